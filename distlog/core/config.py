@@ -1,0 +1,137 @@
+"""A topic's settings, under Kafka's names, with Kafka's defaults and ranges (`LogConfig`, KAFKA 4.x).
+
+Two are distlog's own: `batch.bytes`, since there is no producer to decide it, and the default of
+`file.delete.delay.ms`, one day instead of a minute, since a Spark reader holds a snapshot for long.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from distlog.core.errors import InvalidConfigError
+
+MAX_INT = 2**31 - 1
+MAX_LONG = 2**63 - 1
+DAY_MS = 86_400_000
+
+_Check = Callable[[Any], bool]
+
+
+def _setting(default: Any, check: _Check, rule: str, doc: str) -> Any:
+    return field(default=default, metadata={"check": check, "rule": rule, "doc": doc})
+
+
+def _between(default: float, low: float, high: float, doc: str) -> Any:
+    return _setting(default, lambda value: low <= value <= high, f"between {low} and {high}", doc)
+
+
+def _one_of(default: str, choices: tuple[str, ...], doc: str) -> Any:
+    return _setting(default, lambda value: value in choices, f"one of {', '.join(choices)}", doc)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfig:
+    """The settings of one topic; a field's name is Kafka's with `_` for `.`.
+
+    Raises InvalidConfigError when a value is out of its range.
+    """
+
+    batch_bytes: int = _between(131_072, 1, MAX_INT, "uncompressed records of one batch, in bytes")
+    cleanup_policy: str = _one_of(
+        "delete", ("delete", "compact", "compact,delete", "delete,compact"), "what retention does"
+    )
+    compression_type: str = _one_of(
+        "producer",
+        ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
+        "codec of new batches; producer means the writer's choice, uncompressed unless it says",
+    )
+    compression_gzip_level: int = _setting(
+        -1, lambda value: value == -1 or 1 <= value <= 9, "-1 or between 1 and 9", "gzip level"
+    )
+    compression_lz4_level: int = _between(9, 1, 17, "lz4 level; 9 means the fast compressor, as in Kafka")
+    compression_zstd_level: int = _between(3, -131_072, 22, "zstd level")
+    delete_retention_ms: int = _between(DAY_MS, 0, MAX_LONG, "how long compaction keeps tombstones")
+    file_delete_delay_ms: int = _between(DAY_MS, 0, MAX_LONG, "how long vacuum keeps removed files")
+    flush_messages: int = _between(MAX_LONG, 1, MAX_LONG, "records between two fsyncs of an active segment")
+    flush_ms: int = _between(MAX_LONG, 0, MAX_LONG, "time between two fsyncs of an active segment")
+    index_interval_bytes: int = _between(4096, 0, MAX_INT, "log bytes between two index entries")
+    max_compaction_lag_ms: int = _between(MAX_LONG, 1, MAX_LONG, "when a record must be compacted")
+    max_message_bytes: int = _between(1_048_588, 0, MAX_INT, "largest batch, with its header, as stored")
+    message_timestamp_type: str = _one_of(
+        "CreateTime", ("CreateTime", "LogAppendTime"), "whose time a record carries"
+    )
+    message_timestamp_before_max_ms: int = _between(MAX_LONG, 0, MAX_LONG, "how old a record may be")
+    message_timestamp_after_max_ms: int = _between(MAX_LONG, 0, MAX_LONG, "how far ahead a record may be")
+    min_cleanable_dirty_ratio: float = _between(0.5, 0.0, 1.0, "dirty share that starts a compaction")
+    min_compaction_lag_ms: int = _between(0, 0, MAX_LONG, "how long a record stays uncompacted")
+    preallocate: bool = _setting(False, lambda value: True, "true or false", "preallocate active segments")
+    retention_bytes: int = _setting(-1, lambda value: True, "an integer", "size kept per partition; -1 keeps all")
+    retention_ms: int = _between(7 * DAY_MS, -1, MAX_LONG, "age kept; -1 keeps all")
+    segment_bytes: int = _between(1 << 30, 14, MAX_INT, "largest log file of a segment")
+    segment_index_bytes: int = _between(10_485_760, 4, MAX_INT, "preallocated size of an active index file")
+    segment_jitter_ms: int = _between(0, 0, MAX_LONG, "largest random cut from segment.ms")
+    segment_ms: int = _between(7 * DAY_MS, 1, MAX_LONG, "age at which an active segment rolls")
+
+    def __post_init__(self) -> None:
+        for spec in dataclasses.fields(self):
+            value = getattr(self, spec.name)
+            if not spec.metadata["check"](value):
+                raise InvalidConfigError(f"{_kafka_name(spec.name)} must be {spec.metadata['rule']}", value=value)
+        if self.min_compaction_lag_ms > self.max_compaction_lag_ms:
+            raise InvalidConfigError("min.compaction.lag.ms must not be above max.compaction.lag.ms")
+
+    @classmethod
+    def parse(cls, settings: Mapping[str, object]) -> TopicConfig:
+        """The config of Kafka-named `settings`, strings or values; InvalidConfigError names what is wrong."""
+        return cls(**{_field_name(name): _parse(name, value) for name, value in settings.items()})
+
+    def changed(self, settings: Mapping[str, object | None]) -> TopicConfig:
+        """This config with `settings` on top; None sets a name back to its default."""
+        kept: dict[str, object] = {**self.overrides(), **settings}
+        return TopicConfig.parse({name: value for name, value in kept.items() if value is not None})
+
+    def overrides(self) -> dict[str, object]:
+        """What differs from the defaults, as Kafka names and strings: the form that is stored."""
+        return {
+            _kafka_name(spec.name): _show(getattr(self, spec.name))
+            for spec in dataclasses.fields(self)
+            if getattr(self, spec.name) != spec.default
+        }
+
+    def all(self) -> dict[str, object]:
+        """Every setting, as Kafka names and Python values."""
+        return {_kafka_name(spec.name): getattr(self, spec.name) for spec in dataclasses.fields(self)}
+
+
+def _kafka_name(name: str) -> str:
+    return name.replace("_", ".")
+
+
+_FIELDS = {_kafka_name(spec.name): spec for spec in dataclasses.fields(TopicConfig)}
+
+
+def _field_name(name: str) -> str:
+    if name not in _FIELDS:
+        close = difflib.get_close_matches(name, _FIELDS, n=1)
+        hint = f"; did you mean {close[0]}?" if close else f"; known are {', '.join(_FIELDS)}"
+        raise InvalidConfigError(f"unknown setting {name}{hint}")
+    return _FIELDS[name].name
+
+
+def _parse(name: str, value: object) -> object:
+    kind = type(_FIELDS[name].default)
+    text = str(value).strip()
+    try:
+        if kind is bool:
+            return {"true": True, "false": False}[text.lower()]
+        return kind(text)
+    except (KeyError, ValueError):
+        raise InvalidConfigError(f"{name} must be {_FIELDS[name].metadata['rule']}", value=value) from None
+
+
+def _show(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,103 @@
+"""Every error that distlog raises on purpose.
+
+DistlogError                     one base; `details` holds the facts that the message ends with
+├── InvalidConfigError           a setting is unknown or out of range: correct it
+├── InvalidRecordError           a record or table cannot be appended: correct the input
+├── InvalidTopicError            a topic or file name breaks Kafka's rule: choose another
+├── TopicNotFoundError           there is no topic at this address: check it, or create the topic
+├── TopicExistsError             there is a topic already: open it, or drop it first
+├── OffsetOutOfRangeError        the offset is below the log start or above the log end
+├── CommitConflictError          the commit did not happen: read the reason, decide again
+│   └── TransactionTooOldError   its files may have been vacuumed: write them again
+├── CommitStateUnknownError      the commit may have happened: keep the data files, look again later
+├── UnsupportedVersionError      written by a newer distlog or Kafka: upgrade
+├── StorageError                 the storage cannot do, or did not do, what a log needs
+└── CorruptionError              what was read is not what was written: verify, then rebuild or restore
+    ├── CorruptRecordError       ... a record batch in a log file
+    ├── CorruptIndexError        ... an index file (it can be rebuilt from the log)
+    └── CorruptMetadataError     ... a commit or a checkpoint
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class DistlogError(Exception):
+    """The base of all distlog errors: a sentence that says what to do, then `key=value` facts."""
+
+    def __init__(self, message: str, **details: Any) -> None:
+        self.message = message
+        self.details = details
+        super().__init__(message, details)
+
+    def __str__(self) -> str:
+        facts = " ".join(f"{name}={value}" for name, value in self.details.items() if value is not None)
+        return f"{self.message} ({facts})" if facts else self.message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (type(self), self.message, self.details)
+
+
+def _restore(kind: type[DistlogError], message: str, details: dict[str, Any]) -> DistlogError:
+    return kind(message, **details)
+
+
+class InvalidConfigError(DistlogError, ValueError):
+    """A setting is unknown, malformed or out of its range."""
+
+
+class InvalidRecordError(DistlogError, ValueError):
+    """A record, or a table of records, cannot be appended."""
+
+
+class InvalidTopicError(DistlogError, ValueError):
+    """A name is not a legal Kafka topic name, or a name read from storage is not a legal file name."""
+
+
+class TopicNotFoundError(DistlogError, LookupError):
+    """There is no topic at the address."""
+
+
+class TopicExistsError(DistlogError):
+    """There is a topic at the address already."""
+
+
+class OffsetOutOfRangeError(DistlogError, LookupError):
+    """The offset asked for is not between the log start offset and the log end offset."""
+
+
+class CommitConflictError(DistlogError):
+    """The commit did not happen and will not: another commit made it inapplicable."""
+
+
+class TransactionTooOldError(CommitConflictError):
+    """The transaction began below the gc floor, so its files may be gone: write them again."""
+
+
+class CommitStateUnknownError(DistlogError):
+    """The storage did not say whether the commit landed; its data files must be kept."""
+
+
+class UnsupportedVersionError(DistlogError):
+    """The bytes were written by a version of the format that this library does not know."""
+
+
+class StorageError(DistlogError, OSError):
+    """The storage cannot hold a log, or failed for longer than the deadline."""
+
+
+class CorruptionError(DistlogError):
+    """Bytes read from storage are not what was written."""
+
+
+class CorruptRecordError(CorruptionError):
+    """A record batch fails its checksum, its bounds or its invariants."""
+
+
+class CorruptIndexError(CorruptionError):
+    """An index file fails its sanity check."""
+
+
+class CorruptMetadataError(CorruptionError):
+    """A commit or a checkpoint is missing, malformed or inconsistent."""

@@ -1,0 +1,5 @@
+"""Compiled kernels, the only modules that import numba.
+
+Every kernel takes arrays and integers and returns arrays, integers or a status; a kernel never raises and
+never reads past the end it is given. The caller turns a status into an error that names the file and position.
+"""

@@ -1,0 +1,78 @@
+"""Every file name of a topic is built and parsed here, and every name read from storage is checked here.
+
+A topic is a folder; all names below are relative to it:
+
+    _commits/00000000000000000007.json                          commit 7
+    _commits/00000000000000000100.<uuid hex>.checkpoint.parquet the state at version 100
+    _commits/_last_checkpoint                                   a hint
+    <topic>-<partition>/<stem>.log .index .timeindex .txnindex  a segment
+"""
+
+from __future__ import annotations
+
+import re
+
+from distlog.core.errors import InvalidTopicError
+
+COMMITS_DIR = "_commits"
+LAST_CHECKPOINT = f"{COMMITS_DIR}/_last_checkpoint"
+SEGMENT_SUFFIXES = (".log", ".index", ".timeindex", ".txnindex")
+
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_COMMIT = re.compile(r"(\d{20})\.json")
+_CHECKPOINT = re.compile(r"(\d{20})\.[0-9a-f]{32}\.checkpoint\.parquet")
+_STEM = re.compile(r"v(?P<begin>\d{20})-[0-9a-f]{32}|\d{20}")
+
+
+def check_topic_name(name: str) -> str:
+    """Return `name` if it is a legal topic name (Kafka's `Topic.validate`), else raise InvalidTopicError."""
+    if not _TOPIC.fullmatch(name) or name in (".", ".."):
+        raise InvalidTopicError("a topic name has 1 to 249 of the characters a-z A-Z 0-9 . _ -", topic=repr(name))
+    return name
+
+
+def check_stem(stem: str) -> str:
+    """Return `stem` if it names a segment, else raise InvalidTopicError; it is safe as part of a path then."""
+    if not _STEM.fullmatch(stem):
+        raise InvalidTopicError("a segment's stem is v<version:020>-<uuid hex> or 20 digits", stem=repr(stem))
+    return stem
+
+
+def new_stem(begin: int, unique_hex: str) -> str:
+    """The stem of a file that a transaction writes which saw version `begin` before its first byte."""
+    return check_stem(f"v{begin:020d}-{unique_hex}")
+
+
+def stem_begin(stem: str) -> int | None:
+    """The version that the writing transaction saw, or None for a file adopted from Kafka."""
+    match = _STEM.fullmatch(check_stem(stem))
+    return int(match["begin"]) if match and match["begin"] else None
+
+
+def segment_file(topic: str, partition: int, stem: str, suffix: str) -> str:
+    """The relative name of one file of a segment; `suffix` is one of SEGMENT_SUFFIXES."""
+    if suffix not in SEGMENT_SUFFIXES or partition < 0:
+        raise InvalidTopicError("not a segment file", partition=partition, suffix=suffix)
+    return f"{check_topic_name(topic)}-{partition}/{check_stem(stem)}{suffix}"
+
+
+def commit_file(version: int) -> str:
+    """The relative name of the commit of `version`."""
+    return f"{COMMITS_DIR}/{version:020d}.json"
+
+
+def checkpoint_file(version: int, unique_hex: str) -> str:
+    """The relative name of a checkpoint of the state at `version`."""
+    return f"{COMMITS_DIR}/{version:020d}.{unique_hex}.checkpoint.parquet"
+
+
+def parse_commit_file(name: str) -> int | None:
+    """The version of a commit's file name (its last path part), or None if it is no commit."""
+    match = _COMMIT.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def parse_checkpoint_file(name: str) -> int | None:
+    """The version of a checkpoint's file name (its last path part), or None if it is no checkpoint."""
+    match = _CHECKPOINT.fullmatch(name)
+    return int(match[1]) if match else None
