@@ -87,7 +87,8 @@ class TopicConfig:
     @classmethod
     def parse(cls, settings: Mapping[str, object]) -> TopicConfig:
         """The config of Kafka-named `settings`, strings or values; InvalidConfigError names what is wrong."""
-        return cls(**{_field_name(name): _parse(name, value) for name, value in settings.items()})
+        values: dict[str, Any] = {_field_name(name): _parse(name, value) for name, value in settings.items()}
+        return cls(**values)
 
     def changed(self, settings: Mapping[str, object | None]) -> TopicConfig:
         """This config with `settings` on top; None sets a name back to its default."""
@@ -123,7 +124,7 @@ def _field_name(name: str) -> str:
 
 
 def _parse(name: str, value: object) -> object:
-    kind = type(_FIELDS[name].default)
+    kind: Callable[[str], object] = type(_FIELDS[name].default)  # type: ignore[assignment]
     text = str(value).strip()
     try:
         if kind is bool:

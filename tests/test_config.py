@@ -1,0 +1,98 @@
+"""A topic's settings: Kafka's names, defaults, ranges and errors."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from distlog.core.config import MAX_LONG, TopicConfig
+from distlog.core.errors import InvalidConfigError
+
+KAFKA_DEFAULTS = {
+    "cleanup.policy": "delete",
+    "compression.gzip.level": -1,
+    "compression.lz4.level": 9,
+    "compression.type": "producer",
+    "compression.zstd.level": 3,
+    "delete.retention.ms": 86_400_000,
+    "flush.messages": MAX_LONG,
+    "flush.ms": MAX_LONG,
+    "index.interval.bytes": 4096,
+    "max.compaction.lag.ms": MAX_LONG,
+    "max.message.bytes": 1_048_588,
+    "message.timestamp.type": "CreateTime",
+    "min.cleanable.dirty.ratio": 0.5,
+    "min.compaction.lag.ms": 0,
+    "preallocate": False,
+    "retention.bytes": -1,
+    "retention.ms": 604_800_000,
+    "segment.bytes": 1_073_741_824,
+    "segment.index.bytes": 10_485_760,
+    "segment.jitter.ms": 0,
+    "segment.ms": 604_800_000,
+}
+
+
+def test_defaults_are_kafkas() -> None:
+    settings = TopicConfig().all()
+    assert {name: settings[name] for name in KAFKA_DEFAULTS} == KAFKA_DEFAULTS
+
+
+def test_removed_files_are_kept_a_day_since_spark_readers_hold_snapshots_for_long() -> None:
+    assert TopicConfig().file_delete_delay_ms == 86_400_000
+
+
+def test_settings_are_parsed_from_strings_and_stored_as_strings() -> None:
+    config = TopicConfig.parse({"retention.ms": "1000", "preallocate": "TRUE", "min.cleanable.dirty.ratio": 0.25})
+    assert (config.retention_ms, config.preallocate, config.min_cleanable_dirty_ratio) == (1000, True, 0.25)
+    assert config.overrides() == {
+        "retention.ms": "1000",
+        "preallocate": "true",
+        "min.cleanable.dirty.ratio": "0.25",
+    }
+    assert TopicConfig.parse(config.overrides()) == config
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("segment.bytes", "13"),
+        ("segment.bytes", str(2**31)),
+        ("retention.ms", "-2"),
+        ("retention.ms", "soon"),
+        ("retention.ms", ""),
+        ("cleanup.policy", "shrink"),
+        ("compression.type", "lzma"),
+        ("compression.gzip.level", "0"),
+        ("compression.gzip.level", "10"),
+        ("min.cleanable.dirty.ratio", "1.01"),
+        ("min.cleanable.dirty.ratio", "nan"),
+        ("preallocate", "yes"),
+        ("max.compaction.lag.ms", "0"),
+        ("batch.bytes", "0"),
+    ],
+)
+def test_a_value_out_of_range_is_refused_with_its_name_and_rule(name: str, value: str) -> None:
+    with pytest.raises(InvalidConfigError, match=rf"{name} must be .*value={value}"):
+        TopicConfig.parse({name: value})
+
+
+def test_an_unknown_name_is_refused_with_the_nearest_known_one() -> None:
+    with pytest.raises(InvalidConfigError, match=r"unknown setting retenton.ms; did you mean retention.ms\?"):
+        TopicConfig.parse({"retenton.ms": "1"})
+
+
+def test_the_compaction_lags_must_not_cross() -> None:
+    with pytest.raises(InvalidConfigError, match=r"min.compaction.lag.ms must not be above max"):
+        TopicConfig.parse({"min.compaction.lag.ms": 10, "max.compaction.lag.ms": 9})
+
+
+def test_none_sets_a_name_back_to_its_default() -> None:
+    config = TopicConfig.parse({"retention.ms": 1, "segment.ms": 2})
+    assert config.changed({"retention.ms": None, "segment.ms": 3}).overrides() == {"segment.ms": "3"}
+
+
+def test_a_config_pickles() -> None:
+    config = TopicConfig.parse({"retention.ms": 1})
+    assert pickle.loads(pickle.dumps(config)) == config
