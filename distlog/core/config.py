@@ -124,7 +124,7 @@ def _field_name(name: str) -> str:
 
 
 def _parse(name: str, value: object) -> object:
-    kind: Callable[[str], object] = type(_FIELDS[name].default)  # type: ignore[assignment]
+    kind: Callable[[str], object] = type(_FIELDS[name].default)
     text = str(value).strip()
     try:
         if kind is bool:

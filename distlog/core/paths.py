@@ -19,9 +19,9 @@ LAST_CHECKPOINT = f"{COMMITS_DIR}/_last_checkpoint"
 SEGMENT_SUFFIXES = (".log", ".index", ".timeindex", ".txnindex")
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-_COMMIT = re.compile(r"(\d{20})\.json")
-_CHECKPOINT = re.compile(r"(\d{20})\.[0-9a-f]{32}\.checkpoint\.parquet")
-_STEM = re.compile(r"v(?P<begin>\d{20})-[0-9a-f]{32}|\d{20}")
+_COMMIT = re.compile(r"([0-9]{20})\.json")
+_CHECKPOINT = re.compile(r"([0-9]{20})\.[0-9a-f]{32}\.checkpoint\.parquet")
+_STEM = re.compile(r"v(?P<begin>[0-9]{20})-[0-9a-f]{32}|[0-9]{20}")
 
 
 def check_topic_name(name: str) -> str:
