@@ -1,0 +1,49 @@
+# make demo | test | bench | lint: each sets up .venv first (Python 3.10+, Java 17+; see tools/bootstrap.sh).
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test bench lint clean
+PYTHON_BIN := .venv/bin/python
+
+# The set-up looks for Python and Java as the user has them, so it gets these two as they were.
+setup: export PATH := $(PATH)
+setup: export JAVA_HOME := $(JAVA_HOME)
+
+# Whatever the tools keep stays in this folder: nothing is written to the user's home.
+CACHE := $(CURDIR)/.venv/cache
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+export JAVA_HOME := $(CURDIR)/.venv/java
+export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON_BIN)
+export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
+export SPARK_LOCAL_DIRS := $(CACHE)/spark
+export SPARK_LOCAL_IP ?= 127.0.0.1
+export NUMBA_CACHE_DIR := $(CACHE)/numba
+export MPLCONFIGDIR := $(CACHE)/matplotlib
+export XDG_CACHE_HOME := $(CACHE)
+unexport PYTHONPATH PYTHONHOME SPARK_HOME SPARK_CONF_DIR
+
+help:
+	@echo 'make demo [INPUT=file]  append, read and maintain a log with Spark, on this machine'
+	@echo 'make test               ruff, mypy and every test'
+	@echo 'make bench              measure, beside other tools that do the same'
+	@echo 'make lint               ruff and mypy alone'
+	@echo 'make clean              remove .venv and everything that was built or cached'
+
+setup:
+	@tools/bootstrap.sh
+
+demo: setup
+	@$(PYTHON_BIN) -m demo.demo $${INPUT:+--input "$$INPUT"}
+
+test: lint
+	@$(PYTHON_BIN) -m pytest -n 2 --dist loadgroup
+
+bench: setup
+	@$(PYTHON_BIN) -m benchmarks
+
+lint: setup
+	@$(PYTHON_BIN) -m ruff check .
+	@$(PYTHON_BIN) -m ruff format --check .
+	@$(PYTHON_BIN) -m mypy
+
+clean:
+	rm -rf .venv .demo build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse artifacts
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
