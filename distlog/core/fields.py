@@ -1,0 +1,134 @@
+"""What a field of stored metadata may hold: declared once, beside the field, and checked on every read.
+
+A stored value is a frozen dataclass whose fields are made with `stored(check)`. A check takes what
+`json.loads` returned and gives the field's value, or raises ValueError; `read` turns a whole JSON
+object into the dataclass. Unknown names are ignored, so that a newer library may add fields.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, TypeVar, cast
+
+from distlog.core.config import MAX_INT, MAX_LONG
+from distlog.core.paths import check_stem
+
+Check = Callable[[Any], Any]
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True)
+class Integer:
+    """An integer from `low` to `high`, both included; True and 1.0 are no integers."""
+
+    low: int
+    high: int
+
+    def __call__(self, value: Any) -> int:
+        if type(value) is not int or not self.low <= value <= self.high:
+            raise ValueError(f"must be an integer from {self.low} to {self.high}")
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A string that `pattern`, a regular expression of Python and of RE2, matches as a whole."""
+
+    pattern: str
+
+    def __call__(self, value: Any) -> str:
+        if not isinstance(value, str) or not re.fullmatch(self.pattern, value):
+            raise ValueError(f"must be a string that matches {self.pattern}")
+        return value
+
+
+def boolean(value: Any) -> bool:
+    """Check: true or false."""
+    if not isinstance(value, bool):
+        raise ValueError("must be true or false")
+    return value
+
+
+def stem(value: Any) -> str:
+    """Check: the stem of a segment, safe as part of a path."""
+    return check_stem(value if isinstance(value, str) else repr(value))
+
+
+def offset_ranges(value: Any) -> dict[int, tuple[int, int]]:
+    """Check: `{"<partition>": [start_offset, end_offset]}`, as `{partition: (start_offset, end_offset)}`."""
+    if not isinstance(value, dict):
+        raise ValueError("must be an object of [start_offset, end_offset] by partition")
+    return {_partition_name(name): _offset_range(bounds) for name, bounds in value.items()}
+
+
+def settings(value: Any) -> dict[str, str]:
+    """Check: an object of strings; whether the names and values are legal settings is for TopicConfig."""
+    if not isinstance(value, dict) or not all(isinstance(setting, str) for setting in value.values()):
+        raise ValueError("must be an object of strings")
+    return value
+
+
+def batch_id(value: Any) -> int | str:
+    """Check: what names a batch of an application, a non-negative integer or a string that is not empty."""
+    return LONG(value) if type(value) is int else _NAME(value)
+
+
+LONG = Integer(0, MAX_LONG)
+PARTITION = Integer(0, MAX_INT)
+TIMESTAMP = Integer(-1, MAX_LONG)
+UUID = Text(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+NAME = _NAME = Text(r"(?s).{1,1000}")
+
+
+def stored(check: Check, default: Any = dataclasses.MISSING) -> Any:
+    """A dataclass field that is stored; without a default, `read` insists on it."""
+    return dataclasses.field(default=default, metadata={"check": check})
+
+
+def checks(kind: type) -> Mapping[str, Check]:
+    """The checks of a dataclass's stored fields, by name, in their order."""
+    return _checks(cast(Hashable, kind))
+
+
+@cache
+def _checks(kind: Any) -> Mapping[str, Check]:
+    return {spec.name: spec.metadata["check"] for spec in dataclasses.fields(kind) if "check" in spec.metadata}
+
+
+def read(kind: type[Value], body: Any) -> Value:
+    """The `kind` that the JSON object `body` describes; raises ValueError that names the field."""
+    if not isinstance(body, dict):
+        raise ValueError(f"{kind.__name__} must be an object")
+    values = {name: _checked(name, check, body[name]) for name, check in checks(kind).items() if name in body}
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise ValueError(f"{kind.__name__} lacks a field: {error}") from None
+
+
+def write(value: Any) -> dict[str, Any]:
+    """The JSON object that `read` turns into an equal value."""
+    return {name: getattr(value, name) for name in checks(type(value))}
+
+
+def _checked(name: str, check: Check, value: Any) -> Any:
+    try:
+        return check(value)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def _partition_name(name: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,10}", name):
+        raise ValueError("a partition must be a number")
+    return PARTITION(int(name))
+
+
+def _offset_range(bounds: Any) -> tuple[int, int]:
+    if not isinstance(bounds, list) or len(bounds) != 2 or LONG(bounds[0]) > LONG(bounds[1]):
+        raise ValueError("offsets must be [start_offset, end_offset]")
+    return bounds[0], bounds[1]
