@@ -54,7 +54,6 @@ missing_packages() {
     echo "$(basename "$python")-venv"
   fi
   find_java_home >/dev/null || java_package
-  command -v ps >/dev/null || echo procps # Spark's launch script calls it
 }
 
 quietly() {
@@ -84,7 +83,9 @@ install_project() {
     "$python" -m venv --clear .venv
   fi
   say "installing distlog and what it needs into .venv, which takes a minute or two (Spark alone is 450 MB)"
-  .venv/bin/python -m pip install --quiet --no-cache-dir --disable-pip-version-check -e '.[spark,s3,cli,plot,test,bench]'
+  # pip asks rustc, where there is one, for its version, and rustup then makes a folder for itself.
+  RUSTUP_HOME=$PWD/.venv/cache/rustup .venv/bin/python -m pip install --quiet --no-cache-dir --use-pep517 \
+    --disable-pip-version-check -e '.[spark,s3,cli,plot,test,bench]'
   ln -sfn "$(find_java_home)" .venv/java
   printf '%s\n' "$PWD" >.venv/ready
 }
