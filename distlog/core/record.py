@@ -1,0 +1,48 @@
+"""Records as Python objects, for people and small programs; nothing in bulk goes through here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from distlog.core import scan_plan
+from distlog.core.record_batch import COLUMNS
+from distlog.core.scan import read
+from distlog.core.segment import SegmentReader
+from distlog.core.snapshot import Snapshot
+
+#: Offsets asked for at a time when a limit does not say fewer.
+_STEP = 10_000
+
+
+class Record(NamedTuple):
+    """One record; `timestamp` in ms, -1 for none; `timestamp_type` 0 CreateTime, 1 LogAppendTime, -1 none."""
+
+    partition: int
+    offset: int
+    timestamp: int
+    timestamp_type: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+
+
+def records_of(
+    reader: SegmentReader, snapshot: Snapshot, partition: int, start: int | None, limit: int | None
+) -> Iterator[Record]:
+    """The records of one partition from `start` (default: the log start), `limit` of them at the most."""
+    state = snapshot.partitions[partition]
+    position = state.log_start_offset if start is None else start
+    left = state.log_end_offset - position if limit is None else limit
+    while left > 0:
+        end = position + min(left, _STEP)
+        slices, isolation = scan_plan.plan(reader, snapshot, {partition: (position, end)})
+        for batch in read(reader, slices, COLUMNS, isolation):
+            timestamps = batch.column("timestamp").cast("int64")
+            batch = batch.set_column(2, "timestamp", timestamps)
+            for row in batch.to_pylist():
+                left -= 1
+                yield Record(**{**row, "headers": [(each["key"], each["value"]) for each in row["headers"]]})
+        if end >= state.log_end_offset:
+            return
+        position = end

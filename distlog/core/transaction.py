@@ -1,0 +1,77 @@
+"""Several appends, one commit, or none."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from distlog.core.append import Appender, AppendResult, BatchId, check_batch, commit_append, replayed
+from distlog.core.records import Appendable
+
+if TYPE_CHECKING:
+    from distlog.core.topic import Topic
+
+
+class Transaction:
+    """Appends to any partitions of a topic that become visible together, when the `with` block ends well.
+
+    `result` tells the version and the offsets afterwards. When the block raises, nothing was appended.
+    """
+
+    def __init__(self, topic: Topic, app_id: str | None, batch_id: BatchId | None) -> None:
+        check_batch(app_id, batch_id)
+        self._topic, self._app_id, self._batch_id = topic, app_id, batch_id
+        snapshot = topic.refresh().snapshot
+        self._begin = snapshot.version
+        self._earlier = replayed(snapshot, app_id, batch_id)
+        self._appender: Appender | None = topic.appender()
+        self.result = AppendResult(None)
+
+    def append(self, data: Appendable, partition: int | None = None) -> int:
+        """Take Arrow, pandas or dicts; returns the number of rows. InvalidRecordError tells what does not fit."""
+        if self._appender is None:
+            raise ValueError("the transaction has ended")
+        if self._earlier:
+            return 0
+        return self._appender.append(data, partition)
+
+    def commit(self) -> AppendResult:
+        """Make the appends durable and visible, all at once; the outcome, also kept as `result`.
+
+        Raises CommitConflictError (nothing was appended) or CommitStateUnknownError (it may have been).
+        """
+        appender, self._appender = self._appender, None
+        if appender is None:
+            raise ValueError("the transaction has ended")
+        self.result = self._earlier or self._commit(appender)
+        return self.result
+
+    def _commit(self, appender: Appender) -> AppendResult:
+        segments = appender.close()
+        result, snapshot = commit_append(
+            self._topic.log,
+            self._topic.snapshot,
+            segments,
+            begin=self._begin,
+            app_id=self._app_id,
+            batch_id=self._batch_id,
+        )
+        self._topic.advance(snapshot)
+        return result
+
+    def abort(self) -> None:
+        """Append nothing; what was written stays unnamed until vacuum."""
+        if self._appender is not None:
+            self._appender.abort()
+            self._appender = None
+
+    def __enter__(self) -> Transaction:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None and self._appender is not None:
+            self.commit()
+        else:
+            self.abort()
