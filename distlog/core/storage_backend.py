@@ -1,0 +1,104 @@
+"""What a kind of storage offers: the contract that `LocalFiles` and `ObjectStore` both keep.
+
+Paths are whole (an absolute path, or a URL). A missing object is FileNotFoundError; anything else that goes
+wrong is StorageError; `put_if_absent` may also raise CommitStateUnknownError. What was put is durable.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer, Self
+
+
+# What is right inside a folder, in any order: name and size of each object, name and None of each folder.
+Entries: TypeAlias = list[tuple[str, int | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class FileInfo:
+    """One listed object: its name relative to the storage that listed it, and its size in bytes."""
+
+    name: str
+    size: int
+
+
+@dataclass(slots=True)
+class StorageCounters:
+    """Requests sent (with those sent again) and bytes moved; on a local disk, files opened instead of requests."""
+
+    gets: int = 0
+    puts: int = 0
+    lists: int = 0
+    deletes: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+
+
+class ObjectWriter(ABC):
+    """Writes one new object piece by piece; as a context manager it closes, or aborts on an error.
+
+    `written` counts the bytes given to `write`.
+    """
+
+    written: int = 0
+
+    @abstractmethod
+    def write(self, data: Buffer) -> None:
+        """Append `data`; the caller may reuse its buffer afterwards."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Make the object durable and visible as a whole; StorageError means that it must not be relied on."""
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Drop what was written, as far as that can be; never raises, and does nothing after `close`."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self.abort()
+            return
+        try:
+            self.close()
+        except BaseException:
+            self.abort()
+            raise
+
+
+class Backend(Protocol):
+    """One kind of storage; see the methods of `Storage` of the same names."""
+
+    def read(self, path: str, start: int, end: int | None) -> bytes: ...
+
+    def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[memoryview]: ...
+
+    def size(self, path: str) -> int: ...
+
+    def put_many(self, files: Mapping[str, Buffer]) -> None: ...
+
+    def put_if_absent(self, path: str, data: bytes, timeout_s: float) -> bytes: ...
+
+    def open_write(self, path: str) -> ObjectWriter: ...
+
+    def entries(self, folder: str) -> Entries: ...
+
+    def delete(self, paths: Sequence[str]) -> None: ...
+
+
+def byte_view(data: Buffer) -> memoryview:
+    """`data`, whatever it is made of, as a flat view of its bytes, without a copy."""
+    view = memoryview(data)
+    if view.format == "B" and view.ndim == 1:
+        return view
+    return view.cast("B") if view.nbytes else memoryview(b"")

@@ -1,0 +1,85 @@
+"""Storages to test against: a local folder, memory, and an S3 server.
+
+The S3 server is moto's, inside this process, unless DISTLOG_TEST_S3_ENDPOINT names another, with
+DISTLOG_TEST_S3_KEY, DISTLOG_TEST_S3_SECRET and DISTLOG_TEST_S3_BUCKET, whose bucket must exist.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+
+class Address(NamedTuple):
+    """What `Storage(*address)` and `distlog.open(url, storage_options=options)` take."""
+
+    url: str
+    options: dict[str, Any]
+
+
+class S3Server(NamedTuple):
+    """A running S3 server with a bucket."""
+
+    endpoint: str
+    key: str
+    secret: str
+    bucket: str
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {"endpoint_url": self.endpoint, "key": self.key, "secret": self.secret}
+
+    def address(self) -> Address:
+        """A fresh, empty folder."""
+        return Address(f"s3://{self.bucket}/{uuid.uuid4().hex}", self.options)
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    pytest.importorskip("s3fs")
+    if endpoint := os.environ.get("DISTLOG_TEST_S3_ENDPOINT"):
+        yield S3Server(endpoint, *(os.environ[f"DISTLOG_TEST_S3_{name}"] for name in ("KEY", "SECRET", "BUCKET")))
+        return
+    server = pytest.importorskip("moto.server").ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    made = S3Server(f"http://{host}:{port}", "a-test-key", "a-test-secret", "distlog-test")
+    _make_bucket(made)
+    yield made
+    server.stop()
+
+
+def _make_bucket(server: S3Server) -> None:
+    import boto3
+
+    boto3.client(
+        "s3",
+        endpoint_url=server.endpoint,
+        aws_access_key_id=server.key,
+        aws_secret_access_key=server.secret,
+        region_name="us-east-1",
+    ).create_bucket(Bucket=server.bucket)
+
+
+@pytest.fixture
+def s3_url(s3_server: S3Server) -> Address:
+    return s3_server.address()
+
+
+@pytest.fixture
+def memory_url() -> Address:
+    return Address(f"memory://{uuid.uuid4().hex}", {})
+
+
+@pytest.fixture(params=["local", "memory", pytest.param("s3", marks=pytest.mark.s3)])
+def storage_url(request: pytest.FixtureRequest, tmp_path: Path) -> Address:
+    """A fresh, empty folder on each kind of storage in turn."""
+    if request.param == "local":
+        return Address(str(tmp_path / "root"), {})
+    address: Address = request.getfixturevalue(f"{request.param}_url")
+    return address
