@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distlog.core.config import TopicConfig
+from distlog.core.config import MAX_LONG, TopicConfig
 from distlog.core.errors import InvalidRecordError
 
 HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -161,7 +161,7 @@ def _check_timestamps(column: pa.Array, config: TopicConfig, now_ms: int) -> Non
     if low is None:
         return
     before = max(now_ms - config.message_timestamp_before_max_ms, NO_TIMESTAMP)
-    after = now_ms + config.message_timestamp_after_max_ms
+    after = min(now_ms + config.message_timestamp_after_max_ms, MAX_LONG)
     if low >= before and high <= after:
         return
     # -1 means "no timestamp" (RecordBatch.NO_TIMESTAMP) and passes Kafka's limits

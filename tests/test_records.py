@@ -1,0 +1,135 @@
+"""What may be appended: Arrow, pandas and dicts become the same columns, and what does not fit is named."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from distlog.core.config import TopicConfig
+from distlog.core.errors import InvalidRecordError
+from distlog.core.records import HEADERS_TYPE, batches, normalize
+
+NOW = 1_700_000_000_000
+
+
+def normalized(data: Any, config: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+    parsed = TopicConfig.parse(config or {})
+    return [row for batch in batches(data) for row in normalize(batch, parsed, NOW).to_pylist()]
+
+
+def test_arrow_pandas_and_dicts_become_the_same_columns() -> None:
+    rows = [{"key": b"a", "value": b"1", "timestamp": 5}, {"key": None, "value": b"2", "timestamp": 6}]
+    table = pa.table({"key": pa.array([b"a", None], pa.binary()), "value": [b"1", b"2"], "timestamp": [5, 6]})
+    expected = normalized(rows)
+    assert normalized(table) == expected
+    assert normalized(table.to_batches()[0]) == expected
+    assert normalized(pa.RecordBatchReader.from_batches(table.schema, table.to_batches())) == expected
+    pandas = pytest.importorskip("pandas")
+    assert normalized(pandas.DataFrame({"key": [b"a", None], "value": [b"1", b"2"], "timestamp": [5, 6]})) == expected
+
+
+def test_text_becomes_utf8_bytes() -> None:
+    assert normalized([{"key": "ключ", "value": "значение"}])[0]["key"] == "ключ".encode()
+    assert normalized(pa.table({"value": pa.array(["é"], pa.large_string())}))[0]["value"] == "é".encode()
+
+
+def test_a_missing_or_null_timestamp_is_now() -> None:
+    assert [row["timestamp"] for row in normalized([{"value": b"1"}])] == [NOW]
+    assert [
+        row["timestamp"] for row in normalized([{"value": b"1", "timestamp": None}, {"value": b"", "timestamp": 3}])
+    ] == [
+        NOW,
+        3,
+    ]
+
+
+def test_log_append_time_ignores_the_timestamps_given() -> None:
+    config = {"message.timestamp.type": "LogAppendTime"}
+    assert normalized([{"value": b"1", "timestamp": 3}], config)[0]["timestamp"] == NOW
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_arrow_timestamps_of_any_unit_and_zone_become_milliseconds(unit: str) -> None:
+    moment = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
+    column = pa.array([moment], pa.timestamp(unit, "Europe/Paris"))
+    table = pa.table({"value": [b"v"], "timestamp": column})
+    assert normalized(table)[0]["timestamp"] == int(moment.timestamp() * 1000)
+
+
+def test_a_datetime_in_a_dict_becomes_milliseconds() -> None:
+    moment = datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=timezone.utc)
+    assert normalized([{"value": b"v", "timestamp": moment}])[0]["timestamp"] == 1_767_323_045_678
+
+
+def test_headers_are_pairs_or_mappings_with_text_keys() -> None:
+    rows = [{"value": b"v", "headers": [("h", b"1"), {"key": "h", "value": None}]}, {"value": b"v", "headers": None}]
+    assert [row["headers"] for row in normalized(rows)] == [
+        [{"key": "h", "value": b"1"}, {"key": "h", "value": None}],
+        None,
+    ]
+
+
+def test_a_scans_own_columns_are_accepted_and_given_anew() -> None:
+    table = pa.table({"value": [b"v"], "offset": [7], "timestamp_type": [0], "topic": ["t"]})
+    assert set(normalized(table)[0]) == {"timestamp", "key", "value"}
+
+
+def test_no_rows_are_no_error() -> None:
+    assert normalized([]) == []
+    assert normalized(pa.table({"value": pa.array([], pa.binary())})) == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"value": b"v", "vlaue": b"x"}], "unknown column vlaue"),
+        (pa.table({"key": [b"k"]}), "a value column is needed"),
+        ([{"value": 3}], "column value must be binary"),
+        ([{"value": b"v", "timestamp": "soon"}], "column timestamp must be int64"),
+        ([{"value": b"v", "timestamp": 2**63}], "column timestamp must be int64"),
+        (pa.table({"value": [b"v"], "timestamp": [1.5]}), "column timestamp must be a timestamp"),
+        ([{"value": b"v", "timestamp": -2}], r"a timestamp must be .*row=0 timestamp=-2"),
+        ([{"value": b"v", "partition": "x"}], "column partition must be int32"),
+        (pa.table({"value": [b"v"], "partition": [2**40]}), "column partition must be int32"),
+        ([{"value": b"v", "headers": [{"key": 3, "value": b""}]}], "column headers must be"),
+        ([b"v"], "a record is a dict"),
+        (b"v", "append takes Arrow"),
+        ({"value": b"v"}, "append takes Arrow"),
+        (7, "append takes Arrow"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name(rows: Any, message: str) -> None:
+    with pytest.raises(InvalidRecordError, match=message):
+        normalized(rows)
+
+
+def test_a_compacted_topic_refuses_a_null_key_and_names_the_row() -> None:
+    rows = [{"key": b"k", "value": b"v"}, {"key": None, "value": b"v"}]
+    with pytest.raises(InvalidRecordError, match=r"a compacted topic needs a key in every record \(row=1\)"):
+        normalized(rows, {"cleanup.policy": "compact,delete"})
+
+
+def test_the_timestamp_limits_of_the_topic_hold_but_for_no_timestamp() -> None:
+    config = {"message.timestamp.before.max.ms": 1000, "message.timestamp.after.max.ms": 10}
+    good = [NOW - 1000, NOW + 10, -1]
+    assert [
+        row["timestamp"] for row in normalized([{"value": b"", "timestamp": time} for time in good], config)
+    ] == good
+    for bad in (NOW - 1001, NOW + 11):
+        with pytest.raises(InvalidRecordError, match=f"row=1 timestamp={bad}"):
+            normalized([{"value": b"", "timestamp": NOW}, {"value": b"", "timestamp": bad}], config)
+
+
+def test_null_typed_columns_are_nulls() -> None:
+    table = pa.table({"key": pa.nulls(2), "value": [b"1", b"2"], "headers": pa.nulls(2), "timestamp": pa.nulls(2)})
+    assert normalized(table)[0] == {"timestamp": NOW, "key": None, "value": b"1"}
+
+
+def test_headers_of_another_struct_layout_are_cast() -> None:
+    kind = pa.list_(pa.field("element", pa.struct([("key", pa.large_string()), ("value", pa.large_binary())])))
+    table = pa.table({"value": [b"v"], "headers": pa.array([[{"key": "k", "value": b"v"}]], kind)})
+    batch = normalize(table.to_batches()[0], TopicConfig(), NOW)
+    assert batch.column("headers").type == HEADERS_TYPE
