@@ -10,7 +10,8 @@ import pytest
 
 from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidRecordError
-from distlog.core.records import HEADERS_TYPE, batches, normalize
+from distlog.core.record_batch import HEADERS_TYPE
+from distlog.core.records import batches, normalize
 
 NOW = 1_700_000_000_000
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from distlog.core.errors import CorruptRecordError
 from distlog.core.isolation import Isolation
-from distlog.core.record_batch import ATTRIBUTE_CODEC, check_crcs, read_headers
+from distlog.core.record_batch import CODEC_MASK, check_crcs, read_headers
 from distlog.core.record_decoder import decode
 from distlog.core.slices import SegmentSlice
 
@@ -27,13 +27,17 @@ COMPRESSED_BATCHES = 32
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Where a part of a chunk comes from: `data` starts at `file_position` of `file`; `last`: it ends there too."""
+    """A part of a chunk: `data`, from `file_position` of `file`; `last` says that the file ends with it.
+
+    `start` is where it lies in the chunk's buffer.
+    """
 
     slice: SegmentSlice
     file: str
     file_position: int
     data: memoryview
     last: bool
+    start: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,19 +54,12 @@ class Chunk:
 
         Raises CorruptRecordError, naming the file and position, before a record that is not what was written.
         """
-        try:
-            self.check()
-            for low, high in self._steps():
-                yield from _cut(self._decode(low, high, columns, isolation))
-        except CorruptRecordError:
-            # decoded together the pieces are one buffer; alone each tells its own file and position
-            for piece in self.pieces if len(self.pieces) > 1 else ():
-                for _ in chunk_of([piece]).records(columns, isolation):
-                    pass
-            raise
+        self.check()
+        for low, high in self._steps():
+            yield from _cut(self._decode(low, high, columns, isolation))
 
     def _steps(self) -> Iterator[tuple[int, int]]:
-        compressed = bool((self.batches["attributes"] & ATTRIBUTE_CODEC).any())
+        compressed = bool((self.batches["attributes"] & CODEC_MASK).any())
         step = COMPRESSED_BATCHES if compressed else max(1, len(self.batches))
         return ((low, min(low + step, len(self.batches))) for low in range(0, len(self.batches), step))
 
@@ -90,8 +87,7 @@ class Chunk:
 
     def check(self) -> None:
         """Check every CRC, and that the offsets are those of the metadata; CorruptRecordError if not."""
-        file, file_position = self.pieces[0].file, self.pieces[0].file_position
-        check_crcs(self.data, self.batches, file=file, file_position=file_position)
+        check_crcs(self.data, self.batches, **self._origin(self.owner))
         wrong = _wrong_offsets(self)
         if wrong.any():
             row = int(wrong.argmax())
@@ -99,10 +95,15 @@ class Chunk:
             raise CorruptRecordError(
                 "the batch's offsets are not those its segment's metadata says; verify the topic, restore the file",
                 file=piece.file,
-                position=piece.file_position + int(batch["position"]),
+                position=piece.file_position - piece.start + int(batch["position"]),
                 partition=piece.slice.segment.partition,
                 offset=int(batch["base_offset"]) + piece.slice.segment.shift,
             )
+
+    def _origin(self, owner: npt.NDArray[np.int64]) -> dict[str, Any]:
+        """Where the batches of `owner` come from, as the decoder wants to name it in an error."""
+        positions = np.array([piece.file_position - piece.start for piece in self.pieces])[owner]
+        return {"file": _Files(self.pieces, owner), "file_position": positions}
 
     def _decode(self, low: int, high: int, columns: Sequence[str], isolation: Isolation) -> pa.RecordBatch:
         batches, owner = self.batches[low:high], self.owner[low:high]
@@ -118,9 +119,21 @@ class Chunk:
             partition=partition[seen].astype(np.int32),
             start_offset=starts[seen],
             end_offset=ends[seen],
-            file=self.pieces[0].file,
-            file_position=self.pieces[0].file_position,
+            **self._origin(owner[seen]),
         )
+
+
+class _Files(Sequence[str]):
+    """The file of each batch, looked up when an error names it."""
+
+    def __init__(self, pieces: Sequence[Piece], owner: npt.NDArray[np.int64]) -> None:
+        self._pieces, self._owner = pieces, owner
+
+    def __len__(self) -> int:
+        return len(self._owner)
+
+    def __getitem__(self, row: Any) -> Any:
+        return self._pieces[self._owner[row]].file
 
 
 def _cut(records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -137,6 +150,7 @@ def chunk_of(pieces: Sequence[Piece]) -> Chunk:
         return Chunk(pieces, piece.data, batches, np.zeros(len(batches), np.int64))
     data = memoryview(b"".join([piece.data for piece in pieces]))
     edges = np.cumsum([0] + [len(piece.data) for piece in pieces])
+    placed = [replace(piece, start=start) for piece, start in zip(pieces, edges.tolist(), strict=False)]
     try:
         batches = read_headers(data)
         ends = batches["position"] + batches["size"]
@@ -148,7 +162,7 @@ def chunk_of(pieces: Sequence[Piece]) -> Chunk:
         for piece in pieces:
             chunk_of([piece])
         raise CorruptRecordError("batches run across files", file=pieces[0].file, position=0)
-    return Chunk(pieces, data, batches, np.searchsorted(edges, batches["position"], side="right") - 1)
+    return Chunk(placed, data, batches, np.searchsorted(edges, batches["position"], side="right") - 1)
 
 
 def _check_end(piece: Piece, batches: npt.NDArray[Any]) -> None:

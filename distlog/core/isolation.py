@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from distlog.core.record_batch import ATTRIBUTE_CONTROL, ATTRIBUTE_TRANSACTIONAL
+from distlog.core.record_batch import CONTROL, TRANSACTIONAL
 from distlog.core.transaction_index import AbortedTransaction
 
 IsolationLevel = Literal["read_uncommitted", "read_committed"]
@@ -31,7 +31,7 @@ class Isolation:
         """Which of `batches` (stored offsets + `shift`, in `partition`) a reader sees."""
         seen = np.ones(len(batches), bool)
         for number, transactions in self.aborted.items():
-            inside = (partition == number) & ((batches["attributes"] & ATTRIBUTE_TRANSACTIONAL) != 0)
+            inside = (partition == number) & ((batches["attributes"] & TRANSACTIONAL) != 0)
             for each in transactions:
                 base = batches["base_offset"] + shift
                 spanned = (base >= each.first_offset) & (base <= each.last_offset)
@@ -49,9 +49,9 @@ def first_open_offset(headers: Iterable[tuple[npt.NDArray[Any], int]]) -> int | 
     """
     opened: dict[int, int] = {}
     for batches, shift in headers:
-        transactional = batches[(batches["attributes"] & ATTRIBUTE_TRANSACTIONAL) != 0]
+        transactional = batches[(batches["attributes"] & TRANSACTIONAL) != 0]
         for batch in transactional:
-            if batch["attributes"] & ATTRIBUTE_CONTROL:
+            if batch["attributes"] & CONTROL:
                 opened.pop(int(batch["producer_id"]), None)
             else:
                 opened.setdefault(int(batch["producer_id"]), int(batch["base_offset"]) + shift)

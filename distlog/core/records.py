@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 
 from distlog.core.config import MAX_LONG, TopicConfig
 from distlog.core.errors import InvalidRecordError
+from distlog.core.record_batch import HEADERS_TYPE
 
-HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 ACCEPTED = ("partition", "timestamp", "key", "value", "headers")
 #: Columns of a scan that an append gives anew; a scan's result can so be appended as it is.
 IGNORED = ("offset", "timestamp_type", "timestampType", "topic")

@@ -19,8 +19,8 @@ from distlog.core import paths
 from distlog.core.compression import CODEC_NAMES
 from distlog.core.config import MAX_INT, TopicConfig
 from distlog.core.offset_index import encode_offset_entries
-from distlog.core.record_batch import NO_TIMESTAMP
 from distlog.core.record_encoder import EncodedBatches, encode
+from distlog.core.records import NO_TIMESTAMP
 from distlog.core.segment_info import SegmentInfo
 from distlog.core.storage import ObjectWriter, Storage
 from distlog.core.time_index import encode_time_entries

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import platform
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
 
-from distlog.core import metadata_tables, scan_plan
+from distlog.core import VERSION, metadata_tables, scan_plan
 from distlog.core.actions import Action, Drop, SetConfig
 from distlog.core.append import Appender, AppendResult, BatchId
 from distlog.core.commit_log import CommitLog
@@ -17,7 +18,6 @@ from distlog.core.errors import InvalidRecordError, TopicNotFoundError
 from distlog.core.fetch import FetchedBatches, fetch
 from distlog.core.index_cache import IndexCache
 from distlog.core.isolation import IsolationLevel
-from distlog.core.paths import check_topic_name
 from distlog.core.record import Record, records_of
 from distlog.core.records import Appendable
 from distlog.core.scan import Scan, check_columns
@@ -40,17 +40,23 @@ class Topic:
     """
 
     def __init__(
-        self, log: CommitLog, snapshot: Snapshot, *, clock: Callable[[], int] = now_ms, pinned: bool = False
+        self,
+        storage: Storage,
+        log: CommitLog,
+        snapshot: Snapshot,
+        *,
+        clock: Callable[[], int] = now_ms,
+        pinned: bool = False,
     ) -> None:
-        self.log, self.snapshot, self.clock = log, snapshot, clock
+        self.storage, self.log, self.snapshot, self.clock = storage, log, snapshot, clock
         self._pinned = pinned
         self._random = random.Random()
-        self._reader = SegmentReader(log.storage, snapshot.name, IndexCache())
+        self._reader = SegmentReader(storage, snapshot.name, IndexCache())
 
     @property
     def url(self) -> str:
         """The topic's address, without credentials."""
-        return self.log.storage.url
+        return self.storage.url
 
     @property
     def name(self) -> str:
@@ -110,7 +116,7 @@ class Topic:
         return Transaction(self, app_id, batch_id)
 
     def writer(self, *, linger_ms: int = 100) -> Writer:
-        """A buffered writer of single records: a commit by size, by linger, on flush and at the end of a `with` block."""
+        """A buffered writer of single records: a commit by size, by linger, on flush and when it is closed."""
         self._check_writable()
         return Writer(self, linger_ms=linger_ms)
 
@@ -118,7 +124,7 @@ class Topic:
         """What writes rows of this topic as segments that wait for a commit."""
         self._check_writable()
         return Appender(
-            self.log.storage,
+            self.storage,
             self.name,
             self.config,
             self.partitions,
@@ -223,7 +229,7 @@ class Topic:
         return metadata_tables.html(self.snapshot, self.url)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self.log.storage, self.version, self._pinned)
+        return _reopen, (self.storage, self.version, self._pinned)
 
 
 def create(
@@ -238,9 +244,8 @@ def create(
     a log (it must refuse to overwrite when asked to).
     """
     storage = Storage(url, storage_options)
-    check_topic_name(storage.url.rstrip("/").rsplit("/", 1)[-1])
-    log = CommitLog(storage, clock=now_ms, random=random.Random())
-    return Topic(log, log.create(partitions, TopicConfig.parse(config or {})))
+    log = _log(storage)
+    return Topic(storage, log, log.create(partitions, TopicConfig.parse(config or {})))
 
 
 def open(
@@ -257,9 +262,13 @@ def open(
 
 
 def _open(storage: Storage, version: int | None, timestamp_ms: int | None) -> Topic:
-    log = CommitLog(storage, clock=now_ms, random=random.Random())
+    log = _log(storage)
     pinned = version is not None or timestamp_ms is not None
-    return Topic(log, log.load(version=version, timestamp_ms=timestamp_ms), pinned=pinned)
+    return Topic(storage, log, log.load(version=version, timestamp_ms=timestamp_ms), pinned=pinned)
+
+
+def _log(storage: Storage) -> CommitLog:
+    return CommitLog(storage, clock=now_ms, random=random.Random(), writer=f"distlog {VERSION} {platform.node()}")
 
 
 def _reopen(storage: Storage, version: int, pinned: bool) -> Topic:
