@@ -1,0 +1,79 @@
+"""Search over the raw bytes of an index file: an array of entries with big-endian fields, ordered by each field.
+
+A *column* is one field of every entry, given as three integers: `stride`, the size of an entry; `start`, the place
+of the field in it; `width`, 4 or 8 bytes. The search is Kafka's (`AbstractIndex.indexSlotRangeFor`): most lookups
+are near the end, so the last 8192 bytes are searched first, and the pages that such a lookup touches stay hot.
+
+Bytes that are not ordered give a wrong slot, but always one between -1 and the last, whose key is not above the
+target: no input makes a kernel read outside the array.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from distlog.core.kernels.jit import kernel
+
+Bytes = npt.NDArray[np.uint8]
+Longs = npt.NDArray[np.int64]
+
+WARM_BYTES = 8192
+
+
+@kernel
+def read_int(data: Bytes, position: int, width: int) -> int:
+    """The signed big-endian integer of `width` bytes, 4 or 8, at `position`; the caller checks the bounds."""
+    high = _word(data, position)
+    return high if width == 4 else (high << 32) | (_word(data, position + 4) & 0xFFFFFFFF)
+
+
+@kernel
+def _word(data: Bytes, position: int) -> int:
+    # Unrolled, with indexes that cannot be negative, so that the compiler makes it one load and one byte swap.
+    at = np.uintp(position)
+    high = (np.int64(np.int8(data[at])) << 24) | (np.int64(data[at + np.uintp(1)]) << 16)
+    return int(high | (np.int64(data[at + np.uintp(2)]) << 8) | np.int64(data[at + np.uintp(3)]))
+
+
+@kernel
+def floor_slot(data: Bytes, entries: int, target: int, stride: int, start: int, width: int) -> int:
+    """The last of the first `entries` slots whose key is not above `target`, or -1."""
+    last = min(entries, len(data) // stride) - 1
+    if last < 0:
+        return -1
+    warm = max(0, last - WARM_BYTES // stride)
+    if read_int(data, warm * stride + start, width) < target:
+        low, high = warm, last
+    elif read_int(data, start, width) > target:
+        return -1
+    else:
+        low, high = 0, warm
+    while low < high:
+        middle = (low + high + 1) >> 1
+        if read_int(data, middle * stride + start, width) <= target:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+@kernel
+def floor_slots(data: Bytes, entries: int, targets: Longs, stride: int, start: int, width: int) -> Longs:
+    """`floor_slot` of each of `targets`."""
+    slots = np.empty(len(targets), np.int64)
+    for row in range(len(targets)):
+        slots[row] = floor_slot(data, entries, targets[row], stride, start, width)
+    return slots
+
+
+@kernel
+def first_bad_slot(data: Bytes, entries: int, step: int, largest: int, stride: int, start: int, width: int) -> int:
+    """The first slot whose value is negative, above `largest` or not `step` above the one before it, or -1."""
+    previous = -step
+    for slot in range(min(entries, len(data) // stride)):
+        value = read_int(data, slot * stride + start, width)
+        if value < 0 or value > largest or value - previous < step:
+            return slot
+        previous = value
+    return -1

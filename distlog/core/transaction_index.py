@@ -1,0 +1,178 @@
+"""The transaction index, `<stem>.txnindex`: the aborted transactions whose end marker is in the segment (KIP-98).
+
+    position | type | field
+    0        | i16  | version, 0
+    2        | i64  | producer id
+    10       | i64  | first offset of the transaction, perhaps in an earlier segment
+    18       | i64  | last offset: that of the abort marker
+    26       | i64  | last stable offset when the marker was appended
+
+Entries are big-endian, without a header, with absolute offsets, in the order of their markers (Kafka's
+`TransactionIndex`). The file appears with the first entry; no file is an empty index. It is small, and read whole.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import os
+from dataclasses import dataclass
+from io import FileIO
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from distlog.core.errors import CorruptIndexError, UnsupportedVersionError
+
+ENTRY = np.dtype(
+    [
+        ("version", ">i2"),
+        ("producer_id", ">i8"),
+        ("first_offset", ">i8"),
+        ("last_offset", ">i8"),
+        ("last_stable_offset", ">i8"),
+    ]
+)
+VERSION = 0
+_NONE = np.empty(0, ENTRY)
+
+
+@dataclass(frozen=True, slots=True)
+class AbortedTransaction:
+    """An aborted transaction; `last_offset` is its abort marker's."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+    def moved(self, shift: int) -> AbortedTransaction:
+        """The transaction in a relocated segment, whose offsets are all higher by `shift`."""
+        first, last, stable = self.first_offset, self.last_offset, self.last_stable_offset
+        return AbortedTransaction(self.producer_id, first + shift, last + shift, stable + shift)
+
+
+class AbortedTransactions(NamedTuple):
+    """What a fetch must hide; if not `complete`, the next segment's index may name more."""
+
+    transactions: list[AbortedTransaction]
+    complete: bool
+
+
+class TransactionIndex:
+    """The transaction index of one segment; `base_offset` is what no entry may lie below.
+
+    Reading opens the file for a moment only, so there is nothing to close before the first append. Every read raises
+    UnsupportedVersionError for an entry of a later version; an incomplete last entry is ignored.
+    """
+
+    def __init__(self, path: str, base_offset: int, *, writable: bool = False) -> None:
+        self.path = path
+        self.base_offset = base_offset
+        self._writable = writable
+        self._file: FileIO | None = None
+
+    def append(self, transaction: AbortedTransaction) -> None:
+        """Add an entry, and the file with the first; ValueError unless its last offset is above the one before."""
+        file = self._open().fileno()
+        size = os.fstat(file).st_size
+        last = np.frombuffer(os.pread(file, ENTRY.itemsize, size - ENTRY.itemsize), ENTRY) if size else _NONE
+        if len(last) and transaction.last_offset <= last["last_offset"][0]:
+            raise ValueError(f"last offset {transaction.last_offset} is not above the last one: {self.path}")
+        entry = np.array((VERSION, *dataclasses.astuple(transaction)), ENTRY).tobytes()
+        if os.write(file, entry) != len(entry):
+            os.ftruncate(file, size)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)
+
+    def transactions(self) -> list[AbortedTransaction]:
+        """All entries, in file order."""
+        return _transactions(self._entries())
+
+    def collect_aborted(self, fetch_offset: int, upper_bound: int) -> AbortedTransactions:
+        """The aborted transactions that reach into [fetch_offset, upper_bound) (Kafka's `collectAbortedTxns`)."""
+        entries = self._entries()
+        stops = np.flatnonzero(entries["last_stable_offset"] >= upper_bound)
+        if len(stops):
+            entries = entries[: stops[0] + 1]
+        inside = (entries["last_offset"] >= fetch_offset) & (entries["first_offset"] < upper_bound)
+        return AbortedTransactions(_transactions(entries[inside]), len(stops) > 0)
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop the entries from the first one that ends at `offset` or above it."""
+        ends = self._entries()["last_offset"] >= offset
+        if ends.any():
+            self._open().truncate(int(ends.argmax()) * ENTRY.itemsize)
+
+    def truncate(self) -> None:
+        """Drop all entries."""
+        if os.path.exists(self.path):
+            self._open().truncate(0)
+
+    def sanity_check(self) -> None:
+        """Raise CorruptIndexError if a transaction begins after its end or ends below the base offset."""
+        entries = self._entries()
+        bad = (entries["last_offset"] < self.base_offset) | (entries["first_offset"] > entries["last_offset"])
+        if bad.any():
+            raise CorruptIndexError(
+                "an aborted transaction lies outside of its segment: recover the segment from its log",
+                file=self.path,
+                position=int(bad.argmax()) * ENTRY.itemsize,
+            )
+
+    def rename_to(self, path: str) -> None:
+        """Rename the file, if there is one; appends go on in it."""
+        if os.path.exists(self.path):
+            os.replace(self.path, path)
+        self.path = path
+
+    def update_parent(self, folder: str) -> None:
+        """Follow the file after its folder was renamed."""
+        self.path = os.path.join(folder, os.path.basename(self.path))
+
+    def flush(self) -> None:
+        """Return when what was appended is on the device."""
+        if self._file is not None:
+            os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Let go of the file; a later append opens it again."""
+        if self._file is not None:
+            self._file.close()
+        self._file = None
+
+    def delete_if_exists(self) -> bool:
+        """Close and delete the file; False if there was none."""
+        self.close()
+        if not os.path.exists(self.path):
+            return False
+        os.unlink(self.path)
+        return True
+
+    def _open(self) -> FileIO:
+        # Cuts an incomplete entry that a crash left, so that the next one begins where an entry may begin.
+        if not self._writable:
+            raise ValueError(f"the index is not open for writing: {self.path}")
+        if self._file is None:
+            self._file = FileIO(self.path, "a+")
+            size = os.fstat(self._file.fileno()).st_size
+            self._file.truncate(size - size % ENTRY.itemsize)
+        return self._file
+
+    def _entries(self) -> npt.NDArray[np.void]:
+        try:
+            with open(self.path, "rb") as file:
+                data = file.read()
+        except FileNotFoundError:
+            return _NONE
+        entries = np.frombuffer(data[: len(data) // ENTRY.itemsize * ENTRY.itemsize], ENTRY)
+        if (entries["version"] != VERSION).any():
+            raise UnsupportedVersionError(
+                "an aborted transaction has a version that is not known: upgrade, or recover the segment",
+                file=self.path,
+            )
+        return entries
+
+
+def _transactions(entries: npt.NDArray[np.void]) -> list[AbortedTransaction]:
+    return [AbortedTransaction(*fields) for _, *fields in entries.tolist()]

@@ -1,0 +1,256 @@
+"""TransactionIndex: what Kafka's own tests pin, files that a broker wrote, and damaged ones."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import re
+from pathlib import Path
+
+import pytest
+from golden import DATA
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from distlog.core.errors import CorruptIndexError, UnsupportedVersionError
+from distlog.core.transaction_index import ENTRY, AbortedTransaction, TransactionIndex
+
+FOUR = [
+    AbortedTransaction(0, 0, 10, 11),
+    AbortedTransaction(1, 5, 15, 13),
+    AbortedTransaction(2, 18, 35, 25),
+    AbortedTransaction(3, 32, 50, 40),
+]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    """Where the index goes."""
+    return str(tmp_path / "00000000000000000000.txnindex")
+
+
+@pytest.fixture
+def index(path: str) -> TransactionIndex:
+    """An index with no file yet."""
+    return TransactionIndex(path, 0, writable=True)
+
+
+@pytest.fixture
+def four(index: TransactionIndex) -> TransactionIndex:
+    """The index of Kafka's test, with four aborted transactions."""
+    for transaction in FOUR:
+        index.append(transaction)
+    return index
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One file that the property tests write over and over."""
+    return tmp_path_factory.mktemp("index") / "scratch.txnindex"
+
+
+# What Kafka's TransactionIndexTest pins.
+
+
+def test_appends_after_reopening_keep_what_was_there(four: TransactionIndex, path: str) -> None:
+    four.close()
+    again = TransactionIndex(path, 0, writable=True)
+    another = AbortedTransaction(3, 50, 60, 55)
+    again.append(another)
+    assert again.transactions() == [*FOUR, another]
+
+
+def test_a_transaction_that_ends_below_the_base_offset_is_corrupt(four: TransactionIndex, path: str) -> None:
+    four.sanity_check()
+    with pytest.raises(CorruptIndexError, match="outside of its segment") as caught:
+        TransactionIndex(path, 100).sanity_check()
+    assert caught.value.details == {"file": path, "position": 0}
+
+
+@pytest.mark.parametrize("last_offset", [10, 9])
+def test_the_last_offset_must_increase(index: TransactionIndex, last_offset: int) -> None:
+    index.append(FOUR[0])
+    with pytest.raises(ValueError, match="is not above the last one"):
+        index.append(AbortedTransaction(1, 2, last_offset, 20))
+    assert index.transactions() == FOUR[:1]
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "found", "complete"),
+    [
+        (0, 100, FOUR, False),
+        (0, 32, FOUR[:3], True),
+        (0, 35, FOUR, True),
+        (10, 35, FOUR, True),
+        (11, 35, FOUR[1:], True),
+        (20, 41, FOUR[2:], False),
+    ],
+)
+def test_aborted_transactions_are_collected_up_to_a_stable_offset(
+    four: TransactionIndex, start: int, end: int, found: list[AbortedTransaction], complete: bool
+) -> None:
+    assert four.collect_aborted(start, end) == (found, complete)
+
+
+def test_truncating_drops_a_transaction_that_ends_at_the_offset(four: TransactionIndex) -> None:
+    four.truncate_to(51)
+    assert four.transactions() == FOUR
+    four.truncate_to(50)
+    assert four.transactions() == FOUR[:3]
+    four.append(FOUR[3])
+    four.truncate()
+    assert four.transactions() == []
+    assert four.collect_aborted(0, 100) == ([], False)
+    four.append(FOUR[0])
+    assert four.transactions() == FOUR[:1]
+
+
+def test_an_entry_has_its_five_fields_big_endian(index: TransactionIndex, path: str) -> None:
+    index.append(AbortedTransaction(7, 0, 2, 3))
+    assert Path(path).read_bytes() == bytes.fromhex(
+        "00000000000000000007000000000000000000000000000000020000000000000003"
+    )
+    assert index.transactions() == [AbortedTransaction(7, 0, 2, 3)]
+
+
+def test_appends_go_on_in_a_renamed_file(index: TransactionIndex, path: str, tmp_path: Path) -> None:
+    index.append(FOUR[0])
+    renamed = str(tmp_path / "00000000000000000000.txnindex.swap")
+    index.rename_to(renamed)
+    index.append(FOUR[1])
+    assert index.path == renamed
+    assert not Path(path).exists()
+    assert TransactionIndex(renamed, 0).transactions() == FOUR[:2]
+
+
+def test_renaming_an_index_without_a_file_changes_its_path_only(index: TransactionIndex, tmp_path: Path) -> None:
+    index.rename_to(str(tmp_path / "other"))
+    assert index.path == str(tmp_path / "other")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_renamed_folder_changes_the_path_only(index: TransactionIndex, path: str, tmp_path: Path) -> None:
+    index.append(FOUR[0])
+    moved = tmp_path.with_name(tmp_path.name + "-moved")
+    tmp_path.rename(moved)
+    index.update_parent(str(moved))
+    assert index.path == str(moved / Path(path).name)
+    index.append(FOUR[1])
+    assert index.transactions() == FOUR[:2]
+
+
+def test_flush_without_a_file_does_nothing(index: TransactionIndex, path: str) -> None:
+    index.flush()
+    assert not Path(path).exists()
+    index.append(FOUR[0])
+    index.flush()
+    assert Path(path).stat().st_size == 34
+
+
+def test_delete_removes_the_file_if_there_is_one(index: TransactionIndex, path: str) -> None:
+    assert not index.delete_if_exists()
+    index.append(FOUR[0])
+    assert index.delete_if_exists()
+    assert not Path(path).exists()
+    assert index.transactions() == []
+
+
+# Life and limits.
+
+
+def test_no_file_is_an_empty_index(path: str) -> None:
+    index = TransactionIndex(path, 0)
+    index.sanity_check()
+    assert index.transactions() == []
+    assert index.collect_aborted(0, 10) == ([], False)
+    writable = TransactionIndex(path, 0, writable=True)
+    writable.truncate_to(0)
+    writable.truncate()
+    assert not Path(path).exists()
+
+
+def test_an_index_opened_for_reading_refuses_to_change(four: TransactionIndex, path: str) -> None:
+    reader = TransactionIndex(path, 0)
+    for change in (lambda: reader.append(FOUR[0]), reader.truncate, lambda: reader.truncate_to(0)):
+        with pytest.raises(ValueError, match="not open for writing"):
+            change()
+    assert reader.transactions() == FOUR
+
+
+def test_the_order_is_kept_across_reopening(four: TransactionIndex, path: str) -> None:
+    four.close()
+    with pytest.raises(ValueError, match="is not above the last one"):
+        TransactionIndex(path, 0, writable=True).append(AbortedTransaction(9, 40, 50, 51))
+
+
+def test_an_incomplete_last_entry_is_ignored_and_then_overwritten(four: TransactionIndex, path: str) -> None:
+    four.close()
+    data = Path(path).read_bytes()
+    Path(path).write_bytes(data[:-1])
+    assert TransactionIndex(path, 0).transactions() == FOUR[:3]
+    again = TransactionIndex(path, 0, writable=True)
+    again.append(FOUR[3])
+    assert Path(path).read_bytes() == data
+
+
+def test_a_transaction_moves_with_its_segment() -> None:
+    assert FOUR[1].moved(100) == AbortedTransaction(1, 105, 115, 113)
+
+
+# Files that a broker wrote, and damaged ones.
+
+DUMPS = sorted((DATA / "kafka-4.1").glob("dump.*.txnindex.txt.gz"))
+LINE = re.compile(r"version: 0 producerId: (\d+) firstOffset: (\d+) lastOffset: (\d+) lastStableOffset: (\d+)")
+
+
+@pytest.mark.parametrize("dump", DUMPS, ids=lambda dump: dump.name)
+def test_entries_are_what_kafkas_dump_tool_prints(dump: Path) -> None:
+    _, partition, stem, *_ = dump.name.split(".")
+    index = TransactionIndex(str(DATA / "kafka-4.1" / "first" / partition / f"{stem}.txnindex"), int(stem))
+    index.sanity_check()
+    text = gzip.decompress(dump.read_bytes()).decode()
+    printed = [AbortedTransaction(*map(int, match)) for match in LINE.findall(text)]
+    assert index.transactions() == printed
+    assert len(printed) >= 4
+
+
+def test_every_broker_file_is_sane() -> None:
+    files = sorted(DATA.glob("kafka-4.1/*/*/*.txnindex"))
+    for file in files:
+        TransactionIndex(str(file), int(file.stem)).sanity_check()
+    assert len(DUMPS) == 2
+    assert len(files) > 10
+
+
+def test_an_entry_of_a_later_version_is_not_read(four: TransactionIndex, path: str) -> None:
+    data = bytearray(Path(path).read_bytes())
+    data[ENTRY.itemsize + 1] = 1
+    Path(path).write_bytes(data)
+    for read in (four.transactions, four.sanity_check, lambda: four.collect_aborted(0, 10)):
+        with pytest.raises(UnsupportedVersionError, match="upgrade"):
+            read()
+
+
+def test_a_transaction_that_begins_after_its_end_is_corrupt(index: TransactionIndex) -> None:
+    index.append(FOUR[0])
+    index.append(AbortedTransaction(1, 21, 20, 21))
+    with pytest.raises(CorruptIndexError, match="outside of its segment") as caught:
+        index.sanity_check()
+    assert caught.value.details["position"] == 34
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=200), st.integers(-(2**62), 2**62), st.integers(-(2**62), 2**62))
+def test_random_bytes_give_entries_that_reach_in_or_an_error(scratch: Path, raw: bytes, start: int, end: int) -> None:
+    versions = bytearray(raw)
+    for at in range(0, len(raw), 34):
+        versions[at : at + 2] = bytes(len(versions[at : at + 2]))
+    scratch.write_bytes(versions)
+    index = TransactionIndex(str(scratch), 0)
+    assert len(index.transactions()) == len(raw) // 34
+    for found in index.collect_aborted(start, end).transactions:
+        assert found.last_offset >= start
+        assert found.first_offset < end
+    scratch.write_bytes(raw)
+    with contextlib.suppress(CorruptIndexError, UnsupportedVersionError):
+        index.sanity_check()
