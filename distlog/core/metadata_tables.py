@@ -50,7 +50,7 @@ def _history_row(commit: Commit) -> dict[str, object]:
 
 def segments(snapshot: Snapshot) -> pa.Table:
     """One row per live segment, by partition and base offset, with every fact that the snapshot holds."""
-    return pa.Table.from_batches([state.segments.columns for state in snapshot.partitions])
+    return pa.Table.from_batches([state.segments.columns() for state in snapshot.partitions])
 
 
 def html(snapshot: Snapshot, url: str) -> str:
