@@ -34,7 +34,7 @@ demo: setup
 	@$(PYTHON_BIN) -m demo.demo $${INPUT:+--input "$$INPUT"}
 
 test: lint
-	@$(PYTHON_BIN) -m pytest -n 2 --dist loadgroup
+	@$(PYTHON_BIN) -m pytest -n 2
 
 bench: setup
 	@$(PYTHON_BIN) -m benchmarks

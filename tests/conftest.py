@@ -1,4 +1,4 @@
-"""Storages to test against: a local folder, memory, and an S3 server.
+"""What holds for all tests, and storages to test against: a local folder, memory, and an S3 server.
 
 The S3 server is moto's, inside this process, unless DISTLOG_TEST_S3_ENDPOINT names another, with
 DISTLOG_TEST_S3_KEY, DISTLOG_TEST_S3_SECRET and DISTLOG_TEST_S3_BUCKET, whose bucket must exist.
@@ -13,6 +13,26 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from hypothesis import settings
+
+# The first example compiles kernels, and other tests run beside it: time says nothing about an example.
+settings.register_profile("distlog", deadline=None)
+settings.load_profile("distlog")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give all Spark tests to one worker, one after the other, in one session: it takes both cores by itself.
+
+    By file name, since here are no marks. (`--dist loadgroup` does nothing: pytest-xdist 3.8 with pytest 9.2.)
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class SparkTogether(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "spark" if "/test_spark_" in nodeid else nodeid
+
+    return SparkTogether(config, log)
 
 
 class Address(NamedTuple):

@@ -1,0 +1,29 @@
+"""Arguments as the command line and the jobs take them; each function raises ValueError saying what is expected."""
+
+from __future__ import annotations
+
+from distlog.core.time_lookup import EARLIEST, LATEST, MAX_TIMESTAMP
+from distlog.core.times import to_ms
+
+_SPECIAL_TIMES = {"earliest": EARLIEST, "latest": LATEST, "max-timestamp": MAX_TIMESTAMP}
+
+
+def setting(text: str) -> tuple[str, str]:
+    """`NAME=VALUE` as a pair; the value may hold further equals signs."""
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise ValueError("write NAME=VALUE")
+    return name, value
+
+
+def time(text: str) -> int:
+    """Milliseconds since 1970 from digits or ISO 8601 (no zone means UTC)."""
+    try:
+        return to_ms(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is neither milliseconds since 1970 nor ISO 8601") from None
+
+
+def time_or_special(text: str) -> int:
+    """A time, or the number that stands for `earliest`, `latest` or `max-timestamp`."""
+    return _SPECIAL_TIMES[text] if text in _SPECIAL_TIMES else time(text)

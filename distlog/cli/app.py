@@ -1,0 +1,24 @@
+"""All commands of the command line."""
+
+from __future__ import annotations
+
+import typer
+
+from distlog.cli import metadata_commands, record_commands
+
+app = typer.Typer(
+    name="distlog",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="Partitioned logs in Apache Kafka's file formats, on local disk or object storage, with no broker.",
+)
+
+app.command()(metadata_commands.create)
+app.command()(metadata_commands.describe)
+app.command()(metadata_commands.segments)
+app.command()(metadata_commands.history)
+app.command()(metadata_commands.offsets)
+app.command()(record_commands.append)
+app.command()(record_commands.read)

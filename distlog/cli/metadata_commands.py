@@ -1,0 +1,128 @@
+"""Commands about a topic as a whole: none of them reads a record."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+import distlog
+from distlog import arguments
+from distlog.cli import output
+from distlog.cli.options import Json, Storage, Url, settings, usage
+
+_SEGMENT_COLUMNS = (
+    "partition",
+    "base_offset",
+    "next_offset",
+    "record_count",
+    "log_bytes",
+    "max_timestamp",
+    "compression",
+    "stem",
+)
+_HISTORY_COLUMNS = ("version", "timestamp", "operation", "segments_added", "segments_removed", "records_added")
+
+
+def create(
+    url: Url,
+    *,
+    partitions: Annotated[int, typer.Option(min=1, help="How many partitions.")] = 1,
+    config: Annotated[list[Any], settings("--config", "A setting of the topic, by Kafka's name.")],
+    storage: Storage,
+    as_json: Json = False,
+) -> None:
+    """Create a topic."""
+    topic = distlog.create(url, partitions, dict(config), dict(storage))
+    if as_json:
+        output.print_json({"url": topic.url, "version": topic.version, "partitions": topic.partitions})
+    else:
+        print(f"created {topic.url} with {partitions} partition{'s' * (partitions != 1)}")
+
+
+def describe(url: Url, *, storage: Storage, as_json: Json = False) -> None:
+    """Show the partitions, and the settings that are not Kafka's defaults (with --json all)."""
+    topic = distlog.open(url, storage_options=dict(storage))
+    partitions = [
+        {
+            "partition": number,
+            "start_offset": state.log_start_offset,
+            "end_offset": state.log_end_offset,
+            "segments": len(state.segments),
+            "bytes": int(state.segments.log_bytes.sum()),
+        }
+        for number, state in enumerate(topic.snapshot.partitions)
+    ]
+    if as_json:
+        facts = {"url": topic.url, "name": topic.name, "version": topic.version}
+        output.print_json({**facts, "partitions": partitions, "config": topic.config.all()})
+        return
+    print(f"{topic.name} version {topic.version} at {topic.url}")
+    for name, value in topic.config.overrides().items():
+        print(f"{name}={value}")
+    output.print_rows(partitions)
+
+
+def segments(url: Url, *, storage: Storage, as_json: Json = False) -> None:
+    """List the live segments, by partition and offset."""
+    rows = output.rows_of(distlog.open(url, storage_options=dict(storage)).segments())
+    if as_json:
+        output.print_json({"segments": rows})
+        return
+    for row in rows:
+        row["max_timestamp"] = output.Milliseconds(row["max_timestamp"])
+    output.print_rows(rows, _SEGMENT_COLUMNS)
+
+
+def history(
+    url: Url,
+    *,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the newest so many.")] = None,
+    storage: Storage,
+    as_json: Json = False,
+) -> None:
+    """List the commits, newest first."""
+    rows = output.rows_of(distlog.open(url, storage_options=dict(storage)).history(limit))
+    if as_json:
+        output.print_json({"commits": rows})
+    else:
+        output.print_rows(rows, _HISTORY_COLUMNS)
+
+
+def offsets(
+    url: Url,
+    *,
+    time: Annotated[
+        int | None,
+        typer.Option(
+            metavar="TIME",
+            parser=usage(arguments.time_or_special),
+            help="Where a time is: ms since 1970, ISO 8601, earliest, latest or max-timestamp.",
+        ),
+    ] = None,
+    storage: Storage,
+    as_json: Json = False,
+) -> None:
+    """Show the first and the next offset of each partition, or the first at or after a time."""
+    topic = distlog.open(url, storage_options=dict(storage))
+    rows = _bounds(topic) if time is None else _at(topic, time)
+    if as_json:
+        output.print_json({"partitions": rows})
+    else:
+        output.print_rows(rows)
+
+
+def _bounds(topic: distlog.Topic) -> list[dict[str, Any]]:
+    ends = topic.end_offsets()
+    return [
+        {"partition": number, "start_offset": start, "end_offset": ends[number]}
+        for number, start in topic.start_offsets().items()
+    ]
+
+
+def _at(topic: distlog.Topic, time: int) -> list[dict[str, Any]]:
+    rows = []
+    for number, found in topic.offsets_for_times(time).items():
+        offset, timestamp = (found[0], output.Milliseconds(found[1])) if found else (None, None)
+        rows.append({"partition": number, "offset": offset, "timestamp": timestamp})
+    return rows

@@ -1,0 +1,105 @@
+"""Commands that carry records in and out."""
+
+from __future__ import annotations
+
+import sys
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO
+
+import typer
+
+import distlog
+from distlog.cli import line_formats, output, reading
+from distlog.cli.options import Json, Storage, Url, time, usage
+from distlog.core.scan import check_columns
+from distlog.progress import Progress
+
+
+class Format(str, Enum):
+    """What a line of the input is."""
+
+    TEXT = "text"
+    JSONL = "jsonl"
+
+
+def append(
+    url: Url,
+    file: Annotated[Path, typer.Argument(metavar="[FILE]", help="What to append; - is standard input.")] = Path("-"),
+    *,
+    line: Annotated[
+        Format, typer.Option("--format", help="What a line is: a value, or an object as read --json prints it.")
+    ] = Format.TEXT,
+    key_separator: Annotated[
+        str | None, typer.Option(help="In a line of text, what stands between key and value.")
+    ] = None,
+    partition: Annotated[
+        int | None, typer.Option(help="The partition; else the records or their keys say it.")
+    ] = None,
+    storage: Storage,
+    as_json: Json = False,
+) -> None:
+    """Append the lines of a file, all in one commit, or none."""
+    if key_separator is not None and (line is Format.JSONL or not key_separator):
+        raise typer.BadParameter("it is some text, and goes with --format text", param_hint="--key-separator")
+    parse = line_formats.jsonl_format if line is Format.JSONL else line_formats.text_format(key_separator)
+    topic = distlog.open(url, storage_options=dict(storage))
+    if str(file) == "-":
+        result = _append(topic, sys.stdin.buffer, None, parse, partition)
+    else:
+        with file.open("rb") as source:
+            result = _append(topic, source, file.stat().st_size, parse, partition)
+    if as_json:
+        output.print_json({"version": result.version, "records": result.record_count, "offsets": result.offsets})
+    else:
+        ranges = "".join(f", partition {number} [{first}, {end})" for number, (first, end) in result.offsets.items())
+        print(f"appended {result.record_count} records{ranges}")
+
+
+def _append(
+    topic: distlog.Topic,
+    source: BinaryIO,
+    size: int | None,
+    parse: line_formats.LineFormat,
+    partition: int | None,
+) -> distlog.AppendResult:
+    lines = 0
+    with topic.transaction() as transaction, Progress("appending", total_bytes=size) as progress:
+        for block in line_formats.blocks(source):
+            rows = transaction.append(parse(block, lines), partition)
+            lines += block.count(b"\n") + 1
+            progress.add(rows, len(block) + 1)
+    return transaction.result
+
+
+def read(
+    url: Url,
+    *,
+    partition: Annotated[list[int] | None, typer.Option(help="Only this partition; may be repeated.")] = None,
+    offset: Annotated[int | None, typer.Option(help="From this offset on.")] = None,
+    limit: Annotated[int | None, typer.Option(min=0, help="At most so many records.")] = None,
+    since: Annotated[int | None, time("From this time on: ms since 1970 or ISO 8601 (no zone: UTC).")] = None,
+    until: Annotated[int | None, time("Up to the first record of this time or later.")] = None,
+    columns: Annotated[
+        Any,
+        typer.Option(
+            metavar="NAMES",
+            parser=usage(lambda names: check_columns(names.split(","))),
+            help="Only these columns, separated by commas.",
+        ),
+    ] = None,
+    storage: Storage,
+    as_json: Json = False,
+) -> None:
+    """Print records; with --json an object a line, which append --format jsonl takes again."""
+    if offset is not None and since is not None:
+        raise typer.BadParameter("it does not go with --since", param_hint="--offset")
+    topic = distlog.open(url, storage_options=dict(storage))
+    bounds = reading.Bounds(offset=offset, since=since, until=until)
+    batches = reading.batches(topic, partition or range(topic.partitions), bounds, limit, check_columns(columns))
+    for number, batch in enumerate(batches):
+        rows = output.rows_of(batch)
+        if as_json:
+            output.print_json(*rows)
+        else:
+            output.print_rows(rows, batch.schema.names, titles=number == 0)
