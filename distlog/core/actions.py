@@ -23,7 +23,7 @@ from crc32c import crc32c
 from distlog.core import fields
 from distlog.core.config import MAX_LONG
 from distlog.core.errors import CorruptMetadataError, UnsupportedVersionError
-from distlog.core.fields import LONG, NAME, PARTITION, UUID, Integer, Text, stored
+from distlog.core.fields import LONG, NAME, PARTITION, STEM, UUID, Integer, Text, stored
 from distlog.core.segment_info import SegmentInfo
 
 FORMAT = 1
@@ -70,7 +70,7 @@ class Remove:
     """Takes a segment out of the snapshot; vacuum deletes its files later."""
 
     partition: int = stored(PARTITION)
-    stem: str = stored(fields.stem)
+    stem: str = stored(STEM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class Active:
     """Opens a segment that `owner` appends to in place, from the partition's log end offset on."""
 
     partition: int = stored(PARTITION)
-    stem: str = stored(fields.stem)
+    stem: str = stored(STEM)
     base_offset: int = stored(LONG)
     owner: str = stored(NAME)
     epoch: int = stored(LONG)
@@ -114,7 +114,7 @@ class Seal:
     """Closes the partition's active segment; unless it is empty, an Add of the same stem follows."""
 
     partition: int = stored(PARTITION)
-    stem: str = stored(fields.stem)
+    stem: str = stored(STEM)
 
 
 @dataclass(frozen=True, slots=True)

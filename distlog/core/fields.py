@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any, TypeVar, cast
 
 from distlog.core.config import MAX_INT, MAX_LONG
-from distlog.core.paths import check_stem
+from distlog.core.paths import STEM_PATTERN
 
 Check = Callable[[Any], Any]
 Value = TypeVar("Value")
@@ -53,11 +53,6 @@ def boolean(value: Any) -> bool:
     return value
 
 
-def stem(value: Any) -> str:
-    """Check: the stem of a segment, safe as part of a path."""
-    return check_stem(value if isinstance(value, str) else repr(value))
-
-
 def offset_ranges(value: Any) -> dict[int, tuple[int, int]]:
     """Check: `{"<partition>": [start_offset, end_offset]}`, as `{partition: (start_offset, end_offset)}`."""
     if not isinstance(value, dict):
@@ -74,14 +69,15 @@ def settings(value: Any) -> dict[str, str]:
 
 def batch_id(value: Any) -> int | str:
     """Check: what names a batch of an application, a non-negative integer or a string that is not empty."""
-    return LONG(value) if type(value) is int else _NAME(value)
+    return LONG(value) if type(value) is int else NAME(value)
 
 
 LONG = Integer(0, MAX_LONG)
 PARTITION = Integer(0, MAX_INT)
 TIMESTAMP = Integer(-1, MAX_LONG)
 UUID = Text(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-NAME = _NAME = Text(r"(?s).{1,1000}")
+NAME = Text(r"(?s).{1,1000}")
+STEM = Text(STEM_PATTERN)
 
 
 def stored(check: Check, default: Any = dataclasses.MISSING) -> Any:

@@ -16,12 +16,13 @@ from distlog.core.errors import InvalidTopicError
 
 COMMITS_DIR = "_commits"
 LAST_CHECKPOINT = f"{COMMITS_DIR}/_last_checkpoint"
+STEM_PATTERN = r"v(?P<begin>[0-9]{20})-[0-9a-f]{32}|[0-9]{20}"
 SEGMENT_SUFFIXES = (".log", ".index", ".timeindex", ".txnindex")
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _COMMIT = re.compile(r"([0-9]{20})\.json")
 _CHECKPOINT = re.compile(r"([0-9]{20})\.[0-9a-f]{32}\.checkpoint\.parquet")
-_STEM = re.compile(r"v(?P<begin>[0-9]{20})-[0-9a-f]{32}|[0-9]{20}")
+_STEM = re.compile(STEM_PATTERN)
 
 
 def check_topic_name(name: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from distlog.core import fields
 from distlog.core.config import MAX_INT
-from distlog.core.fields import LONG, PARTITION, TIMESTAMP, Integer, Text, stored
+from distlog.core.fields import LONG, PARTITION, STEM, TIMESTAMP, Integer, Text, stored
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +20,7 @@ class SegmentInfo:
     """
 
     partition: int = stored(PARTITION)
-    stem: str = stored(fields.stem)
+    stem: str = stored(STEM)
     base_offset: int = stored(LONG)
     next_offset: int = stored(LONG)
     stored_base_offset: int = stored(LONG)

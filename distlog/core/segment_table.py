@@ -30,7 +30,7 @@ def _arrow_type(check: object) -> pa.DataType:
     return pa.bool_() if check is boolean else pa.string()
 
 
-SCHEMA = pa.schema([pa.field(name, _arrow_type(check), False) for name, check in checks(SegmentInfo).items()])
+SCHEMA = pa.schema([(name, _arrow_type(check)) for name, check in checks(SegmentInfo).items()])
 
 
 class SegmentTable(Sequence[SegmentInfo]):

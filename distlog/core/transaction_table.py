@@ -21,8 +21,8 @@ from distlog.core.config import DAY_MS
 KEPT_MS = 30 * DAY_MS
 TAIL_LIMIT = 256
 
-_RANGES: pa.DataType = pa.list_(
-    pa.struct({"partition": pa.int32(), "start_offset": pa.int64(), "end_offset": pa.int64()})
+_RANGE = pa.struct(
+    [pa.field("partition", pa.int32()), pa.field("start_offset", pa.int64()), pa.field("end_offset", pa.int64())]
 )
 # A batch_id is kept as JSON, so that the batch 7 is not the batch "7".
 _COLUMNS: dict[str, pa.DataType] = {
@@ -30,7 +30,7 @@ _COLUMNS: dict[str, pa.DataType] = {
     "batch_id": pa.string(),
     "version": pa.int64(),
     "timestamp_ms": pa.int64(),
-    "offsets": _RANGES,
+    "offsets": pa.list_(_RANGE),
 }
 SCHEMA = pa.schema(_COLUMNS)
 
@@ -86,7 +86,7 @@ class TransactionTable:
         return f"<TransactionTable of {len(self)} batches>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return TransactionTable, (self._columns, self._tail)
+        return _restore, (self._columns.serialize().to_pybytes(), self._tail)
 
     def _get_old(self, app_id: str, batch_id: int | str) -> TransactionInfo | None:
         columns = self._columns
@@ -106,6 +106,10 @@ class TransactionTable:
 
 
 EMPTY = TransactionTable(pa.RecordBatch.from_pylist([], schema=SCHEMA))
+
+
+def _restore(columns: bytes, tail: Mapping[Batch, TransactionInfo]) -> TransactionTable:
+    return TransactionTable(pa.ipc.read_record_batch(pa.py_buffer(columns), SCHEMA), tail)
 
 
 def _to_columns(batches: Mapping[Batch, TransactionInfo]) -> pa.RecordBatch:
