@@ -17,7 +17,7 @@ from distlog.core.errors import StorageError
 from distlog.core.object_writer import SINGLE_PUT_BYTES, BufferedWriter
 from distlog.core.range_merge import merge_ranges
 from distlog.core.storage_backend import Entries, StorageCounters, byte_view
-from distlog.core.storage_client import PARALLEL_REQUESTS, ClientErrors, StorageOptions, client, is_past_the_end
+from distlog.core.storage_client import PARALLEL_REQUESTS, ClientErrors, ClientSource, StorageOptions, is_past_the_end
 from distlog.core.storage_retry import Deadline, retried, settle
 
 if TYPE_CHECKING:
@@ -32,16 +32,17 @@ U = TypeVar("U")
 
 
 class ObjectStore:
-    """The backend of URLs; picklable state only, the client is looked up for each call."""
+    """The backend of URLs; the client is looked up for each call, as a fork may have come between."""
 
     def __init__(self, protocol: str, options: StorageOptions, counters: StorageCounters) -> None:
-        self.protocol, self._options, self.counters = protocol, options, counters
+        self.protocol, self.counters = protocol, counters
+        self._client = ClientSource(protocol, options)
         self._errors = ClientErrors(options)
 
     @property
     def fs(self) -> Any:
         """The fsspec file system of this process."""
-        return client(self.protocol, self._options)
+        return self._client.get()
 
     def retried(self, action: str, path: str, call: Callable[[], T]) -> T:
         """`call()`, again while it fails for reasons that may pass."""

@@ -6,9 +6,10 @@ close its parent's, since both share the sockets and the event loop's file descr
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import fsspec
@@ -26,12 +27,14 @@ _S3_CONFIG = {
     "max_pool_connections": 2 * PARALLEL_REQUESTS,
 }
 _INSTALL = {"s3": "pip install 'distlog[s3]'", "gs": "pip install gcsfs", "abfs": "pip install adlfs"}
-_CLIENTS: dict[tuple[int, str, str], Any] = {}
+_CLIENTS: dict[tuple[int, str], Any] = {}
 
 _UNCLEAR_STATUS = (307, 408, 409, 412, 425, 429)
 _UNCLEAR_CODES = ("RequestTimeout", "IncompleteBody", "BadDigest", "XAmzContentSHA256Mismatch", "SlowDown")
 _NEVER_STATUS = (501, 505)
+_LAPSED_CODES = ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestTimeTooSkewed")
 _WRONG_CALL = (TypeError, ValueError, LookupError, ImportError, NotImplementedError, PermissionError, StorageError)
+_FORBIDDEN_HINT = "; check the credentials and their permissions (without s3:ListBucket a missing object is 403 too)"
 _LOST_CONNECTION = {"HTTPClientError", "ConnectionError", "IncompleteReadError"}
 
 
@@ -50,7 +53,7 @@ class StorageOptions(dict[str, Any]):
 
     def masked(self, text: str) -> str:
         """`text` without the values that must not be shown."""
-        for value in _strings(self):
+        for value in _strings([*self.values(), *_environment().values()]):
             text = text.replace(value, "***")
         return text
 
@@ -63,24 +66,41 @@ def _typed(value: Any) -> Any:
     return {"true": True, "false": False}.get(value.lower(), value)
 
 
-def _strings(options: Mapping[str, Any]) -> list[str]:
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+
+
+def _strings(values: Iterable[Any]) -> list[str]:
     found = []
-    for value in options.values():
+    for value in values:
         if isinstance(value, Mapping):
-            found += _strings(value)
+            found += _strings(value.values())
         elif isinstance(value, str) and value:
             found.append(value)
     return found
 
 
-def client(protocol: str, options: StorageOptions) -> Any:
-    """This process's fsspec file system for `protocol` and `options`.
+class ClientSource:
+    """Hands out the fsspec file system for a protocol and options: the same one within a process."""
 
-    Raises StorageError when its package is not installed, or it does not know an option.
-    """
-    key = (os.getpid(), protocol, json.dumps(options, sort_keys=True, default=repr))
-    made = _CLIENTS.get(key)
-    return _CLIENTS.setdefault(key, _connect(protocol, options)) if made is None else made
+    def __init__(self, protocol: str, options: StorageOptions) -> None:
+        self._protocol, self._options = protocol, options
+        self._key = _fingerprint(protocol, options)
+
+    def get(self) -> Any:
+        """This process's client.
+
+        Raises StorageError when its package is not installed, or it does not know an option.
+        """
+        key = (os.getpid(), self._key)
+        made = _CLIENTS.get(key)
+        return _CLIENTS.setdefault(key, _connect(self._protocol, self._options)) if made is None else made
+
+
+def _fingerprint(protocol: str, options: StorageOptions) -> str:
+    """Tells clients apart by all that they are made from, which includes the environment's credentials."""
+    made_from = json.dumps([protocol, options, _environment()], sort_keys=True, default=repr)
+    return hashlib.sha256(made_from.encode()).hexdigest()
 
 
 def _connect(protocol: str, options: StorageOptions) -> Any:
@@ -106,7 +126,7 @@ class ClientErrors(ErrorJudge):
         self._options = options
 
     def verdict(self, error: Exception) -> Verdict:
-        """See the module's head; `412` and `409` are unclear, as only a read tells who is there."""
+        """What the error says; 412 and 409 are unclear, as only a read tells who is there."""
         status, code, _ = _reply(error)
         if code:
             return _verdict_of_reply(status, code)
@@ -119,17 +139,18 @@ class ClientErrors(ErrorJudge):
     def describe(self, error: Exception) -> str:
         """The server's code, status and words, or the error's type; never an option's value."""
         status, code, words = _reply(error)
-        if not code:
-            return type(error).__name__
-        hint = ""
-        if status == 403:
-            hint = "; check the credentials and their permissions (without s3:ListBucket a missing object is 403 too)"
-        return f"{code} (HTTP {status}): {self._options.masked(words[:300])}{hint}"
+        if code:
+            hint = _FORBIDDEN_HINT if status == 403 else ""
+            return f"{code} (HTTP {status}): {self._options.masked(words[:300])}{hint}"
+        words = f": {self._options.masked(str(error))}" if isinstance(error, _WRONG_CALL) else ""
+        return type(error).__name__ + words
 
 
 def _verdict_of_reply(status: int, code: str) -> Verdict:
     if status in _UNCLEAR_STATUS or code in _UNCLEAR_CODES:
         return Verdict.UNCLEAR
+    if code in _LAPSED_CODES:
+        return Verdict.LAPSED
     if status == 404 and code != "NoSuchBucket":
         return Verdict.MISSING
     return Verdict.REFUSED if 300 <= status < 500 or status in _NEVER_STATUS else Verdict.UNCLEAR

@@ -26,6 +26,7 @@ class Verdict(enum.Enum):
 
     MISSING = "the object is not there"
     REFUSED = "the answer is no, and would be no again"
+    LAPSED = "no longer allowed, though it may have been a moment ago"
     UNCLEAR = "no answer, or one that may change"
 
 
@@ -84,7 +85,7 @@ def retried(call: Callable[[], T], action: str, path: str, judge: ErrorJudge, de
             verdict = judge.verdict(error)
             if verdict is Verdict.MISSING:
                 raise FileNotFoundError(errno.ENOENT, "no such object", path) from None
-            if verdict is Verdict.REFUSED or not deadline.pause():
+            if verdict is not Verdict.UNCLEAR or not deadline.pause():
                 raise judge.failure(action, path, error) from None
 
 
@@ -98,21 +99,22 @@ def settle(
     If it is not there, the same bytes are put again.
 
     Raises StorageError when the put was refused and cannot have happened, CommitStateUnknownError when it may have.
+    A lapsed permission proves nothing, as the client may have sent twice, and been refused only the second time.
     """
     may_have_landed = False
     while True:
         try:
             return create()
         except Exception as error:
-            refusal = None if judge.verdict(error) is Verdict.UNCLEAR else error
+            refusal = error if judge.verdict(error) in (Verdict.MISSING, Verdict.REFUSED) else None
             may_have_landed = may_have_landed or refusal is None
         try:
             return read_back()
         except Exception as error:
-            stuck = refusal is not None or judge.verdict(error) is Verdict.REFUSED
             if refusal is not None and not may_have_landed:
                 raise judge.failure("put", path, refusal) from None
-            if stuck or not deadline.pause():
+            blind = judge.verdict(error) in (Verdict.REFUSED, Verdict.LAPSED)
+            if refusal is not None or blind or not deadline.pause():
                 raise _unknown(path, refusal or error, judge) from None
 
 

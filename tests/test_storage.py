@@ -1,0 +1,392 @@
+"""What every storage does: one list of facts, held against a local folder, memory and S3."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distlog.core import range_merge
+from distlog.core.errors import StorageError
+from distlog.core.storage import FileInfo, Storage
+
+MIB = 1024 * 1024
+
+
+@pytest.fixture
+def storage(storage_url: tuple[str, dict[str, Any]]) -> Storage:
+    return Storage(*storage_url)
+
+
+# --- reading and writing whole files
+
+
+def test_what_was_put_is_read(storage: Storage) -> None:
+    storage.put("topic-0/a.log", b"hello")
+    assert storage.read("topic-0/a.log") == b"hello"
+    assert storage.size("topic-0/a.log") == 5
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "expected"),
+    [
+        (0, None, b"0123456789"),
+        (3, None, b"3456789"),
+        (2, 5, b"234"),
+        (0, 1, b"0"),
+        (9, 10, b"9"),
+        (8, 99, b"89"),
+        (10, 20, b""),
+        (99, None, b""),
+        (4, 4, b""),
+        (5, 4, b""),
+    ],
+)
+def test_a_range_is_half_open_and_ends_with_the_file(
+    storage: Storage, start: int, end: int | None, expected: bytes
+) -> None:
+    storage.put("a", b"0123456789")
+    assert storage.read("a", start, end) == expected
+
+
+def test_an_empty_file_is_read_as_nothing(storage: Storage) -> None:
+    storage.put("a", b"")
+    assert storage.read("a") == b""
+    assert storage.size("a") == 0
+
+
+def test_a_hostile_length_allocates_nothing(storage: Storage) -> None:
+    storage.put("a", b"short")
+    assert storage.read("a", 0, 2**62) == b"short"
+
+
+def test_a_missing_file_is_not_found(storage: Storage) -> None:
+    storage.put("there", b"1")
+    for name in ("missing", "no/such/folder"):
+        with pytest.raises(FileNotFoundError):
+            storage.read(name)
+        with pytest.raises(FileNotFoundError):
+            storage.read(name, 1, 2)
+        with pytest.raises(FileNotFoundError):
+            storage.size(name)
+        with pytest.raises(FileNotFoundError):
+            storage.read_ranges([("there", 0, 1), (name, 0, 1)])
+
+
+def test_put_replaces_the_whole_file(storage: Storage) -> None:
+    storage.put("a", b"a long first text")
+    storage.put("a", b"second")
+    assert storage.read("a") == b"second"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"abcd",
+        bytearray(b"abcd"),
+        memoryview(b"xabcdx")[1:5],
+        pa.py_buffer(b"abcd"),
+        np.frombuffer(b"abcd", np.int32),
+        np.frombuffer(b"abcd", np.uint8).reshape(2, 2),
+    ],
+)
+def test_any_buffer_can_be_put(storage: Storage, data: Any) -> None:
+    storage.put("a", data)
+    storage.put_many({"b": data})
+    with storage.open_write("c") as writer:
+        writer.write(data)
+    assert storage.read("a") == storage.read("b") == storage.read("c") == b"abcd"
+
+
+def test_an_empty_array_can_be_put(storage: Storage) -> None:
+    storage.put("a", np.empty((0, 3), np.int64))
+    assert storage.read("a") == b""
+
+
+def test_put_many_writes_every_file(storage: Storage) -> None:
+    files = {f"topic-{number % 3}/{number}": bytes([number]) * number for number in range(20)}
+    storage.put_many(files)
+    assert {name: storage.read(name) for name in files} == files
+
+
+def test_put_many_of_nothing_does_nothing(storage: Storage) -> None:
+    storage.put_many({})
+    assert storage.list() == []
+
+
+# --- put if absent
+
+
+def test_the_first_put_if_absent_wins_and_gets_its_own_bytes(storage: Storage) -> None:
+    assert storage.put_if_absent("_commits/0.json", b"first") == b"first"
+    assert storage.read("_commits/0.json") == b"first"
+
+
+def test_a_later_put_if_absent_gets_the_winners_bytes_and_changes_nothing(storage: Storage) -> None:
+    storage.put_if_absent("_commits/0.json", b"first")
+    assert storage.put_if_absent("_commits/0.json", b"second") == b"first"
+    assert storage.read("_commits/0.json") == b"first"
+
+
+def test_the_same_bytes_again_are_a_success_again(storage: Storage) -> None:
+    assert storage.put_if_absent("a", b"mine") == storage.put_if_absent("a", b"mine") == b"mine"
+
+
+def test_put_if_absent_leaves_one_file_and_nothing_else(storage: Storage) -> None:
+    storage.put_if_absent("_commits/0.json", b"first")
+    storage.put_if_absent("_commits/0.json", b"second")
+    assert storage.list("_commits") == [FileInfo("_commits/0.json", 5)]
+
+
+@pytest.mark.parametrize("size", [0, 64 * MIB + 1])
+def test_put_if_absent_refuses_what_is_empty_or_too_large_for_one_request(storage: Storage, size: int) -> None:
+    with pytest.raises(StorageError, match="1 byte to 64 MiB"):
+        storage.put_if_absent("a", bytes(size))
+
+
+def test_the_probe_passes_and_leaves_nothing(storage: Storage) -> None:
+    storage.probe_put_if_absent("_commits")
+    assert storage.list("_commits") == []
+
+
+def test_the_probe_finds_a_storage_that_ignores_the_condition(
+    memory_url: tuple[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = pytest.importorskip("fsspec.implementations.memory").MemoryFileSystem
+    unconditional = memory.pipe_file
+    monkeypatch.setattr(memory, "pipe_file", lambda self, path, value, mode="": unconditional(self, path, value))
+    storage = Storage(*memory_url)
+    with pytest.raises(StorageError, match="ignores the condition"):
+        storage.probe_put_if_absent("_commits")
+    assert storage.list("_commits") == []
+
+
+# --- writing piece by piece
+
+
+@pytest.mark.parametrize("size", [0, 1, 16 * MIB - 1, 16 * MIB, 16 * MIB + 1, 24 * MIB, 41 * MIB + 7])
+def test_a_writer_writes_files_of_any_size(storage: Storage, size: int) -> None:
+    data = np.random.default_rng(size).bytes(size)
+    with storage.open_write("topic-0/a.log") as writer:
+        for start in range(0, size, 3 * MIB + 1):
+            writer.write(data[start : start + 3 * MIB + 1])
+    assert writer.written == size == storage.size("topic-0/a.log")
+    assert storage.read("topic-0/a.log") == data
+
+
+def test_a_writer_takes_a_piece_larger_than_everything(storage: Storage) -> None:
+    data = np.random.default_rng(1).bytes(35 * MIB)
+    with storage.open_write("a") as writer:
+        writer.write(data)
+    assert storage.read("a") == data
+
+
+def test_put_takes_a_file_that_needs_several_requests(storage: Storage) -> None:
+    data = np.random.default_rng(1).bytes(20 * MIB)
+    storage.put("a", memoryview(data))
+    assert storage.read("a") == data
+
+
+def test_a_writers_buffer_may_be_reused(storage: Storage) -> None:
+    with storage.open_write("a") as writer:
+        for letter in (b"a", b"b"):
+            buffer = bytearray(letter * 10)
+            writer.write(buffer)
+            buffer[:] = b"#" * 10
+    assert storage.read("a") == b"a" * 10 + b"b" * 10
+
+
+@pytest.mark.parametrize("size", [10, 33 * MIB])
+def test_an_aborted_writer_leaves_nothing(storage: Storage, size: int) -> None:
+    writer = storage.open_write("topic-0/a.log")
+    writer.write(bytes(size))
+    writer.abort()
+    writer.abort()
+    assert storage.list("topic-0") == []
+
+
+def test_an_error_inside_a_writers_block_aborts_it(storage: Storage) -> None:
+    def fail_halfway() -> None:
+        with storage.open_write("a") as writer:
+            writer.write(b"1")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail_halfway()
+    with pytest.raises(FileNotFoundError):
+        storage.read("a")
+
+
+def test_abort_after_close_keeps_the_file(storage: Storage) -> None:
+    writer = storage.open_write("a")
+    writer.write(b"1")
+    writer.close()
+    writer.abort()
+    writer.close()
+    assert storage.read("a") == b"1"
+
+
+def test_a_closed_writer_takes_no_more(storage: Storage) -> None:
+    for finish in ("close", "abort"):
+        writer = storage.open_write(finish)
+        getattr(writer, finish)()
+        with pytest.raises(StorageError, match="closed"):
+            writer.write(b"1")
+
+
+# --- several ranges
+
+
+def test_ranges_come_back_in_the_order_asked(storage: Storage) -> None:
+    data = bytes(range(256)) * 4
+    storage.put_many({"a": data, "b": data[::-1]})
+    ranges = [("a", 900, 1000), ("b", 0, 10), ("a", 0, 4), ("a", 2, 8), ("a", 5, 5), ("b", 1000, 1024), ("a", 0, 4)]
+    expected = [{"a": data, "b": data[::-1]}[name][start:end] for name, start, end in ranges]
+    assert [bytes(found) for found in storage.read_ranges(ranges)] == expected
+    assert storage.read_ranges([]) == []
+
+
+def test_a_range_past_the_end_is_an_error(storage: Storage) -> None:
+    storage.put("a", b"12345")
+    for ranges in ([("a", 0, 6)], [("a", 7, 9)], [("a", 0, 2), ("a", 4, 6)]):
+        with pytest.raises(StorageError, match="shorter"):
+            storage.read_ranges(ranges)
+
+
+sizes = st.integers(0, 3 * range_merge.MAX_GAP_BYTES)
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), sizes, sizes)))
+def test_merged_requests_cover_every_range(pieces: list[tuple[str, int, int]]) -> None:
+    files = {"a": np.arange(2**19, dtype=np.int32).tobytes(), "b": np.ones(2**19, np.int32).tobytes()}
+    ranges = [(name, start, start + size) for name, start, size in pieces]
+    merged = range_merge.merge_ranges(ranges)
+    replies = [memoryview(files[item.path])[item.start : item.end] for item in merged.requests]
+    assert [bytes(found) for found in merged.cut(replies)] == [files[name][start:end] for name, start, end in ranges]
+    assert len(merged.requests) <= len(ranges)
+
+
+def test_close_ranges_are_merged_far_ones_are_not() -> None:
+    gap, most = range_merge.MAX_GAP_BYTES, range_merge.MAX_MERGED_BYTES
+
+    def requests(*ranges: tuple[str, int, int]) -> list[tuple[str, int, int]]:
+        return [(item.path, item.start, item.end) for item in range_merge.merge_ranges(ranges).requests]
+
+    assert requests(("a", 10 + gap, 99 + gap), ("a", 0, 10)) == [("a", 0, 99 + gap)]
+    assert requests(("a", 0, 10), ("a", 11 + gap, 99 + gap)) == [("a", 0, 10), ("a", 11 + gap, 99 + gap)]
+    assert requests(("a", 0, 10), ("b", 10, 20)) == [("a", 0, 10), ("b", 10, 20)]
+    assert requests(("a", 0, most), ("a", most, most + 1)) == [("a", 0, most), ("a", most, most + 1)]
+    assert requests(("a", 0, 2 * most), ("a", 5, 2 * most)) == [("a", 0, 2 * most)]
+
+
+# --- listing and deleting
+
+
+def test_a_listing_has_the_files_right_inside_a_folder(storage: Storage) -> None:
+    storage.put_many({"f/1": b"1", "f/2": b"22", "f/deep/3": b"333", "f2/4": b"4", "5": b"5"})
+    assert sorted(storage.list("f"), key=lambda file: file.name) == [FileInfo("f/1", 1), FileInfo("f/2", 2)]
+    assert storage.list("f/deep/") == [FileInfo("f/deep/3", 3)]
+    assert storage.list() == [FileInfo("5", 1)]
+
+
+def test_folders_are_listed_apart(storage: Storage) -> None:
+    storage.put_many({"f/1": b"1", "f/deep/3": b"333", "f2/4": b"4", "5": b"5"})
+    assert sorted(storage.list_folders()) == ["f", "f2"]
+    assert storage.list_folders("f") == ["f/deep"]
+
+
+def test_a_missing_folder_lists_as_empty(storage: Storage) -> None:
+    assert storage.list("no/such") == storage.list() == []
+    assert storage.list_folders("no/such") == storage.list_folders() == []
+
+
+def test_delete_removes_what_is_there_and_forgives_what_is_not(storage: Storage) -> None:
+    storage.put_many({"f/1": b"1", "f/2": b"2", "f/3": b"3"})
+    storage.delete(["f/1", "f/missing", "f/3", "none/at/all"])
+    assert storage.list("f") == [FileInfo("f/2", 1)]
+    storage.delete([])
+
+
+# --- the object itself
+
+
+def test_a_child_is_the_same_storage_further_down(storage: Storage) -> None:
+    child = storage.child("topic").child("topic-0/")
+    child.put("a.log", b"1")
+    assert storage.read("topic/topic-0/a.log") == b"1"
+    assert child.list() == [FileInfo("a.log", 1)]
+    assert child.url == f"{storage.url}/topic/topic-0"
+    assert child.counters is storage.counters
+
+
+def test_counters_count_requests_and_bytes(storage: Storage) -> None:
+    storage.put("f/a", b"12345")
+    storage.read("f/a", 1, 3)
+    storage.list("f")
+    storage.delete(["f/a"])
+    counted = storage.counters
+    assert (counted.puts, counted.gets, counted.lists, counted.deletes) == (1, 1, 1, 1)
+    assert (counted.bytes_written, counted.bytes_read) == (5, 2)
+
+
+def test_a_storage_pickles(storage: Storage) -> None:
+    storage.put("a", b"1")
+    copy = pickle.loads(pickle.dumps(storage))
+    assert copy.read("a") == b"1"
+    assert (copy.url, repr(copy)) == (storage.url, repr(storage))
+    assert copy.counters.puts == 0
+
+
+def test_threads_share_a_storage(storage: Storage) -> None:
+    def work(number: int) -> bool:
+        storage.put(f"f/{number}", bytes([number]))
+        return storage.read(f"f/{number}") == bytes([number])
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(work, range(40)))
+    assert len(storage.list("f")) == 40
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_process_uses_its_own_connection(storage_url: tuple[str, dict[str, Any]]) -> None:
+    if storage_url[0].startswith("memory:"):
+        pytest.skip("memory is not shared between processes")
+    storage = Storage(*storage_url)
+    storage.put("parent", b"1")
+    children = []
+    for number in range(3):
+        child = os.fork()
+        if child == 0:
+            try:
+                storage.put(f"child-{number}", storage.read("parent"))
+            finally:
+                os._exit(0)
+        children.append(child)
+        assert storage.read("parent") == b"1"
+    for child in children:
+        os.waitpid(child, 0)
+    assert [storage.read(f"child-{number}") for number in range(3)] == [b"1"] * 3
+
+
+def test_only_a_local_file_can_be_mapped(storage: Storage) -> None:
+    storage.put("a", b"12345")
+    storage.put("empty", b"")
+    if not storage.is_local:
+        for refused in (storage.map, storage.local_path):
+            with pytest.raises(StorageError, match="local disk"):
+                refused("a")
+        return
+    assert bytes(storage.map("a")) == b"12345"
+    assert storage.map("a").readonly
+    assert bytes(storage.map("empty")) == b""
+    with pytest.raises(FileNotFoundError):
+        storage.map("missing")
+    with open(storage.local_path("a"), "rb") as file:
+        assert file.read() == b"12345"

@@ -1,0 +1,67 @@
+"""Many processes put the same names at once: each name has exactly one winner, whom all the others see."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from distlog.core.storage import Storage
+
+
+def put_all(address: tuple[str, dict[str, Any]], writer: int, names: list[str], start: Any, seen: Any) -> None:
+    """In one of the processes: put every name, all writers at the same moment, and report what stands there."""
+    storage = Storage(*address)
+    storage.list()
+    found = []
+    for name in names:
+        start.wait(60)
+        found.append((name, writer, storage.put_if_absent(name, f"writer {writer} of {name}".encode())))
+    seen.put(found)
+
+
+def race(address: tuple[str, dict[str, Any]], writers: int, names: list[str]) -> list[tuple[str, int, bytes]]:
+    processes = multiprocessing.get_context("spawn")
+    start, seen = processes.Barrier(writers), processes.Queue()
+    running = [
+        processes.Process(target=put_all, args=(address, writer, names, start, seen), daemon=True)
+        for writer in range(writers)
+    ]
+    for process in running:
+        process.start()
+    reports = [seen.get(timeout=120) for _ in running]
+    for process in running:
+        process.join(60)
+    return [entry for report in reports for entry in report]
+
+
+@pytest.mark.parametrize(
+    ("kind", "writers", "count"),
+    [("local", 8, 50), pytest.param("s3", 5, 15, marks=pytest.mark.s3)],
+)
+def test_each_name_has_one_winner_whom_everybody_sees(
+    kind: str, writers: int, count: int, request: pytest.FixtureRequest, tmp_path: Any
+) -> None:
+    address = (str(tmp_path), {}) if kind == "local" else tuple(request.getfixturevalue("s3_url"))
+    names = [f"_commits/{version:020d}.json" for version in range(count)]
+    entries = race(address, writers, names)
+    assert len(entries) == writers * count
+    winners = Counter(name for name, writer, standing in entries if standing == f"writer {writer} of {name}".encode())
+    assert winners == dict.fromkeys(names, 1)
+    storage = Storage(*address)
+    assert {(name, standing) for name, _, standing in entries} == {(name, storage.read(name)) for name in names}
+    assert len(storage.list("_commits")) == count
+
+
+def test_threads_that_share_memory_have_one_winner(memory_url: tuple[str, dict[str, Any]]) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    storage = Storage(*memory_url)
+    writers = [f"writer {number}".encode() for number in range(8)]
+    with ThreadPoolExecutor(len(writers)) as pool:
+        for version in range(200):
+            standing = list(pool.map(lambda data, name=str(version): storage.put_if_absent(name, data), writers))
+            assert len(set(standing)) == 1
+            assert standing[0] in writers

@@ -1,0 +1,204 @@
+"""Deadlines with a fake clock, and put-if-absent against a model of a store that does its worst."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from distlog.core.errors import CommitStateUnknownError, StorageError
+from distlog.core.storage_retry import Deadline, ErrorJudge, Verdict, retried, settle
+
+OURS, THEIRS = b"ours", b"theirs"
+
+
+class Clock:
+    """Time that passes only in `sleep`."""
+
+    def __init__(self) -> None:
+        self.now, self.slept = 100.0, list[float]()
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+    def deadline(self, timeout_s: float, random: float = 1.0) -> Deadline:
+        return Deadline(timeout_s, clock=lambda: self.now, sleep=self.sleep, random=lambda: random)
+
+
+class SaidError(Exception):
+    """An error that is its own verdict."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        self.verdict = verdict
+
+
+class Judge(ErrorJudge):
+    def verdict(self, error: Exception) -> Verdict:
+        assert isinstance(error, SaidError)
+        return error.verdict
+
+    def describe(self, error: Exception) -> str:
+        assert isinstance(error, SaidError)
+        return error.verdict.name
+
+
+def test_pauses_double_up_to_two_seconds_and_stop_at_the_deadline() -> None:
+    clock = Clock()
+    deadline = clock.deadline(6.0)
+    while deadline.pause():
+        pass
+    assert clock.slept == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 0.85])
+    assert clock.now == pytest.approx(106.0)
+
+
+def test_pauses_are_random() -> None:
+    clock = Clock()
+    deadline = clock.deadline(10, random=0.5)
+    assert deadline.pause()
+    assert clock.slept == [0.025]
+
+
+class Attempts:
+    """Calls that end as told, one after the other."""
+
+    def __init__(self, *outcomes: Verdict | int) -> None:
+        self.left, self.made = list(outcomes), 0
+
+    def __call__(self) -> int:
+        self.made += 1
+        outcome = self.left.pop(0)
+        if isinstance(outcome, Verdict):
+            raise SaidError(outcome)
+        return outcome
+
+
+def test_a_call_is_made_again_while_its_errors_are_unclear() -> None:
+    call = Attempts(Verdict.UNCLEAR, Verdict.UNCLEAR, 7)
+    assert retried(call, "read", "a", Judge(), Clock().deadline(60)) == 7
+    assert call.made == 3
+
+
+@pytest.mark.parametrize(
+    ("outcome", "raised"),
+    [
+        (Verdict.MISSING, FileNotFoundError),
+        (Verdict.REFUSED, StorageError),
+        (Verdict.LAPSED, StorageError),
+    ],
+)
+def test_a_clear_answer_ends_the_tries(outcome: Verdict, raised: type[Exception]) -> None:
+    call = Attempts(Verdict.UNCLEAR, outcome, 7)
+    with pytest.raises(raised):
+        retried(call, "read", "a", Judge(), Clock().deadline(60))
+    assert call.made == 2
+
+
+def test_the_deadline_ends_the_tries() -> None:
+    clock = Clock()
+    call = Attempts(*[Verdict.UNCLEAR] * 1000)
+    with pytest.raises(StorageError, match="cannot read: UNCLEAR"):
+        retried(call, "read", "a", Judge(), clock.deadline(60))
+    assert clock.now == pytest.approx(160)
+
+
+@dataclass
+class Store:
+    """An object that may be put once, behind a line that fails as `puts` and `gets` say, step by step.
+
+    "late" means that the request is on its way, and arrives when `hold` more requests have been made. "theirs" is the
+    other writer, who comes in between. What is not listed any more goes well.
+    """
+
+    puts: list[str]
+    gets: list[str]
+    hold: int
+    standing: bytes | None = None
+    on_their_way: list[int] = field(default_factory=list)
+
+    def land(self, data: bytes) -> bool:
+        self.standing = self.standing or data
+        return self.standing == data
+
+    def step(self) -> None:
+        self.on_their_way = [left - 1 for left in self.on_their_way]
+        if any(left <= 0 for left in self.on_their_way):
+            self.land(OURS)
+            self.on_their_way = [left for left in self.on_their_way if left > 0]
+
+    def finish(self) -> bytes | None:
+        if self.on_their_way:
+            self.land(OURS)
+        return self.standing
+
+    def put(self) -> bytes:
+        self.step()
+        event = self.puts.pop(0) if self.puts else "ok"
+        if event == "theirs":
+            self.land(THEIRS)
+        if event in ("refused", "cut"):
+            raise SaidError(Verdict.REFUSED if event == "refused" else Verdict.UNCLEAR)
+        if event == "late":
+            self.on_their_way.append(self.hold)
+            raise SaidError(Verdict.UNCLEAR)
+        free = self.standing is None
+        self.land(OURS)
+        if event == "lapsed":
+            raise SaidError(Verdict.LAPSED)
+        if event == "lost" or not free:
+            raise SaidError(Verdict.UNCLEAR)
+        return OURS
+
+    def get(self) -> bytes:
+        self.step()
+        event = self.gets.pop(0) if self.gets else "ok"
+        if event == "theirs":
+            self.land(THEIRS)
+        if event in ("refused", "cut"):
+            raise SaidError(Verdict.REFUSED if event == "refused" else Verdict.UNCLEAR)
+        if self.standing is None:
+            raise SaidError(Verdict.MISSING)
+        return self.standing
+
+
+put_events = st.sampled_from(["ok", "lost", "cut", "late", "theirs", "refused", "lapsed"])
+get_events = st.sampled_from(["ok", "cut", "theirs", "refused"])
+
+
+@settings(max_examples=2000)
+@given(
+    st.lists(put_events, max_size=5), st.lists(get_events, max_size=5), st.integers(1, 6), st.sampled_from([0, 60])
+)
+def test_put_if_absent_is_never_wrong(puts: list[str], gets: list[str], hold: int, timeout_s: float) -> None:
+    store = Store(puts, gets, hold)
+    try:
+        answer = settle(store.put, store.get, "a", Judge(), Clock().deadline(timeout_s))
+    except CommitStateUnknownError:
+        return
+    except StorageError:
+        assert store.finish() != OURS, "said that nothing happened, and it happened"
+        return
+    assert store.finish() == answer, "named a winner, and another won"
+
+
+def test_every_passing_fault_is_settled() -> None:
+    for puts in (["lost"], ["cut", "cut"], ["late", "cut"], ["lapsed"], ["lost", "lost", "lost"]):
+        store = Store(list(puts), ["cut", "cut"], 3)
+        assert settle(store.put, store.get, "a", Judge(), Clock().deadline(60)) == OURS
+
+
+@pytest.mark.parametrize("gets", [[], ["cut"], ["refused"]])
+def test_a_first_refusal_is_an_error_and_not_a_doubt(gets: list[str]) -> None:
+    store = Store(["refused"], list(gets), 1)
+    with pytest.raises(StorageError, match="REFUSED"):
+        settle(store.put, store.get, "a", Judge(), Clock().deadline(60))
+    assert store.standing is None
+
+
+@pytest.mark.parametrize("puts", [["late", "refused"], ["lapsed"], ["lost"]])
+def test_what_may_have_landed_and_cannot_be_looked_at_is_unknown(puts: list[str]) -> None:
+    store = Store(list(puts), ["cut", "refused"] if len(puts) > 1 else ["refused"], 9)
+    with pytest.raises(CommitStateUnknownError, match="did not say"):
+        settle(store.put, store.get, "a", Judge(), Clock().deadline(60))
