@@ -92,6 +92,7 @@ def test_files_are_told_apart_by_storage_name_size_and_tag(cache: Any) -> None:
         cache.path(here, "c", 3),
     ]
     assert [Path(path).read_bytes() for path in paths] == [b"11", b"22", b"44", b"11", b"333"]
+    assert len(set(paths)) == 5
 
 
 def test_a_file_of_another_size_is_corrupt_and_not_kept(cache: Any, folder: Path) -> None:

@@ -351,6 +351,19 @@ def test_positions_up_to_the_last_byte_of_the_log_are_sane(scratch: Path) -> Non
     OffsetIndex(str(scratch), BASE).sanity_check(21)
 
 
+@pytest.mark.parametrize("values", [[(1, -5)], [(-2, 5)]])
+def test_a_negative_number_is_corrupt_when_a_lookup_meets_it(scratch: Path, values: list[tuple[int, int]]) -> None:
+    scratch.write_bytes(np.array(values, ">i4").tobytes())
+    index = OffsetIndex(str(scratch), BASE)
+    for look in (lambda: index.lookup(BASE + 1), lambda: index.entry(0)):
+        with pytest.raises(CorruptIndexError, match="negative") as caught:
+            look()
+        assert caught.value.details == {"file": str(scratch), "position": 0}
+    if values[0][1] < 0:
+        with pytest.raises(CorruptIndexError, match="negative position"):
+            index.lookup_many(np.array([BASE, BASE + 1]))
+
+
 def check_answers(index: OffsetIndex, targets: list[int]) -> None:
     """Every lookup gives an entry of the file on the right side of its target, or CorruptIndexError."""
     for target in targets:
@@ -387,4 +400,4 @@ def test_every_flipped_bit_gives_a_floor_or_a_corrupt_index_error(scratch: Path)
         data = bytearray(good)
         data[bit // 8] ^= 1 << bit % 8
         scratch.write_bytes(data)
-        check_answers(OffsetIndex(str(scratch), BASE), [BASE, BASE + 41, BASE + 240, BASE + 5000])
+        check_answers(OffsetIndex(str(scratch), BASE), [BASE, BASE + 41, BASE + 240, BASE + 5000, 4096])

@@ -62,6 +62,7 @@ def test_appends_after_reopening_keep_what_was_there(four: TransactionIndex, pat
 
 def test_a_transaction_that_ends_below_the_base_offset_is_corrupt(four: TransactionIndex, path: str) -> None:
     four.sanity_check()
+    TransactionIndex(path, 10).sanity_check()
     with pytest.raises(CorruptIndexError, match="outside of its segment") as caught:
         TransactionIndex(path, 100).sanity_check()
     assert caught.value.details == {"file": path, "position": 0}
@@ -84,6 +85,7 @@ def test_the_last_offset_must_increase(index: TransactionIndex, last_offset: int
         (10, 35, FOUR, True),
         (11, 35, FOUR[1:], True),
         (20, 41, FOUR[2:], False),
+        (20, 40, FOUR[2:], True),
     ],
 )
 def test_aborted_transactions_are_collected_up_to_a_stable_offset(
