@@ -1,0 +1,177 @@
+"""Retention and delete-records: what leaves, in Kafka's order, by Kafka's predicates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from distlog.core import topic as topics
+from distlog.core.errors import InvalidConfigError, OffsetOutOfRangeError, TopicNotFoundError
+from distlog.core.maintenance.delete_records import LOG_END, delete_records
+from distlog.core.maintenance.retention import plan_retention, retention
+from distlog.core.topic import Topic
+
+SIZE = 69 + 1
+"""Bytes of a batch with one record, a null key and a value of two bytes."""
+FUTURE = 10**15
+
+
+def topic_of(folder: Path, timestamps: list[int], **config: Any) -> Topic:
+    """A topic of one partition with one segment, of one record and SIZE bytes, per timestamp."""
+    topic = topics.create(f"{folder}/log", config={name.replace("_", "."): value for name, value in config.items()})
+    for timestamp in timestamps:
+        topic.append([{"value": b"vv", "timestamp": timestamp}])
+    return topic
+
+
+def left(topic: Topic, now_ms: int) -> list[int]:
+    """The base offsets of the segments that retention leaves at `now_ms`."""
+    retention(topic.log, topic.snapshot, lambda: now_ms)
+    return [segment.base_offset for segment in topic.refresh().snapshot.partitions[0].segments]
+
+
+def test_a_segment_older_than_retention_ms_goes_and_one_of_exactly_that_age_stays(tmp_path: Path) -> None:
+    topic = topic_of(tmp_path, [1000, 2000, 3000], retention_ms=500)
+    assert left(topic, 2500) == [1, 2]
+    assert left(topic, 2501) == [2]
+    assert topic.start_offsets() == {0: 2}
+
+
+def test_time_stops_at_the_first_segment_that_must_stay(tmp_path: Path) -> None:
+    topic = topic_of(tmp_path, [1000, 9000, 1000], retention_ms=500)
+    assert left(topic, 9100) == [1, 2]
+
+
+def test_a_future_timestamp_does_not_block_what_is_behind_it_for_ever(tmp_path: Path) -> None:
+    topic = topic_of(tmp_path, [FUTURE, 1000], retention_ms=500)
+    written = topic.snapshot.partitions[0].segments[0].created_ms
+    assert left(topic, written + 500) == [0, 1]
+    assert left(topic, written + 501) == []
+
+
+def test_records_without_a_time_age_from_when_they_were_written(tmp_path: Path) -> None:
+    topic = topic_of(tmp_path, [-1], retention_ms=500)
+    written = topic.snapshot.partitions[0].segments[0].created_ms
+    assert left(topic, written + 500) == [0]
+    assert left(topic, written + 501) == []
+
+
+@pytest.mark.parametrize(
+    ("limit", "kept"), [(-1, 4), (0, 0), (1, 1), (SIZE, 1), (SIZE + 1, 2), (3 * SIZE, 3), (10**9, 4)]
+)
+def test_size_never_lets_a_partition_fall_below_retention_bytes(tmp_path: Path, limit: int, kept: int) -> None:
+    topic = topic_of(tmp_path, [1] * 4, retention_bytes=limit, retention_ms=-1)
+    assert topic.snapshot.partitions[0].segments.log_bytes.tolist() == [SIZE] * 4
+    assert len(left(topic, 10)) == kept
+
+
+def test_a_partition_may_become_empty_and_its_log_end_stays(tmp_path: Path) -> None:
+    topic = topic_of(tmp_path, [1000, 1000], retention_ms=0)
+    assert left(topic, 5000) == []
+    assert (topic.start_offsets(), topic.end_offsets()) == ({0: 2}, {0: 2})
+    assert topic.append([{"value": b"next"}]).offsets == {0: (2, 3)}
+
+
+def test_a_topic_that_is_only_compacted_loses_what_is_below_its_log_start_and_nothing_else(tmp_path: Path) -> None:
+    topic = topic_of(tmp_path, [1000, 1000, 1000], retention_ms=0, retention_bytes=0)
+    delete_records(topic.log, topic.snapshot, {0: 2})
+    topic.alter_config({"cleanup.policy": "compact"})
+    assert left(topic, 10**6) == [2]
+    topic.alter_config({"cleanup.policy": "compact,delete"})
+    assert left(topic, 10**6) == []
+
+
+def test_the_report_says_what_went_and_why(tmp_path: Path) -> None:
+    topic = topic_of(tmp_path, [1000, 9000, 1000, 9000, 9000], retention_ms=500, retention_bytes=2 * SIZE)
+    delete_records(topic.log, topic.snapshot, {0: 1})
+    (plan,) = plan_retention(topic.refresh().snapshot, 9100)
+    assert (plan.below_log_start, plan.above_size, plan.too_old) == (1, 2, 0)
+    assert (plan.log_bytes, plan.records, plan.log_start_offset) == (3 * SIZE, 3, 3)
+
+
+def test_a_dry_run_commits_nothing(tmp_path: Path) -> None:
+    topic = topic_of(tmp_path, [1000], retention_ms=0)
+    plans, snapshot = retention(topic.log, topic.snapshot, lambda: 5000, dry_run=True)
+    assert (len(plans), snapshot.version) == (1, topic.refresh().version)
+
+
+def test_nothing_to_let_go_is_no_commit(tmp_path: Path) -> None:
+    topic = topic_of(tmp_path, [1000])
+    before = topic.version
+    assert left(topic, 1000) == [0]
+    assert topic.version == before
+
+
+def test_retention_reads_no_data_and_deletes_no_file(tmp_path: Path) -> None:
+    topic = topic_of(tmp_path, [1000] * 3, retention_ms=0)
+    for log in tmp_path.glob("log/log-0/*"):
+        log.chmod(0)
+    files = sorted(tmp_path.glob("log/log-0/*"))
+    assert left(topic, 5000) == []
+    assert sorted(tmp_path.glob("log/log-0/*")) == files
+
+
+def test_a_plan_that_lost_a_race_is_made_again(tmp_path: Path) -> None:
+    """1. A stale snapshot. 2. Another process removes and appends. 3. Retention sees both."""
+    topic = topic_of(tmp_path, [1000, 1000, 9000], retention_ms=500)
+    stale = topic.snapshot
+    other = topics.open(topic.url)
+    retention(other.log, other.snapshot, lambda: 9100)
+    other.refresh().append([{"value": b"vv", "timestamp": 9100}])
+    plans, after = retention(topic.log, stale, lambda: 9700)
+    assert [plan.segments[0].base_offset for plan in plans] == [2]
+    assert after.partitions[0].log_start_offset == 4
+
+
+def test_delete_records_raises_the_log_start_and_never_lowers_it(tmp_path: Path) -> None:
+    topic = topic_of(tmp_path, [1] * 5)
+    assert delete_records(topic.log, topic.snapshot, {0: 3})[0] == {0: 3}
+    assert delete_records(topic.log, topic.snapshot, {0: 2})[0] == {0: 3}
+    assert delete_records(topic.log, topic.snapshot, {0: LOG_END})[0] == {0: 5}
+    assert topic.refresh().scan().count() == 0
+
+
+def test_delete_records_refuses_what_kafka_refuses(tmp_path: Path) -> None:
+    topic = topic_of(tmp_path, [1])
+    for offset in (2, -2):
+        with pytest.raises(OffsetOutOfRangeError, match=f"offset={offset} log_start_offset=0 log_end_offset=1"):
+            delete_records(topic.log, topic.snapshot, {0: offset})
+    with pytest.raises(TopicNotFoundError, match="the topic has partitions 0 to 0"):
+        delete_records(topic.log, topic.snapshot, {1: 0})
+    topic.alter_config({"cleanup.policy": "compact"})
+    with pytest.raises(InvalidConfigError, match=r"cleanup.policy contains delete"):
+        delete_records(topic.log, topic.snapshot, {0: 1})
+
+
+ages = st.lists(st.integers(0, 20), max_size=6)
+
+
+@settings(max_examples=40, deadline=None)
+@given(ages, st.integers(-1, 25), st.integers(-1, 8), st.integers(0, 6))
+def test_retention_is_kafkas_algorithm(timestamps: list[int], keep_ms: int, keep: int, start: int) -> None:
+    """Against `deleteOldSegments` spelled out over a list of (base offset, timestamp)."""
+    topic = topics.create(
+        f"memory://retention/{id(timestamps)}-{len(timestamps)}/log", config={"retention.ms": keep_ms}
+    )
+    topic.alter_config({"retention.bytes": keep * SIZE if keep >= 0 else -1})
+    for timestamp in timestamps:
+        topic.append([{"value": b"vv", "timestamp": timestamp}])
+    start = min(start, len(timestamps))
+    delete_records(topic.log, topic.snapshot, {0: start})
+    rest = list(enumerate(timestamps))
+    while rest and rest[0][0] + 1 <= start:
+        rest.pop(0)
+    surplus = len(rest) - keep
+    while rest and keep >= 0 and surplus - 1 >= 0:
+        rest.pop(0)
+        surplus -= 1
+    while rest and keep_ms >= 0 and 25 - rest[0][1] > keep_ms:
+        rest.pop(0)
+    try:
+        assert left(topic, 25) == [base for base, _ in rest]
+    finally:
+        topic.drop()
