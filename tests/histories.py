@@ -1,0 +1,114 @@
+"""What tests of the commit log are written with: segments without files, and commits that follow each other."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from distlog.core.actions import Action, Add, Commit, Create, SetConfig, SetPartitions, Transaction
+from distlog.core.commit_log import CommitLog
+from distlog.core.fold import fold
+from distlog.core.paths import new_stem
+from distlog.core.segment_info import SegmentInfo
+from distlog.core.snapshot import Snapshot
+from distlog.core.storage import Storage
+
+_numbers = itertools.count(1)
+
+
+def segment(partition: int = 0, base_offset: int = 0, count: int = 10, begin: int = 0, **changes: Any) -> SegmentInfo:
+    """A segment of `count` records from `base_offset` on, with a stem of its own."""
+    facts: dict[str, Any] = {
+        "partition": partition,
+        "stem": new_stem(begin, uuid.UUID(int=next(_numbers)).hex),
+        "base_offset": base_offset,
+        "next_offset": base_offset + count,
+        "stored_base_offset": 0,
+        "record_count": count,
+        "log_bytes": 100 * count,
+        "offset_index_bytes": 8,
+        "time_index_bytes": 12,
+        "txn_index_bytes": 0,
+        "first_timestamp": 1_000,
+        "max_timestamp": 2_000,
+        "offset_of_max_timestamp": base_offset,
+        "compression": "zstd",
+        "created_ms": 5_000,
+        "crc32c": 0xFFFFFFFF,
+    }
+    return SegmentInfo(**{**facts, **changes})
+
+
+class History:
+    """Commits in the order they are made; `create` begins one."""
+
+    def __init__(self, start_ms: int = 1_000) -> None:
+        self.commits: list[Commit] = []
+        self.topic_id = str(uuid.uuid4())
+        self.now_ms = start_ms
+
+    def commit(self, *actions: Action, **changes: Any) -> Commit:
+        """The next commit, a millisecond after the last one, as a reader gets it."""
+        last = self.commits[-1] if self.commits else None
+        facts: dict[str, Any] = {
+            "version": len(self.commits),
+            "id": str(uuid.uuid4()),
+            "prev": last.id if last else None,
+            "topic_id": self.topic_id,
+            "timestamp_ms": self.now_ms,
+            "operation": "append",
+            "writer": "a test",
+            "actions": actions,
+        }
+        commit = Commit.decode(Commit(**{**facts, **changes}).encode(), "a file")
+        self.commits.append(commit)
+        self.now_ms = commit.timestamp_ms + 1
+        return commit
+
+    def create(self, partitions: int = 2, **settings: str) -> Commit:
+        """The commit that begins the topic."""
+        return self.commit(Create("clicks"), SetPartitions(partitions), SetConfig(settings), operation="create")
+
+    def snapshot(self) -> Snapshot:
+        """The state after all commits."""
+        return fold(None, self.commits)
+
+
+def topic_storage(folder: Any) -> Storage:
+    """The storage of the topic `clicks` below a folder or URL."""
+    return Storage(f"{folder}/clicks")
+
+
+class Clock:
+    """A clock that stands still unless it is told otherwise."""
+
+    def __init__(self, now_ms: int = 1_000_000) -> None:
+        self.now_ms = now_ms
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+def commit_log(storage: Any, clock: Callable[[], int] | None = None, **options: Any) -> CommitLog:
+    """A commit log that never really sleeps."""
+    options = {"sleep": lambda seconds: None, "writer": "a test", **options}
+    return CommitLog(storage, clock=clock or Clock(), random=random.Random(1), **options)
+
+
+def appending(
+    partition: int = 0, count: int = 10, batch: tuple[str, int | str] | None = None
+) -> Callable[[Snapshot], list[Action] | None]:
+    """A plan that adds a segment at the end of a partition, once for each `batch`."""
+    added = segment(partition, 0, count, begin=0)
+
+    def plan(snapshot: Snapshot) -> list[Action] | None:
+        if batch and snapshot.transaction(*batch):
+            return None
+        placed = added.at(snapshot.partitions[partition].log_end_offset)
+        recorded = [Transaction(*batch, {partition: (placed.base_offset, placed.next_offset)})] if batch else []
+        return [Add(placed), *recorded]
+
+    return plan

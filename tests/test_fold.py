@@ -1,0 +1,389 @@
+"""What commits do to a snapshot, and what none of them may do."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+import uuid
+from typing import Any
+
+import pytest
+from histories import History, segment
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distlog.core.actions import (
+    Action,
+    Active,
+    Add,
+    Cleaned,
+    Create,
+    Drop,
+    GcFloor,
+    Pin,
+    Remove,
+    Seal,
+    SetConfig,
+    SetLogStartOffset,
+    SetPartitions,
+    Transaction,
+    UnknownAction,
+    Unpin,
+)
+from distlog.core.errors import CorruptMetadataError
+from distlog.core.fold import apply, fold
+from distlog.core.snapshot import PartitionState
+from distlog.core.transaction_table import KEPT_MS, TransactionInfo
+
+
+@pytest.fixture
+def history() -> History:
+    """A topic with partition 0 of three segments, 0 to 30, and partition 1, empty."""
+    history = History()
+    history.create()
+    history.commit(*(Add(segment(0, base, 10)) for base in (0, 10, 20)))
+    return history
+
+
+def refused(history: History, *actions: Action, match: str, **changes: Any) -> None:
+    """Assert that the next commit breaks an invariant, that the error names its file, and that nothing changed."""
+    before, now_ms = history.snapshot(), history.now_ms
+    commit = history.commit(*actions, **changes)
+    with pytest.raises(CorruptMetadataError, match=match) as caught:
+        apply(before, commit)
+    assert caught.value.details["file"] == f"_commits/{commit.version:020d}.json"
+    history.commits.pop()
+    history.now_ms = now_ms
+    assert history.snapshot() == before
+
+
+def live(history: History, partition: int = 0) -> list[tuple[int, int]]:
+    """The offsets of a partition's segments."""
+    return [(info.base_offset, info.next_offset) for info in history.snapshot().partitions[partition].segments]
+
+
+def stems(history: History, partition: int = 0) -> list[str]:
+    return [info.stem for info in history.snapshot().partitions[partition].segments]
+
+
+def test_a_created_topic_is_empty() -> None:
+    history = History(start_ms=777)
+    created = history.create(3, **{"retention.ms": "5"})
+    snapshot = history.snapshot()
+    assert (snapshot.version, snapshot.commit_id, snapshot.name) == (0, created.id, "clicks")
+    assert (snapshot.topic_id, snapshot.timestamp_ms) == (history.topic_id, 777)
+    assert snapshot.partitions == (PartitionState(),) * 3
+    assert snapshot.config.retention_ms == 5
+    assert not snapshot.dropped
+
+
+def test_appends_move_the_log_end_of_their_partitions(history: History) -> None:
+    first = segment(0, 30, 5)
+    history.commit(Add(first), Add(segment(1, 0, 7)), Add(segment(0, 35, 1)))
+    assert live(history) == [(0, 10), (10, 20), (20, 30), (30, 35), (35, 36)]
+    assert [state.log_end_offset for state in history.snapshot().partitions] == [36, 7]
+    assert history.snapshot().partitions[0].segments[3] == first
+
+
+def test_offsets_may_have_gaps_inside_a_segment(history: History) -> None:
+    history.commit(Add(segment(0, 30, 1000, record_count=3)))
+    assert history.snapshot().partitions[0].log_end_offset == 1030
+
+
+@pytest.mark.parametrize("base_offset", [31, 29, 0])
+def test_an_append_begins_at_the_log_end(history: History, base_offset: int) -> None:
+    refused(history, Add(segment(0, base_offset)), match=r"log end|no hole")
+
+
+def test_a_segment_that_contradicts_itself_is_refused(history: History) -> None:
+    refused(history, Add(segment(0, 30, 5, record_count=6)), match="more records")
+    refused(history, Add(segment(0, 30, 5, next_offset=30)), match="must end above")
+
+
+def test_a_segment_is_added_once(history: History) -> None:
+    twin = history.snapshot().partitions[0].segments[0]
+    refused(history, Add(twin.at(30)), match="twice")
+    new = segment(0, 30)
+    refused(history, Add(new), Add(new.at(40)), match="twice")
+
+
+def test_a_partition_that_does_not_exist_is_refused(history: History) -> None:
+    for action in (
+        Add(segment(2)),
+        Remove(2, segment().stem),
+        SetLogStartOffset(2, 0),
+        Cleaned(2, 0),
+        Seal(2, segment().stem),
+        Transaction("app", 1, {2: (0, 1)}),
+    ):
+        refused(history, action, match="partition")
+
+
+def test_retention_removes_from_the_front(history: History) -> None:
+    history.commit(Remove(0, stems(history)[0]), SetLogStartOffset(0, 10))
+    assert live(history) == [(10, 20), (20, 30)]
+    assert history.snapshot().partitions[0].log_start_offset == 10
+
+
+def test_all_segments_may_go_and_the_log_end_stays(history: History) -> None:
+    history.commit(*(Remove(0, stem) for stem in stems(history)), SetLogStartOffset(0, 30))
+    state = history.snapshot().partitions[0]
+    assert (len(state.segments), state.log_start_offset, state.log_end_offset) == (0, 30, 30)
+    history.commit(Add(segment(0, 30)))
+    assert live(history) == [(30, 40)]
+
+
+def test_a_removed_segment_was_live(history: History) -> None:
+    gone = stems(history)[1]
+    refused(history, Remove(0, segment().stem), match="not live")
+    refused(history, Remove(1, gone), match="not live")
+    refused(history, Remove(0, gone), Remove(0, gone), match="twice")
+    new = segment(0, 30)
+    refused(history, Add(new), Remove(0, new.stem), match="not live")
+    history.commit(Remove(0, gone))
+    refused(history, Remove(0, gone), match="not live")
+
+
+def test_a_compaction_fills_the_hole_that_it_makes(history: History) -> None:
+    _, second, third = stems(history)
+    history.commit(Remove(0, second), Remove(0, third), Add(segment(0, 10, 20, record_count=4, compacted=True)))
+    assert live(history) == [(0, 10), (10, 30)]
+    assert history.snapshot().partitions[0].log_end_offset == 30
+
+
+def test_a_compaction_and_appends_may_share_a_commit(history: History) -> None:
+    history.commit(Add(segment(0, 30, 5)), Remove(0, stems(history)[2]), Add(segment(0, 20, 10)))
+    assert live(history) == [(0, 10), (10, 20), (20, 30), (30, 35)]
+
+
+def test_an_output_fits_in_one_hole(history: History) -> None:
+    first, second, third = stems(history)
+    refused(history, Remove(0, second), Add(segment(0, 10, 11)), match="no hole")
+    refused(history, Remove(0, second), Add(segment(0, 9, 11)), match="no hole")
+    refused(history, Remove(0, first), Remove(0, third), Add(segment(0, 0, 30)), match="no hole")
+    refused(history, Remove(0, third), Add(segment(0, 20, 11)), match="no hole")
+
+
+def test_a_rebuilt_segment_takes_its_own_place(history: History) -> None:
+    info = history.snapshot().partitions[0].segments[1]
+    rebuilt = segment(0, 10, 10, stem=info.stem, offset_index_bytes=16)
+    history.commit(Remove(0, info.stem), Add(rebuilt))
+    assert history.snapshot().partitions[0].segments[1] == rebuilt
+
+
+def test_the_log_start_only_rises(history: History) -> None:
+    history.commit(SetLogStartOffset(0, 12))
+    history.commit(SetLogStartOffset(0, 3))
+    assert history.snapshot().partitions[0].log_start_offset == 12
+
+
+def test_the_log_start_stays_within_a_log_that_holds_segments(history: History) -> None:
+    history.commit(SetLogStartOffset(0, 30))
+    refused(history, SetLogStartOffset(0, 31), match="above the log end")
+
+
+def test_an_empty_partition_may_begin_anywhere(history: History) -> None:
+    history.commit(SetLogStartOffset(1, 1_000), Add(segment(1, 1_000, 10, stem=f"{1000:020d}")))
+    state = history.snapshot().partitions[1]
+    assert (state.log_start_offset, state.log_end_offset) == (1_000, 1_010)
+
+
+def test_partitions_are_added_and_never_taken_away(history: History) -> None:
+    history.commit(SetPartitions(4))
+    assert len(history.snapshot().partitions) == 4
+    refused(history, SetPartitions(3), match="shrink")
+
+
+def test_settings_are_replaced_as_a_whole(history: History) -> None:
+    history.commit(SetConfig({"retention.ms": "5", "segment.bytes": "1000"}))
+    history.commit(SetConfig({"segment.bytes": "2000"}))
+    assert history.snapshot().config.overrides() == {"segment.bytes": "2000"}
+    refused(history, SetConfig({"segment.bytes": "1"}), match=r"segment\.bytes")
+    refused(history, SetConfig({"segment.byts": "1000"}), match=r"segment\.byts")
+
+
+def test_compaction_progress_is_kept_and_stays_within_the_log(history: History) -> None:
+    history.commit(Cleaned(0, 20))
+    assert history.snapshot().partitions[0].first_dirty_offset == 20
+    refused(history, Cleaned(0, 31), match="above the log end")
+
+
+def test_a_batch_is_remembered_and_cannot_be_committed_again(history: History) -> None:
+    commit = history.commit(Add(segment(0, 30)), Transaction("app", 7, {0: (30, 40)}))
+    expected = TransactionInfo(commit.version, commit.timestamp_ms, {0: (30, 40)})
+    assert history.snapshot().transaction("app", 7) == expected
+    assert history.snapshot().transaction("app", 8) is None
+    refused(history, Transaction("app", 7, {0: (40, 50)}), match="is in commit 2 already")
+
+
+def test_a_batch_is_forgotten_by_commit_time(history: History) -> None:
+    history.commit(Transaction("app", 7, {}))
+    then = history.commits[-1].timestamp_ms
+    history.commit(timestamp_ms=then + KEPT_MS)
+    assert history.snapshot().transaction("app", 7)
+    history.commit(timestamp_ms=then + KEPT_MS + 1)
+    assert history.snapshot().transaction("app", 7) is None
+    history.commit(Transaction("app", 7, {}))
+    assert fold(None, history.commits).transaction("app", 7)
+
+
+def test_an_active_segment_holds_the_log_end_until_it_is_sealed(history: History) -> None:
+    active = Active(0, segment().stem, 30, "a writer", 1)
+    history.commit(active)
+    assert history.snapshot().partitions[0].active == active
+    refused(history, Add(segment(0, 30)), match="sealed first")
+    refused(history, Active(0, segment().stem, 30, "another", 2), match="sealed first")
+    refused(history, Seal(0, segment().stem), match="not active")
+    history.commit(Seal(0, active.stem), Add(segment(0, 30, 5, stem=active.stem)))
+    assert history.snapshot().partitions[0].active is None
+    assert live(history)[-1] == (30, 35)
+    refused(history, Seal(0, active.stem), match="not active")
+
+
+def test_an_empty_active_segment_is_sealed_to_nothing(history: History) -> None:
+    active = Active(0, segment().stem, 30, "a writer", 1)
+    history.commit(active)
+    history.commit(Seal(0, active.stem))
+    assert live(history)[-1] == (20, 30)
+
+
+def test_an_active_segment_begins_at_the_log_end_under_a_new_name(history: History) -> None:
+    refused(history, Active(0, segment().stem, 31, "a writer", 1), match="not at the log end")
+    refused(history, Active(0, stems(history)[0], 30, "a writer", 1), match="sealed already")
+
+
+def test_files_begun_below_the_gc_floor_are_refused(history: History) -> None:
+    history.commit(GcFloor(2))
+    assert history.snapshot().gc_floor == 2
+    refused(history, Add(segment(0, 30, begin=1)), match="gc floor")
+    refused(history, Remove(0, stems(history)[2]), Add(segment(0, 20, begin=1)), match="gc floor")
+    refused(history, Active(0, segment(begin=1).stem, 30, "a writer", 1), match="gc floor")
+    history.commit(Add(segment(0, 30, begin=2)), Add(segment(0, 40, stem=f"{40:020d}")))
+    assert len(live(history)) == 5
+
+
+def test_the_gc_floor_spares_files_that_were_known_before(history: History) -> None:
+    active = Active(1, segment(begin=0).stem, 0, "a writer", 1)
+    history.commit(active)
+    history.commit(GcFloor(3))
+    info = history.snapshot().partitions[0].segments[1]
+    history.commit(Remove(0, info.stem), Add(info))
+    history.commit(Seal(1, active.stem), Add(segment(1, 0, 5, stem=active.stem)))
+    assert live(history, 1) == [(0, 5)]
+
+
+def test_the_gc_floor_only_rises_and_lies_in_the_past(history: History) -> None:
+    history.commit(GcFloor(2))
+    history.commit(GcFloor(1))
+    assert history.snapshot().gc_floor == 2
+    refused(history, GcFloor(5), match="future")
+
+
+def test_pins_come_and_go(history: History) -> None:
+    history.commit(Pin("a", 1, 10), Pin("b", 2, 20))
+    history.commit(Pin("b", 1, 30), Unpin("a"), Unpin("never was"))
+    assert history.snapshot().pins == {"b": Pin("b", 1, 30)}
+    refused(history, Pin("c", 9, 10), match="future")
+
+
+def test_a_dropped_topic_is_empty_and_takes_only_a_gc_floor(history: History) -> None:
+    history.commit(Transaction("app", 1, {}), Pin("a", 1, 10))
+    history.commit(Drop())
+    snapshot = history.snapshot()
+    assert snapshot.dropped
+    assert (snapshot.partitions, snapshot.pins, len(snapshot.transactions)) == ((), {}, 0)
+    refused(history, Add(segment(0, 30)), match="dropped")
+    refused(history, SetPartitions(5), match="dropped")
+    refused(history, Drop(), match="dropped")
+    history.commit(GcFloor(3))
+    assert history.snapshot().gc_floor == 3
+
+
+def test_nothing_follows_a_drop_in_its_commit(history: History) -> None:
+    refused(history, Drop(), SetPartitions(5), match="dropped")
+
+
+def test_a_topic_is_created_again_under_a_new_id(history: History) -> None:
+    history.commit(GcFloor(1))
+    history.commit(Drop())
+    old = history.topic_id
+    refused(history, Create("clicks"), SetPartitions(1), match="exists")
+    history.topic_id = str(uuid.uuid4())
+    history.create(1)
+    snapshot = history.snapshot()
+    assert (snapshot.topic_id, snapshot.dropped, snapshot.version) == (history.topic_id, False, 4)
+    assert snapshot.partitions == (PartitionState(),)
+    assert snapshot.gc_floor == 1
+    refused(history, Add(segment(0, 0, begin=4)), match="another topic", topic_id=old)
+
+
+def test_a_live_topic_is_not_created_again(history: History) -> None:
+    refused(history, Create("clicks"), match="exists", topic_id=str(uuid.uuid4()))
+    refused(history, SetPartitions(3), Create("clicks"), match="first action")
+
+
+def test_the_first_commit_creates_the_topic() -> None:
+    with pytest.raises(CorruptMetadataError, match="another topic"):
+        fold(None, [History().commit(SetPartitions(1))])
+    with pytest.raises(CorruptMetadataError, match="no commit"):
+        fold(None, [])
+
+
+def test_commits_follow_each_other_in_number_chain_and_time(history: History) -> None:
+    head = history.commits[-1]
+    refused(history, version=3, match="does not follow")
+    refused(history, version=1, match="does not follow")
+    refused(history, prev=str(uuid.uuid4()), match="does not follow")
+    refused(history, prev=None, match="does not follow")
+    refused(history, timestamp_ms=head.timestamp_ms, match="time")
+    refused(history, timestamp_ms=head.timestamp_ms - 1, match="time")
+    refused(history, topic_id=str(uuid.uuid4()), match="another topic")
+    with pytest.raises(CorruptMetadataError, match="does not follow"):
+        fold(None, history.commits[1:])
+
+
+def test_an_unknown_action_is_remembered(history: History) -> None:
+    commit = dataclasses.replace(history.commit(), actions=(UnknownAction("bloom_filter"),))
+    history.commits[-1] = commit
+    history.commit(Add(segment(0, 30)))
+    assert history.snapshot().unknown_actions == {"bloom_filter"}
+
+
+def test_commit_bytes_add_up(history: History) -> None:
+    assert history.snapshot().commit_bytes == sum(len(commit.encode()) for commit in history.commits)
+
+
+def test_a_snapshot_pickles(history: History) -> None:
+    history.commit(Transaction("app", 7, {0: (0, 1)}), Pin("a", 1, 10))
+    snapshot = history.snapshot()
+    assert pickle.loads(pickle.dumps(snapshot)) == snapshot
+
+
+@given(st.lists(st.sampled_from(["append", "retain", "compact", "batch", "grow", "clean"]), max_size=12), st.data())
+def test_to_fold_all_at_once_is_to_apply_one_by_one(steps: list[str], data: st.DataObject) -> None:
+    history = History()
+    history.create(1)
+    for number, step in enumerate(steps):
+        state = history.snapshot().partitions[0]
+        segments, end = state.segments[:], state.log_end_offset
+        if step == "append":
+            history.commit(Add(segment(0, end, 3)))
+        elif step == "batch":
+            history.commit(Add(segment(0, end, 1)), Transaction("app", number, {0: (end, end + 1)}))
+        elif step == "grow":
+            history.commit(SetPartitions(len(history.snapshot().partitions) + 1))
+        elif step == "clean":
+            history.commit(Cleaned(0, end))
+        elif segments and step == "retain":
+            history.commit(Remove(0, segments[0].stem), SetLogStartOffset(0, segments[0].next_offset))
+        elif segments:
+            low, high = sorted(data.draw(st.integers(0, len(segments) - 1)) for _ in range(2))
+            start, stop = segments[low].base_offset, segments[high].next_offset
+            merged = segment(0, start, stop - start, record_count=1)
+            history.commit(*(Remove(0, info.stem) for info in segments[low : high + 1]), Add(merged))
+    one_by_one = None
+    for commit in history.commits:
+        one_by_one = apply(one_by_one, commit)
+    assert fold(None, history.commits) == one_by_one
+    split = data.draw(st.integers(1, len(history.commits)))
+    assert fold(fold(None, history.commits[:split]), history.commits[split:]) == one_by_one
