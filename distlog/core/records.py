@@ -21,6 +21,8 @@ ACCEPTED = ("partition", "timestamp", "key", "value", "headers")
 #: Columns of a scan that an append gives anew; a scan's result can so be appended as it is.
 IGNORED = ("offset", "timestamp_type", "timestampType", "topic")
 NO_TIMESTAMP = -1
+#: What is routed and encoded at once; more would leave the processor's caches, and memory unbounded.
+SLICE_BYTES = 8 << 20
 _ROWS_PER_BATCH = 65_536
 _DICT_SCHEMA = pa.schema(
     [
@@ -37,10 +39,16 @@ Appendable = Any
 
 
 def batches(data: Appendable) -> Iterator[pa.RecordBatch]:
-    """The record batches of anything that can be appended: Arrow, pandas, or an iterable of dicts.
+    """The rows of anything that can be appended, Arrow, pandas, or an iterable of dicts, some MiB at a time.
 
     Raises InvalidRecordError when it is none of these, or a dict does not fit.
     """
+    for batch in _as_given(data):
+        rows = max(1, batch.num_rows * SLICE_BYTES // max(batch.nbytes, SLICE_BYTES))
+        yield from (batch.slice(start, rows) for start in range(0, batch.num_rows, rows))
+
+
+def _as_given(data: Appendable) -> Iterator[pa.RecordBatch]:
     if isinstance(data, pa.RecordBatch):
         yield data
     elif isinstance(data, pa.Table):
