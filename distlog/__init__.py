@@ -1,1 +1,59 @@
-"""distlog: a partitioned, offset-addressed log with Apache Kafka's file formats, and no broker."""
+"""distlog: a partitioned, offset-addressed log with Apache Kafka's file formats, and no broker.
+
+>>> import distlog
+>>> topic = distlog.create("/data/logs/clicks", partitions=4)
+>>> topic.append([{"key": b"k", "value": b"v"}])
+>>> topic.scan().to_table()
+"""
+
+from distlog.core.append import AppendResult
+from distlog.core.config import TopicConfig
+from distlog.core.errors import (
+    CommitConflictError,
+    CommitStateUnknownError,
+    CorruptIndexError,
+    CorruptionError,
+    CorruptMetadataError,
+    CorruptRecordError,
+    DistlogError,
+    InvalidConfigError,
+    InvalidRecordError,
+    InvalidTopicError,
+    OffsetOutOfRangeError,
+    StorageError,
+    TopicExistsError,
+    TopicNotFoundError,
+    TransactionTooOldError,
+    UnsupportedVersionError,
+)
+from distlog.core.record import Record
+from distlog.core.time_lookup import EARLIEST, LATEST, MAX_TIMESTAMP
+from distlog.core.topic import Topic, create, open
+
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "MAX_TIMESTAMP",
+    "AppendResult",
+    "CommitConflictError",
+    "CommitStateUnknownError",
+    "CorruptIndexError",
+    "CorruptMetadataError",
+    "CorruptRecordError",
+    "CorruptionError",
+    "DistlogError",
+    "InvalidConfigError",
+    "InvalidRecordError",
+    "InvalidTopicError",
+    "OffsetOutOfRangeError",
+    "Record",
+    "StorageError",
+    "Topic",
+    "TopicConfig",
+    "TopicExistsError",
+    "TopicNotFoundError",
+    "TransactionTooOldError",
+    "UnsupportedVersionError",
+    "create",
+    "open",
+]
