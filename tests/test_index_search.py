@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from distlog.core.kernels.index_search import (
     WARM_BYTES,
     first_bad_slot,
+    floor_entry,
     floor_slot,
     floor_slots,
     read_int,
@@ -73,6 +74,19 @@ def test_any_bytes_give_a_slot_whose_key_is_not_above_the_target(
     slot = floor_slot(data, entries, target, *layout)
     assert -1 <= slot < max(0, min(entries, len(data) // stride))
     assert slot < 0 or read_int(data, slot * stride + start, width) <= target
+
+
+@pytest.mark.parametrize(("stride", "width"), [(8, 4), (12, 8)])
+@settings(deadline=None)
+@given(st.binary(max_size=400), st.integers(-5, 100), LONGS)
+def test_the_floor_entry_is_what_lies_in_the_floor_slot(
+    stride: int, width: int, raw: bytes, entries: int, target: int
+) -> None:
+    data = np.frombuffer(raw, np.uint8)
+    slot = floor_slot(data, entries, target, stride, 0, width)
+    at = slot * stride
+    fields = (read_int(data, at, width), read_int(data, at + width, 4)) if slot >= 0 else (0, 0)
+    assert floor_entry(data, entries, target, stride, width) == (slot, *fields)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -293,6 +293,16 @@ def test_an_offset_at_or_above_the_end_of_the_segment_is_corrupt(scratch: Path) 
         index.sanity_check(BASE + 20)
 
 
+@pytest.mark.parametrize("values", [[(1, -5)], [(-2, 5)]])
+def test_a_negative_number_is_corrupt_when_a_lookup_meets_it(scratch: Path, values: list[tuple[int, int]]) -> None:
+    scratch.write_bytes(np.array(values, TimeIndex.ENTRY).tobytes())
+    index = TimeIndex(str(scratch), BASE)
+    for look in (lambda: index.lookup(1), lambda: index.entry(0), lambda: index.last_entry):
+        with pytest.raises(CorruptIndexError, match="negative") as caught:
+            look()
+        assert caught.value.details == {"file": str(scratch), "position": 0}
+
+
 def check_answers(index: TimeIndex, targets: list[int]) -> None:
     """Every lookup gives an entry of the file that is not later than its target, or CorruptIndexError."""
     for target in targets:

@@ -5,7 +5,8 @@ when its segment is sealed. Of an existing file every slot counts as an entry (K
 that a crash left untrimmed ends in zero entries: lookups stay right but slow, and `sanity_check` refuses it.
 
 One thread may append, resize and trim while others look up: an entry is counted after it is written, and a mapping
-lives until the last lookup in it returns. Truncating and closing need the caller's lock.
+lives until the last lookup in it returns. Truncating and closing need the caller's lock. No other process may cut a
+file that is mapped here, or this one dies on the missing pages: sealed files never change, others have one writer.
 """
 
 from __future__ import annotations
@@ -170,7 +171,7 @@ class MappedIndex:
             raise ValueError(f"there is no entry {slot} of {self._entries}: {self.path}")
         first, second = self.PACKED.unpack_from(data.data, slot * self._stride)
         if first < 0 or second < 0:
-            raise self._corrupt("an entry has a negative number: rebuild the index", position=slot * self._stride)
+            raise self._negative(slot)
         return first, second
 
     def _relative(self, offset: int) -> int:
@@ -203,6 +204,9 @@ class MappedIndex:
                 f"an entry's {what} is out of order or range (a tail of zeros was not trimmed): rebuild the index",
                 position=slot * self._stride,
             )
+
+    def _negative(self, slot: int) -> CorruptIndexError:
+        return self._corrupt("an entry has a negative number: rebuild the index", position=slot * self._stride)
 
     def _unordered(self, slot: int) -> CorruptIndexError:
         return self._corrupt("the entries are out of order: rebuild the index", position=slot * self._stride)

@@ -16,10 +16,12 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from distlog.core.kernels.index_search import floor_entry
 from distlog.core.mapped_index import MAX_INT, Column, MappedIndex, column, in_int, in_order
 
 ENTRY = np.dtype([("relative_offset", ">i4"), ("position", ">i4")])
 
+_KEY = (ENTRY.itemsize, 4)
 _POSITIONS = column(ENTRY, "position")
 
 
@@ -66,7 +68,11 @@ class OffsetIndex(MappedIndex):
 
     def lookup(self, offset: int) -> OffsetPosition:
         """The entry with the largest offset not above `offset`, or (base offset, 0)."""
-        return self._at(self._floor_slot(offset - self.base_offset, self.OFFSETS))
+        target = offset - self.base_offset
+        slot, relative_offset, position = floor_entry(self._data, self._entries, target, *_KEY)
+        if relative_offset < 0 or position < 0:
+            raise self._negative(slot)
+        return OffsetPosition(self.base_offset + relative_offset, position)
 
     def lookup_many(self, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """The positions that `lookup` gives for each of `offsets`, as int64."""

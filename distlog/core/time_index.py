@@ -17,11 +17,13 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from distlog.core.kernels.index_search import floor_entry
 from distlog.core.mapped_index import MAX_INT, MAX_LONG, Column, MappedIndex, column, in_order
 
 ENTRY = np.dtype([("timestamp", ">i8"), ("relative_offset", ">i4")])
 NO_TIMESTAMP = -1
 
+_KEY = (ENTRY.itemsize, 8)
 _TIMESTAMPS = column(ENTRY, "timestamp")
 
 
@@ -78,7 +80,12 @@ class TimeIndex(MappedIndex):
 
     def lookup(self, timestamp: int) -> TimestampOffset:
         """The entry with the largest timestamp not above `timestamp`, or (-1, base offset)."""
-        return self._at(self._floor_slot(timestamp, _TIMESTAMPS))
+        slot, found, relative_offset = floor_entry(self._data, self._entries, timestamp, *_KEY)
+        if slot < 0:
+            return TimestampOffset(NO_TIMESTAMP, self.base_offset)
+        if found < 0 or relative_offset < 0:
+            raise self._negative(slot)
+        return TimestampOffset(found, self.base_offset + relative_offset)
 
     def lookup_many(self, timestamps: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """The offsets that `lookup` gives for each of `timestamps` (ms), as int64."""

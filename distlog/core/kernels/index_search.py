@@ -59,6 +59,19 @@ def floor_slot(data: Bytes, entries: int, target: int, stride: int, start: int, 
 
 
 @kernel
+def floor_entry(data: Bytes, entries: int, target: int, stride: int, width: int) -> tuple[int, int, int]:
+    """(`floor_slot`, the key there, the integer of 4 bytes behind it), in one call; (-1, 0, 0) if there is none.
+
+    The key is the first field, of `width` bytes.
+    """
+    slot = floor_slot(data, entries, target, stride, 0, width)
+    if slot < 0:
+        return slot, 0, 0
+    at = slot * stride
+    return slot, read_int(data, at, width), read_int(data, at + width, 4)
+
+
+@kernel
 def floor_slots(data: Bytes, entries: int, targets: Longs, stride: int, start: int, width: int) -> Longs:
     """`floor_slot` of each of `targets`."""
     slots = np.empty(len(targets), np.int64)
