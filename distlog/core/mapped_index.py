@@ -22,11 +22,9 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from distlog.core.config import MAX_INT
 from distlog.core.errors import CorruptIndexError
 from distlog.core.kernels.index_search import first_bad_slot, floor_slot, floor_slots
-
-MAX_INT = 2**31 - 1
-MAX_LONG = 2**63 - 1
 
 IndexT = TypeVar("IndexT", bound="MappedIndex")
 

@@ -16,8 +16,9 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from distlog.core.config import MAX_INT
 from distlog.core.kernels.index_search import floor_entry
-from distlog.core.mapped_index import MAX_INT, Column, MappedIndex, column, in_int, in_order
+from distlog.core.mapped_index import Column, MappedIndex, column, in_int, in_order
 
 ENTRY = np.dtype([("relative_offset", ">i4"), ("position", ">i4")])
 

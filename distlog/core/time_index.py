@@ -17,8 +17,9 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from distlog.core.config import MAX_INT, MAX_LONG
 from distlog.core.kernels.index_search import floor_entry
-from distlog.core.mapped_index import MAX_INT, MAX_LONG, Column, MappedIndex, column, in_order
+from distlog.core.mapped_index import Column, MappedIndex, column, in_order
 
 ENTRY = np.dtype([("timestamp", ">i8"), ("relative_offset", ">i4")])
 NO_TIMESTAMP = -1
