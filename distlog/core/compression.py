@@ -1,0 +1,245 @@
+"""Kafka's codecs, with its exact framings, for the records of a batch.
+
+    codec      what is written                                      what is read too
+    1  gzip    one RFC 1952 member                                  several members
+    2  snappy  the stream of snappy-java: a header of 16 bytes,     larger blocks; one raw block, no header
+               then int32 length and raw block per 32 KiB
+    3  lz4     an LZ4 frame of independent 64 KiB blocks, without   checksums, content size, larger blocks
+               checksums or content size
+    4  zstd    one frame                                            several frames, with or without content size
+
+What is read is hostile until proven otherwise: nothing is allocated because a length field says so, and growth stops
+at a limit that the caller gives.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from distlog.core.buffers import byte_array, new_array
+from distlog.core.errors import CorruptRecordError, InvalidConfigError
+
+NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
+CODEC_NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
+DEFAULT_LEVELS = {GZIP: -1, LZ4: 9, ZSTD: 3}
+
+#: The most bytes that the records of one compressed batch may expand to, written or read.
+MAX_RECORDS_BYTES = 1 << 28
+
+_SNAPPY_MAGIC = b"\x82SNAPPY\x00"
+_SNAPPY_HEADER = _SNAPPY_MAGIC + struct.pack(">ii", 1, 1)
+_SNAPPY_BLOCK = 32 * 1024
+_SNAPPY_MAX_RATIO = 64  # the shortest element that copies the most: 3 bytes for 64
+
+_LZ4_MAGIC = b"\x04\x22\x4d\x18"
+_LZ4_HEADER = _LZ4_MAGIC + b"\x60\x40\x82"
+_LZ4_BLOCK = 64 * 1024
+_LZ4_STORED = 1 << 31
+_LZ4_INDEPENDENT, _LZ4_CONTENT_SIZE = 0x20, 0x08
+_LZ4_FAST_LEVEL, _LZ4_MAX_LEVEL = 9, 12
+
+_FIRST_GUESS = 4
+_SMALLEST_ROOM = 1 << 12
+
+
+def compress(codec: int, data: Any, level: int | None = None) -> bytes:
+    """The bytes that stand for `data`, any contiguous buffer, in a batch of `codec` (KAFKA's ids, CODEC_NAMES).
+
+    `level` has Kafka's meaning and ranges (`compression.<codec>.level`): for lz4, 9 is the fast compressor and any
+    other the high-compression one, where Arrow does not go below 2 (1 is the fast compressor) nor above 12.
+    InvalidConfigError: no such codec, or a level that it does not have.
+    """
+    view = memoryview(data).cast("B")
+    try:
+        if codec == GZIP:
+            deflate = zlib.compressobj(DEFAULT_LEVELS[GZIP] if level is None else level, wbits=31)
+            return deflate.compress(view) + deflate.flush()
+        if codec == SNAPPY:
+            return _compress_snappy(view)
+        if codec == LZ4:
+            return _compress_lz4(view, level)
+        if codec == ZSTD:
+            return _compress_block(pa.Codec("zstd", DEFAULT_LEVELS[ZSTD] if level is None else level), view)
+    except (ValueError, pa.ArrowInvalid):
+        raise InvalidConfigError("not a compression level of this codec", codec=codec, level=level) from None
+    if codec == NONE:
+        return bytes(view)
+    raise InvalidConfigError("the codecs are none, gzip, snappy, lz4 and zstd, 0 to 4", codec=codec)
+
+
+def decompress(codec: int, data: Any, *, limit: int = MAX_RECORDS_BYTES, magic: int = 2) -> memoryview:
+    """What `data`, any contiguous buffer, expands to: at most `limit` bytes.
+
+    `magic` is the batch's format: in format 0 the header checksum of an LZ4 frame is wrong and not looked at.
+    CorruptRecordError: unknown codec, malformed or cut off, or more than `limit` bytes.
+    """
+    expander = Expander(_FIRST_GUESS * len(memoryview(data)))
+    expander.expand(codec, data, limit=limit, magic=magic)
+    return expander.array.data
+
+
+class Expander:
+    """Expands compressed data, one piece after the other, into one array that grows with what has been expanded."""
+
+    def __init__(self, capacity: int) -> None:
+        self._room = new_array(max(capacity, _SMALLEST_ROOM), np.uint8)
+        self.size = 0
+
+    @property
+    def array(self) -> np.ndarray:
+        """Everything that was expanded so far."""
+        return self._room[: self.size]
+
+    def expand(self, codec: int, data: Any, *, limit: int, magic: int = 2) -> int:
+        """Append what `data` expands to; returns the new size. As for `decompress`."""
+        view = memoryview(data).cast("B")
+        try:
+            if codec == NONE:
+                self._append(view, limit)
+            elif codec == SNAPPY:
+                for block in _snappy_blocks(view):
+                    limit -= self._append(_decompress_snappy_block(block, limit), limit)
+            elif codec == LZ4:
+                self._read("lz4", _checked_lz4_frame(view, magic), limit)
+            elif codec in (GZIP, ZSTD):
+                self._read(CODEC_NAMES[codec], view, limit)
+            else:
+                raise CorruptRecordError("a batch has a codec that only a newer Kafka may know", codec=codec)
+        except (OSError, pa.ArrowException) as error:
+            raise CorruptRecordError(f"the {CODEC_NAMES[codec]} data of a batch is malformed: {error}") from None
+        return self.size
+
+    def _append(self, piece: Any, limit: int) -> int:
+        size = len(piece)
+        if size > limit:
+            raise _too_large(limit)
+        while self._room.size - self.size < size:
+            self._grow()
+        self._room[self.size : self.size + size] = byte_array(piece)
+        self.size += size
+        return size
+
+    def _read(self, name: str, view: Any, limit: int) -> None:
+        end = self.size + limit
+        with pa.CompressedInputStream(pa.BufferReader(view), name) as stream:
+            while True:
+                # One byte more than allowed tells "just as much" from "too much".
+                target = self._room[self.size : end + 1]
+                count = stream.readinto(target.data)
+                self.size += count
+                if self.size > end:
+                    raise _too_large(limit)
+                if count < target.size:
+                    return
+                self._grow()
+
+    def _grow(self) -> None:
+        grown = new_array(2 * self._room.size, np.uint8)
+        grown[: self.size] = self.array
+        self._room = grown
+
+
+def _too_large(limit: int) -> CorruptRecordError:
+    return CorruptRecordError("a compressed batch expands to more than is allowed", limit=limit)
+
+
+def _compress_block(codec: Any, block: memoryview) -> bytes:
+    packed: bytes = codec.compress(block, asbytes=True)
+    return packed
+
+
+def _compress_snappy(view: memoryview) -> bytes:
+    codec = pa.Codec("snappy")
+    parts = [_SNAPPY_HEADER]
+    for start in range(0, len(view), _SNAPPY_BLOCK):
+        block = _compress_block(codec, view[start : start + _SNAPPY_BLOCK])
+        parts += (struct.pack(">i", len(block)), block)
+    return b"".join(parts)
+
+
+def _snappy_blocks(view: memoryview) -> Iterator[memoryview]:
+    if view[:8] != _SNAPPY_MAGIC:
+        yield view
+        return
+    position = 0
+    while position < len(view):
+        if view[position : position + 8] == _SNAPPY_MAGIC:
+            position += len(_SNAPPY_HEADER)
+            continue
+        start = position + 4
+        position = start + int.from_bytes(view[position:start], "big")
+        if position > len(view):
+            raise CorruptRecordError("the snappy data of a batch is cut off")
+        yield view[start:position]
+
+
+def _decompress_snappy_block(block: memoryview, limit: int) -> Any:
+    size = 0
+    for index, byte in enumerate(block[:5]):
+        size |= (byte & 0x7F) << 7 * index
+        if byte < 0x80:
+            break
+    if size > limit:
+        raise _too_large(limit)
+    if size > _SNAPPY_MAX_RATIO * len(block):
+        raise CorruptRecordError("a snappy block is too short for the length that it claims", length=size)
+    return pa.Codec("snappy").decompress(block, decompressed_size=size)
+
+
+def _compress_lz4(view: memoryview, level: int | None) -> bytes:
+    if level is not None and not 1 <= level <= 17:
+        raise ValueError(level)
+    fast = level is None or level == _LZ4_FAST_LEVEL
+    codec = pa.Codec("lz4_raw", None if fast else min(level or 0, _LZ4_MAX_LEVEL))
+    parts: list[Any] = [_LZ4_HEADER]
+    for start in range(0, len(view), _LZ4_BLOCK):
+        block = view[start : start + _LZ4_BLOCK]
+        packed = _compress_block(codec, block)
+        if len(packed) < len(block):
+            parts += (struct.pack("<I", len(packed)), packed)
+        else:
+            parts += (struct.pack("<I", len(block) | _LZ4_STORED), block)
+    parts.append(bytes(4))
+    return b"".join(parts)
+
+
+def _checked_lz4_frame(view: memoryview, magic: int) -> Any:
+    """`view`, where its frame header is one that Kafka reads; for format 0 with the header checksum put right."""
+    checksum_at = 14 if len(view) > 4 and view[4] & _LZ4_CONTENT_SIZE else 6
+    if view[:4] != _LZ4_MAGIC or len(view) <= checksum_at or not view[4] & _LZ4_INDEPENDENT:
+        raise CorruptRecordError("the lz4 data of a batch is not a frame of independent blocks")
+    if magic > 0:
+        return view
+    frame = bytearray(view)
+    frame[checksum_at] = _xxhash32_short(view[4:checksum_at]) >> 8 & 0xFF
+    return frame
+
+
+_PRIME_2, _PRIME_3, _PRIME_5 = 0x85EBCA77, 0xC2B2AE3D, 0x165667B1
+_PRIME_1, _PRIME_4 = 0x9E3779B1, 0x27D4EB2F
+_UINT32 = 0xFFFFFFFF
+
+
+def _xxhash32_short(data: Any) -> int:
+    """XXH32 with seed 0 of less than 16 bytes (the xxHash specification, steps 4 to 7)."""
+    state = _PRIME_5 + len(data)
+    whole = len(data) & ~3
+    for (lane,) in struct.iter_unpack("<I", data[:whole]):
+        state = _rotate_left(state + lane * _PRIME_3, 17) * _PRIME_4
+    for byte in data[whole:]:
+        state = _rotate_left(state + byte * _PRIME_5, 11) * _PRIME_1
+    state &= _UINT32
+    state = (state ^ state >> 15) * _PRIME_2 & _UINT32
+    state = (state ^ state >> 13) * _PRIME_3 & _UINT32
+    return state ^ state >> 16
+
+
+def _rotate_left(value: int, bits: int) -> int:
+    value &= _UINT32
+    return value << bits | value >> 32 - bits

@@ -1,0 +1,164 @@
+"""Finds the fields of records, format 2, in one pass over the records sections of many batches (`DefaultRecord`).
+
+A column of bytes is found as three arrays, one slot per record: `positions` in the data, Arrow `offsets` (one more
+slot, the first is 0) and `valid` (False: null). `gather_slices` then copies such slices back to back. An array of
+size 0 means that the column is not asked for. No length is used before it is compared with what encloses it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from distlog.core.kernels.jit import fill_kernel, inlined
+from distlog.core.kernels.memory import copy_bytes
+from distlog.core.kernels.varint import read_varint, read_varlong
+
+SMALLEST_RECORD = 7
+NOT_APPEND_TIME = -(2**63)
+
+OK, BAD_LENGTH, BAD_KEY, BAD_VALUE, BAD_HEADERS, BAD_BODY, BAD_OFFSET, BAD_END = range(8)
+
+#: The records of one batch: bytes [start, end), what its header says, and which offsets are asked for; the scan writes
+#: how many it emitted. `append_time` is every record's timestamp, or NOT_APPEND_TIME.
+SECTION = np.dtype(
+    [
+        ("start", np.int64),
+        ("end", np.int64),
+        ("record_count", np.int64),
+        ("base_offset", np.int64),
+        ("last_offset_delta", np.int64),
+        ("base_timestamp", np.int64),
+        ("append_time", np.int64),
+        ("start_offset", np.int64),
+        ("end_offset", np.int64),
+        ("emitted", np.int64),
+    ]
+)
+
+
+@inlined
+def skip_headers(data: np.ndarray, position: int, end: int, count: int) -> int:
+    """The position after `count` headers, or one after `end` where they are malformed."""
+    for _ in range(count):
+        key_size, position = read_varint(data, position, end)
+        if key_size < 0 or key_size > end - position:
+            return end + 1
+        value_size, position = read_varint(data, position + key_size, end)
+        if value_size > end - position:
+            return end + 1
+        position += max(value_size, 0)
+    return position
+
+
+@fill_kernel
+def scan_records(
+    data: np.ndarray,
+    sections: np.ndarray,
+    offsets: np.ndarray,
+    timestamps: np.ndarray,
+    key_positions: np.ndarray,
+    key_offsets: np.ndarray,
+    key_valid: np.ndarray,
+    value_positions: np.ndarray,
+    value_offsets: np.ndarray,
+    value_valid: np.ndarray,
+    header_positions: np.ndarray,
+    header_offsets: np.ndarray,
+) -> tuple[int, int, int]:
+    """Scan all `sections` (SECTION rows): (status, section, records emitted or number of the bad record)."""
+    emitted = 0
+    key_bytes = 0
+    value_bytes = 0
+    header_count = 0
+    for index in range(sections.size):
+        section = sections[index]
+        position, end = section["start"], section["end"]
+        first = emitted
+        previous = -1
+        for number in range(section["record_count"]):
+            size, body = read_varint(data, position, end)
+            if size < 1 or size > end - body:
+                return BAD_LENGTH, index, number
+            position = body + size
+            # From here on a cut field ends up beyond the record; that is found by one comparison at its end.
+            timestamp_delta, at = read_varlong(data, body + 1, end)
+            delta, at = read_varint(data, at, end)
+            key_size, key_at = read_varint(data, at, end)
+            if key_size > position - key_at:
+                return BAD_KEY, index, number
+            value_size, value_at = read_varint(data, key_at + max(key_size, 0), end)
+            if value_size > position - value_at:
+                return BAD_VALUE, index, number
+            headers, header_at = read_varint(data, value_at + max(value_size, 0), end)
+            if headers < 0 or headers > position - header_at:
+                return BAD_HEADERS, index, number
+            if skip_headers(data, header_at, position, headers) != position:
+                return BAD_BODY, index, number
+            if delta <= previous or delta > section["last_offset_delta"]:
+                return BAD_OFFSET, index, number
+            previous = delta
+            offset = section["base_offset"] + delta
+            if offset < section["start_offset"] or offset >= section["end_offset"]:
+                continue
+            offsets[emitted] = offset
+            append_time = section["append_time"]
+            timestamps[emitted] = (
+                section["base_timestamp"] + timestamp_delta if append_time == NOT_APPEND_TIME else append_time
+            )
+            if key_positions.size:
+                key_positions[emitted] = key_at
+                key_bytes = put_slice(key_offsets, key_valid, emitted, key_bytes, key_size)
+            if value_positions.size:
+                value_positions[emitted] = value_at
+                value_bytes = put_slice(value_offsets, value_valid, emitted, value_bytes, value_size)
+            if header_positions.size:
+                header_positions[emitted] = header_at
+                header_count += headers
+                header_offsets[emitted + 1] = header_count
+            emitted += 1
+        if position != end:
+            return BAD_END, index, section["record_count"]
+        section["emitted"] = emitted - first
+    return OK, sections.size, emitted
+
+
+@inlined
+def put_slice(offsets: np.ndarray, valid: np.ndarray, index: int, total: int, size: int) -> int:
+    total += max(size, 0)
+    offsets[index + 1] = total
+    valid[index] = size >= 0
+    return total
+
+
+@fill_kernel
+def locate_headers(
+    data: np.ndarray,
+    header_positions: np.ndarray,
+    header_offsets: np.ndarray,
+    key_positions: np.ndarray,
+    key_offsets: np.ndarray,
+    key_valid: np.ndarray,
+    value_positions: np.ndarray,
+    value_offsets: np.ndarray,
+    value_valid: np.ndarray,
+) -> None:
+    """Find the keys and values of the headers of records that `scan_records` found sound."""
+    key_bytes = 0
+    value_bytes = 0
+    for record in range(header_positions.size):
+        position = header_positions[record]
+        for header in range(header_offsets[record], header_offsets[record + 1]):
+            size, position = read_varint(data, position, data.size)
+            key_positions[header] = position
+            key_bytes = put_slice(key_offsets, key_valid, header, key_bytes, size)
+            size, position = read_varint(data, position + size, data.size)
+            value_positions[header] = position
+            value_bytes = put_slice(value_offsets, value_valid, header, value_bytes, size)
+            position += max(size, 0)
+
+
+@fill_kernel
+def gather_slices(data: np.ndarray, positions: np.ndarray, offsets: np.ndarray, target: np.ndarray) -> None:
+    """Copy slice i of `data`, from positions[i], to target[offsets[i]:offsets[i + 1]]."""
+    for index in range(positions.size):
+        copy_bytes(target, offsets[index], data, positions[index], offsets[index + 1] - offsets[index])

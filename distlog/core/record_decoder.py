@@ -1,0 +1,128 @@
+"""Record batches to Arrow, many batches at a time and no Python object per record.
+
+One kernel pass over the records sections (of the data itself, or of what compressed ones expand to) finds every
+field; bytes columns are then copied once, into exactly as much memory as they need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from distlog.core.buffers import byte_array
+from distlog.core.kernels import record_scan
+from distlog.core.kernels.legacy_scan import scan_entries
+from distlog.core.kernels.record_scan import scan_records
+from distlog.core.record_batch import APPEND_TIME, COLUMNS, CONTROL, CREATE_TIME, LOG_APPEND_TIME, NO_TIMESTAMP
+from distlog.core.record_fields import RecordFields, fixed_width, struct_of
+from distlog.core.record_sections import AskedBatches, open_sections
+from distlog.core.source import Source
+
+MAX_OFFSET = 2**63 - 1
+
+_COMPLAINTS = {
+    record_scan.BAD_LENGTH: "a record's length does not fit into its batch",
+    record_scan.BAD_KEY: "a record's key is longer than the record",
+    record_scan.BAD_VALUE: "a record's value is longer than the record",
+    record_scan.BAD_HEADERS: "a record has a negative number of headers, or more than fit",
+    record_scan.BAD_BODY: "a record's fields do not fill its length",
+    record_scan.BAD_OFFSET: "a record's offset is not above the one before, or beyond its batch",
+    record_scan.BAD_END: "a batch has bytes after its last record",
+}
+
+
+def decode(
+    data: Any,
+    batches: np.ndarray,
+    *,
+    columns: Sequence[str] = COLUMNS,
+    shift: int | np.ndarray = 0,
+    partition: int | np.ndarray = 0,
+    start_offset: int | np.ndarray = 0,
+    end_offset: int | np.ndarray = MAX_OFFSET,
+    file: str | Sequence[str] = "",
+    file_position: int | np.ndarray = 0,
+) -> pa.RecordBatch:
+    """The records of `batches`, rows of `read_headers` on `data`, as the asked columns of SCHEMA, in the asked order.
+
+    `data` may hold the batches of several segments; every argument after `columns` may be given per batch. `shift` is
+    added to stored offsets. Records with start_offset <= offset < end_offset are given, those of control batches
+    never. In a LogAppendTime batch every record has the batch's largest timestamp; format 0 has -1 (KIP-32).
+    Checksums are the caller's to check, before. CorruptRecordError: a batch that does not decode; `file_position` is
+    that of data[0]. KeyError: SCHEMA has no such column.
+    """
+    source = Source(file, file_position)
+    asked = AskedBatches(byte_array(data), batches, shift, partition, start_offset, end_offset, source)
+    names = tuple(columns)
+    decoded = [_decode_run(run, names) for run in _runs_of_one_format(asked)]
+    return decoded[0] if len(decoded) == 1 else pa.concat_batches(decoded)
+
+
+def _runs_of_one_format(asked: AskedBatches) -> list[AskedBatches]:
+    # At least one run, so that a asked without a record gives an empty batch of the right schema.
+    rows = _asked_rows(asked)
+    current = asked.batches["magic"][rows] == 2
+    changes = np.flatnonzero(current[1:] != current[:-1]) + 1
+    if changes.size:
+        return [asked.of_rows(part) for part in np.split(rows, changes)]
+    return [asked if rows.size == asked.batches.size else asked.of_rows(rows)]
+
+
+def _asked_rows(asked: AskedBatches) -> np.ndarray:
+    batches = asked.batches
+    ends = batches["position"] + batches["size"]
+    if batches.size and (batches["position"].min() < 0 or ends.max() > asked.data.size):
+        raise ValueError("these batches are not of this data")
+    first = batches["base_offset"] + asked.shift
+    last = first + batches["last_offset_delta"]
+    beyond = (first < 0) | (last < first)
+    if beyond.any():
+        raise asked.corrupt("the offsets of a batch, moved to their place, are out of range", int(np.argmax(beyond)))
+    asked = (batches["record_count"] > 0) & (last >= asked.start_offset) & (first < asked.end_offset)
+    return np.flatnonzero(asked & (batches["attributes"] & CONTROL == 0))
+
+
+def _decode_run(asked: AskedBatches, names: tuple[str, ...]) -> pa.RecordBatch:
+    kind = struct_of(names)
+    if not asked.batches.size:
+        return pa.RecordBatch.from_pylist([], schema=pa.schema(kind))
+    data, sections = open_sections(asked)
+    fields = RecordFields.allocate(int(sections["record_count"].sum()), names)
+    count = _scan(asked, data, sections, fields)
+    arrays = []
+    for name in names:
+        if name == "partition":
+            arrays.append(_repeated(name, asked.partition, sections, count))
+        elif name == "timestamp_type":
+            arrays.append(_repeated(name, _timestamp_types(asked.batches), sections, count))
+        else:
+            arrays.append(fields.to_arrow(name, data, count))
+    # By way of a struct, since a record batch without columns must know its number of records too.
+    return pa.RecordBatch.from_struct_array(pa.StructArray.from_buffers(kind, count, [None], 0, children=arrays))
+
+
+def _scan(asked: AskedBatches, data: np.ndarray, sections: np.ndarray, fields: RecordFields) -> int:
+    if asked.batches["magic"][0] == 2:
+        status, row, number = scan_records(data, sections, *fields.arrays())
+    else:
+        status, row, number = scan_entries(data, sections, *fields.arrays())
+    if status != record_scan.OK:
+        raise asked.corrupt(_COMPLAINTS[status], row, record=number)
+    return int(number)
+
+
+def _timestamp_types(batches: np.ndarray) -> np.ndarray:
+    kinds = np.where(batches["attributes"] & APPEND_TIME, LOG_APPEND_TIME, CREATE_TIME)
+    kinds[batches["magic"] == 0] = NO_TIMESTAMP
+    return kinds
+
+
+def _repeated(name: str, value: int | np.ndarray, sections: np.ndarray, count: int) -> pa.Array:
+    if isinstance(value, np.ndarray):
+        values = np.repeat(value.astype(np.int32), sections["emitted"])
+    else:
+        values = np.full(count, value, np.int32)
+    return fixed_width(name, values)

@@ -1,0 +1,106 @@
+"""The records sections of batches: where they are, and what compressed ones expand to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from distlog.core.buffers import byte_array
+from distlog.core.compression import MAX_RECORDS_BYTES, NONE, Expander
+from distlog.core.errors import CorruptRecordError
+from distlog.core.kernels.batch_scan import CODEC_MASK, HEADER_SIZE, LEGACY_ENTRY_SIZES
+from distlog.core.kernels.record_scan import NOT_APPEND_TIME, SECTION, SMALLEST_RECORD
+from distlog.core.legacy_batch import open_wrapper
+from distlog.core.record_batch import APPEND_TIME
+from distlog.core.source import Source, of_rows
+
+_FIRST_GUESS = 4
+
+#: The most bytes of records that are opened at once: Arrow's `binary` has 32-bit offsets.
+MAX_DECODED_BYTES = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class AskedBatches:
+    """Batches of one buffer, and what is asked of them: one value for all, or an array of one per batch."""
+
+    data: np.ndarray
+    batches: np.ndarray
+    shift: int | np.ndarray
+    partition: int | np.ndarray
+    start_offset: int | np.ndarray
+    end_offset: int | np.ndarray
+    source: Source
+
+    def of_rows(self, rows: np.ndarray) -> AskedBatches:
+        """The batches `rows` alone."""
+        return AskedBatches(
+            self.data,
+            self.batches[rows],
+            of_rows(self.shift, rows),
+            of_rows(self.partition, rows),
+            of_rows(self.start_offset, rows),
+            of_rows(self.end_offset, rows),
+            self.source.of_rows(rows),
+        )
+
+    def corrupt(self, message: str, row: int, **details: Any) -> CorruptRecordError:
+        """The error that number `row` of the batches fails with."""
+        return self.source.corrupt(message, row, self.batches[row], **details)
+
+
+def open_sections(asked: AskedBatches) -> tuple[np.ndarray, np.ndarray]:
+    """The uncompressed records of batches of one format: a buffer, and SECTION rows in it.
+
+    The buffer is the asked's own where nothing is compressed.
+    CorruptRecordError: a section that does not expand, or that is too short for its number of records.
+    """
+    sections = _stored_sections(asked)
+    data = _expand_sections(asked, sections) if (asked.batches["attributes"] & CODEC_MASK).any() else asked.data
+    smallest = SMALLEST_RECORD if asked.batches["magic"][0] == 2 else LEGACY_ENTRY_SIZES[0]
+    room = sections["end"] - sections["start"]
+    too_many = sections["record_count"] * smallest > room
+    if too_many.any():
+        raise asked.corrupt("a batch is too short for the records that it claims to hold", int(np.argmax(too_many)))
+    if room.sum() > MAX_DECODED_BYTES:
+        raise asked.corrupt("batches hold more than 2 GiB of records together: read fewer at a time", 0)
+    return data, sections
+
+
+def _stored_sections(asked: AskedBatches) -> np.ndarray:
+    # A legacy section is the whole entry, and holds the offset itself instead of a delta to the batch's.
+    batches = asked.batches
+    current = batches["magic"][0] == 2
+    sections = np.zeros(batches.size, SECTION)
+    sections["start"] = batches["position"] + (HEADER_SIZE if current else 0)
+    sections["end"] = batches["position"] + batches["size"]
+    sections["record_count"] = batches["record_count"]
+    sections["base_offset"] = batches["base_offset"] + asked.shift if current else asked.shift
+    sections["last_offset_delta"] = batches["last_offset_delta"]
+    sections["base_timestamp"] = batches["base_timestamp"]
+    by_append_time = batches["attributes"] & APPEND_TIME != 0
+    sections["append_time"] = np.where(by_append_time, batches["max_timestamp"], NOT_APPEND_TIME)
+    sections["start_offset"] = asked.start_offset
+    sections["end_offset"] = asked.end_offset
+    return sections
+
+
+def _expand_sections(asked: AskedBatches, sections: np.ndarray) -> np.ndarray:
+    expander = Expander(_FIRST_GUESS * int((sections["end"] - sections["start"]).sum()))
+    for row, section in enumerate(sections):
+        start, limit = expander.size, min(MAX_RECORDS_BYTES, MAX_DECODED_BYTES - expander.size)
+        batch = asked.batches[row]
+        codec = int(batch["attributes"]) & CODEC_MASK
+        data = asked.data[section["start"] : section["end"]]
+        try:
+            if batch["magic"] != 2 and codec != NONE:
+                wrapper = open_wrapper(asked.data, batch, limit=limit)
+                section["base_offset"] += wrapper.base_offset
+                codec, data = NONE, wrapper.entries
+            section["end"] = expander.expand(codec, data, limit=limit)
+        except CorruptRecordError as error:
+            raise asked.corrupt(error.message, row, **error.details) from error
+        section["start"] = start
+    return byte_array(expander.array)

@@ -1,0 +1,39 @@
+"""Where the bytes of batches came from, for the errors that name a file and a position."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from distlog.core.errors import CorruptRecordError
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The file of a buffer of batches, and the position in that file of the buffer's first byte.
+
+    Both may be given per batch, for a buffer that was put together from several files.
+    """
+
+    file: str | Sequence[str] = ""
+    file_position: int | np.ndarray = 0
+
+    def of_rows(self, rows: np.ndarray) -> Source:
+        """The source of the batches `rows`, numbered anew."""
+        file = self.file if isinstance(self.file, str) else [self.file[row] for row in rows]
+        return Source(file, of_rows(self.file_position, rows))
+
+    def corrupt(self, message: str, row: int, batch: Any, **details: Any) -> CorruptRecordError:
+        """The error that number `row` of the batches fails with; `batch` is its BATCH row."""
+        file = self.file if isinstance(self.file, str) else self.file[row]
+        position = int(of_rows(self.file_position, row)) + int(batch["position"])
+        offset = int(batch["base_offset"])
+        return CorruptRecordError(message, file=file or None, position=position, offset=offset, **details)
+
+
+def of_rows(value: Any, rows: Any) -> Any:
+    """What `value`, one for all batches or an array of one per batch, is for the batches `rows`."""
+    return value[rows] if isinstance(value, np.ndarray) else value
