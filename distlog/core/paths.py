@@ -23,6 +23,10 @@ _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _COMMIT = re.compile(r"([0-9]{20})\.json")
 _CHECKPOINT = re.compile(r"([0-9]{20})\.[0-9a-f]{32}\.checkpoint\.parquet")
 _STEM = re.compile(STEM_PATTERN)
+_SEGMENT_FILE = re.compile(
+    rf"(?P<topic>.+)-(?P<partition>0|[1-9][0-9]{{0,5}})/(?P<stem>{_STEM.pattern})"
+    rf"(?:{'|'.join(map(re.escape, SEGMENT_SUFFIXES))})"
+)
 
 
 def check_topic_name(name: str) -> str:
@@ -55,6 +59,12 @@ def segment_file(topic: str, partition: int, stem: str, suffix: str) -> str:
     if suffix not in SEGMENT_SUFFIXES or partition < 0:
         raise InvalidTopicError("not a segment file", partition=partition, suffix=suffix)
     return f"{check_topic_name(topic)}-{partition}/{check_stem(stem)}{suffix}"
+
+
+def parse_segment_file(name: str, topic: str) -> tuple[int, str] | None:
+    """(partition, stem) of the relative name of a file of one of the topic's segments, or None if it is none."""
+    match = _SEGMENT_FILE.fullmatch(name)
+    return (int(match["partition"]), match["stem"]) if match and match["topic"] == topic else None
 
 
 def commit_file(version: int) -> str:

@@ -1,8 +1,6 @@
 """Writing a partition's records as relocatable segments.
 
 A segment is written as if it began at offset 0, since its offsets are given at commit (`SegmentInfo.at`).
-Index entries follow Kafka's `LogSegment.append`: one when more than `index.interval.bytes` have passed since the
-last, never for the first batch, (last offset, start position); the last time index entry on close is the maximum.
 """
 
 from __future__ import annotations
@@ -10,25 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import crc32c
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from distlog.core import paths
 from distlog.core.compression import CODEC_NAMES
-from distlog.core.config import MAX_INT, TopicConfig
-from distlog.core.offset_index import encode_offset_entries
+from distlog.core.config import TopicConfig
 from distlog.core.record_encoder import EncodedBatches, encode
-from distlog.core.records import NO_TIMESTAMP
+from distlog.core.segment_file import SegmentFile
 from distlog.core.segment_info import SegmentInfo
-from distlog.core.storage import ObjectWriter, Storage
-from distlog.core.time_index import encode_time_entries
+from distlog.core.storage import Storage
 
 #: Rows are gathered up to this many bytes before they are encoded, so that small inputs do not make small batches.
 ENCODE_BYTES = 1 << 20
-#: A log file up to this size is held and put together with its index files; a larger one is streamed.
-HELD_BYTES = 1 << 20
 BATCH_OVERHEAD = 61 + 21
 
 
@@ -55,7 +47,7 @@ class SegmentWriter:
         self._config, self._codec, self._clock, self._new_id = config, codec, clock, new_id
         self._pending: list[pa.RecordBatch] = []
         self._pending_bytes = 0
-        self._segment: _OpenSegment | None = None
+        self._segment: SegmentFile | None = None
         self._sealed: list[SegmentInfo] = []
 
     def append(self, records: pa.RecordBatch) -> None:
@@ -98,19 +90,29 @@ class SegmentWriter:
         }
 
     def _write(self, encoded: EncodedBatches) -> None:
+        batches, data = encoded.batches, np.frombuffer(encoded.data, np.uint8)
+        spans = batches["last_offset_delta"].astype(np.int64) + 1
+        bases = np.cumsum(spans) - spans
+        # where each batch lies does not matter, since every segment counts its own offsets
+        newest = encoded.offsets_of_max_timestamp - batches["base_offset"]
         first = 0
-        while first < len(encoded.batches):
+        while first < len(batches):
             segment = self._segment = self._segment or self._open()
-            end = segment.room(encoded.batches, first)
+            moved = bases[first:] - bases[first] + segment.next_offset
+            end = first + segment.room(batches[first:], moved)
             if end > first:
-                segment.write(encoded, first, end)
+                rows = batches[first:end].copy()
+                start = int(rows["position"][0])
+                rows["position"] -= start
+                part = data[start : start + int(rows["size"].sum())]
+                segment.write(part, rows, moved[: end - first], newest[first:end] + moved[: end - first])
                 first = end
             else:
                 self._seal()
 
-    def _open(self) -> _OpenSegment:
+    def _open(self) -> SegmentFile:
         stem = paths.new_stem(self._begin, self._new_id())
-        return _OpenSegment(self._storage, self._topic, self._partition, stem, self._config)
+        return SegmentFile(self._storage, self._topic, self._partition, stem, self._config)
 
     def _seal(self) -> None:
         if self._segment is not None:
@@ -126,124 +128,3 @@ def compression_level(config: TopicConfig, codec: str) -> int | None:
         "zstd": config.compression_zstd_level,
     }
     return levels.get(codec)
-
-
-class _OpenSegment:
-    """One segment on its way: the log held or streamed, the index entries gathered."""
-
-    def __init__(self, storage: Storage, topic: str, partition: int, stem: str, config: TopicConfig) -> None:
-        self._storage, self._topic, self._partition, self._stem = storage, topic, partition, stem
-        self._segment_bytes, self._interval = config.segment_bytes, config.index_interval_bytes
-        self._held: list[memoryview] = []
-        self._stream: ObjectWriter | None = None
-        self._bytes = self._offset = self._crc = 0
-        self._since_entry = 0
-        self._offset_entries: list[tuple[int, int]] = []
-        self._time_entries: list[tuple[int, int]] = []
-        self._max_timestamp = NO_TIMESTAMP
-        self._max_entry_offset = 0
-        self._offset_of_max = -1
-        self._first_timestamp = NO_TIMESTAMP
-
-    def room(self, batches: npt.NDArray[Any], first: int) -> int:
-        """The end of the run of `batches` from `first` that still fits."""
-        sizes = np.cumsum(batches["size"][first:])
-        ends = self._offset + np.cumsum(batches["last_offset_delta"][first:].astype(np.int64) + 1)
-        fits = (self._bytes + sizes <= self._segment_bytes) & (ends - 1 <= MAX_INT)
-        return first + int(fits.argmin() if not fits.all() else len(fits))
-
-    def write(self, encoded: EncodedBatches, first: int, end: int) -> None:
-        """Append batches [first, end) of `encoded`, renumbered to follow what is here."""
-        batches = encoded.batches[first:end]
-        spans = batches["last_offset_delta"].astype(np.int64) + 1
-        bases = self._offset + np.cumsum(spans) - spans
-        start = int(batches["position"][0])
-        data = np.frombuffer(encoded.data, np.uint8)[start : int(batches["position"][-1] + batches["size"][-1])]
-        _patch_base_offsets(data, batches["position"] - start, bases)
-        moved = encoded.offsets_of_max_timestamp[first:end] - batches["base_offset"] + bases
-        for index in range(len(batches)):
-            self._index(batches[index], int(bases[index]), int(moved[index]))
-        self._store(data.data)
-
-    def _index(self, batch: Any, base_offset: int, offset_of_max: int) -> None:
-        last_offset = base_offset + int(batch["last_offset_delta"])
-        if self._bytes == 0:
-            self._first_timestamp = int(batch["base_timestamp"])
-        if batch["max_timestamp"] > self._max_timestamp:
-            self._max_timestamp = int(batch["max_timestamp"])
-            self._max_entry_offset, self._offset_of_max = last_offset, offset_of_max
-        if self._since_entry > self._interval:
-            self._offset_entries.append((last_offset, self._bytes))
-            self._add_time_entry()
-            self._since_entry = 0
-        self._since_entry += int(batch["size"])
-        self._bytes += int(batch["size"])
-        self._offset = last_offset + 1
-
-    def _add_time_entry(self) -> None:
-        last = self._time_entries[-1][0] if self._time_entries else NO_TIMESTAMP
-        if self._max_timestamp > last:
-            self._time_entries.append((self._max_timestamp, self._max_entry_offset))
-
-    def _store(self, data: memoryview) -> None:
-        self._crc = crc32c.crc32c(data, self._crc)
-        if self._stream is None:
-            self._held.append(data)
-            if self._bytes > HELD_BYTES:
-                self._stream = self._storage.open_write(self._name(".log"))
-                for part in self._held:
-                    self._stream.write(part)
-                self._held = []
-        else:
-            self._stream.write(data)
-
-    def seal(self, codec: str, now_ms: int) -> SegmentInfo:
-        """Finish the files and describe them."""
-        self._add_time_entry()
-        files = {
-            ".index": encode_offset_entries(*_columns(self._offset_entries)),
-            ".timeindex": encode_time_entries(*_columns(self._time_entries)),
-        }
-        sizes = {suffix: len(data) for suffix, data in files.items()}
-        if self._stream is None:
-            files[".log"] = b"".join(self._held)
-        else:
-            self._stream.close()
-        self._storage.put_many({self._name(suffix): data for suffix, data in files.items() if data})
-        return SegmentInfo(
-            partition=self._partition,
-            stem=self._stem,
-            base_offset=0,
-            next_offset=self._offset,
-            stored_base_offset=0,
-            record_count=self._offset,
-            log_bytes=self._bytes,
-            offset_index_bytes=sizes[".index"],
-            time_index_bytes=sizes[".timeindex"],
-            txn_index_bytes=0,
-            first_timestamp=self._first_timestamp,
-            max_timestamp=self._max_timestamp,
-            offset_of_max_timestamp=self._offset_of_max,
-            compression=codec,
-            created_ms=now_ms,
-            crc32c=self._crc,
-        )
-
-    def abort(self) -> None:
-        if self._stream is not None:
-            self._stream.abort()
-
-    def _name(self, suffix: str) -> str:
-        return paths.segment_file(self._topic, self._partition, self._stem, suffix)
-
-
-def _columns(entries: list[tuple[int, int]]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    table = np.array(entries, np.int64).reshape(-1, 2)
-    return table[:, 0], table[:, 1]
-
-
-def _patch_base_offsets(
-    data: npt.NDArray[np.uint8], positions: npt.NDArray[np.int64], bases: npt.NDArray[np.int64]
-) -> None:
-    """Write the base offset of each batch; it lies outside the checksum, so nothing else changes."""
-    data[positions[:, None] + np.arange(8)] = bases.astype(">i8").view(np.uint8).reshape(-1, 8)

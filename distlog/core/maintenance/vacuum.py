@@ -1,0 +1,106 @@
+"""Vacuum: delete the files that no reader can need and no writer can still commit.
+
+A commit raises the gc floor first: from then on a commit whose files were begun below it is refused
+(TransactionTooOldError), so what is unnamed and begun below the floor stays unnamed for ever, whatever the clocks
+say. The clock only chooses the floor: the version at the head when `file.delete.delay.ms` ago. Files that a snapshot
+since that version names are kept, and those of pinned versions. Commits are never deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from distlog.core import paths
+from distlog.core.actions import Commit, GcFloor, Remove
+from distlog.core.commit_log import CommitLog
+from distlog.core.errors import OffsetOutOfRangeError
+from distlog.core.snapshot import Snapshot
+from distlog.core.storage import FileInfo, Storage
+
+#: (partition, stem): what names a segment's files
+Stem = tuple[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class VacuumReport:
+    """The files that were, or with `dry_run` would be, deleted, and the gc floor that makes it safe."""
+
+    files: tuple[FileInfo, ...]
+    gc_floor: int
+    dry_run: bool
+
+    @property
+    def bytes(self) -> int:
+        """The size of the files together."""
+        return sum(file.size for file in self.files)
+
+
+def vacuum(storage: Storage, log: CommitLog, clock: Callable[[], int], *, dry_run: bool = False) -> VacuumReport:
+    """Delete what nobody can need any more; works on a dropped topic too.
+
+    Raises CommitStateUnknownError when the floor's commit got no answer; nothing was deleted then.
+    """
+    head = log.load(include_dropped=True)
+    floor = _version_at(log, clock() - head.config.file_delete_delay_ms)
+    if floor is None:
+        return VacuumReport((), head.gc_floor, dry_run)
+    if not dry_run and floor > head.gc_floor:
+        _, head = log.commit(head, "gc", lambda current: [GcFloor(floor)] if floor > current.gc_floor else None)
+    garbage = _garbage(storage, log, head, floor, clock())
+    if not dry_run:
+        storage.delete([file.name for file in garbage])
+    return VacuumReport(tuple(garbage), max(floor, head.gc_floor), dry_run)
+
+
+def _version_at(log: CommitLog, timestamp_ms: int) -> int | None:
+    try:
+        return log.load(timestamp_ms=timestamp_ms, include_dropped=True).version
+    except OffsetOutOfRangeError:
+        return None
+
+
+def _garbage(storage: Storage, log: CommitLog, head: Snapshot, floor: int, now_ms: int) -> list[FileInfo]:
+    # listed after the floor was committed: what is begun below it from here on is refused
+    found = list(_segment_files(storage, head.name))
+    recent = log.history(head.version - floor)
+    kept = _stems(head) | _stems(log.load(version=floor, include_dropped=True)) | _removed(recent)
+    for pin in head.pins.values():
+        if pin.until_ms > now_ms:
+            kept |= _stems(log.load(version=pin.version))
+    unnamed = [(file, stem) for file, stem in found if stem not in kept]
+    adopted = {stem for _, stem in unnamed if paths.stem_begin(stem[1]) is None}
+    # a file of Kafka's does not say when it came here: it goes only after a commit has let it go
+    gone = _removed(log.history()) if adopted else set()
+    return [file for file, stem in unnamed if _is_garbage(stem, floor, gone)]
+
+
+def _is_garbage(stem: Stem, floor: int, gone: set[Stem]) -> bool:
+    begin = paths.stem_begin(stem[1])
+    return stem in gone if begin is None else begin < floor
+
+
+def _segment_files(storage: Storage, topic: str) -> Iterator[tuple[FileInfo, Stem]]:
+    for folder in storage.list_folders():
+        if folder.startswith(f"{topic}-"):
+            for file in storage.list(folder):
+                stem = paths.parse_segment_file(file.name, topic)
+                if stem is not None:
+                    yield file, stem
+
+
+def _stems(snapshot: Snapshot) -> set[Stem]:
+    return {
+        (number, stem)
+        for number, state in enumerate(snapshot.partitions)
+        for stem in state.segments.columns()["stem"].to_pylist()
+    }
+
+
+def _removed(commits: Iterable[Commit]) -> set[Stem]:
+    return {
+        (action.partition, action.stem)
+        for commit in commits
+        for action in commit.actions
+        if isinstance(action, Remove)
+    }

@@ -1,0 +1,200 @@
+"""Vacuum: nothing that a reader or a writer may still need is ever deleted, and everything else is."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from pathlib import Path
+
+import pytest
+
+from distlog.core.append import Appender, commit_append
+from distlog.core.commit_log import CommitLog
+from distlog.core.config import TopicConfig
+from distlog.core.errors import TransactionTooOldError
+from distlog.core.maintenance.retention import retention
+from distlog.core.maintenance.vacuum import VacuumReport, vacuum
+from distlog.core.storage import Storage
+from distlog.core.topic import Topic
+
+DELAY = 1000
+
+
+class Clock:
+    """A time that moves when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 1_700_000_000_000
+
+    def __call__(self) -> int:
+        return self.now
+
+
+class World:
+    """A topic, its clock, and any number of slow writers."""
+
+    def __init__(self, url: str, seed: int = 0) -> None:
+        self.clock = Clock()
+        self.random = random.Random(seed)
+        self.storage = Storage(url)
+        self.log = CommitLog(self.storage, clock=self.clock, random=self.random, writer="test", sleep=lambda _: None)
+        config = TopicConfig.parse({"file.delete.delay.ms": DELAY, "retention.ms": 0})
+        self.log.create(2, config)
+
+    def topic(self) -> Topic:
+        return Topic(self.storage, self.log, self.log.load(), clock=self.clock)
+
+    def append(self, value: str = "v") -> None:
+        self.topic().append([{"value": value, "timestamp": self.clock()}])
+
+    def slow_writer(self) -> tuple[Appender, int]:
+        topic = self.topic()
+        return topic.appender(), topic.version
+
+    def finish(self, appender: Appender, begin: int) -> None:
+        segments = appender.close()
+        commit_append(self.log, self.log.load(), segments, begin=begin)
+
+    def expire(self) -> None:
+        self.clock.now += 1
+        retention(self.log, self.log.load(), self.clock)
+
+    def wait(self, after_head_ms: int = DELAY) -> None:
+        self.clock.now = self.log.load(include_dropped=True).timestamp_ms + after_head_ms
+
+    def vacuum(self, *, dry_run: bool = False) -> VacuumReport:
+        return vacuum(self.storage, self.log, self.clock, dry_run=dry_run)
+
+    def files(self) -> set[str]:
+        return {
+            file.name
+            for folder in self.storage.list_folders()
+            if folder != "_commits"
+            for file in self.storage.list(folder)
+        }
+
+    def values(self) -> list[bytes]:
+        return self.topic().scan(columns=["value"]).to_table().column(0).to_pylist()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(f"{tmp_path}/log")
+
+
+def test_removed_files_stay_for_the_delay_and_go_after_it(world: World) -> None:
+    world.append()
+    world.expire()
+    before = world.files()
+    assert world.vacuum().files == ()
+    world.wait(DELAY - 1)
+    assert world.vacuum(dry_run=True).files == ()
+    world.wait()
+    report = world.vacuum()
+    assert {file.name for file in report.files} == before
+    assert world.files() == set()
+    assert report.bytes == sum(file.size for file in report.files) > 0
+
+
+def test_what_a_crashed_writer_left_goes_after_the_delay(world: World) -> None:
+    appender, _ = world.slow_writer()
+    appender.append([{"value": "never committed"}])
+    appender.close()
+    world.append("kept")
+    world.wait()
+    world.append("kept")
+    assert world.vacuum().files != ()
+    assert world.values() == [b"kept", b"kept"]
+
+
+def test_a_dry_run_deletes_and_commits_nothing(world: World) -> None:
+    world.append()
+    world.expire()
+    world.wait()
+    before, version = world.files(), world.log.load().version
+    assert {file.name for file in world.vacuum(dry_run=True).files} == before
+    assert (world.files(), world.log.load().version) == (before, version)
+
+
+def test_a_slow_writer_loses_time_and_never_data(world: World) -> None:
+    """1. A writer begins. 2. Vacuum runs twice, a delay apart, while it uploads. 3. It commits: refused. 4. It writes
+    again: there."""
+    appender, begin = world.slow_writer()
+    appender.append([{"value": "slow"}])
+    world.append("fast")
+    world.wait()
+    world.append("fast")
+    world.vacuum()
+    with pytest.raises(TransactionTooOldError, match="write them again"):
+        world.finish(appender, begin)
+    assert world.values() == [b"fast", b"fast"]
+    world.append("slow")
+    assert sorted(world.values()) == [b"fast", b"fast", b"slow"]
+
+
+def test_a_writer_that_began_at_the_floor_may_still_commit(world: World) -> None:
+    world.append("old")
+    world.wait()
+    appender, begin = world.slow_writer()
+    appender.append([{"value": "new"}])
+    world.vacuum()
+    world.finish(appender, begin)
+    world.vacuum()
+    assert sorted(world.values()) == [b"new", b"old"]
+
+
+def test_a_reader_of_a_snapshot_within_the_delay_finds_every_file(world: World) -> None:
+    world.append("read me")
+    held = world.topic()
+    world.expire()
+    world.wait(DELAY - 1)
+    world.vacuum()
+    assert held.scan(columns=["value"]).to_table().column(0).to_pylist() == [b"read me"]
+
+
+def test_a_dropped_topic_loses_its_files_and_keeps_its_commits(world: World) -> None:
+    world.append()
+    world.topic().drop()
+    world.wait()
+    world.vacuum()
+    assert world.files() == set()
+    assert len(world.storage.list("_commits")) >= 3
+
+
+def test_a_foreign_file_is_left_alone(world: World, tmp_path: Path) -> None:
+    world.append()
+    for name in ("notes.txt", f"{'0' * 20}.log", "v7-x.log"):
+        (tmp_path / "log" / "log-0").mkdir(exist_ok=True)
+        (tmp_path / "log" / "log-0" / name).write_text("mine")
+    world.expire()
+    world.wait()
+    world.vacuum()
+    assert world.files() == {"log-0/notes.txt", f"log-0/{'0' * 20}.log", "log-0/v7-x.log"}
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_no_interleaving_of_writers_maintenance_and_time_loses_a_live_file(seed: int) -> None:
+    """Ten steps each, over 3,000 in all; the clock even jumps back."""
+    world = World(f"memory://vacuum/{seed}/log", seed)
+    choose = world.random
+    writers: list[tuple[Appender, int]] = []
+    for _ in range(10):
+        step = choose.choice(["begin", "upload", "commit", "append", "expire", "vacuum", "wait", "back"])
+        if step == "begin":
+            writers.append(world.slow_writer())
+        elif step == "upload" and writers:
+            choose.choice(writers)[0].append([{"value": "slow", "timestamp": world.clock()}])
+        elif step == "commit" and writers:
+            with contextlib.suppress(TransactionTooOldError):
+                world.finish(*writers.pop(choose.randrange(len(writers))))
+        elif step == "append":
+            world.append()
+        elif step == "expire":
+            world.expire()
+        elif step == "vacuum":
+            world.vacuum()
+        else:
+            world.clock.now += choose.choice([1, DELAY // 2, DELAY * 2]) * (1 if step == "wait" else -1)
+        live = sum(1 for state in world.log.load().partitions for _ in state.segments)
+        assert sum(name.endswith(".log") for name in world.files()) >= live
+        world.values()
