@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 
 from distlog.core.config import MAX_INT, MAX_LONG
 from distlog.core.errors import InvalidRecordError
-from distlog.core.records import ACCEPTED, HEADERS_TYPE, IGNORED
+from distlog.core.record_batch import HEADERS_TYPE
+from distlog.core.records import ACCEPTED, IGNORED
 from distlog.core.times import to_ms
 
 BLOCK_BYTES = 4 << 20

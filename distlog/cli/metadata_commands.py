@@ -11,17 +11,9 @@ from distlog import arguments
 from distlog.cli import output
 from distlog.cli.options import Json, Storage, Url, settings, usage
 
-_SEGMENT_COLUMNS = (
-    "partition",
-    "base_offset",
-    "next_offset",
-    "record_count",
-    "log_bytes",
-    "max_timestamp",
-    "compression",
-    "stem",
-)
-_HISTORY_COLUMNS = ("version", "timestamp", "operation", "segments_added", "segments_removed", "records_added")
+#: What people see; JSON has every column.
+_SEGMENT_COLUMNS = ("partition", "base_offset", "next_offset", "log_bytes", "stem")
+_COMMIT_COLUMNS = ("version", "timestamp", "operation", "records_added", "segments")
 
 
 def create(
@@ -41,7 +33,10 @@ def create(
 
 
 def describe(url: Url, *, storage: Storage, as_json: Json = False) -> None:
-    """Show the partitions, and the settings that are not Kafka's defaults (with --json all)."""
+    """Show the partitions and the settings.
+
+    Of the settings only those that differ from Kafka's defaults; with --json all of them.
+    """
     topic = distlog.open(url, storage_options=dict(storage))
     partitions = [
         {
@@ -68,10 +63,8 @@ def segments(url: Url, *, storage: Storage, as_json: Json = False) -> None:
     rows = output.rows_of(distlog.open(url, storage_options=dict(storage)).segments())
     if as_json:
         output.print_json({"segments": rows})
-        return
-    for row in rows:
-        row["max_timestamp"] = output.Milliseconds(row["max_timestamp"])
-    output.print_rows(rows, _SEGMENT_COLUMNS)
+    else:
+        output.print_rows(rows, _SEGMENT_COLUMNS)
 
 
 def history(
@@ -85,8 +78,10 @@ def history(
     rows = output.rows_of(distlog.open(url, storage_options=dict(storage)).history(limit))
     if as_json:
         output.print_json({"commits": rows})
-    else:
-        output.print_rows(rows, _HISTORY_COLUMNS)
+        return
+    for row in rows:
+        row["segments"] = f"+{row['segments_added']} -{row['segments_removed']}"
+    output.print_rows(rows, _COMMIT_COLUMNS)
 
 
 def offsets(
@@ -103,7 +98,7 @@ def offsets(
     storage: Storage,
     as_json: Json = False,
 ) -> None:
-    """Show the first and the next offset of each partition, or the first at or after a time."""
+    """Show each partition's bounds, or the offset of a time."""
     topic = distlog.open(url, storage_options=dict(storage))
     rows = _bounds(topic) if time is None else _at(topic, time)
     if as_json:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import base64
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
-from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -20,7 +20,7 @@ from distlog.core.records import NO_TIMESTAMP
 
 Row = Mapping[str, Any]
 
-#: Rows of one table, so that the first rows show before the last are read.
+#: Rows of one table, so that the first show before the last are laid out.
 _TABLE_ROWS = 200
 _ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {9: "\\t", 10: "\\n", 13: "\\r"}
 
@@ -45,15 +45,17 @@ def rows_of(table: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
 
 
 def _values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
-    if not pa.types.is_timestamp(column.type):
-        return column.to_pylist()  # type: ignore[no-any-return]
-    return [None if ms is None else Milliseconds(ms) for ms in column.cast(pa.int64()).to_pylist()]
+    if pa.types.is_timestamp(column.type):
+        return [None if ms is None else Milliseconds(ms) for ms in column.cast(pa.int64()).to_pylist()]
+    if pa.types.is_binary(column.type):
+        with suppress(pa.ArrowInvalid):  # text already, as it mostly is, saves a call per value
+            return column.cast(pa.string()).to_pylist()  # type: ignore[no-any-return]
+    return column.to_pylist()  # type: ignore[no-any-return]
 
 
 def print_json(*values: object) -> None:
     """Each value on a line of its own."""
-    for value in values:
-        print(json.dumps(value, default=to_json, ensure_ascii=False))
+    _print_lines(_JSON.encode(value) for value in values)
 
 
 def to_json(value: object) -> object:
@@ -66,28 +68,36 @@ def to_json(value: object) -> object:
     raise TypeError(f"no JSON form of {type(value).__name__}")
 
 
+_JSON = json.JSONEncoder(default=to_json, ensure_ascii=False)
+
+
 def print_rows(rows: Sequence[Row], names: Sequence[str] | None = None, *, titles: bool = True) -> None:
     """The columns `names` (default: all) of `rows`: tables on a terminal, else a line of titles and a line each."""
     names = names or list(rows[0] if rows else ())
-    cells = ([text(row[name]) for name in names] for row in rows)
     if sys.stdout.isatty():
-        while part := list(islice(cells, _TABLE_ROWS)):
-            _print_table(part, names)
+        for start in range(0, len(rows), _TABLE_ROWS):
+            _print_table(rows[start : start + _TABLE_ROWS], names)
         return
     if titles and names:
-        print(*names, sep="\t")
-    for line in cells:
-        print(*line, sep="\t")
+        _print_lines(["\t".join(names)])
+    _print_lines("\t".join([text(row[name]) for name in names]) for row in rows)
 
 
-def _print_table(cells: Sequence[Sequence[str]], names: Sequence[str]) -> None:
+def _print_lines(lines: Iterable[str]) -> None:
+    sys.stdout.write("".join([f"{line}\n" for line in lines]))
+
+
+def _print_table(rows: Sequence[Row], names: Sequence[str]) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(*names, box=None, pad_edge=False)
-    for line in cells:
-        table.add_row(*(Text(cell) for cell in line))
+    table = Table(box=None, pad_edge=False)
+    for name in names:
+        numbers = all(isinstance(row[name], int | None) for row in rows)
+        table.add_column(name, overflow="fold", no_wrap=numbers)
+    for row in rows:
+        table.add_row(*(Text(text(row[name])) for name in names))
     Console().print(table)
 
 

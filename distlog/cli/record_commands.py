@@ -12,8 +12,12 @@ import typer
 import distlog
 from distlog.cli import line_formats, output, reading
 from distlog.cli.options import Json, Storage, Url, time, usage
+from distlog.core.record_batch import COLUMNS
 from distlog.core.scan import check_columns
 from distlog.progress import Progress
+
+#: What people see unless they ask for other columns.
+_SHOWN = tuple(name for name in COLUMNS if name != "timestamp_type")
 
 
 class Format(str, Enum):
@@ -39,7 +43,7 @@ def append(
     storage: Storage,
     as_json: Json = False,
 ) -> None:
-    """Append the lines of a file, all in one commit, or none."""
+    """Append lines, all in one commit or none."""
     if key_separator is not None and (line is Format.JSONL or not key_separator):
         raise typer.BadParameter("it is some text, and goes with --format text", param_hint="--key-separator")
     parse = line_formats.jsonl_format if line is Format.JSONL else line_formats.text_format(key_separator)
@@ -91,12 +95,16 @@ def read(
     storage: Storage,
     as_json: Json = False,
 ) -> None:
-    """Print records; with --json an object a line, which append --format jsonl takes again."""
+    """Print records.
+
+    With --json an object a line, which append --format jsonl takes again.
+    """
     if offset is not None and since is not None:
         raise typer.BadParameter("it does not go with --since", param_hint="--offset")
     topic = distlog.open(url, storage_options=dict(storage))
+    columns = columns or (COLUMNS if as_json else _SHOWN)
     bounds = reading.Bounds(offset=offset, since=since, until=until)
-    batches = reading.batches(topic, partition or range(topic.partitions), bounds, limit, check_columns(columns))
+    batches = reading.batches(topic, partition or range(topic.partitions), bounds, limit, columns)
     for number, batch in enumerate(batches):
         rows = output.rows_of(batch)
         if as_json:
