@@ -31,7 +31,7 @@ setup:
 	@tools/bootstrap.sh
 
 demo: setup
-	@$(PYTHON_BIN) -m demo.demo $${INPUT:+--input "$$INPUT"}
+	@$(PYTHON_BIN) -m demo.demo $${INPUT:+--input "$$INPUT"} $${KEY:+--key "$$KEY"} $${TIMESTAMP:+--timestamp "$$TIMESTAMP"}
 
 test: lint
 	@$(PYTHON_BIN) -m pytest -n 2

@@ -1,0 +1,121 @@
+"""The main job, end to end, on a local folder: append by Spark, read back, look up by offset and by time."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+import distlog
+from demo.clicks import clicks
+from distlog.spark import append, read, session
+from distlog.spark.append_job import check_lines
+from distlog.spark.job_inputs import Input
+
+FOLDER = Path(".demo")
+ROWS = 1_000_000
+PARTITIONS = 4
+#: The combined log format of web servers; a log file whose lines look so gets keys and times.
+ACCESS_LOG = r'^(?P<key>\S+) \S+ \S+ \[(?P<timestamp>[^\]]+)\] ".*'
+
+
+@contextmanager
+def step(title: str) -> Iterator[None]:
+    """Say what is being done, and how long it took."""
+    print(f"\n== {title}", flush=True)
+    started = time.monotonic()
+    yield
+    print(f"   ({time.monotonic() - started:.1f} s)", flush=True)
+
+
+def rows_of(spark: SparkSession, chosen: argparse.Namespace) -> DataFrame:
+    """The user's file as rows, or generated clicks."""
+    if chosen.input is None:
+        return clicks(spark, chosen.rows)
+    columns = {"key": chosen.key or None, "timestamp": chosen.timestamp or None}
+    pattern = ACCESS_LOG if is_access_log(chosen.input) else None
+    time_format = "%d/%b/%Y:%H:%M:%S %z" if pattern else None
+    source = Input(paths=[chosen.input], pattern=pattern, time_format=time_format, **columns)
+    return check_lines(source.rows(spark), skip=False).rows
+
+
+def is_access_log(path: str) -> bool:
+    """Whether the file is text whose first line looks like a web server's."""
+    if Path(path).suffix in (".jsonl", ".json", ".ndjson", ".csv", ".parquet") or not Path(path).is_file():
+        return False
+    with open(path, encoding="utf-8", errors="replace") as lines:
+        return re.match(ACCESS_LOG, lines.readline()) is not None
+
+
+def show(records: Iterator[distlog.Record]) -> None:
+    """Print records as people read them."""
+    for record in records:
+        moment = datetime.fromtimestamp(record.timestamp / 1000, timezone.utc).isoformat(timespec="milliseconds")
+        value = (record.value or b"").decode("utf-8", "replace")
+        print(f"   partition {record.partition} offset {record.offset} at {moment}: {value[:90]}")
+
+
+def fill(spark: SparkSession, chosen: argparse.Namespace, url: str) -> distlog.Topic:
+    """Create the topic and append to it."""
+    with step(f"Create the topic {url} with {PARTITIONS} partitions"):
+        distlog.create(url, partitions=PARTITIONS, config={"segment.bytes": 16 << 20})
+    what = chosen.input or f"{chosen.rows:,} generated clicks"
+    with step(f"Append {what} by Spark: every task routes its rows, one commit for all partitions"):
+        result = append(rows_of(spark, chosen), url)
+        print(f"   version {result.version}, {result.record_count:,} records")
+        for partition, (first, end) in sorted(result.offsets.items()):
+            print(f"   partition {partition}: offsets {first:,} to {end:,}")
+    return distlog.open(url)
+
+
+def read_back(spark: SparkSession, topic: distlog.Topic) -> None:
+    """Read everything by Spark, and check it against the metadata."""
+    with step("Read it all back by Spark, and count by partition"):
+        counts = read(spark, topic.url, columns=["partition", "offset"]).groupBy("partition")
+        rows = counts.agg({"offset": "count"}).orderBy("partition").collect()
+        for partition, count in rows:
+            print(f"   partition {partition}: {count:,} records")
+        if {row[0]: row[1] for row in rows} != {p: end for p, end in topic.end_offsets().items() if end}:
+            raise SystemExit("   what was read is not what was appended")
+
+
+def look_up(topic: distlog.Topic) -> None:
+    """Find records by offset and by time, through the indexes."""
+    partition, end = max(topic.end_offsets().items(), key=lambda item: item[1])
+    with step(f"Look up by offset: partition {partition}, offset {end // 2:,}"):
+        show(topic.records(partition, start=end // 2, limit=2))
+    middle = next(topic.records(partition, start=end // 2, limit=1)).timestamp
+    moment = datetime.fromtimestamp(middle / 1000, timezone.utc).isoformat()
+    with step(f"Look up by time: the first record of each partition at or after {moment}"):
+        for number, found in topic.offsets_for_times(middle).items():
+            if found:
+                show(topic.records(number, start=found[0], limit=1))
+
+
+def main() -> None:
+    """Run the demo; the folder of the run before is replaced."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--input", help="your own file: .jsonl, .csv, .parquet, or lines of text")
+    parser.add_argument("--key", help="its column or field that is the key")
+    parser.add_argument("--timestamp", help="its column or field that is the time")
+    parser.add_argument("--rows", type=int, default=ROWS, help="clicks to generate without an input")
+    chosen = parser.parse_args()
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    with step("Start Spark"):
+        spark = session("distlog demo", **{"spark.master": "local[*]", "spark.ui.enabled": "false"})
+    topic = fill(spark, chosen, str((FOLDER / "logs" / "events").absolute()))
+    read_back(spark, topic)
+    look_up(topic)
+    print(f"\nThe topic is in {topic.url}; look around with: .venv/bin/distlog describe {topic.url}")
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()
