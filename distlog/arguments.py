@@ -17,7 +17,7 @@ def setting(text: str) -> tuple[str, str]:
 
 
 def time(text: str) -> int:
-    """Milliseconds since 1970 from digits or ISO 8601 (no zone means UTC)."""
+    """Milliseconds since 1970, from digits or ISO 8601 (no zone means UTC)."""
     try:
         return to_ms(text)
     except ValueError:

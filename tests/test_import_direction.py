@@ -14,15 +14,15 @@ ROOT = Path(__file__).parent.parent
 
 #: Lowest first. A module imports its own layer and those below. Names are relative to distlog.core.
 CORE_LAYERS = (
-    "errors config paths times columns fields source"
+    "errors config paths times columns fields source buffers compression"
     " storage storage_backend storage_client storage_retry storage_url range_merge"
-    " local_files durable_files object_store object_writer compression",
-    "record_batch record_columns record_decoder record_encoder legacy_batch isolation"
-    " offset_index time_index transaction_index mapped_index lazy_index"
-    " segment_info segment_table transaction_table partition_draft actions fold snapshot slices records",
+    " local_files durable_files object_store object_writer",
+    "record_batch record_columns record_decoder record_encoder record_fields record_input record_sections"
+    " legacy_batch offset_index time_index transaction_index mapped_index lazy_index index_builder isolation"
+    " segment_info segment_table transaction_table partition_draft actions fold snapshot slices records rows",
     "checkpoint checkpoint_format commit_files commit_log snapshot_loader"
-    " chunk read_ahead segment segment_writer log_segment index_cache partitioner",
-    "retention compaction vacuum recovery producer_state",
+    " chunk read_ahead segment segment_file segment_writer log_segment index_cache partitioner",
+    "retention compaction vacuum recovery producer_state producer_snapshot maintenance",
     "append fetch metadata_tables record scan scan_plan time_lookup transaction writer"
     " topic log_manager kafka_directory",
 )

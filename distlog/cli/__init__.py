@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from distlog.core.errors import DistlogError
+from distlog.core.errors import DistlogError, InvalidConfigError
 
 
 def main() -> None:
@@ -21,4 +21,5 @@ def main() -> None:
     try:
         app()
     except (DistlogError, OSError) as error:
-        sys.exit(f"distlog: {' '.join(str(error).split())}")
+        print(f"distlog: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(2 if isinstance(error, InvalidConfigError) else 1)
