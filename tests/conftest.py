@@ -103,3 +103,23 @@ def storage_url(request: pytest.FixtureRequest, tmp_path: Path) -> Address:
         return Address(str(tmp_path / "root"), {})
     address: Address = request.getfixturevalue(f"{request.param}_url")
     return address
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A session of two cores in which a task may fail twice; whatever it keeps goes to a temporary folder."""
+    spark_session = pytest.importorskip("distlog.spark").session
+    folder = tmp_path_factory.mktemp("spark")
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    made = spark_session(
+        "tests",
+        **{
+            "spark.master": "local[2,3]",
+            "spark.ui.enabled": "false",
+            "spark.local.dir": str(folder),
+            "spark.sql.warehouse.dir": str(folder / "warehouse"),
+            "spark.sql.shuffle.partitions": "2",
+        },
+    )
+    yield made
+    made.stop()

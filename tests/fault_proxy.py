@@ -10,8 +10,8 @@
         assert proxy.requests[-1].status == 200              # each with method, path, status, sizes and fault
 
 The first rule injected that matches method and path, and has not been used up, is applied; others pass.
-`reset()` forgets rules and requests. The client's retries see one connection per request (`keep_alive=False`,
-the default), or kept connections, on which HTTP clients send a request again by themselves when it is lost.
+`reset()` forgets rules and requests; `most_at_once` says how many requests overlapped. Connections are closed
+after one request, or kept with `keep_alive=True`. HTTP clients send a lost GET or PUT once more on their own.
 """
 
 from __future__ import annotations
@@ -111,6 +111,8 @@ class FaultProxy:
         self._rules: list[_Rule] = []
         self._requests: list[Request] = []
         self._lock = threading.Lock()
+        self._running = 0
+        self.most_at_once = 0
         self._server = _Server(("127.0.0.1", 0), _handler_of(self))
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
 
@@ -122,7 +124,7 @@ class FaultProxy:
     def reset(self) -> None:
         """Forget all rules and requests."""
         with self._lock:
-            self._rules, self._requests = [], []
+            self._rules, self._requests, self.most_at_once = [], [], 0
 
     @property
     def requests(self) -> list[Request]:
@@ -138,6 +140,12 @@ class FaultProxy:
         """The fault to apply to a request now, which uses it up."""
         with self._lock:
             return next((rule.fault for rule in self._rules if rule.take(method, path)), None)
+
+    def running(self, change: int) -> None:
+        """Note that a request came (1) or went (-1); `most_at_once` is the largest number that overlapped."""
+        with self._lock:
+            self._running += change
+            self.most_at_once = max(self.most_at_once, self._running)
 
     def log(self) -> list[Request]:
         """Where a request that arrives now is noted; `reset` leaves it to the stragglers."""
@@ -175,6 +183,15 @@ class _Handler(BaseHTTPRequestHandler):
     proxy: FaultProxy
 
     def _handle(self) -> None:
+        self.proxy.running(1)
+        try:
+            self._treat()
+        finally:
+            self.proxy.running(-1)
+
+    do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _handle  # noqa: N815 - names that http.server calls
+
+    def _treat(self) -> None:
         body = self._read_body()
         log = self.proxy.log()
         target = urlsplit(self.path)
@@ -194,8 +211,6 @@ class _Handler(BaseHTTPRequestHandler):
         # Before the client can act on the reply: a test may look as soon as it has it.
         log.append(replace(seen, status=status, reply_bytes=len(reply)))
         self._reply(status, headers, reply, applied.keep_reply_bytes)
-
-    do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _handle  # noqa: N815 - names that http.server calls
 
     def _read_body(self) -> bytes:
         if "chunked" in self.headers.get("Transfer-Encoding", ""):

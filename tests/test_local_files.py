@@ -190,6 +190,7 @@ def failing(real: Callable[..., Any], number: int, *, after: bool, times: int = 
 def test_a_link_whose_reply_was_lost_is_ours(storage: Storage, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     monkeypatch.setattr(os, "link", failing(os.link, number, after=True))
     assert storage.put_if_absent(NAME, OURS) == OURS
+    assert storage.counters.gets == 0, "the count of links tells, and no cache of names can hide it"
     assert storage.list("_commits") == [FileInfo(NAME, len(OURS))]
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distlog.core import range_merge
@@ -261,15 +262,16 @@ def test_a_range_past_the_end_is_an_error(storage: Storage) -> None:
 
 
 sizes = st.integers(0, 3 * range_merge.MAX_GAP_BYTES)
+FILES = {"a": np.arange(2**17, dtype=np.int32).tobytes(), "b": np.ones(2**17, np.int32).tobytes()}
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("ab"), sizes, sizes)))
 def test_merged_requests_cover_every_range(pieces: list[tuple[str, int, int]]) -> None:
-    files = {"a": np.arange(2**19, dtype=np.int32).tobytes(), "b": np.ones(2**19, np.int32).tobytes()}
     ranges = [(name, start, start + size) for name, start, size in pieces]
     merged = range_merge.merge_ranges(ranges)
-    replies = [memoryview(files[item.path])[item.start : item.end] for item in merged.requests]
-    assert [bytes(found) for found in merged.cut(replies)] == [files[name][start:end] for name, start, end in ranges]
+    replies = [memoryview(FILES[item.path])[item.start : item.end] for item in merged.requests]
+    assert [bytes(found) for found in merged.cut(replies)] == [FILES[name][start:end] for name, start, end in ranges]
     assert len(merged.requests) <= len(ranges)
 
 
@@ -312,6 +314,16 @@ def test_delete_removes_what_is_there_and_forgives_what_is_not(storage: Storage)
     storage.delete(["f/1", "f/missing", "f/3", "none/at/all"])
     assert storage.list("f") == [FileInfo("f/2", 1)]
     storage.delete([])
+
+
+@pytest.mark.s3
+def test_more_files_than_a_page_holds_are_listed_and_deleted(s3_url: tuple[str, dict[str, Any]]) -> None:
+    storage = Storage(*s3_url)
+    names = [f"f/{number}" for number in range(1003)]
+    storage.put_many(dict.fromkeys(names, b"1"))
+    assert sorted(file.name for file in storage.list("f")) == sorted(names)
+    storage.delete(names)
+    assert storage.list("f") == []
 
 
 # --- the object itself
@@ -364,6 +376,7 @@ def test_a_forked_process_uses_its_own_connection(storage_url: tuple[str, dict[s
     for number in range(3):
         child = os.fork()
         if child == 0:
+            signal.alarm(60)
             try:
                 storage.put(f"child-{number}", storage.read("parent"))
             finally:

@@ -9,13 +9,15 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import _registry
 
+from distlog.core import storage_client
 from distlog.core.errors import StorageError
 from distlog.core.storage import Storage
-from distlog.core.storage_client import StorageOptions
+from distlog.core.storage_client import ClientErrors, StorageOptions
 from distlog.core.storage_url import parse_url
 
 SECRETS = {"key": "AKIAVERYSECRETKEY", "secret": "very/secret+value", "token": "a-secret-token"}
@@ -111,6 +113,19 @@ def test_secrets_do_not_show_in_an_error(s3_server: Any) -> None:
     assert not [secret for secret in SECRETS.values() if secret in shown]
 
 
+def test_secrets_that_a_client_repeats_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def filesystem(protocol: str, **settings: Any) -> None:
+        raise ValueError(f"what is {settings['secret']}?")
+
+    storage = Storage("s3://bucket/logs", SECRETS)
+    told = ClientErrors(StorageOptions(SECRETS)).describe(ValueError(f"what is {SECRETS['secret']}?"))
+    assert told == "ValueError: what is ***?"
+    monkeypatch.setattr(fsspec, "filesystem", filesystem)
+    with pytest.raises(StorageError, match=r"what is \*\*\*") as raised:
+        storage.read("a")
+    assert SECRETS["secret"] not in "".join(traceback.format_exception(raised.value))
+
+
 def test_what_a_server_says_is_masked() -> None:
     options = StorageOptions({**SECRETS, "client_kwargs": {"password": "deep"}})
     assert options.masked("your a-secret-token and very/secret+value, deep") == "your *** and ***, ***"
@@ -155,6 +170,15 @@ def test_no_credentials_at_all_is_an_error_at_once(monkeypatch: pytest.MonkeyPat
 
 
 # --- clients
+
+
+def test_clients_of_rotated_credentials_are_given_up_and_a_parents_never(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage_client, "_CLIENTS", {(os.getpid() + 1, "a parent's"): "not to be closed"})
+    for number in range(storage_client.MAX_CLIENTS + 5):
+        Storage(f"memory://x/{number}", {"token": str(number)}).put("a", b"1")
+    processes = [process for process, _ in storage_client._CLIENTS]
+    assert processes.count(os.getpid()) == storage_client.MAX_CLIENTS
+    assert os.getpid() + 1 in processes
 
 
 def test_a_missing_s3fs_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

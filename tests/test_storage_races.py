@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import multiprocessing
+import sys
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -56,12 +59,15 @@ def test_each_name_has_one_winner_whom_everybody_sees(
 
 
 def test_threads_that_share_memory_have_one_winner(memory_url: tuple[str, dict[str, Any]]) -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
     storage = Storage(*memory_url)
     writers = [f"writer {number}".encode() for number in range(8)]
-    with ThreadPoolExecutor(len(writers)) as pool:
-        for version in range(200):
-            standing = list(pool.map(lambda data, name=str(version): storage.put_if_absent(name, data), writers))
-            assert len(set(standing)) == 1
-            assert standing[0] in writers
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(len(writers)) as pool:
+            for version in range(200):
+                standing = list(pool.map(partial(storage.put_if_absent, str(version)), writers))
+                assert len(set(standing)) == 1
+                assert standing[0] in writers
+    finally:
+        sys.setswitchinterval(interval)

@@ -82,6 +82,16 @@ class Storage:
                 raise StorageError("a file is shorter than it should be", file=name, start=start, end=end)
         return found
 
+    def read_joined(self, ranges: Sequence[tuple[str, int, int]]) -> memoryview:
+        """The bytes of each (name, start, end) back to back in one buffer; else as `read_ranges`."""
+        found = self._backend.read_joined([(self._prefix + name, start, end) for name, start, end in ranges])
+        position = 0
+        for name, start, end in ranges:
+            position += max(end - start, 0)
+            if position > len(found):
+                raise StorageError("a file is shorter than it should be", file=name, start=start, end=end)
+        return found
+
     def size(self, name: str) -> int:
         """The size of a file in bytes."""
         return self._backend.size(self._prefix + name)
@@ -131,11 +141,14 @@ class Storage:
 
     def _entries(self, folder: str) -> Entries:
         prefix = f"{folder.strip('/')}/" if folder.strip("/") else ""
-        found = self._backend.entries((self._prefix + prefix).rstrip("/"))
+        found = self._backend.entries((self._prefix + prefix).rstrip("/") or "/")
         return [(prefix + name, size) for name, size in found]
 
     def list(self, folder: str = "") -> list[FileInfo]:
-        """The files right inside `folder`, none if it does not exist, in no particular order."""
+        """The files right inside `folder`, none if it does not exist, in no particular order.
+
+        On a local disk that includes `.<hex>.tmp`, which a process that died inside a put leaves.
+        """
         return [FileInfo(name, size) for name, size in self._entries(folder) if size is not None]
 
     def delete(self, names: Sequence[str]) -> None:

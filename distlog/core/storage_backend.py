@@ -30,7 +30,10 @@ class FileInfo:
 
 @dataclass(slots=True)
 class StorageCounters:
-    """Requests sent (with those sent again) and bytes moved; on a local disk, files opened instead of requests."""
+    """Requests sent (with those sent again) and bytes moved; on a local disk, files opened instead of requests.
+
+    For measuring: not exact when several threads count at once.
+    """
 
     gets: int = 0
     puts: int = 0
@@ -82,6 +85,8 @@ class Backend(Protocol):
     def read(self, path: str, start: int, end: int | None) -> bytes: ...
 
     def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[memoryview]: ...
+
+    def read_joined(self, ranges: Sequence[tuple[str, int, int]]) -> memoryview: ...
 
     def size(self, path: str) -> int: ...
 

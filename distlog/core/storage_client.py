@@ -1,7 +1,7 @@
 """The fsspec client of a process: its options, the one place that makes it, and the meaning of its errors.
 
-Clients are kept per process id and never given up: after a fork the child makes its own, and must not even
-close its parent's, since both share the sockets and the event loop's file descriptors.
+Clients are kept per process id: after a fork the child makes its own, and must not even close its parent's,
+since both share the sockets and the file descriptors of the event loop.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from distlog.core.errors import StorageError
 from distlog.core.storage_retry import ErrorJudge, Verdict
 
 PARALLEL_REQUESTS = 16
+MAX_CLIENTS = 16
 
 # One layer alone retries, `storage_retry`, so that its deadline holds: layers multiply to minutes.
 _S3_CONFIG = {
@@ -94,7 +95,17 @@ class ClientSource:
         """
         key = (os.getpid(), self._key)
         made = _CLIENTS.get(key)
-        return _CLIENTS.setdefault(key, _connect(self._protocol, self._options)) if made is None else made
+        if made is None:
+            _make_room(key[0])
+            made = _CLIENTS.setdefault(key, _connect(self._protocol, self._options))
+        return made
+
+
+def _make_room(process: int) -> None:
+    """Forget this process's oldest client, should credentials that rotate have made many; never a parent's."""
+    own = [key for key in list(_CLIENTS) if key[0] == process]
+    for key in own[: 1 - MAX_CLIENTS]:
+        _CLIENTS.pop(key, None)
 
 
 def _fingerprint(protocol: str, options: StorageOptions) -> str:

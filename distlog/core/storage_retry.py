@@ -9,6 +9,7 @@ import enum
 import errno
 import random as random_source
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -55,14 +56,16 @@ class Deadline:
         return True
 
 
-class ErrorJudge:
-    """How one kind of storage reads the errors of its client; `describe` must be free of secrets."""
+class ErrorJudge(ABC):
+    """How one kind of storage reads the errors of its client."""
 
+    @abstractmethod
     def verdict(self, error: Exception) -> Verdict:
-        raise NotImplementedError
+        """What `error` says about the object."""
 
+    @abstractmethod
     def describe(self, error: Exception) -> str:
-        raise NotImplementedError
+        """What `error` says to people, free of secrets."""
 
     def failure(self, action: str, path: str, error: Exception) -> StorageError:
         """The error to raise instead of `error`, which is dropped, since a client's own words may hold a secret."""
