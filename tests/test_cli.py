@@ -10,10 +10,13 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pyarrow as pa
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 import distlog
-from distlog.cli import main
+from distlog.cli import line_formats, main, reading
 
 LIBRARY = Path(distlog.__file__).parent.parent
 
@@ -64,9 +67,9 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 @pytest.fixture
 def filled(cli: CommandLine) -> CommandLine:
-    """One partition with five records, v0 to v4, at 1000 to 5000 ms."""
+    """One partition with five records, v0 to v4, at 1001 to 5005 ms."""
     cli.ok("create")
-    lines = [json.dumps({"key": f"k{n}", "value": f"v{n}", "timestamp": 1000 * (n + 1)}) for n in range(5)]
+    lines = [json.dumps({"key": f"k{n}", "value": f"v{n}", "timestamp": 1001 * (n + 1)}) for n in range(5)]
     cli.ok("append", "--format", "jsonl", stdin="\n".join(lines).encode())
     return cli
 
@@ -100,7 +103,7 @@ def test_segments_lists_the_live_segments(filled: CommandLine) -> None:
     shown = dict(zip(titles, row, strict=True))
     assert (shown["partition"], shown["base_offset"], shown["next_offset"]) == ("0", "0", "5")
     (segment,) = filled.ok("segments", "--json").json["segments"]
-    assert (segment["stem"], segment["max_timestamp"]) == (shown["stem"], 5000)
+    assert (segment["stem"], segment["max_timestamp"]) == (shown["stem"], 5005)
 
 
 def test_history_lists_the_commits_newest_first(filled: CommandLine) -> None:
@@ -121,10 +124,10 @@ def test_offsets_are_start_and_end_without_a_time(filled: CommandLine) -> None:
     [
         ("earliest", 0, -1),
         ("latest", 5, -1),
-        ("max-timestamp", 4, 5000),
-        ("2001", 2, 3000),
-        ("1970-01-01T00:00:03Z", 2, 3000),
-        ("1970-01-01T01:00:03+01:00", 2, 3000),
+        ("max-timestamp", 4, 5005),
+        ("2003", 2, 3003),
+        ("1970-01-01T00:00:03Z", 2, 3003),
+        ("1970-01-01T01:00:03+01:00", 2, 3003),
         ("9999", None, None),
     ],
 )
@@ -137,8 +140,8 @@ def test_read_prints_lines_with_titles_once(filled: CommandLine) -> None:
     shown = filled.ok("read", "--offset", "3").rows
     assert shown[0] == ["partition", "offset", "timestamp", "key", "value", "headers"]
     assert shown[1:] == [
-        ["0", "3", "1970-01-01T00:00:04.000Z", "k3", "v3", ""],
-        ["0", "4", "1970-01-01T00:00:05.000Z", "k4", "v4", ""],
+        ["0", "3", "1970-01-01T00:00:04.004Z", "k3", "v3", ""],
+        ["0", "4", "1970-01-01T00:00:05.005Z", "k4", "v4", ""],
     ]
 
 
@@ -147,7 +150,7 @@ def test_read_as_json_is_an_object_a_line(filled: CommandLine) -> None:
     assert json.loads(line) == {
         "partition": 0,
         "offset": 4,
-        "timestamp": 5000,
+        "timestamp": 5005,
         "timestamp_type": 0,
         "key": "k4",
         "value": "v4",
@@ -183,6 +186,36 @@ def test_a_limit_spans_partitions_and_many_small_appends(cli: CommandLine) -> No
     lines = cli.ok("read", "--limit", "8", "--columns", "partition,offset").rows[1:]
     assert lines == [["0", str(n)] for n in range(6)] + [["1", "0"], ["1", "1"]]
     assert cli.ok("read", "--partition", "2", "--partition", "0", "--columns", "partition").out.count("\n") == 13
+
+
+class GappyTopic:
+    """One partition that compaction has left these offsets of."""
+
+    def __init__(self, offsets: set[int], end: int) -> None:
+        self._offsets, self._end = sorted(offsets), end
+
+    def check_partition(self, partition: int) -> None:
+        assert partition == 0
+
+    def start_offsets(self) -> dict[int, int]:
+        return {0: 0}
+
+    def end_offsets(self) -> dict[int, int]:
+        return {0: self._end}
+
+    def scan(
+        self, partitions: list[int], start: dict[int, int], end: dict[int, int], columns: list[str]
+    ) -> list[pa.RecordBatch]:
+        return [pa.record_batch({"offset": [n for n in self._offsets if start[0] <= n < end[0]]})]
+
+
+@example(offsets=set(range(10, 100)), start=0, limit=5)
+@given(offsets=st.sets(st.integers(0, 1000)), start=st.integers(0, 1001), limit=st.none() | st.integers(0, 50))
+def test_a_limit_is_reached_across_the_gaps_of_a_compaction(offsets: set[int], start: int, limit: int | None) -> None:
+    topic: Any = GappyTopic(offsets, 1001)
+    found = reading.batches(topic, [0], reading.Bounds(offset=start), limit, ["offset"])
+    expected = sorted(offset for offset in offsets if offset >= start)[:limit]
+    assert [offset for batch in found for offset in batch.column(0).to_pylist()] == expected
 
 
 def test_append_takes_lines_of_text_from_standard_input(cli: CommandLine) -> None:
@@ -232,7 +265,7 @@ def test_what_read_prints_as_json_can_be_appended(cli: CommandLine, tmp_path: Pa
 
 
 def test_a_bad_line_appends_nothing_at_all(filled: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("distlog.cli.line_formats.BLOCK_BYTES", 4)
+    monkeypatch.setattr(line_formats.blocks, "__defaults__", (4,))
     outcome = filled("append", "--key-separator", ":", stdin=b"a:1\nb:2\nno\n")
     assert (outcome.status, outcome.out) == (1, "")
     assert outcome.err == "distlog: a line has no key separator (line=3)\n"
