@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 import uuid
 from collections.abc import Callable
@@ -16,14 +15,12 @@ from distlog.core.segment_info import SegmentInfo
 from distlog.core.snapshot import Snapshot
 from distlog.core.storage import Storage
 
-_numbers = itertools.count(1)
-
 
 def segment(partition: int = 0, base_offset: int = 0, count: int = 10, begin: int = 0, **changes: Any) -> SegmentInfo:
     """A segment of `count` records from `base_offset` on, with a stem of its own."""
     facts: dict[str, Any] = {
         "partition": partition,
-        "stem": new_stem(begin, uuid.UUID(int=next(_numbers)).hex),
+        "stem": new_stem(begin, uuid.uuid4().hex),
         "base_offset": base_offset,
         "next_offset": base_offset + count,
         "stored_base_offset": 0,

@@ -50,22 +50,29 @@ class CommitFiles:
     def follow(self, start: int, *, end: int = MAX_LONG, known: int = -1, group: int = 1) -> Iterator[list[Commit]]:
         """The commits from `start` up to `end` or the head, in groups that grow, `group` at first.
 
-        `known` is a version that is known to exist. Raises CorruptMetadataError at a hole below it, or
-        below a commit that was found.
+        `known` is a version that is known to exist. Raises CorruptMetadataError at a hole below it, or below a
+        commit that was seen; with a `group` of one, as there is nothing behind to see, the hole is the head.
         """
         while start < end:
-            found = self.read_many(range(start, min(start + group, end)))
+            # Two more than what is known to exist: the one that is not there, and what must not be behind it.
+            size = min(max(group, known + 3 - start), _LARGEST_GROUP)
+            found = self.read_many(range(start, min(start + size, end)))
             commits = list(_until_missing(found))
             if commits:
                 yield commits
             start += len(commits)
             if len(commits) == len(found):
                 group = min(4 * group, _LARGEST_GROUP)
-            elif start <= known or any(found[len(commits) :]):
+            elif start <= known or self._is_seen_behind(start, found[len(commits) + 1 :], size):
                 # What was missing may have been written between two of our reads, before its successor was.
                 self.read_existing(start)
             else:
                 return
+
+    def _is_seen_behind(self, missing: int, found: Sequence[Commit | None], size: int) -> bool:
+        if size > 1 and not found:
+            return self.read(missing + 1) is not None
+        return any(found)
 
 
 def _until_missing(commits: Iterable[Commit | None]) -> Iterator[Commit]:

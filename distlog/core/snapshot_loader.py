@@ -34,10 +34,12 @@ class SnapshotLoader:
 
         Raises OffsetOutOfRangeError when there is no such version yet, CorruptMetadataError.
         """
+        if version is not None and version < 0:
+            raise OffsetOutOfRangeError("versions begin at 0", version=version)
         end = MAX_LONG if version is None else version + 1
         snapshot = self._from_hint(end) or self._from_listing(end)
         if snapshot and version not in (None, snapshot.version):
-            raise OffsetOutOfRangeError("there is no such version", version=version, head=snapshot.version)
+            raise OffsetOutOfRangeError("there is no such version yet", version=version, head=snapshot.version)
         return snapshot
 
     def load_at(self, timestamp_ms: int) -> Snapshot | None:

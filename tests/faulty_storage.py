@@ -1,0 +1,35 @@
+"""A storage that fails once, at a chosen operation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from distlog.core.errors import CommitStateUnknownError, StorageError
+from distlog.core.storage import Storage
+
+OPERATIONS = ("read", "put", "put_if_absent", "list", "probe_put_if_absent")
+
+
+class FaultyStorage:
+    """A Storage whose operation number `fail_at` fails: after it was done, or, if `before`, instead of it.
+
+    `operations` are the names of those that were called. A put_if_absent fails as unknown, as it must.
+    """
+
+    def __init__(self, storage: Storage, fail_at: int = -1, *, before: bool = False) -> None:
+        self._storage, self._fail_at, self._before = storage, fail_at, before
+        self.operations: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(self._storage, name)
+        if name not in OPERATIONS:
+            return real
+        return lambda *args, **options: self._call(name, real, args, options)
+
+    def _call(self, name: str, real: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        self.operations.append(name)
+        if len(self.operations) - 1 != self._fail_at:
+            return real(*args, **options)
+        if not self._before:
+            real(*args, **options)
+        raise (CommitStateUnknownError if name == "put_if_absent" else StorageError)("the reply was lost")
