@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -67,6 +69,22 @@ def test_a_partition_that_the_topic_does_not_have_is_refused_with_its_row(partit
         split(Partitioner(3, 0), batch([b"a", b"b"], partition=[0, partition]))
     with pytest.raises(InvalidRecordError, match="the topic has partitions 0 to 2"):
         split(Partitioner(3, 0), batch([b"a"]), partition=partition)
+
+
+@pytest.mark.parametrize("partition", ["1", 1.0, True])
+def test_a_partition_that_is_no_integer_is_refused(partition: Any) -> None:
+    with pytest.raises(InvalidRecordError, match="a partition must be an integer"):
+        split(Partitioner(3, 0), batch([b"a"]), partition=partition)
+
+
+def test_a_partition_that_numpy_made_is_a_plain_integer_afterwards() -> None:
+    ((number, _),) = Partitioner(3, 0).split(batch([b"a"]), np.int64(2))  # type: ignore[arg-type]
+    assert type(number) is int
+
+
+def test_rows_are_counted_from_the_first_row_of_the_append() -> None:
+    with pytest.raises(InvalidRecordError, match="partition=3 row=101"):
+        list(Partitioner(3, 0).split(batch([b"a", b"b"], partition=[0, 3]), first_row=100))
 
 
 def test_no_rows_are_no_parts() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidRecordError
 from distlog.core.record_batch import HEADERS_TYPE
-from distlog.core.records import batches, normalize
+from distlog.core.records import SLICE_BYTES, batches, normalize
 
 NOW = 1_700_000_000_000
 
@@ -87,24 +88,85 @@ def test_no_rows_are_no_error() -> None:
     ("rows", "message"),
     [
         ([{"value": b"v", "vlaue": b"x"}], "unknown column vlaue"),
+        ([{"value": b"v", 3: b"x"}], "unknown column 3"),
+        (pa.table({"value": [b"v"], "vlaue": [b"v"]}), "unknown column vlaue"),
         (pa.table({"key": [b"k"]}), "a value column is needed"),
-        ([{"value": 3}], "column value must be binary"),
-        ([{"value": b"v", "timestamp": "soon"}], "column timestamp must be int64"),
+        ([{"value": b""}, {"key": b"k"}], "a record needs a value; None is one, .*row=1"),
+        (pa.Table.from_arrays([pa.array([b"a"])] * 2, ["value", "value"]), "a column is there twice"),
+        (pa.table({"value": [3]}), "column value must be binary, not int64"),
+        ([{"value": b""}, {"value": 3}], "value must be bytes, text or None .*row=1 got=int"),
+        ([{"value": "\ud800"}], "value holds a lone surrogate"),
+        ([{"value": b"v", "timestamp": "soon"}], "timestamp must be an integer .*row=0 got=str"),
+        ([{"value": b"v", "timestamp": 1.5}], "timestamp must be an integer .*row=0 got=float"),
+        ([{"value": b"v", "timestamp": True}], "timestamp must be an integer .*row=0 got=bool"),
         ([{"value": b"v", "timestamp": 2**63}], "column timestamp must be int64"),
-        (pa.table({"value": [b"v"], "timestamp": [1.5]}), "column timestamp must be a timestamp"),
         ([{"value": b"v", "timestamp": -2}], r"a timestamp must be .*row=0 timestamp=-2"),
-        ([{"value": b"v", "partition": "x"}], "column partition must be int32"),
+        (pa.table({"value": [b"v"], "timestamp": [1.5]}), "column timestamp must be a timestamp"),
+        (pa.table({"value": [b"v"], "timestamp": pa.array([2**64 - 1], pa.uint64())}), "column timestamp must fit"),
+        (pa.table({"value": [b"v"], "timestamp": pa.array([2**61], pa.timestamp("s"))}), "column timestamp must fit"),
+        ([{"value": b"v", "partition": "x"}], "partition must be an integer .*row=0 got=str"),
+        ([{"value": b"v", "partition": 0.7}], "partition must be an integer .*row=0 got=float"),
         (pa.table({"value": [b"v"], "partition": [2**40]}), "column partition must be int32"),
-        ([{"value": b"v", "headers": [{"key": 3, "value": b""}]}], "column headers must be"),
+        (pa.table({"value": [b"v"], "headers": ["h"]}), "column headers must be list"),
+        ([{"value": b"v", "headers": [{"key": 3, "value": b""}]}], "a header must be"),
+        ([{"value": b"v", "headers": [{"key": "h"}]}], "a header must be"),
+        ([{"value": b"v", "headers": [("h", b"1", 2)]}], "a header must be"),
+        ([{"value": b"v", "headers": ["hv"]}], "a header must be"),
+        ([{"value": b"v", "headers": [("h", 3)]}], "a header's value must be bytes"),
+        ([{"value": b"v", "headers": {"h": b"v"}}], "headers must be a list"),
+        ([{"value": b"v", "headers": "hv"}], "headers must be a list"),
         ([b"v"], "a record is a dict"),
         (b"v", "append takes Arrow"),
         ({"value": b"v"}, "append takes Arrow"),
         (7, "append takes Arrow"),
+        (None, "append takes Arrow"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(rows: Any, message: str) -> None:
     with pytest.raises(InvalidRecordError, match=message):
         normalized(rows)
+
+
+def test_pandas_that_does_not_fit_is_refused() -> None:
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(InvalidRecordError, match=r"no Arrow column.*value"):
+        normalized(pandas.DataFrame({"value": [b"x", 3]}))
+    with pytest.raises(InvalidRecordError, match="a record is a dict"):
+        normalized(pandas.Series([b"x"]))
+    with pytest.raises(InvalidRecordError, match=r"timestamp: a time is .*NaT \(row=1\)"):
+        normalized([{"value": b"", "timestamp": pandas.Timestamp(0)}, {"value": b"", "timestamp": pandas.NaT}])
+
+
+def test_errors_count_rows_from_the_first_row_of_the_append() -> None:
+    rows = [{"value": b"v", "timestamp": NOW}] * 70_000
+    with pytest.raises(InvalidRecordError, match="row=70000"):
+        normalized([*rows, {"value": 3}])
+    batch = pa.RecordBatch.from_pylist([{"value": b"v", "timestamp": -2}])
+    with pytest.raises(InvalidRecordError, match="row=100 timestamp=-2"):
+        normalize(batch, TopicConfig(), NOW, 100)
+    with pytest.raises(InvalidRecordError, match="row=100"):
+        normalize(batch.drop_columns(["timestamp"]), TopicConfig.parse({"cleanup.policy": "compact"}), NOW, 100)
+
+
+def test_large_inputs_come_in_slices_of_some_mib() -> None:
+    value = b"x" * (SLICE_BYTES // 8)
+    for data in ([{"value": value}] * 33, pa.table({"value": [value] * 33})):
+        found = list(batches(data))
+        assert len(found) > 3
+        assert all(batch.nbytes < 2 * SLICE_BYTES for batch in found)
+        assert sum(batch.num_rows for batch in found) == 33
+
+
+def test_dicts_are_taken_from_an_iterator_as_they_are_needed() -> None:
+    taken = 0
+
+    def rows() -> Iterator[dict[str, bytes]]:
+        nonlocal taken
+        for taken in range(1, 1001):  # noqa: B007 - counted for the test
+            yield {"value": b"x" * (1 << 20)}
+
+    next(batches(rows()))
+    assert taken < 20
 
 
 def test_a_compacted_topic_refuses_a_null_key_and_names_the_row() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timedelta, timezone
 
+import pyarrow as pa
 import pytest
 
 from distlog.core.times import to_ms
@@ -26,6 +28,18 @@ def test_a_time_without_a_zone_is_utc(value: object, expected: int) -> None:
     assert to_ms(value) == expected  # type: ignore[arg-type]
 
 
-def test_text_that_is_no_time_is_refused() -> None:
-    with pytest.raises(ValueError, match="soon"):
-        to_ms("soon")
+def test_parts_of_a_millisecond_are_cut_off_as_arrow_does() -> None:
+    moment = datetime(2026, 1, 2, 3, 4, 5, 678_999, tzinfo=timezone.utc)
+    assert to_ms(moment) == pa.scalar(moment, pa.timestamp("us", "UTC")).value // 1000 == 1_767_323_045_678
+
+
+def test_every_millisecond_of_a_datetime_is_exact() -> None:
+    start = datetime(2026, 1, 2, tzinfo=timezone.utc)
+    times = [to_ms(start + timedelta(milliseconds=number)) for number in range(2000)]
+    assert times == list(range(times[0], times[0] + 2000))
+
+
+@pytest.mark.parametrize("value", ["soon", "", "--5", None, 1.5, b"1", [], float("nan")])
+def test_what_is_no_time_is_refused(value: object) -> None:
+    with pytest.raises(ValueError, match=f"a time is ms since 1970, .*: {re.escape(repr(value))}"):
+        to_ms(value)  # type: ignore[arg-type]

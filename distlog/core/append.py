@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+from distlog.core import fields
 from distlog.core.actions import Action, Add, Transaction
 from distlog.core.commit_log import CommitLog
 from distlog.core.config import TopicConfig
@@ -70,13 +71,16 @@ class Appender:
         self._writers: dict[int, SegmentWriter] = {}
 
     def append(self, data: Appendable, partition: int | None = None) -> int:
-        """Take Arrow, pandas or dicts; how many rows there were. InvalidRecordError tells what does not fit."""
+        """Take Arrow, pandas or dicts; how many rows there were. InvalidRecordError tells what does not fit.
+
+        After any error only `abort` is left: some of the rows may have been taken.
+        """
         rows = 0
         for batch in batches(data):
-            records = normalize(batch, self._config, self._clock())
-            rows += records.num_rows
-            for number, part in self._partitioner.split(records, partition):
+            records = normalize(batch, self._config, self._clock(), rows)
+            for number, part in self._partitioner.split(records, partition, rows):
                 self._writer(number).append(part)
+            rows += records.num_rows
         return rows
 
     def _writer(self, partition: int) -> SegmentWriter:
@@ -95,12 +99,14 @@ class Appender:
         return self._writers[partition]
 
     def close(self) -> list[SegmentInfo]:
-        """Make all files durable; their segments by partition, then in order."""
+        """Make all files durable; their segments by partition, then in order. An error leaves nothing half open."""
         writers = [self._writers[partition] for partition in sorted(self._writers)]
-        if len(writers) < 2:
-            return [segment for writer in writers for segment in writer.close()]
-        with ThreadPoolExecutor(min(_CLOSERS, len(writers))) as pool:
-            return [segment for segments in pool.map(SegmentWriter.close, writers) for segment in segments]
+        try:
+            with ThreadPoolExecutor(_CLOSERS) as pool:
+                return [segment for segments in pool.map(SegmentWriter.close, writers) for segment in segments]
+        except BaseException:
+            self.abort()
+            raise
 
     def abort(self) -> None:
         """Give up; what was written stays unnamed until vacuum."""
@@ -150,9 +156,18 @@ def replayed(snapshot: Snapshot, app_id: str | None, batch_id: BatchId | None) -
 
 
 def check_batch(app_id: str | None, batch_id: BatchId | None) -> None:
-    """Raise InvalidRecordError unless both or none are given: one alone protects from nothing."""
-    if (app_id is None) != (batch_id is None):
-        raise InvalidRecordError("app_id and batch_id go together", app_id=app_id, batch_id=batch_id)
+    """Raise InvalidRecordError unless both or none are given, of the kinds that a commit can hold."""
+    if app_id is None and batch_id is None:
+        return
+    try:
+        fields.NAME(app_id).encode()
+        str(fields.batch_id(batch_id)).encode()
+    except ValueError:
+        raise InvalidRecordError(
+            "app_id and batch_id go together: text of 1 to 1000 characters; a batch_id may be an integer from 0",
+            app_id=ascii(app_id)[:100],
+            batch_id=ascii(batch_id)[:100],
+        ) from None
 
 
 def _place(snapshot: Snapshot, segments: Sequence[SegmentInfo]) -> list[SegmentInfo]:

@@ -7,6 +7,7 @@ to the next.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 
 import numpy as np
@@ -30,21 +31,22 @@ class Partitioner:
         self._partitions = partitions
         self._sticky = routing.StickyState(first % partitions, 0)
 
-    def split(self, records: pa.RecordBatch, partition: int | None = None) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def split(
+        self, records: pa.RecordBatch, partition: int | None = None, first_row: int = 0
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yield (partition, its records in their order, without the partition column), by partition.
 
-        Raises InvalidRecordError for a partition that the topic does not have.
+        Raises InvalidRecordError, which counts rows from `first_row`, for a partition that the topic does not have.
         """
         if partition is not None:
-            self._check(partition)
-            yield partition, _without_partition(records)
+            yield self._checked(partition), _without_partition(records)
         elif self._partitions == 1 and "partition" not in records.schema.names:
             yield 0, records
         elif records.num_rows:
-            yield from self._grouped(records)
+            yield from self._grouped(records, first_row)
 
-    def _grouped(self, records: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
-        order, counts = routing.group_by_partition(self._assign(records), self._partitions)
+    def _grouped(self, records: pa.RecordBatch, first_row: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+        order, counts = routing.group_by_partition(self._assign(records, first_row), self._partitions)
         grouped = _without_partition(records)
         if np.count_nonzero(counts) > 1:
             grouped = grouped.take(pa.array(order))
@@ -53,7 +55,7 @@ class Partitioner:
             yield int(index), grouped.slice(start, int(counts[index]))
             start += int(counts[index])
 
-    def _assign(self, records: pa.RecordBatch) -> npt.NDArray[np.int32]:
+    def _assign(self, records: pa.RecordBatch, first_row: int) -> npt.NDArray[np.int32]:
         assigned, self._sticky = routing.assign_partitions(
             records.column("key"), records.column("value"), self._partitions, self._sticky, STICKY_BYTES
         )
@@ -64,14 +66,17 @@ class Partitioner:
         chosen = chosen.astype(np.int32)
         bad = routing.first_out_of_range(chosen, self._partitions)
         if bad >= 0:
-            self._check(int(chosen[bad]), bad)
+            self._checked(int(chosen[bad]), first_row + bad)
         return chosen
 
-    def _check(self, partition: int, row: int | None = None) -> None:
+    def _checked(self, partition: int, row: int | None = None) -> int:
+        if isinstance(partition, bool) or not hasattr(partition, "__index__"):
+            raise InvalidRecordError("a partition must be an integer", got=type(partition).__name__)
         if not 0 <= partition < self._partitions:
             raise InvalidRecordError(
                 f"the topic has partitions 0 to {self._partitions - 1}", partition=partition, row=row
             )
+        return operator.index(partition)
 
 
 def _without_partition(records: pa.RecordBatch) -> pa.RecordBatch:

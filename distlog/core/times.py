@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 import time
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 
 Time = int | str | datetime
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_MILLISECOND = timedelta(milliseconds=1)
 
 
 def now_ms() -> int:
@@ -16,14 +20,17 @@ def now_ms() -> int:
 def to_ms(value: Time) -> int:
     """Milliseconds since 1970 of an int (taken as it is), a datetime, or ISO 8601 text; no zone means UTC.
 
-    Raises ValueError for text that is neither digits nor ISO 8601.
+    Parts of a millisecond are cut off, as Arrow does. Raises ValueError for anything else.
     """
-    if isinstance(value, str):
-        text = value.strip()
-        if text.lstrip("-").isdigit():
-            return int(text)
-        value = datetime.fromisoformat(text[:-1] + "+00:00" if text.endswith("Z") else text)
-    if isinstance(value, datetime):
-        aware = value if value.tzinfo else value.replace(tzinfo=timezone.utc)
-        return round(aware.timestamp() * 1000)
-    return int(value)
+    try:
+        if isinstance(value, str):
+            text = value.strip()
+            if text.removeprefix("-").isdecimal():
+                return int(text)
+            value = datetime.fromisoformat(text[:-1] + "+00:00" if text.endswith("Z") else text)
+        if isinstance(value, datetime):
+            aware = value if value.tzinfo else value.replace(tzinfo=timezone.utc)
+            return int((aware - _EPOCH) // _MILLISECOND)
+        return operator.index(value)
+    except (ValueError, TypeError):
+        raise ValueError(f"a time is ms since 1970, a datetime, or ISO 8601 text: {value!r}") from None

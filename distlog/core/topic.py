@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import random
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -50,6 +51,7 @@ class Topic:
     ) -> None:
         self.storage, self.log, self.snapshot, self.clock = storage, log, snapshot, clock
         self._pinned = pinned
+        self._lock = threading.Lock()
         self._random = random.Random()
         self._reader = SegmentReader(storage, snapshot.name, IndexCache())
 
@@ -90,8 +92,10 @@ class Topic:
         return self
 
     def advance(self, snapshot: Snapshot) -> None:
-        """Read `snapshot` from now on."""
-        self.snapshot = snapshot
+        """Read `snapshot` from now on, unless another thread is further already."""
+        with self._lock:
+            if snapshot.version > self.snapshot.version:
+                self.snapshot = snapshot
 
     def append(
         self,
@@ -149,9 +153,9 @@ class Topic:
         Times stand for the first offset whose record has that time or a later one. Raises OffsetOutOfRangeError
         for a start outside of the log, unless `out_of_range` is earliest or latest.
         """
-        chosen = check_columns(columns)
-        bounds = scan_plan.bounds(self._reader, self.snapshot, partitions, start, end, start_time, end_time)
-        slices, visible = scan_plan.plan(self._reader, self.snapshot, bounds, isolation, out_of_range)
+        chosen, snapshot = check_columns(columns), self.snapshot
+        bounds = scan_plan.bounds(self._reader, snapshot, partitions, start, end, start_time, end_time)
+        slices, visible = scan_plan.plan(self._reader, snapshot, bounds, isolation, out_of_range)
         return Scan(self._reader, slices, chosen, visible)
 
     def records(self, partition: int = 0, start: int | None = None, limit: int | None = None) -> Iterator[Record]:

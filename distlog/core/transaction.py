@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from distlog.core.append import Appender, AppendResult, BatchId, check_batch, commit_append, replayed
+from distlog.core.errors import InvalidRecordError
 from distlog.core.records import Appendable
 
 if TYPE_CHECKING:
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
 class Transaction:
     """Appends to any partitions of a topic that become visible together, when the `with` block ends well.
 
-    `result` tells the version and the offsets afterwards. When the block raises, nothing was appended.
+    `result` tells the version and the offsets afterwards. When the block raises, nothing was appended. So it is
+    when one of the appends raises, since some of its rows may have been taken: `commit` raises its error again.
     """
 
     def __init__(self, topic: Topic, app_id: str | None, batch_id: BatchId | None) -> None:
@@ -25,26 +27,39 @@ class Transaction:
         self._begin = snapshot.version
         self._earlier = replayed(snapshot, app_id, batch_id)
         self._appender: Appender | None = topic.appender()
+        self._error: BaseException | None = None
         self.result = AppendResult(None)
 
     def append(self, data: Appendable, partition: int | None = None) -> int:
-        """Take Arrow, pandas or dicts; returns the number of rows. InvalidRecordError tells what does not fit."""
-        if self._appender is None:
-            raise ValueError("the transaction has ended")
+        """Take Arrow, pandas or dicts; returns the number of rows. InvalidRecordError tells what does not fit.
+
+        The rows of a replayed (app_id, batch_id) are not looked at.
+        """
+        appender = self._open_appender()
         if self._earlier:
             return 0
-        return self._appender.append(data, partition)
+        try:
+            return appender.append(data, partition)
+        except BaseException as error:
+            self.abort()
+            self._error = error
+            raise
 
     def commit(self) -> AppendResult:
         """Make the appends durable and visible, all at once; the outcome, also kept as `result`.
 
-        Raises CommitConflictError (nothing was appended) or CommitStateUnknownError (it may have been).
+        Raises CommitConflictError, StorageError (nothing was appended), CommitStateUnknownError (it may have been).
         """
-        appender, self._appender = self._appender, None
-        if appender is None:
-            raise ValueError("the transaction has ended")
+        appender, self._appender = self._open_appender(), None
         self.result = self._earlier or self._commit(appender)
         return self.result
+
+    def _open_appender(self) -> Appender:
+        if self._error is not None:
+            raise self._error
+        if self._appender is None:
+            raise InvalidRecordError("the transaction has ended; begin another")
+        return self._appender
 
     def _commit(self, appender: Appender) -> AppendResult:
         segments = appender.close()
@@ -63,7 +78,7 @@ class Transaction:
         """Append nothing; what was written stays unnamed until vacuum."""
         if self._appender is not None:
             self._appender.abort()
-            self._appender = None
+        self._appender = self._error = None
 
     def __enter__(self) -> Transaction:
         return self
@@ -71,7 +86,7 @@ class Transaction:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None and self._appender is not None:
-            self.commit()
-        else:
+        if kind is not None:
             self.abort()
+        elif self._appender is not None or self._error is not None:
+            self.commit()

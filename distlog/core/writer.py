@@ -6,31 +6,34 @@ import contextlib
 import threading
 from collections.abc import Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from distlog.core.append import AppendResult
-from distlog.core.errors import InvalidRecordError
+from distlog.core.errors import InvalidConfigError, InvalidRecordError
+from distlog.core.records import check_row
+from distlog.core.rows import Header, Row, batch_of, columns_of, row_of
 
 if TYPE_CHECKING:
     from distlog.core.topic import Topic
 
-#: Bytes of keys and values, with what each record costs on disk, that are committed without waiting longer.
+#: Bytes of records, as they are at most in a batch, that are committed without waiting longer.
 BUFFER_BYTES = 16 << 20
-_RECORD_OVERHEAD = 32
 
 
 class Writer:
     """Buffers records and appends them in one commit when `buffer_bytes` are there, or after `linger_ms`.
 
-    A record is durable when `flush` or `close` has returned, not before. An error of a commit that ran in the
-    background is raised by the next call; after one the writer takes no more records. Safe to share between threads.
+    A record is durable when `flush` or `close` has returned, not before. A `with` block closes the writer, and so
+    commits what it took, however the block ends, as Kafka's producer does. A record that does not fit is refused by
+    `append`, and the others stay. After an error of a commit, which in the background is raised by the next call,
+    every call raises it again, and what was to be committed is given up. Safe to share between threads.
     """
 
     def __init__(self, topic: Topic, *, linger_ms: int, buffer_bytes: int = BUFFER_BYTES) -> None:
         if linger_ms < 0 or buffer_bytes < 1:
-            raise ValueError("linger_ms must not be negative, buffer_bytes must be positive")
+            raise InvalidConfigError("linger_ms must not be negative, buffer_bytes must be positive")
         self._topic, self._linger_s, self._buffer_bytes = topic, linger_ms / 1000, buffer_bytes
-        self._rows: list[dict[str, Any]] = []
+        self._rows: list[Row] = []
         self._bytes = 0
         self._lock = threading.RLock()
         self._timer: threading.Timer | None = None
@@ -44,37 +47,41 @@ class Writer:
         *,
         key: bytes | str | None = None,
         timestamp: int | None = None,
-        headers: Iterable[tuple[str, bytes | None]] | None = None,
+        headers: Iterable[Header] | None = None,
         partition: int | None = None,
     ) -> None:
-        """Take one record; a missing timestamp (ms) is now. InvalidRecordError tells what does not fit."""
-        key, value = _bytes("key", key), _bytes("value", value)
-        row = {
-            "partition": partition,
-            "timestamp": self._topic.clock() if timestamp is None else timestamp,
-            "key": key,
-            "value": value,
-            "headers": None if headers is None else [_header(*header) for header in headers],
-        }
-        self._topic.check_partition(partition or 0)
+        """Take one record; a missing timestamp (ms) is now. InvalidRecordError tells what does not fit.
+
+        With a compressed topic, too, a record must fit `max.message.bytes` uncompressed.
+        """
+        now_ms = self._topic.clock()
+        row = row_of(value, key, now_ms if timestamp is None else timestamp, headers, partition)
+        size = row.max_bytes
+        self._check(row, size, now_ms)
         with self._lock:
             self._check_open()
             self._rows.append(row)
-            self._bytes += len(key or b"") + len(value or b"") + _RECORD_OVERHEAD
+            self._bytes += size
             if self._bytes >= self._buffer_bytes:
                 self.flush()
             elif self._timer is None:
                 self._start_timer()
 
+    def _check(self, row: Row, size: int, now_ms: int) -> None:
+        check_row(row, size, self._topic.config, now_ms)
+        partitions = self._topic.partitions
+        if row.partition is not None and row.partition >= partitions:
+            raise InvalidRecordError(f"the topic has partitions 0 to {partitions - 1}", partition=row.partition)
+
     def flush(self) -> AppendResult:
-        """Commit what is buffered; the outcome, also kept as `result`. Raises what the commit raises."""
+        """Commit what is buffered; the outcome of the last commit, also kept as `result`. Raises what it raises."""
         with self._lock:
             self._check_open()
             self._stop_timer()
             rows, self._rows, self._bytes = self._rows, [], 0
             if rows:
                 try:
-                    self.result = self._topic.append(rows)
+                    self.result = self._topic.append(batch_of(columns_of(rows)))
                 except BaseException as error:
                     self._error = error
                     raise
@@ -93,7 +100,7 @@ class Writer:
         if self._error is not None:
             raise self._error
         if self._closed:
-            raise ValueError("the writer is closed")
+            raise InvalidRecordError("the writer is closed; open another")
 
     def _start_timer(self) -> None:
         self._timer = threading.Timer(self._linger_s, self._flush_in_background)
@@ -119,17 +126,3 @@ class Writer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _header(key: str, value: bytes | str | None) -> tuple[str, bytes | None]:
-    if not isinstance(key, str):
-        raise InvalidRecordError("a header's key must be text", type=type(key).__name__)
-    return key, _bytes("a header's value", value)
-
-
-def _bytes(name: str, value: bytes | str | None) -> bytes | None:
-    if value is None or isinstance(value, bytes):
-        return value
-    if isinstance(value, str):
-        return value.encode()
-    raise InvalidRecordError(f"{name} must be bytes, text or None", type=type(value).__name__)

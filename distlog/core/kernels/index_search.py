@@ -86,7 +86,7 @@ def first_bad_slot(data: Bytes, entries: int, step: int, largest: int, stride: i
     previous = -step
     for slot in range(min(entries, len(data) // stride)):
         value = read_int(data, slot * stride + start, width)
-        if value < 0 or value > largest or value - previous < step:
+        if value < 0 or value > largest or value - step < previous:
             return slot
         previous = value
     return -1
