@@ -254,11 +254,34 @@ def test_ranges_come_back_in_the_order_asked(storage: Storage) -> None:
     assert storage.read_ranges([]) == []
 
 
-def test_a_range_past_the_end_is_an_error(storage: Storage) -> None:
+def test_joined_ranges_are_one_buffer(storage: Storage) -> None:
+    storage.put_many({"a": b"0123456789", "b": b"abcdef"})
+    ranges = [("a", 5, 8), ("b", 0, 6), ("a", 3, 3), ("a", 0, 2)]
+    assert bytes(storage.read_joined(ranges)) == b"567abcdef01"
+    assert storage.read_joined(ranges).readonly
+    assert bytes(storage.read_joined([("b", 1, 3)])) == b"bc"
+    assert bytes(storage.read_joined([])) == b""
+    with pytest.raises(FileNotFoundError):
+        storage.read_joined([("a", 0, 1), ("missing", 0, 1)])
+
+
+@pytest.mark.parametrize(
+    "ranges",
+    [
+        [("a", 0, 6)],
+        [("a", 7, 9)],
+        [("a", 0, 2), ("a", 4, 6)],
+        [("a", 4, 6), ("a", 0, 5)],
+        [("a", 0, 2**62), ("a", 0, 2**62)],
+    ],
+)
+def test_a_range_past_the_end_is_an_error_and_allocates_nothing(
+    storage: Storage, ranges: list[tuple[str, int, int]]
+) -> None:
     storage.put("a", b"12345")
-    for ranges in ([("a", 0, 6)], [("a", 7, 9)], [("a", 0, 2), ("a", 4, 6)]):
+    for read in (storage.read_ranges, storage.read_joined):
         with pytest.raises(StorageError, match="shorter"):
-            storage.read_ranges(ranges)
+            read(ranges)
 
 
 sizes = st.integers(0, 3 * range_merge.MAX_GAP_BYTES)

@@ -62,13 +62,13 @@ class LocalFiles:
 
     def read_joined(self, ranges: Sequence[tuple[str, int, int]]) -> memoryview:
         """See `Storage.read_joined`; what follows a range that is cut short is left out."""
-        buffer = memoryview(new_array(sum(max(end - start, 0) for _, start, end in ranges), np.uint8))
+        sizes = [max(min(end, self.size(path)) - start, 0) for path, start, end in ranges]
+        buffer = new_array(sum(sizes), np.uint8).data
         position = 0
-        for path, start, end in ranges:
-            part = buffer[position : position + max(end - start, 0)]
-            count = self._opened("read", path, partial(_fill, part, start))
+        for (path, start, end), size in zip(ranges, sizes, strict=True):
+            count = self._opened("read", path, partial(_fill, buffer[position : position + size], start))
             position += count
-            if count < len(part):
+            if count < end - start:
                 break
         self._counters.bytes_read += position
         return buffer[:position].toreadonly()

@@ -76,7 +76,7 @@ def _strings(values: Iterable[Any]) -> list[str]:
     for value in values:
         if isinstance(value, Mapping):
             found += _strings(value.values())
-        elif isinstance(value, str) and value:
+        elif isinstance(value, str) and len(value) > 3:
             found.append(value)
     return found
 
