@@ -1,4 +1,4 @@
-"""What a kind of storage offers: the contract that `LocalFiles` and `ObjectStore` both keep.
+"""What a kind of storage offers, and `LocalFiles` and `ObjectStore` both keep.
 
 Paths are whole (an absolute path, or a URL). A missing object is FileNotFoundError; anything else that goes
 wrong is StorageError; `put_if_absent` may also raise CommitStateUnknownError. What was put is durable.
