@@ -98,7 +98,7 @@ def test_blank_lines_are_skipped_but_counted() -> None:
         (b'{"value": "v", "timestamp": 1.5}', "timestamp is no number"),
         (b'{"value": "v", "timestamp": true}', "timestamp is no number"),
         (b'{"value": "v", "timestamp": 9223372036854775808}', "out of range"),
-        (b'{"value": "v", "timestamp": "yesterday"}', "ISO 8601 text"),
+        (b'{"value": "v", "timestamp": "yesterday"}', "(?i)iso"),
         (b'{"value": "v", "partition": 2147483648}', "out of range"),
         (b'{"value": "v", "partition": "0"}', "partition is no number"),
         (b'{"value": "v", "headers": {"a": 1}}', "headers are a list"),
