@@ -22,15 +22,18 @@ settings.load_profile("distlog")
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Give all Spark tests to one worker, one after the other, in one session: it takes both cores by itself.
+    """Give the files with Spark tests to one worker, one after the other: a session takes both cores by itself.
 
-    By file name, since here are no marks. (`--dist loadgroup` does nothing: pytest-xdist 3.8 with pytest 9.2.)
+    By file, since the scheduler sees no marks. (`--dist loadgroup` does nothing: pytest-xdist 3.8 with pytest 9.2.)
     """
     from xdist.scheduler import LoadScopeScheduling
 
+    files = Path(__file__).parent.glob("test_*.py")
+    spark = {path.name for path in files if "pytest.mark.spark" in path.read_text(encoding="utf-8")}
+
     class SparkTogether(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "spark" if "/test_spark_" in nodeid else nodeid
+            return "spark" if nodeid.split("::")[0].rsplit("/")[-1] in spark else nodeid
 
     return SparkTogether(config, log)
 

@@ -95,9 +95,3 @@ def test_no_file_names_a_folder_of_one_machine() -> None:
 def test_scripts_are_valid_bash() -> None:
     for script in ("tools/bootstrap.sh", ".ci/run"):
         subprocess.run(["bash", "-n", str(ROOT / script)], check=True)
-
-
-def test_spark_tests_are_in_files_that_say_so() -> None:
-    mark = re.compile(r"pytest\.mark\.spark\b")  # conftest.py gives test_spark_*.py to one worker
-    marked = [path.name for path in (ROOT / "tests").glob("test_*.py") if mark.search(path.read_text("utf-8"))]
-    assert [name for name in marked if not name.startswith("test_spark_") and name != Path(__file__).name] == []
