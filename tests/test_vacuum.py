@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from distlog.core.actions import Pin
 from distlog.core.append import Appender, commit_append
 from distlog.core.commit_log import CommitLog
 from distlog.core.config import TopicConfig
@@ -159,6 +160,30 @@ def test_a_dropped_topic_loses_its_files_and_keeps_its_commits(world: World) -> 
     world.vacuum()
     assert world.files() == set()
     assert len(world.storage.list("_commits")) >= 3
+
+
+def test_the_files_of_a_dropped_topic_stay_for_the_delay(world: World) -> None:
+    world.append("read me")
+    held = world.topic()
+    world.wait()
+    world.topic().drop()
+    world.wait(DELAY - 1)
+    world.vacuum()
+    assert held.scan().count() == held.scan().to_table().num_rows == 1
+
+
+def test_a_pinned_version_keeps_its_files_until_it_expires(world: World) -> None:
+    world.append("pinned")
+    held = world.topic()
+    until = world.clock.now + 10 * DELAY
+    world.log.commit(held.snapshot, "config", lambda snapshot: [Pin("report", held.version, until)])
+    world.expire()
+    world.wait()
+    world.vacuum()
+    assert held.scan(columns=["value"]).to_table().column(0).to_pylist() == [b"pinned"]
+    world.clock.now = until
+    world.vacuum()
+    assert world.files() == set()
 
 
 def test_a_foreign_file_is_left_alone(world: World, tmp_path: Path) -> None:

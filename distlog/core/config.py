@@ -10,7 +10,7 @@ import dataclasses
 import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from distlog.core.errors import InvalidConfigError
 
@@ -91,11 +91,13 @@ class TopicConfig:
         return cls(**values)
 
     def changed(self, settings: Mapping[str, object | None]) -> TopicConfig:
-        """This config with `settings` on top; None sets a name back to its default."""
+        """This config with `settings` on top; None sets a name back to its default. Raises as `parse` does."""
+        for name in settings:
+            _field_name(name)
         kept: dict[str, object] = {**self.overrides(), **settings}
         return TopicConfig.parse({name: value for name, value in kept.items() if value is not None})
 
-    def overrides(self) -> dict[str, object]:
+    def overrides(self) -> dict[str, str]:
         """What differs from the defaults, as Kafka names and strings: the form that is stored."""
         return {
             _kafka_name(spec.name): _show(getattr(self, spec.name))
@@ -106,6 +108,21 @@ class TopicConfig:
     def all(self) -> dict[str, object]:
         """Every setting, as Kafka names and Python values."""
         return {_kafka_name(spec.name): getattr(self, spec.name) for spec in dataclasses.fields(self)}
+
+
+class Setting(NamedTuple):
+    """One setting as people read it."""
+
+    name: str
+    default: object
+    rule: str
+    meaning: str
+
+
+def settings() -> list[Setting]:
+    """Every setting of a topic, by name."""
+    specs = ((name, spec.default, spec.metadata["rule"], spec.metadata["doc"]) for name, spec in _FIELDS.items())
+    return sorted(Setting(*spec) for spec in specs)
 
 
 def _kafka_name(name: str) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from distlog.core import paths
-from distlog.core.actions import Commit, GcFloor, Remove
+from distlog.core.actions import Commit, Drop, GcFloor, Remove
 from distlog.core.commit_log import CommitLog
 from distlog.core.errors import OffsetOutOfRangeError
 from distlog.core.snapshot import Snapshot
@@ -64,10 +64,10 @@ def _garbage(storage: Storage, log: CommitLog, head: Snapshot, floor: int, now_m
     # listed after the floor was committed: what is begun below it from here on is refused
     found = list(_segment_files(storage, head.name))
     recent = log.history(head.version - floor)
-    kept = _stems(head) | _stems(log.load(version=floor, include_dropped=True)) | _removed(recent)
-    for pin in head.pins.values():
-        if pin.until_ms > now_ms:
-            kept |= _stems(log.load(version=pin.version))
+    kept = _stems(head) | _removed(recent)
+    pinned = [pin.version for pin in head.pins.values() if pin.until_ms > now_ms]
+    for version in (*pinned, *_before_drops(recent)):
+        kept |= _stems(log.load(version=version))
     unnamed = [(file, stem) for file, stem in found if stem not in kept]
     adopted = {stem for _, stem in unnamed if paths.stem_begin(stem[1]) is None}
     # a file of Kafka's does not say when it came here: it goes only after a commit has let it go
@@ -95,6 +95,11 @@ def _stems(snapshot: Snapshot) -> set[Stem]:
         for number, state in enumerate(snapshot.partitions)
         for stem in state.segments.columns()["stem"].to_pylist()
     }
+
+
+def _before_drops(commits: Iterable[Commit]) -> list[int]:
+    """The last versions of topics that were dropped in `commits`: a drop lets go everything without naming it."""
+    return [commit.version - 1 for commit in commits if any(isinstance(action, Drop) for action in commit.actions)]
 
 
 def _removed(commits: Iterable[Commit]) -> set[Stem]:
