@@ -34,7 +34,7 @@ class GoldenPartition:
 
 
 def partitions() -> dict[str, GoldenPartition]:
-    """Every partition that comes with its records, by `first.txn-0`, `cleaned.compact-none-0`, `logs.v0-lz4-0`, ..."""
+    """Every partition that comes with its records, by `first.txn-0`, `cleaned.compact-txn-0`, `logs.v0-lz4-0`, ..."""
     found = [
         GoldenPartition(f"{stage.name}.{folder.name}", folder, expected)
         for stage in sorted([*(DATA / "kafka-4.1").iterdir(), DATA / "kafka-2.8" / "logs"])

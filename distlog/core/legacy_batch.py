@@ -19,12 +19,11 @@ import numpy as np
 
 from distlog.core import compression
 from distlog.core.buffers import byte_array
+from distlog.core.config import MAX_INT
 from distlog.core.errors import CorruptRecordError
 from distlog.core.kernels.batch_scan import CODEC_MASK, LEGACY_ENTRY_SIZES
 from distlog.core.kernels.legacy_scan import count_entries
 from distlog.core.source import Source
-
-_MAX_INT = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,7 @@ def open_wrapper(data: np.ndarray, batch: Any, *, limit: int = compression.MAX_R
     if status or count == 0:
         raise CorruptRecordError("a compressed message holds no record, or a malformed one")
     base_offset = _inner_base(magic, wrapper_offset, last)
-    if not 0 <= last - first <= _MAX_INT or base_offset + first < 0:
+    if not 0 <= last - first <= MAX_INT or base_offset + first < 0:
         raise CorruptRecordError("the offsets in a compressed message do not increase")
     return Wrapper(entries, count, base_offset, base_offset + first, base_offset + last)
 

@@ -22,6 +22,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from distlog.core.buffers import byte_array
+from distlog.core.config import MAX_INT
 from distlog.core.errors import CorruptRecordError
 from distlog.core.kernels.batch_scan import (
     BAD_COUNT,
@@ -66,8 +67,6 @@ SCHEMA = pa.schema(
 )
 COLUMNS = tuple(SCHEMA.names)
 
-_MAX_SEQUENCE = 2**31 - 1
-
 _COMPLAINTS = {
     BAD_LENGTH: "a record batch is shorter than any batch can be",
     BAD_MAGIC: "a record batch has an unknown format; a newer Kafka may have written it",
@@ -87,6 +86,8 @@ def read_headers(
     CorruptRecordError: a length, format, offset or count that cannot be; `file_position` is that of data[0].
     """
     array = byte_array(data)
+    if start < 0:
+        raise ValueError("start is a position in data")
     source = Source(file, file_position)
     status, position, count = count_batches(array, start, array.size if end is None else min(end, array.size))
     if status != OK:
@@ -123,6 +124,6 @@ def check_crcs(data: Any, batches: np.ndarray, *, file: Any = "", file_position:
 def increment_sequence(sequence: int, count: Any) -> Any:
     """The producer's sequence number `count` records (an int, or an array of them) after `sequence`.
 
-    After 2^31 - 1 comes 0 (`DefaultRecordBatch.incrementSequence`).
+    A negative count goes back. After 2^31 - 1 comes 0 (`DefaultRecordBatch.incrementSequence`).
     """
-    return (sequence + count) & _MAX_SEQUENCE
+    return (sequence + count) & MAX_INT

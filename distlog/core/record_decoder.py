@@ -6,22 +6,21 @@ field; bytes columns are then copied once, into exactly as much memory as they n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from distlog.core.buffers import byte_array
+from distlog.core.config import MAX_LONG
 from distlog.core.kernels import record_scan
 from distlog.core.kernels.legacy_scan import scan_entries
 from distlog.core.kernels.record_scan import scan_records
 from distlog.core.record_batch import APPEND_TIME, COLUMNS, CONTROL, CREATE_TIME, LOG_APPEND_TIME, NO_TIMESTAMP
 from distlog.core.record_fields import RecordFields, fixed_width, struct_of
-from distlog.core.record_sections import AskedBatches, open_sections
+from distlog.core.record_sections import MAX_DECODED_BYTES, AskedBatches, open_sections
 from distlog.core.source import Source
-
-MAX_OFFSET = 2**63 - 1
 
 _COMPLAINTS = {
     record_scan.BAD_LENGTH: "a record's length does not fit into its batch",
@@ -42,7 +41,7 @@ def decode(
     shift: int | np.ndarray = 0,
     partition: int | np.ndarray = 0,
     start_offset: int | np.ndarray = 0,
-    end_offset: int | np.ndarray = MAX_OFFSET,
+    end_offset: int | np.ndarray = MAX_LONG,
     file: str | Sequence[str] = "",
     file_position: int | np.ndarray = 0,
 ) -> pa.RecordBatch:
@@ -56,9 +55,23 @@ def decode(
     """
     source = Source(file, file_position)
     asked = AskedBatches(byte_array(data), batches, shift, partition, start_offset, end_offset, source)
+    parts = list(decode_parts(asked, columns, MAX_DECODED_BYTES))
+    return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
+
+
+def decode_parts(asked: AskedBatches, columns: Sequence[str], part_bytes: int) -> Iterator[pa.RecordBatch]:
+    """What `decode` gives in parts, at least one: where batches are compressed, of as many as expand to `part_bytes`.
+
+    So memory is bounded by that, or by the largest batch, whatever the batches expand to.
+    """
     names = tuple(columns)
-    decoded = [_decode_run(run, names) for run in _runs_of_one_format(asked)]
-    return decoded[0] if len(decoded) == 1 else pa.concat_batches(decoded)
+    for run in _runs_of_one_format(asked):
+        while True:
+            opened, records = _decode_run(run, names, part_bytes)
+            yield records
+            if opened == run.batches.size:
+                break
+            run = run.of_rows(np.arange(opened, run.batches.size))
 
 
 def _runs_of_one_format(asked: AskedBatches) -> list[AskedBatches]:
@@ -85,11 +98,14 @@ def _asked_rows(asked: AskedBatches) -> np.ndarray:
     return np.flatnonzero(asked & (batches["attributes"] & CONTROL == 0))
 
 
-def _decode_run(asked: AskedBatches, names: tuple[str, ...]) -> pa.RecordBatch:
+def _decode_run(asked: AskedBatches, names: tuple[str, ...], enough: int) -> tuple[int, pa.RecordBatch]:
+    """How many of the batches were opened, and their records."""
     kind = struct_of(names)
     if not asked.batches.size:
-        return pa.RecordBatch.from_pylist([], schema=pa.schema(kind))
-    data, sections = open_sections(asked)
+        return 0, pa.RecordBatch.from_pylist([], schema=pa.schema(kind))
+    data, sections = open_sections(asked, enough)
+    if sections.size < asked.batches.size:
+        asked = asked.of_rows(np.arange(sections.size))
     fields = RecordFields.allocate(int(sections["record_count"].sum()), names)
     count = _scan(asked, data, sections, fields)
     arrays = []
@@ -101,14 +117,22 @@ def _decode_run(asked: AskedBatches, names: tuple[str, ...]) -> pa.RecordBatch:
         else:
             arrays.append(fields.to_arrow(name, data, count))
     # By way of a struct, since a record batch without columns must know its number of records too.
-    return pa.RecordBatch.from_struct_array(pa.StructArray.from_buffers(kind, count, [None], 0, children=arrays))
+    records = pa.StructArray.from_buffers(kind, count, [None], 0, children=arrays)
+    return sections.size, pa.RecordBatch.from_struct_array(records)
 
 
 def _scan(asked: AskedBatches, data: np.ndarray, sections: np.ndarray, fields: RecordFields) -> int:
-    if asked.batches["magic"][0] == 2:
-        status, row, number = scan_records(data, sections, *fields.arrays())
-    else:
-        status, row, number = scan_entries(data, sections, *fields.arrays())
+    scan = scan_records if asked.batches["magic"][0] == 2 else scan_entries
+    status, row, number = scan(
+        data,
+        sections,
+        fields.offsets,
+        fields.timestamps,
+        fields.key,
+        fields.value,
+        fields.header_positions,
+        fields.header_offsets,
+    )
     if status != record_scan.OK:
         raise asked.corrupt(_COMPLAINTS[status], row, record=number)
     return int(number)

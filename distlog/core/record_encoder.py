@@ -73,6 +73,7 @@ def encode(
     base_sequence: int = -1,
     transactional: bool = False,
     control: bool = False,
+    open_end: bool = False,
 ) -> EncodedBatches:
     """Batches of format 2 that hold `records` at offsets from `base_offset` on, in order.
 
@@ -80,6 +81,7 @@ def encode(
     see RecordInput. A batch ends before its uncompressed records would pass `batch_bytes`, but holds one record
     at least. With `append_time_ms` the batches are LogAppendTime. `codec` and `level` are those of `compress`.
     The sequence numbers go on from batch to batch; the rules for what goes with a producer id are Kafka's.
+    `open_end` leaves out the last batch, since more records may belong to it: its records are to be given again.
     InvalidRecordError: a record that is malformed or that makes a batch above `max_batch_bytes`, and its row.
     """
     common = np.zeros((), BATCH)
@@ -89,6 +91,8 @@ def encode(
     _check_producer(producer_id, producer_epoch, base_sequence, transactional, control)
     source = RecordInput.from_arrow(records)
     plan, sizes = _plan(source, _limit(codec, batch_bytes, max_batch_bytes))
+    if open_end:
+        plan = plan[:-1]
     batches = np.full(plan.size, common)
     batches["base_offset"] = base_offset + plan["first_row"]
     batches["last_offset_delta"] = plan["record_count"] - 1
@@ -96,8 +100,10 @@ def encode(
     batches["max_timestamp"] = plan["max_timestamp"] if append_time_ms is None else append_time_ms
     batches["base_sequence"] = increment_sequence(base_sequence, plan["first_row"]) if base_sequence >= 0 else -1
     batches["record_count"] = plan["record_count"]
+    if codec != compression.NONE:
+        _check_sizes(plan["record_bytes"], compression.MAX_RECORDS_BYTES, plan, "a record is too large to compress")
     data = _write(source, plan, sizes, batches, codec, level)
-    _check_sizes(batches, plan, max_batch_bytes)
+    _check_sizes(batches["size"], max_batch_bytes, plan, "a record makes a batch above max.message.bytes")
     view = data.data
     _write_headers(view, batches)
     rows_of_max = plan["max_row"] if append_time_ms is None else plan["first_row"]
@@ -129,23 +135,7 @@ def _limit(codec: int, batch_bytes: int, max_batch_bytes: int) -> int:
 def _plan(source: RecordInput, limit: int) -> tuple[np.ndarray, np.ndarray]:
     rows = source.timestamps.size
     sizes, plan = new_array(rows, np.int64), np.empty(rows, PLAN)
-    headers = source.headers
-    status, number = plan_batches(
-        source.timestamps,
-        source.key.offsets,
-        source.key.valid,
-        source.value.offsets,
-        source.value.valid,
-        headers.firsts,
-        headers.ends,
-        headers.key.offsets,
-        headers.key.valid,
-        headers.value.offsets,
-        headers.value.valid,
-        limit,
-        sizes,
-        plan,
-    )
+    status, number = plan_batches(*source.columns(), limit, sizes, plan)
     if status != record_write.OK:
         raise InvalidRecordError(_COMPLAINTS[status], row=number)
     return plan[:number], sizes
@@ -157,11 +147,11 @@ def _write(
     """The bytes of all batches but for their headers; puts position and size into `batches`."""
     if codec == compression.NONE:
         data = _lay_out(batches, plan["record_bytes"])
-        _write_records(source, plan, sizes, data, batches["position"] + HEADER_SIZE)
+        write_records(data, batches["position"] + HEADER_SIZE, plan, sizes, *source.columns())
         return data
     ends = np.cumsum(plan["record_bytes"])
     raw = new_array(int(ends[-1]) if ends.size else 0, np.uint8)
-    _write_records(source, plan, sizes, raw, ends - plan["record_bytes"])
+    write_records(raw, ends - plan["record_bytes"], plan, sizes, *source.columns())
     starts = (ends - plan["record_bytes"]).tolist()
     packed = [
         compression.compress(codec, raw[start:end], level) for start, end in zip(starts, ends.tolist(), strict=True)
@@ -180,31 +170,10 @@ def _lay_out(batches: np.ndarray, payload_sizes: Any) -> np.ndarray:
     return new_array(int(ends[-1]) if ends.size else 0, np.uint8)
 
 
-def _write_records(
-    source: RecordInput, plan: np.ndarray, sizes: np.ndarray, target: np.ndarray, positions: np.ndarray
-) -> None:
-    headers = source.headers
-    write_records(
-        target,
-        positions,
-        plan,
-        sizes,
-        source.timestamps,
-        *source.key.arrays(),
-        *source.value.arrays(),
-        headers.firsts,
-        headers.ends,
-        *headers.key.arrays(),
-        *headers.value.arrays(),
-    )
-
-
-def _check_sizes(batches: np.ndarray, plan: np.ndarray, max_batch_bytes: int) -> None:
-    too_large = batches["size"] > max_batch_bytes
-    if too_large.any():
-        batch = int(np.argmax(too_large))
-        row, size = int(plan["first_row"][batch]), int(batches["size"][batch])
-        raise InvalidRecordError("a record makes a batch above max.message.bytes", row=row, size=size)
+def _check_sizes(sizes: np.ndarray, largest: int, plan: np.ndarray, complaint: str) -> None:
+    if (sizes > largest).any():
+        batch = int(np.argmax(sizes > largest))
+        raise InvalidRecordError(complaint, row=int(plan["first_row"][batch]), size=int(sizes[batch]))
 
 
 def _write_headers(view: memoryview, batches: np.ndarray) -> None:

@@ -10,61 +10,10 @@ import pyarrow as pa
 
 from distlog.core.buffers import byte_array
 from distlog.core.errors import InvalidRecordError
+from distlog.core.kernels.record_write import ByteColumn, HeaderColumn
 from distlog.core.record_batch import HEADERS_TYPE
 
 _OFFSET_TYPES = {pa.binary(): np.int32, pa.string(): np.int32, pa.large_binary(): np.int64}
-
-
-@dataclass(frozen=True, slots=True)
-class ByteColumn:
-    """Byte strings: string i is data[offsets[i]:offsets[i + 1]]; `valid` is of size 0 where none is null."""
-
-    offsets: np.ndarray
-    valid: np.ndarray
-    data: np.ndarray
-
-    def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The arrays in the order in which the write kernels take them."""
-        return self.offsets, self.valid, self.data
-
-    @classmethod
-    def from_arrow(cls, array: pa.Array) -> ByteColumn:
-        """The strings of `array`: null, binary or large_binary without a copy, else whatever Arrow casts to that."""
-        if array.type == pa.null():
-            return cls(_frozen(np.zeros(len(array) + 1, np.int64)), _frozen(np.zeros(len(array), np.bool_)), _NO_DATA)
-        if array.type not in _OFFSET_TYPES:
-            array = array.cast(pa.large_binary())
-        _, offsets, data = array.buffers()
-        return cls(
-            _offsets(array, offsets, _OFFSET_TYPES[array.type]), _valid(array), byte_array(data) if data else _NO_DATA
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class HeaderColumn:
-    """The headers of records: those of record i are [firsts[i], ends[i]) of `key` and `value`."""
-
-    firsts: np.ndarray
-    ends: np.ndarray
-    key: ByteColumn
-    value: ByteColumn
-
-    @classmethod
-    def from_arrow(cls, array: pa.Array | None) -> HeaderColumn:
-        """The headers of `array`, a list<struct<key: string, value: binary>>; None and null stand for no headers."""
-        if array is None or array.type == pa.null() or len(array) == 0:
-            return _NO_HEADERS
-        array = array.cast(HEADERS_TYPE)
-        offsets = _offsets(array, array.buffers()[1], np.int32)
-        firsts, ends = offsets[:-1], offsets[1:]
-        if array.null_count:
-            ends = _frozen(np.where(_valid(array), ends, firsts))
-        pairs = array.values
-        keys = ByteColumn.from_arrow(pairs.field(0))
-        if pairs.null_count:
-            present = _valid(pairs) & keys.valid if keys.valid.size else _valid(pairs)
-            keys = ByteColumn(keys.offsets, _frozen(present), keys.data)
-        return cls(firsts, ends, keys, ByteColumn.from_arrow(pairs.field(1)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +24,10 @@ class RecordInput:
     key: ByteColumn
     value: ByteColumn
     headers: HeaderColumn
+
+    def columns(self) -> tuple[np.ndarray, ByteColumn, ByteColumn, HeaderColumn]:
+        """All of it, in the order in which kernels take it."""
+        return self.timestamps, self.key, self.value, self.headers
 
     @classmethod
     def from_arrow(cls, records: pa.RecordBatch) -> RecordInput:
@@ -89,12 +42,41 @@ class RecordInput:
         try:
             return cls(
                 _timestamps(records.column("timestamp")),
-                ByteColumn.from_arrow(records.column("key")),
-                ByteColumn.from_arrow(records.column("value")),
-                HeaderColumn.from_arrow(records.column("headers") if "headers" in names else None),
+                _byte_column(records.column("key")),
+                _byte_column(records.column("value")),
+                _header_column(records.column("headers") if "headers" in names else None),
             )
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise InvalidRecordError(f"key and value must be binary, headers like {HEADERS_TYPE}: {error}") from None
+
+
+def _byte_column(array: pa.Array) -> ByteColumn:
+    """The strings of `array`: null, binary or large_binary without a copy, else whatever Arrow casts to that."""
+    count = len(array)
+    if array.type == pa.null():
+        return ByteColumn(_frozen(np.zeros(count + 1, np.int64)), _frozen(np.zeros(count, np.bool_)), _NO_DATA)
+    if array.type not in _OFFSET_TYPES:
+        array = array.cast(pa.large_binary())
+    _, offsets, data = array.buffers()
+    offsets = _offsets(array, offsets, _OFFSET_TYPES[array.type])
+    return ByteColumn(offsets, _valid(array), byte_array(data) if data else _NO_DATA)
+
+
+def _header_column(array: pa.Array | None) -> HeaderColumn:
+    """The headers of `array`, a list<struct<key: string, value: binary>>; None and null stand for no headers."""
+    if array is None or array.type == pa.null() or len(array) == 0:
+        return _NO_HEADERS
+    array = array.cast(HEADERS_TYPE)
+    offsets = _offsets(array, array.buffers()[1], np.int32)
+    firsts, ends = offsets[:-1], offsets[1:]
+    if array.null_count:
+        ends = _frozen(np.where(_valid(array), ends, firsts))
+    pairs = array.values
+    keys = _byte_column(pairs.field(0))
+    if pairs.null_count:
+        present = _valid(pairs) & keys.valid if keys.valid.size else _valid(pairs)
+        keys = keys._replace(valid=_frozen(present))
+    return HeaderColumn(firsts, ends, keys, _byte_column(pairs.field(1)))
 
 
 def _frozen(array: np.ndarray) -> np.ndarray:

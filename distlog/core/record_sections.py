@@ -9,6 +9,7 @@ import numpy as np
 
 from distlog.core.buffers import byte_array
 from distlog.core.compression import MAX_RECORDS_BYTES, NONE, Expander
+from distlog.core.config import MAX_INT
 from distlog.core.errors import CorruptRecordError
 from distlog.core.kernels.batch_scan import CODEC_MASK, HEADER_SIZE, LEGACY_ENTRY_SIZES
 from distlog.core.kernels.record_scan import NOT_APPEND_TIME, SECTION, SMALLEST_RECORD
@@ -19,7 +20,7 @@ from distlog.core.source import Source, of_rows
 _FIRST_GUESS = 4
 
 #: The most bytes of records that are opened at once: Arrow's `binary` has 32-bit offsets.
-MAX_DECODED_BYTES = 2**31 - 1
+MAX_DECODED_BYTES = MAX_INT
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +52,18 @@ class AskedBatches:
         return self.source.corrupt(message, row, self.batches[row], **details)
 
 
-def open_sections(asked: AskedBatches) -> tuple[np.ndarray, np.ndarray]:
+def open_sections(asked: AskedBatches, enough: int = MAX_DECODED_BYTES) -> tuple[np.ndarray, np.ndarray]:
     """The uncompressed records of batches of one format: a buffer, and SECTION rows in it.
 
-    The buffer is the asked's own where nothing is compressed.
+    The buffer is their own where nothing is compressed. What is compressed is opened, batch by batch, until there are
+    `enough` bytes: there may be fewer sections than batches.
     CorruptRecordError: a section that does not expand, or that is too short for its number of records.
     """
     sections = _stored_sections(asked)
-    data = _expand_sections(asked, sections) if (asked.batches["attributes"] & CODEC_MASK).any() else asked.data
+    data = asked.data
+    if (asked.batches["attributes"] & CODEC_MASK).any():
+        data, count = _expand_sections(asked, sections, enough)
+        sections = sections[:count]
     smallest = SMALLEST_RECORD if asked.batches["magic"][0] == 2 else LEGACY_ENTRY_SIZES[0]
     room = sections["end"] - sections["start"]
     too_many = sections["record_count"] * smallest > room
@@ -87,9 +92,12 @@ def _stored_sections(asked: AskedBatches) -> np.ndarray:
     return sections
 
 
-def _expand_sections(asked: AskedBatches, sections: np.ndarray) -> np.ndarray:
-    expander = Expander(_FIRST_GUESS * int((sections["end"] - sections["start"]).sum()))
+def _expand_sections(asked: AskedBatches, sections: np.ndarray, enough: int) -> tuple[np.ndarray, int]:
+    """The bytes of the first sections, `enough` or all there are, and how many sections that is."""
+    expander = Expander(min(_FIRST_GUESS * int((sections["end"] - sections["start"]).sum()), enough + enough // 4))
     for row, section in enumerate(sections):
+        if expander.size >= enough:
+            return byte_array(expander.array), row
         start, limit = expander.size, min(MAX_RECORDS_BYTES, MAX_DECODED_BYTES - expander.size)
         batch = asked.batches[row]
         codec = int(batch["attributes"]) & CODEC_MASK
@@ -103,4 +111,4 @@ def _expand_sections(asked: AskedBatches, sections: np.ndarray) -> np.ndarray:
         except CorruptRecordError as error:
             raise asked.corrupt(error.message, row, **error.details) from error
         section["start"] = start
-    return byte_array(expander.array)
+    return byte_array(expander.array), len(sections)

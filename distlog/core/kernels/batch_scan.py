@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from distlog.core.config import MAX_LONG
 from distlog.core.kernels.jit import fill_kernel, inlined
 from distlog.core.kernels.memory import byte_at
 
@@ -14,7 +15,6 @@ SMALLEST_LENGTH = 14
 LEGACY_ENTRY_SIZES = (26, 34)
 CODEC_MASK = 0x07
 LEGACY_ATTRIBUTES = 0x0F
-MAX_OFFSET = 2**63 - 1
 
 OK, BAD_LENGTH, BAD_MAGIC, BAD_SIZE, BAD_OFFSETS, BAD_COUNT = range(6)
 
@@ -102,7 +102,7 @@ def read_batches(data: np.ndarray, start: int, batches: np.ndarray) -> tuple[int
             _read_legacy_header(data, position, magic, row)
         if row["record_count"] < (0 if magic == 2 else -1):
             return BAD_COUNT, index
-        if base_offset < 0 or last_offset_delta < 0 or base_offset > MAX_OFFSET - last_offset_delta:
+        if base_offset < 0 or last_offset_delta < 0 or base_offset > MAX_LONG - last_offset_delta:
             return BAD_OFFSETS, index
         position += row["size"]
     return OK, batches.size

@@ -20,6 +20,7 @@ from distlog.core.kernels.record_scan import (
     BAD_VALUE,
     NOT_APPEND_TIME,
     OK,
+    Slices,
     put_slice,
 )
 
@@ -67,12 +68,8 @@ def scan_entries(
     sections: np.ndarray,
     offsets: np.ndarray,
     timestamps: np.ndarray,
-    key_positions: np.ndarray,
-    key_offsets: np.ndarray,
-    key_valid: np.ndarray,
-    value_positions: np.ndarray,
-    value_offsets: np.ndarray,
-    value_valid: np.ndarray,
+    key: Slices,
+    value: Slices,
     header_positions: np.ndarray,
     header_offsets: np.ndarray,
 ) -> tuple[int, int, int]:
@@ -111,12 +108,10 @@ def scan_entries(
             offsets[emitted] = offset
             append_time = section["append_time"]
             timestamps[emitted] = timestamp if append_time == NOT_APPEND_TIME else append_time
-            if key_positions.size:
-                key_positions[emitted] = key_at
-                key_bytes = put_slice(key_offsets, key_valid, emitted, key_bytes, key_size)
-            if value_positions.size:
-                value_positions[emitted] = value_at
-                value_bytes = put_slice(value_offsets, value_valid, emitted, value_bytes, value_size)
+            if key.positions.size:
+                key_bytes = put_slice(key, emitted, key_bytes, key_at, key_size)
+            if value.positions.size:
+                value_bytes = put_slice(value, emitted, value_bytes, value_at, value_size)
             if header_positions.size:
                 header_offsets[emitted + 1] = 0
             emitted += 1

@@ -1,11 +1,12 @@
 """Finds the fields of records, format 2, in one pass over the records sections of many batches (`DefaultRecord`).
 
-A column of bytes is found as three arrays, one slot per record: `positions` in the data, Arrow `offsets` (one more
-slot, the first is 0) and `valid` (False: null). `gather_slices` then copies such slices back to back. An array of
-size 0 means that the column is not asked for. No length is used before it is compared with what encloses it.
+A column of bytes is found as `Slices` of the data; `gather_slices` then copies them back to back. Arrays of size 0
+mean that the column is not asked for. No length is used before it is compared with what encloses it.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,8 +19,8 @@ NOT_APPEND_TIME = -(2**63)
 
 OK, BAD_LENGTH, BAD_KEY, BAD_VALUE, BAD_HEADERS, BAD_BODY, BAD_OFFSET, BAD_END = range(8)
 
-#: The records of one batch: bytes [start, end), what its header says, and which offsets are asked for; the scan writes
-#: how many it emitted. `append_time` is every record's timestamp, or NOT_APPEND_TIME.
+#: The records of one batch: bytes [start, end), what its header says, and which offsets are asked for. The scan
+#: writes `emitted`, how many it found. `append_time` is every record's timestamp, or NOT_APPEND_TIME.
 SECTION = np.dtype(
     [
         ("start", np.int64),
@@ -34,6 +35,27 @@ SECTION = np.dtype(
         ("emitted", np.int64),
     ]
 )
+
+
+class Slices(NamedTuple):
+    """Byte strings in a buffer, one slot each; of `offsets` there is one more, and the first is 0.
+
+    `positions` in the buffer, `offsets` (Arrow's) as if the strings stood back to back, `valid` (False: null).
+    """
+
+    positions: np.ndarray
+    offsets: np.ndarray
+    valid: np.ndarray
+
+
+@inlined
+def put_slice(slices: Slices, index: int, total: int, position: int, size: int) -> int:
+    """Put the string at `position` into slot `index`; `total` bytes came before it; a negative size is null."""
+    total += max(size, 0)
+    slices.positions[index] = position
+    slices.offsets[index + 1] = total
+    slices.valid[index] = size >= 0
+    return total
 
 
 @inlined
@@ -56,12 +78,8 @@ def scan_records(
     sections: np.ndarray,
     offsets: np.ndarray,
     timestamps: np.ndarray,
-    key_positions: np.ndarray,
-    key_offsets: np.ndarray,
-    key_valid: np.ndarray,
-    value_positions: np.ndarray,
-    value_offsets: np.ndarray,
-    value_valid: np.ndarray,
+    key: Slices,
+    value: Slices,
     header_positions: np.ndarray,
     header_offsets: np.ndarray,
 ) -> tuple[int, int, int]:
@@ -105,12 +123,10 @@ def scan_records(
             timestamps[emitted] = (
                 section["base_timestamp"] + timestamp_delta if append_time == NOT_APPEND_TIME else append_time
             )
-            if key_positions.size:
-                key_positions[emitted] = key_at
-                key_bytes = put_slice(key_offsets, key_valid, emitted, key_bytes, key_size)
-            if value_positions.size:
-                value_positions[emitted] = value_at
-                value_bytes = put_slice(value_offsets, value_valid, emitted, value_bytes, value_size)
+            if key.positions.size:
+                key_bytes = put_slice(key, emitted, key_bytes, key_at, key_size)
+            if value.positions.size:
+                value_bytes = put_slice(value, emitted, value_bytes, value_at, value_size)
             if header_positions.size:
                 header_positions[emitted] = header_at
                 header_count += headers
@@ -122,25 +138,13 @@ def scan_records(
     return OK, sections.size, emitted
 
 
-@inlined
-def put_slice(offsets: np.ndarray, valid: np.ndarray, index: int, total: int, size: int) -> int:
-    total += max(size, 0)
-    offsets[index + 1] = total
-    valid[index] = size >= 0
-    return total
-
-
 @fill_kernel
 def locate_headers(
     data: np.ndarray,
     header_positions: np.ndarray,
     header_offsets: np.ndarray,
-    key_positions: np.ndarray,
-    key_offsets: np.ndarray,
-    key_valid: np.ndarray,
-    value_positions: np.ndarray,
-    value_offsets: np.ndarray,
-    value_valid: np.ndarray,
+    key: Slices,
+    value: Slices,
 ) -> None:
     """Find the keys and values of the headers of records that `scan_records` found sound."""
     key_bytes = 0
@@ -149,16 +153,15 @@ def locate_headers(
         position = header_positions[record]
         for header in range(header_offsets[record], header_offsets[record + 1]):
             size, position = read_varint(data, position, data.size)
-            key_positions[header] = position
-            key_bytes = put_slice(key_offsets, key_valid, header, key_bytes, size)
+            key_bytes = put_slice(key, header, key_bytes, position, size)
             size, position = read_varint(data, position + size, data.size)
-            value_positions[header] = position
-            value_bytes = put_slice(value_offsets, value_valid, header, value_bytes, size)
+            value_bytes = put_slice(value, header, value_bytes, position, size)
             position += max(size, 0)
 
 
 @fill_kernel
-def gather_slices(data: np.ndarray, positions: np.ndarray, offsets: np.ndarray, target: np.ndarray) -> None:
-    """Copy slice i of `data`, from positions[i], to target[offsets[i]:offsets[i + 1]]."""
-    for index in range(positions.size):
-        copy_bytes(target, offsets[index], data, positions[index], offsets[index + 1] - offsets[index])
+def gather_slices(data: np.ndarray, slices: Slices, count: int, target: np.ndarray) -> None:
+    """Copy the first `count` slices of `data` to `target`, back to back."""
+    for index in range(count):
+        start = slices.offsets[index]
+        copy_bytes(target, start, data, slices.positions[index], slices.offsets[index + 1] - start)

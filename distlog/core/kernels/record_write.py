@@ -1,18 +1,18 @@
 """Writes records, format 2, from Arrow's arrays (Kafka's `MemoryRecordsBuilder`, `DefaultRecord`).
 
-A column of bytes is three arrays: int64 `offsets`, one more than there are strings, `valid` (size 0: none is null)
-and `data`. Headers are two such columns, and the range [first, end) of them that each record has (size 0: none).
+A record is a row of arrays: its timestamp, and its slots in a ByteColumn of keys, one of values and a HeaderColumn.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
+from distlog.core.config import MAX_INT
 from distlog.core.kernels.jit import fill_kernel, inlined
 from distlog.core.kernels.memory import copy_bytes
 from distlog.core.kernels.varint import varlong_size, write_varlong
-
-MAX_INT = 2**31 - 1
 
 OK, BAD_TIMESTAMP, NULL_HEADER_KEY, TOO_LARGE = range(4)
 
@@ -28,41 +28,55 @@ PLAN = np.dtype(
 )
 
 
-@inlined
-def _length(offsets: np.ndarray, valid: np.ndarray, index: int) -> int:
-    length: int = offsets[index + 1] - offsets[index]
-    return -1 if valid.size and not valid[index] else length
+class ByteColumn(NamedTuple):
+    """Byte strings: string i is data[offsets[i]:offsets[i + 1]]; int64 offsets; `valid` of size 0: none is null."""
+
+    offsets: np.ndarray
+    valid: np.ndarray
+    data: np.ndarray
+
+
+class HeaderColumn(NamedTuple):
+    """Headers: those of record i are [firsts[i], ends[i]) of `key` and `value`; size 0 if no record has any."""
+
+    firsts: np.ndarray
+    ends: np.ndarray
+    key: ByteColumn
+    value: ByteColumn
 
 
 @inlined
-def _slice_size(length: int) -> int:
+def _length(column: ByteColumn, index: int) -> int:
+    length: int = column.offsets[index + 1] - column.offsets[index]
+    return -1 if column.valid.size and not column.valid[index] else length
+
+
+@inlined
+def _slice_size(column: ByteColumn, index: int) -> int:
+    length = _length(column, index)
     return varlong_size(length) + max(length, 0)
 
 
 @inlined
-def _headers_size(
-    first: int, end: int, key_offsets: np.ndarray, value_offsets: np.ndarray, value_valid: np.ndarray
-) -> int:
+def _headers_size(headers: HeaderColumn, row: int) -> int:
+    """The size of a record's headers and their count, or -1 if the key of one is null."""
+    if not headers.firsts.size:
+        return 1
+    first, end = headers.firsts[row], headers.ends[row]
     size = varlong_size(end - first)
     for header in range(first, end):
-        size += _slice_size(key_offsets[header + 1] - key_offsets[header])
-        size += _slice_size(_length(value_offsets, value_valid, header))
+        if headers.key.valid.size and not headers.key.valid[header]:
+            return -1
+        size += _slice_size(headers.key, header) + _slice_size(headers.value, header)
     return size
 
 
 @fill_kernel
 def plan_batches(
     timestamps: np.ndarray,
-    key_offsets: np.ndarray,
-    key_valid: np.ndarray,
-    value_offsets: np.ndarray,
-    value_valid: np.ndarray,
-    header_firsts: np.ndarray,
-    header_ends: np.ndarray,
-    header_key_offsets: np.ndarray,
-    header_key_valid: np.ndarray,
-    header_value_offsets: np.ndarray,
-    header_value_valid: np.ndarray,
+    key: ByteColumn,
+    value: ByteColumn,
+    headers: HeaderColumn,
     limit: int,
     sizes: np.ndarray,
     plan: np.ndarray,
@@ -76,17 +90,12 @@ def plan_batches(
     used = 0
     for row in range(timestamps.size):
         timestamp = timestamps[row]
+        headers_size = _headers_size(headers, row)
         if timestamp < -1:
             return BAD_TIMESTAMP, row
-        fixed = 2
-        if header_firsts.size:
-            first, end = header_firsts[row], header_ends[row]
-            for header in range(first, end):
-                if header_key_valid.size and not header_key_valid[header]:
-                    return NULL_HEADER_KEY, row
-            fixed = 1 + _headers_size(first, end, header_key_offsets, header_value_offsets, header_value_valid)
-        fixed += _slice_size(_length(key_offsets, key_valid, row))
-        fixed += _slice_size(_length(value_offsets, value_valid, row))
+        if headers_size < 0:
+            return NULL_HEADER_KEY, row
+        fixed = 1 + _slice_size(key, row) + _slice_size(value, row) + headers_size
         size = fixed + varlong_size(timestamp - timestamps[first_row]) + varlong_size(row - first_row)
         if count < 0 or used + varlong_size(size) + size > limit or row - first_row == MAX_INT:
             size = fixed + 2
@@ -109,14 +118,25 @@ def plan_batches(
 
 
 @inlined
-def _write_slice(
-    target: np.ndarray, position: int, offsets: np.ndarray, valid: np.ndarray, data: np.ndarray, index: int
-) -> int:
-    length = _length(offsets, valid, index)
+def _write_slice(target: np.ndarray, position: int, column: ByteColumn, index: int) -> int:
+    length = _length(column, index)
     position = write_varlong(target, position, length)
     if length > 0:
-        copy_bytes(target, position, data, offsets[index], length)
+        copy_bytes(target, position, column.data, column.offsets[index], length)
         position += length
+    return position
+
+
+@inlined
+def _write_headers(target: np.ndarray, position: int, headers: HeaderColumn, row: int) -> int:
+    if not headers.firsts.size:
+        target[position] = 0
+        return position + 1
+    first, end = headers.firsts[row], headers.ends[row]
+    position = write_varlong(target, position, end - first)
+    for header in range(first, end):
+        position = _write_slice(target, position, headers.key, header)
+        position = _write_slice(target, position, headers.value, header)
     return position
 
 
@@ -127,20 +147,9 @@ def write_records(
     plan: np.ndarray,
     sizes: np.ndarray,
     timestamps: np.ndarray,
-    key_offsets: np.ndarray,
-    key_valid: np.ndarray,
-    key_data: np.ndarray,
-    value_offsets: np.ndarray,
-    value_valid: np.ndarray,
-    value_data: np.ndarray,
-    header_firsts: np.ndarray,
-    header_ends: np.ndarray,
-    header_key_offsets: np.ndarray,
-    header_key_valid: np.ndarray,
-    header_key_data: np.ndarray,
-    header_value_offsets: np.ndarray,
-    header_value_valid: np.ndarray,
-    header_value_data: np.ndarray,
+    key: ByteColumn,
+    value: ByteColumn,
+    headers: HeaderColumn,
 ) -> None:
     """Write the records of each batch of `plan` to `target`, from the batch's place in `positions` on."""
     for batch in range(plan.size):
@@ -151,18 +160,6 @@ def write_records(
             target[position] = 0
             position = write_varlong(target, position + 1, timestamps[row] - timestamps[first_row])
             position = write_varlong(target, position, row - first_row)
-            position = _write_slice(target, position, key_offsets, key_valid, key_data, row)
-            position = _write_slice(target, position, value_offsets, value_valid, value_data, row)
-            if not header_firsts.size:
-                target[position] = 0
-                position += 1
-                continue
-            first, end = header_firsts[row], header_ends[row]
-            position = write_varlong(target, position, end - first)
-            for header in range(first, end):
-                position = _write_slice(
-                    target, position, header_key_offsets, header_key_valid, header_key_data, header
-                )
-                position = _write_slice(
-                    target, position, header_value_offsets, header_value_valid, header_value_data, header
-                )
+            position = _write_slice(target, position, key, row)
+            position = _write_slice(target, position, value, row)
+            position = _write_headers(target, position, headers, row)

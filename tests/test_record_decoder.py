@@ -1,0 +1,299 @@
+"""Records of format 2 into Arrow: Kafka's DefaultRecordTest, hostile records, and what a caller may ask for."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from raw_batches import batch, body, record, sized, varint
+
+from distlog.core.compression import CODEC_NAMES, compress
+from distlog.core.errors import CorruptRecordError
+from distlog.core.record_batch import COLUMNS, SCHEMA, check_crcs, read_headers
+from distlog.core.record_decoder import decode
+
+HEADERS = ((b"h1", b"x"), (b"h2", None), ("ключ".encode(), b""))
+
+
+def rows(data: bytes, **asked: Any) -> list[dict[str, Any]]:
+    """The records of `data`, timestamps as integers."""
+    decoded = decode(data, read_headers(data), **asked)
+    at = decoded.schema.get_field_index("timestamp")
+    if at >= 0:
+        decoded = decoded.set_column(at, "timestamp", decoded.column(at).cast(pa.int64()))
+    return decoded.to_pylist()
+
+
+def offsets(data: bytes, **asked: Any) -> list[int]:
+    return [row["offset"] for row in rows(data, columns=["offset"], **asked)]
+
+
+def test_a_record_has_every_column_of_the_schema() -> None:
+    data = batch([record(0, 5, b"k", b"v", HEADERS)], base_offset=7, base_timestamp=1000, max_timestamp=1005)
+    decoded = decode(data, read_headers(data), partition=3)
+    assert decoded.schema == SCHEMA
+    assert decoded.to_pylist() == [
+        {
+            "partition": 3,
+            "offset": 7,
+            "timestamp": datetime.fromtimestamp(1.005, timezone.utc),
+            "timestamp_type": 0,
+            "key": b"k",
+            "value": b"v",
+            "headers": [{"key": "h1", "value": b"x"}, {"key": "h2", "value": None}, {"key": "ключ", "value": b""}],
+        }
+    ]
+    decoded.validate(full=True)
+
+
+def test_null_and_empty_are_different() -> None:
+    contents = [None, b"", b"x", None, b""]
+    data = batch([record(number, 0, content, content) for number, content in enumerate(contents)])
+    decoded = decode(data, read_headers(data))
+    decoded.validate(full=True)
+    assert decoded["key"].to_pylist() == decoded["value"].to_pylist() == contents
+    assert decoded["key"].null_count == 2
+    assert decoded["headers"].to_pylist() == [[]] * 5
+
+
+@pytest.mark.parametrize("content", [None, b""])
+def test_columns_of_nothing_but_null_or_empty(content: bytes | None) -> None:
+    data = batch([record(number, 0, content, content) for number in range(20)])
+    decoded = decode(data, read_headers(data))
+    decoded.validate(full=True)
+    assert decoded["key"].to_pylist() == decoded["value"].to_pylist() == [content] * 20
+
+
+@pytest.mark.parametrize(
+    "columns", [(), ("value",), ("offset", "key"), tuple(reversed(COLUMNS)), ("offset", "offset")]
+)
+def test_only_asked_columns_come_in_the_asked_order(columns: tuple[str, ...]) -> None:
+    data = batch([record(0, 0, b"k", b"v", HEADERS), record(1)])
+    decoded = decode(data, read_headers(data), columns=columns)
+    assert decoded.num_rows == 2
+    assert tuple(decoded.schema.names) == columns
+    every = decode(data, read_headers(data))
+    for at, name in enumerate(columns):
+        assert decoded.column(at) == every[name]
+
+
+def test_a_column_that_does_not_exist_is_a_key_error() -> None:
+    with pytest.raises(KeyError, match="valu"):
+        decode(b"", read_headers(b""), columns=["valu"])
+
+
+def test_nothing_decodes_to_an_empty_batch_of_the_schema() -> None:
+    for data in (b"", batch([], last_delta=4)):
+        decoded = decode(data, read_headers(data))
+        assert decoded.num_rows == 0
+        assert decoded.schema == SCHEMA
+        assert decode(data, read_headers(data), columns=["key"]).schema.names == ["key"]
+
+
+def test_control_batches_are_skipped() -> None:
+    marker = batch([record(0, 0, b"\0\0\0\1", b"\0\0\0\0\0\7")], base_offset=1, attributes=0x30, producer=(1, 0, -1))
+    data = batch([record()]) + marker + batch([record()], base_offset=2)
+    assert offsets(data) == [0, 2]
+
+
+def test_append_time_is_the_time_of_every_record() -> None:
+    data = batch([record(0, 0), record(1, -5), record(2, 5)], attributes=0x08, base_timestamp=1, max_timestamp=99)
+    found = rows(data)
+    assert [row["timestamp"] for row in found] == [99, 99, 99]
+    assert [row["timestamp_type"] for row in found] == [1, 1, 1]
+
+
+def test_a_delete_horizon_is_the_base_that_deltas_count_from() -> None:
+    data = batch([record(0, -50), record(1, 0), record(2, 50)], attributes=0x40, base_timestamp=100)
+    assert [row["timestamp"] for row in rows(data)] == [50, 100, 150]
+
+
+def test_records_without_a_timestamp_have_minus_one() -> None:
+    data = batch([record(0, 0)], base_timestamp=-1, max_timestamp=-1)
+    assert rows(data, columns=["timestamp", "timestamp_type"]) == [{"timestamp": -1, "timestamp_type": 0}]
+
+
+def test_gaps_of_a_compacted_batch_stay() -> None:
+    data = batch([record(1), record(4)], base_offset=10, last_delta=9)
+    assert offsets(data) == [11, 14]
+
+
+def test_bounds_cut_within_batches_and_leave_whole_batches_out() -> None:
+    data = b"".join(batch([record(delta) for delta in range(5)], base_offset=base) for base in (0, 5, 10))
+    assert offsets(data, start_offset=3, end_offset=12) == list(range(3, 12))
+    assert offsets(data, start_offset=7, end_offset=8) == [7]
+    assert offsets(data, start_offset=15) == []
+    assert offsets(data, end_offset=0) == []
+    one = rows(data, start_offset=7, end_offset=8)
+    assert one[0]["value"] == b"v"
+
+
+def test_batches_of_several_segments_are_moved_bounded_and_numbered_each_by_itself() -> None:
+    data = b"".join(batch([record(delta) for delta in range(3)], base_offset=base) for base in (0, 0, 3))
+    found = rows(
+        data,
+        columns=["partition", "offset"],
+        shift=np.array([100, 200, 200]),
+        partition=np.array([4, 5, 5], np.int32),
+        start_offset=np.array([101, 0, 0]),
+        end_offset=np.array([1000, 1000, 204]),
+    )
+    assert [(row["partition"], row["offset"]) for row in found] == [
+        (4, 101),
+        (4, 102),
+        (5, 200),
+        (5, 201),
+        (5, 202),
+        (5, 203),
+    ]
+
+
+def test_an_offset_moved_out_of_range_is_refused() -> None:
+    data = batch([record(delta) for delta in range(3)], base_offset=2**62)
+    assert offsets(data, shift=2**62 - 4) == [2**63 - 4, 2**63 - 3, 2**63 - 2]
+    for shift in (2**62 - 2, 2**62, -(2**62) - 1):
+        with pytest.raises(CorruptRecordError, match="out of range"):
+            offsets(data, shift=shift)
+
+
+def test_rows_that_are_not_of_the_data_are_a_mistake_of_the_caller() -> None:
+    data = batch([record()])
+    headers = read_headers(data)
+    with pytest.raises(ValueError, match="not of this data"):
+        decode(data[:-1], headers)
+    headers["position"] = -5
+    with pytest.raises(ValueError, match="not of this data"):
+        decode(data, headers)
+
+
+def test_a_header_key_that_is_not_utf_8_is_read_as_java_reads_it() -> None:
+    headers = ((b"good", b"1"), (b"bad\xff\xfe", b"2"), (b"\xe2\x82", b"3"))
+    data = batch([record(0, 0, None, b"v", headers)])
+    decoded = decode(data, read_headers(data))
+    decoded.validate(full=True)
+    assert [pair["key"] for pair in decoded["headers"].to_pylist()[0]] == ["good", "bad\ufffd\ufffd", "\ufffd"]
+
+
+def test_headers_of_records_outside_the_bounds_are_not_read_into_others() -> None:
+    data = batch([record(number, 0, None, b"v", ((b"h%d" % number, None),) * number) for number in range(5)])
+    found = rows(data, start_offset=2, end_offset=4, columns=["headers"])
+    assert [len(row["headers"]) for row in found] == [2, 3]
+    assert found[1]["headers"][2] == {"key": "h3", "value": None}
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_compressed_and_plain_batches_mix(codec: int) -> None:
+    records = [record(delta, 0, b"k%d" % delta, b"v" * delta, HEADERS) for delta in range(50)]
+    packed = bytes(compress(codec, b"".join(records)))
+    data = (
+        batch(records)
+        + batch(records, base_offset=50, attributes=codec, section=packed)
+        + batch(records, base_offset=100)
+    )
+    found = rows(data)
+    assert [row["offset"] for row in found] == list(range(150))
+    for row in found:
+        del row["offset"]
+    assert found[:50] == found[50:100] == found[100:]
+
+
+HOSTILE = {
+    "a length beyond the batch": varint(100) + body(),
+    "a negative length": varint(-1) + body(),
+    "a length of nothing": b"\0",
+    "a length of six bytes": b"\x80" * 5 + b"\0" + body(),
+    "the largest length": varint(2**31 - 1) + body(),
+    "a body longer than its fields": sized(body() + b"\0"),
+    "a body shorter than its fields": varint(len(body()) - 1) + body(),
+    "nothing after the attributes": sized(b"\0"),
+    "a timestamp cut off": sized(b"\0\x80\x80"),
+    "a timestamp of eleven bytes": sized(b"\0" + b"\x80" * 10 + body()[1:]),
+    "an offset of six bytes": sized(b"\0\0" + b"\x80" * 5 + body()[2:]),
+    "a key beyond the record": sized(b"\0\0\0" + varint(10) + b"k" + sized(b"v") + b"\0"),
+    "the longest key": sized(b"\0\0\0" + varint(2**31 - 1) + b"k" + sized(b"v") + b"\0"),
+    "a value beyond the record": sized(b"\0\0\0" + sized(None) + varint(10) + b"v\0"),
+    "the longest value": sized(b"\0\0\0" + sized(None) + varint(2**31 - 1) + b"v\0"),
+    "a negative number of headers": sized(body(header_count=-1)),
+    "more headers than bytes": sized(body(header_count=2**31 - 1)),
+    "a header too few": sized(body(headers=HEADERS, header_count=4)),
+    "a header too many": sized(body(headers=HEADERS, header_count=2)),
+    "a null header key": sized(body(header_count=1) + sized(None) + sized(b"x")),
+    "a header key beyond the record": sized(body(header_count=1) + varint(30) + b"h" + sized(b"x")),
+    "a header value beyond the record": sized(body(header_count=1) + sized(b"h") + varint(30) + b"x"),
+    "an offset beyond the batch": record(1),
+    "a negative offset delta": record(-1),
+}
+
+
+@pytest.mark.parametrize("codec", [0, 4], ids=CODEC_NAMES.__getitem__)
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("following", [b"", b"\0" * 40], ids=["at the end", "before more"])
+def test_a_malformed_record_is_refused_with_its_place(name: str, codec: int, following: bytes) -> None:
+    section = bytes(compress(codec, HOSTILE[name] + following))
+    bad = batch([], base_offset=30, count=1, last_delta=0, attributes=codec, section=section)
+    data = batch([record()]) + bad
+    headers = read_headers(data)
+    check_crcs(data, headers)
+    for columns in (COLUMNS, ("offset",)):
+        with pytest.raises(CorruptRecordError) as caught:
+            decode(data, headers, columns=columns, file="t-0/x.log", file_position=1000)
+        details = caught.value.details
+        place = details["file"], details["position"], details["offset"]
+        assert place == ("t-0/x.log", 1000 + len(data) - len(bad), 30)
+
+
+def test_the_number_of_the_bad_record_is_named() -> None:
+    data = batch([record(0), record(1), record(1)])
+    with pytest.raises(CorruptRecordError, match=r"not above the one before.*record=2"):
+        decode(data, read_headers(data))
+
+
+@pytest.mark.parametrize("codec", range(5), ids=CODEC_NAMES.__getitem__)
+@pytest.mark.parametrize(("count", "complaint"), [(2, "bytes after its last record"), (5, "length does not fit")])
+def test_a_count_of_records_that_is_not_theirs_is_refused(codec: int, count: int, complaint: str) -> None:
+    records = [record(delta, 0, None, b"value") for delta in range(3)]
+    section = bytes(compress(codec, b"".join(records) + (b"" if count == 2 else b"\0")))
+    data = batch(records, count=count, last_delta=9, attributes=codec, section=section)
+    with pytest.raises(CorruptRecordError, match=complaint):
+        decode(data, read_headers(data))
+
+
+@pytest.mark.parametrize("codec", range(5), ids=CODEC_NAMES.__getitem__)
+def test_a_count_that_the_bytes_cannot_hold_allocates_nothing(codec: int) -> None:
+    section = bytes(compress(codec, record()))
+    data = batch([], count=2**31 - 1, last_delta=2**31 - 1, attributes=codec, section=section)
+    before = pa.total_allocated_bytes()
+    with pytest.raises(CorruptRecordError, match="too short for the records"):
+        decode(data, read_headers(data))
+    assert pa.total_allocated_bytes() - before < 1 << 20
+
+
+def test_trailing_bytes_are_refused_but_not_in_a_batch_without_records() -> None:
+    data = batch([record()], section=record() + b"\0")
+    with pytest.raises(CorruptRecordError, match="after its last record"):
+        decode(data, read_headers(data))
+    assert offsets(batch([], last_delta=3, section=b"\0\0")) == []
+
+
+@pytest.mark.parametrize("codec", [5, 6, 7])
+def test_an_unknown_codec_is_refused_with_its_place(codec: int) -> None:
+    data = batch([record()], base_offset=5, attributes=codec)
+    with pytest.raises(CorruptRecordError, match="newer Kafka") as caught:
+        decode(data, read_headers(data), file="f")
+    assert caught.value.details == {"file": "f", "position": 0, "offset": 5, "codec": codec}
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3, 4], ids=CODEC_NAMES.__getitem__)
+def test_malformed_compressed_data_is_refused_with_its_place(codec: int) -> None:
+    data = batch([record()], base_offset=5, attributes=codec, section=b"\x01\x02\x03")
+    with pytest.raises(CorruptRecordError) as caught:
+        decode(data, read_headers(data), file=["f"], file_position=np.array([9]))
+    details = caught.value.details
+    assert (details["file"], details["position"], details["offset"]) == ("f", 9, 5)
+
+
+def test_high_bits_of_the_attributes_are_not_looked_at() -> None:
+    assert offsets(batch([record()], attributes=0x7F80)) == [0]

@@ -1,0 +1,272 @@
+"""Arrow into batches: Kafka's MemoryRecordsBuilderTest where it applies, Arrow's types and slices, round trips."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from raw_batches import batch, record
+
+from distlog.core.compression import CODEC_NAMES, compress
+from distlog.core.errors import InvalidConfigError, InvalidRecordError
+from distlog.core.record_batch import HEADERS_TYPE, check_crcs, read_headers
+from distlog.core.record_decoder import decode
+from distlog.core.record_encoder import EncodedBatches, encode
+
+Row = tuple[int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
+
+BYTES = st.none() | st.binary(max_size=40)
+TIMESTAMPS = st.integers(-1, 2**63 - 1) | st.integers(1_700_000_000_000, 1_700_000_100_000)
+ROWS = st.lists(st.tuples(TIMESTAMPS, BYTES, BYTES, st.lists(st.tuples(st.text(max_size=5), BYTES), max_size=3)))
+
+
+def table(rows: list[Row]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(
+        {
+            "timestamp": pa.array([row[0] for row in rows], pa.int64()),
+            "key": pa.array([row[1] for row in rows], pa.binary()),
+            "value": pa.array([row[2] for row in rows], pa.binary()),
+            "headers": pa.array([[{"key": k, "value": v} for k, v in row[3]] for row in rows], HEADERS_TYPE),
+        }
+    )
+
+
+def back(encoded: EncodedBatches) -> list[Row]:
+    """What the batches decode to, after every check there is."""
+    headers = read_headers(encoded.data)
+    check_crcs(encoded.data, headers)
+    assert headers.tolist() == encoded.batches.tolist()
+    decoded = decode(encoded.data, headers)
+    decoded.validate(full=True)
+    columns = [decoded["timestamp"].cast(pa.int64()), decoded["key"], decoded["value"]]
+    pairs = [[(pair["key"], pair["value"]) for pair in row] for row in decoded["headers"].to_pylist()]
+    return list(zip(*(column.to_pylist() for column in columns), pairs, strict=True))
+
+
+def simple(count: int, value: bytes = b"v") -> list[Row]:
+    return [(1000 + row, b"k%d" % row, value, []) for row in range(count)]
+
+
+@given(ROWS, st.integers(0, 4), st.integers(1, 300), st.integers(0, 2**40))
+def test_what_is_encoded_decodes_to_itself(rows: list[Row], codec: int, batch_bytes: int, base_offset: int) -> None:
+    encoded = encode(table(rows), codec=codec, batch_bytes=batch_bytes, base_offset=base_offset)
+    assert back(encoded) == rows
+    batches = encoded.batches
+    ends = batches["base_offset"] + batches["last_offset_delta"] + 1
+    assert [base_offset, *ends.tolist()] == [*batches["base_offset"].tolist(), base_offset + len(rows)]
+    for each, offset in zip(batches, encoded.offsets_of_max_timestamp, strict=True):
+        first = each["base_offset"] - base_offset
+        stamps = [row[0] for row in rows[first : first + each["record_count"]]]
+        assert each["base_timestamp"] == stamps[0]
+        assert each["max_timestamp"] == max(stamps)
+        assert offset == (-1 if max(stamps) == -1 else each["base_offset"] + stamps.index(max(stamps)))
+    assert encoded.first_timestamp == (rows[0][0] if rows else -1)
+
+
+@given(ROWS, st.integers(0, 4))
+def test_the_bytes_are_those_of_a_plain_encoder(rows: list[Row], codec: int) -> None:
+    base = rows[0][0] if rows else 0
+    records = [
+        record(at, timestamp - base, key, value, [(name.encode(), content) for name, content in headers])
+        for at, (timestamp, key, value, headers) in enumerate(rows)
+    ]
+    largest = max((row[0] for row in rows), default=-1)
+    section = bytes(compress(codec, b"".join(records)))
+    expected = batch(records, attributes=codec, base_timestamp=base, max_timestamp=largest, section=section)
+    assert bytes(encode(table(rows), codec=codec).data) == (expected if rows else b"")
+
+
+def test_no_records_are_no_bytes() -> None:
+    for codec in range(5):
+        encoded = encode(table([]), codec=codec)
+        assert len(encoded.data) == len(encoded.batches) == len(encoded.offsets_of_max_timestamp) == 0
+
+
+@pytest.mark.parametrize("codec", [0, 3])
+def test_a_batch_ends_before_its_records_would_pass_the_limit(codec: int) -> None:
+    one = len(record(0, 0, b"k0", b"v"))
+    for limit, counts in [(one, [1] * 6), (2 * one - 1, [1] * 6), (2 * one, [2] * 3), (6 * one, [6]), (0, [1] * 6)]:
+        encoded = encode(table(simple(6)), codec=codec, batch_bytes=limit)
+        assert encoded.batches["record_count"].tolist() == counts
+        assert back(encoded) == simple(6)
+
+
+def test_batches_stay_below_the_largest_size_when_nothing_compresses() -> None:
+    noise = np.random.default_rng(7)
+    rows: list[Row] = [(1, None, noise.bytes(999), []) for _ in range(400)]
+    for codec in range(5):
+        encoded = encode(table(rows), codec=codec, batch_bytes=2**31 - 1, max_batch_bytes=100_000)
+        assert encoded.batches["size"].max() <= 100_000
+        assert encoded.batches["size"].max() > 98_000
+        assert back(encoded) == rows
+
+
+@pytest.mark.parametrize("codec", range(5), ids=CODEC_NAMES.__getitem__)
+def test_a_record_above_the_largest_batch_is_refused_and_named(codec: int) -> None:
+    rows = simple(5)
+    rows[3] = (1, None, np.random.default_rng(7).bytes(2000), [])
+    size = int(encode(table(rows[3:4]), codec=codec).batches["size"][0])
+    assert encode(table(rows), codec=codec, max_batch_bytes=size).batches["record_count"].sum() == 5
+    with pytest.raises(InvalidRecordError, match=rf"above max.message.bytes \(row=3 size={size}\)"):
+        encode(table(rows), codec=codec, max_batch_bytes=size - 1)
+
+
+def test_a_compressed_record_that_no_reader_would_expand_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("distlog.core.compression.MAX_RECORDS_BYTES", 1000)
+    rows = [*simple(2), (1, None, bytes(1001), [])]
+    with pytest.raises(InvalidRecordError, match=r"too large to compress \(row=2 size=\d+\)"):
+        encode(table(rows), codec=4)
+    assert back(encode(table(rows), codec=0)) == rows
+
+
+def test_append_time_marks_the_batch_and_keeps_the_deltas() -> None:
+    rows = [(5, None, b"a", []), (9, None, b"b", [])]
+    encoded = encode(table(rows), append_time_ms=77, base_offset=30)
+    (header,) = read_headers(encoded.data)
+    assert (header["attributes"], header["base_timestamp"], header["max_timestamp"]) == (0x08, 5, 77)
+    assert bytes(encoded.data[61:]) == record(0, 0, None, b"a") + record(1, 4, None, b"b")
+    assert [row[0] for row in back(encoded)] == [77, 77]
+    assert encoded.offsets_of_max_timestamp.tolist() == [30]
+
+
+def test_sequence_numbers_go_on_from_batch_to_batch_and_wrap() -> None:
+    options = {"producer_id": 9, "producer_epoch": 1, "base_sequence": 2**31 - 3}
+    encoded = encode(table(simple(6)), batch_bytes=20, **options)
+    assert encoded.batches["record_count"].tolist() == [2, 2, 2]
+    assert encoded.batches["base_sequence"].tolist() == [2**31 - 3, 2**31 - 1, 1]
+    assert set(encoded.batches["producer_id"]) == {9}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"transactional": True},
+        {"producer_id": 9},
+        {"producer_id": 9, "base_sequence": 0},
+        {"producer_id": 9, "producer_epoch": 1},
+        {"producer_id": 9, "producer_epoch": 1, "transactional": True},
+    ],
+)
+def test_a_producer_id_needs_what_kafka_wants_with_it(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRecordError):
+        encode(table(simple(1)), **options)
+
+
+@pytest.mark.parametrize("timestamp", [-2, -(2**63)])
+def test_a_negative_timestamp_is_refused_and_named(timestamp: int) -> None:
+    with pytest.raises(InvalidRecordError, match=r"timestamp is negative.*row=2"):
+        encode(table([*simple(2), (timestamp, None, None, [])]))
+
+
+def test_a_null_timestamp_is_refused_and_named() -> None:
+    rows = table(simple(3)).set_column(0, "timestamp", pa.array([1, None, 3], pa.int64()))
+    with pytest.raises(InvalidRecordError, match=r"timestamp is null \(row=1\)"):
+        encode(rows)
+
+
+@pytest.mark.parametrize("name", ["timestamp", "key", "value"])
+def test_a_missing_column_is_refused_and_named(name: str) -> None:
+    with pytest.raises(InvalidRecordError, match=f"column={name}"):
+        encode(table(simple(1)).drop_columns([name]))
+
+
+def test_a_column_of_a_wrong_type_is_refused() -> None:
+    rows = table(simple(1))
+    with pytest.raises(InvalidRecordError, match="must be binary"):
+        encode(rows.set_column(1, "key", pa.array([1.5])))
+    with pytest.raises(InvalidRecordError, match="headers like"):
+        encode(rows.set_column(3, "headers", pa.array(["h"])))
+    for stamps in (pa.array([1], pa.timestamp("us")), pa.array([1], pa.int32()), pa.array(["1"])):
+        with pytest.raises(InvalidRecordError, match=r"timestamp\[ms\] or int64"):
+            encode(rows.set_column(0, "timestamp", stamps))
+
+
+def test_an_unknown_codec_is_refused() -> None:
+    with pytest.raises(InvalidConfigError):
+        encode(table(simple(1)), codec=5)
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.string(), pa.large_string(), pa.binary_view()])
+def test_keys_and_values_of_every_arrow_type_of_bytes(kind: pa.DataType) -> None:
+    rows = [(row, None if row % 3 else b"key%d" % row, b"" if row % 4 else b"v" * row, []) for row in range(30)]
+    source = table(rows)
+    for at, name in ((1, "key"), (2, "value")):
+        source = source.set_column(at, name, source[name].cast(kind))
+    assert back(encode(source)) == rows
+    assert back(encode(source.slice(7, 11))) == rows[7:18]
+
+
+def test_columns_of_type_null_are_all_null() -> None:
+    rows = [(row, None, None, []) for row in range(5)]
+    columns = {"timestamp": pa.array(range(5)), "key": pa.nulls(5), "value": pa.nulls(5), "headers": pa.nulls(5)}
+    assert back(encode(pa.RecordBatch.from_pydict(columns))) == rows
+    assert back(encode(pa.RecordBatch.from_pydict(columns).slice(1, 3))) == rows[1:4]
+
+
+@given(ROWS, st.data())
+def test_any_slice_of_the_input_is_encoded(rows: list[Row], data: st.DataObject) -> None:
+    start = data.draw(st.integers(0, len(rows)))
+    end = data.draw(st.integers(start, len(rows)))
+    assert back(encode(table(rows).slice(start, end - start))) == rows[start:end]
+
+
+def test_timestamps_of_any_zone_and_sliced_are_taken_as_they_are() -> None:
+    for kind in (pa.timestamp("ms"), pa.timestamp("ms", "UTC"), pa.timestamp("ms", "Europe/Berlin"), pa.int64()):
+        source = table(simple(9)).set_column(0, "timestamp", pa.array(range(1000, 1009), pa.int64()).cast(kind))
+        assert back(encode(source.slice(4, 3))) == simple(9)[4:7]
+
+
+def headers_column(kind: pa.DataType, rows: list[Any]) -> pa.RecordBatch:
+    return table(simple(len(rows))).set_column(3, "headers", pa.array(rows, kind))
+
+
+def test_null_headers_are_no_headers_even_where_their_slots_hold_some() -> None:
+    source = headers_column(HEADERS_TYPE, [[{"key": "a", "value": b"1"}], None, [], [{"key": "b", "value": None}]])
+    assert [row[3] for row in back(encode(source))] == [[("a", b"1")], [], [], [("b", None)]]
+    full = pa.array([[{"key": "a", "value": b"1"}], [{"key": "b", "value": b"2"}]], HEADERS_TYPE)
+    bitmap = pa.py_buffer(b"\x01")
+    masked = pa.Array.from_buffers(HEADERS_TYPE, 2, [bitmap, full.buffers()[1]], children=[full.values])
+    source = table(simple(2)).set_column(3, "headers", masked)
+    assert [row[3] for row in back(encode(source))] == [[("a", b"1")], []]
+
+
+def test_headers_of_other_list_and_string_types() -> None:
+    rows = [[{"key": "a", "value": b"1"}], None, [{"key": "b", "value": None}] * 2]
+    large = pa.large_list(pa.struct([("key", pa.large_string()), ("value", pa.large_binary())]))
+    source = headers_column(large, rows)
+    assert [row[3] for row in back(encode(source))] == [[("a", b"1")], [], [("b", None)] * 2]
+
+
+def test_a_null_header_or_header_key_is_refused_and_named_but_not_outside_the_slice() -> None:
+    good = [{"key": "a", "value": b"1"}]
+    for bad in ([None], [{"key": None, "value": b"1"}]):
+        source = headers_column(HEADERS_TYPE, [good, good, bad, good])
+        with pytest.raises(InvalidRecordError, match=r"key of a header is null \(row=2\)"):
+            encode(source)
+        with pytest.raises(InvalidRecordError, match=r"\(row=1\)"):
+            encode(source.slice(1))
+        assert len(back(encode(source.slice(0, 2)))) == 2
+        assert len(back(encode(source.slice(3)))) == 1
+
+
+def test_other_columns_are_not_looked_at() -> None:
+    source = table(simple(2)).append_column("offset", pa.array([55, 3])).append_column("extra", pa.array(["x", "y"]))
+    assert back(encode(source)) == simple(2)
+
+
+def test_the_encoded_bytes_can_be_patched_in_place() -> None:
+    encoded = encode(table(simple(2)))
+    encoded.data[0:8] = (41).to_bytes(8, "big")
+    headers = read_headers(encoded.data)
+    check_crcs(encoded.data, headers)
+    assert decode(encoded.data, headers)["offset"].to_pylist() == [41, 42]
+
+
+def test_long_values_and_many_rows() -> None:
+    rows: list[Row] = [(row, None, b"x" * (row * 37 % 5000), []) for row in range(3000)]
+    assert back(encode(table(rows))) == rows
+    assert back(encode(table([(0, None, b"y" * 900_000, [])]))) == [(0, None, b"y" * 900_000, [])]

@@ -1,0 +1,30 @@
+"""The kernels as plain Python: a second opinion on what the compiler made of them, and line coverage."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+MODULES = ("varint", "record_vectors", "legacy_batch", "record_decoder", "golden_logs")
+PROGRAM = """
+import sys
+import pytest
+from distlog.core.kernels.record_scan import scan_records
+
+assert type(scan_records).__name__ == "function", "compiled all the same"
+sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *sys.argv[1:]]))
+"""
+
+
+def test_the_format_tests_pass_without_the_compiler() -> None:
+    files = [str(Path(__file__).with_name(f"test_{module}.py")) for module in MODULES]
+    result = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *files],
+        env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]

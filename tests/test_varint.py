@@ -1,0 +1,76 @@
+"""Varints against Kafka's examples, a plain-Python writer, and buffers that end too early."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from raw_batches import varint
+
+from distlog.core.buffers import byte_array
+from distlog.core.kernels.varint import read_varint, read_varlong, varlong_size, write_varlong
+
+INTS = st.integers(-(2**31), 2**31 - 1)
+LONGS = st.integers(-(2**63), 2**63 - 1)
+
+
+@pytest.mark.parametrize(
+    ("value", "encoded"),
+    [
+        (0, "00"),
+        (-1, "01"),
+        (1, "02"),
+        (-64, "7f"),
+        (64, "8001"),
+        (2**31 - 1, "feffffff0f"),
+        (-(2**31), "ffffffff0f"),
+    ],
+)
+def test_the_examples_of_the_format(value: int, encoded: str) -> None:
+    data = byte_array(bytes.fromhex(encoded))
+    assert read_varint(data, 0, data.size) == (value, data.size)
+    assert varlong_size(value) == data.size
+    assert written(value) == bytes.fromhex(encoded)
+
+
+def written(value: int) -> bytes:
+    target = np.zeros(10, np.uint8)
+    return target[: write_varlong(target, 0, value)].tobytes()
+
+
+@given(INTS, st.binary(max_size=12))
+def test_a_varint_reads_back_whatever_follows(value: int, following: bytes) -> None:
+    encoded = varint(value)
+    assert read_varint(byte_array(encoded + following), 0, len(encoded + following)) == (value, len(encoded))
+    assert written(value) == encoded
+
+
+@given(LONGS, st.binary(max_size=12))
+def test_a_varlong_reads_back_whatever_follows(value: int, following: bytes) -> None:
+    encoded = varint(value)
+    assert read_varlong(byte_array(encoded + following), 0, len(encoded + following)) == (value, len(encoded))
+    assert written(value) == encoded
+    assert varlong_size(value) == len(encoded)
+
+
+@given(LONGS, st.binary(max_size=12))
+def test_a_value_that_passes_the_end_is_not_read(value: int, following: bytes) -> None:
+    encoded = varint(value)
+    for end in range(len(encoded)):
+        _, position = read_varlong(byte_array(encoded + following), 0, end)
+        assert position == end + 1
+
+
+@pytest.mark.parametrize("following", [b"", b"\0" * 8])
+def test_a_varint_of_six_bytes_and_a_varlong_of_eleven_are_refused(following: bytes) -> None:
+    six, eleven = byte_array(b"\x80" * 5 + b"\0" + following), byte_array(b"\x80" * 10 + b"\0" + following)
+    assert read_varint(six, 0, six.size)[1] == six.size + 1
+    assert read_varlong(six, 0, six.size) == (0, 6)
+    assert read_varlong(eleven, 0, eleven.size)[1] == eleven.size + 1
+
+
+def test_a_read_after_a_failed_read_fails_too() -> None:
+    data = byte_array(b"\0" * 20)
+    assert read_varint(data, 11, 10)[1] == 11
+    assert read_varlong(data, 11, 10)[1] == 11
