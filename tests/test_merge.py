@@ -94,7 +94,7 @@ def test_groups_stay_below_segment_bytes(tmp_path: Path) -> None:
 def test_a_large_segment_is_not_copied_again_for_a_small_one(tmp_path: Path) -> None:
     topic = topic_of(tmp_path, 8)
     merged(topic)
-    topic.append([{"value": "small", "key": "1"}])
+    topic.append([{"value": "small", "key": "1", "timestamp": NOW}])
     assert merged(topic) == []
 
 
