@@ -5,7 +5,7 @@ The kernels run over the buffer and not over its pieces, so a thousand small seg
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,31 +13,52 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from distlog.core.buffers import byte_array
 from distlog.core.errors import CorruptRecordError
-from distlog.core.isolation import Isolation
-from distlog.core.record_batch import CODEC_MASK, check_crcs, read_headers
-from distlog.core.record_decoder import decode
+from distlog.core.isolation import Isolation, PerBatch
+from distlog.core.record_batch import check_crcs, read_headers
+from distlog.core.record_decoder import decode_parts
+from distlog.core.record_sections import AskedBatches
 from distlog.core.slices import SegmentSlice
+from distlog.core.source import Source
 
 #: A Spark record batch is best at 1 to 4 MB.
 OUTPUT_BYTES = 4 << 20
-#: Compressed batches decoded at once: what they unpack to is not known before.
-COMPRESSED_BATCHES = 32
+
+Longs = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a chunk: `data`, from `file_position` of `file`; `last` says that the file ends with it.
+    """Bytes [start, end) of a chunk: whole batches of `file`, from `file_position` on.
 
-    `start` is where it lies in the chunk's buffer.
+    `first_offset` is the stored offset at which they begin, or, where the segment has gaps, not before which; -1 when
+    that is not known.
     """
 
     slice: SegmentSlice
     file: str
     file_position: int
-    data: memoryview
-    last: bool
-    start: int = 0
+    start: int
+    end: int
+    first_offset: int = -1
+
+    @property
+    def origin(self) -> int:
+        """Where in the file the chunk's first byte would lie."""
+        return self.file_position - self.start
+
+    @property
+    def ends_file(self) -> bool:
+        """Whether the file ends with the piece."""
+        return self.origin + self.end == self.slice.segment.log_bytes
+
+    def located(self, error: CorruptRecordError) -> CorruptRecordError:
+        """`error`, which knows the file and what is stored, with the partition, and the offset that readers know."""
+        segment, details = self.slice.segment, dict(error.details)
+        if "offset" in details:
+            details["offset"] += segment.shift
+        return CorruptRecordError(error.message, **details, partition=segment.partition)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +68,7 @@ class Chunk:
     pieces: Sequence[Piece]
     data: memoryview
     batches: npt.NDArray[Any]
-    owner: npt.NDArray[np.int64]
+    owner: Longs
 
     def records(self, columns: Sequence[str], isolation: Isolation) -> Iterator[pa.RecordBatch]:
         """The records that the pieces ask for, checked, in batches of at most about OUTPUT_BYTES.
@@ -55,78 +76,88 @@ class Chunk:
         Raises CorruptRecordError, naming the file and position, before a record that is not what was written.
         """
         self.check()
-        for low, high in self._steps():
-            yield from _cut(self._decode(low, high, columns, isolation))
+        asked = self._asked()
+        seen = isolation.visible(self.batches, asked.shift, asked.partition)
+        if not seen.all():
+            asked = asked.of_rows(np.flatnonzero(seen))
+        try:
+            for part in decode_parts(asked, columns, OUTPUT_BYTES):
+                yield from _cut(part)
+        except CorruptRecordError as error:
+            raise self._located(error) from None
 
-    def _steps(self) -> Iterator[tuple[int, int]]:
-        compressed = bool((self.batches["attributes"] & CODEC_MASK).any())
-        step = COMPRESSED_BATCHES if compressed else max(1, len(self.batches))
-        return ((low, min(low + step, len(self.batches))) for low in range(0, len(self.batches), step))
+    def check(self) -> None:
+        """Compare all checksums: CorruptRecordError. Offsets are outside of them, and were checked before."""
+        source = self._source()
+        try:
+            check_crcs(self.data, self.batches, file=source.file, file_position=source.file_position)
+        except CorruptRecordError as error:
+            raise self._located(error) from None
 
-    def one(self, row: int) -> Chunk:
-        """The chunk of batch `row` alone; only of a chunk of one piece."""
-        return self._rows(row, row + 1)
-
-    def first(self, count: int) -> Chunk:
-        """The chunk of the first `count` batches; only of a chunk of one piece."""
-        return self._rows(0, count)
-
-    def _rows(self, start: int, end: int) -> Chunk:
+    def rows(self, start: int, end: int) -> Chunk:
+        """The chunk of batches [start, end), at least one, and of their bytes; only of a chunk of one piece."""
         (piece,) = self.pieces
         batches = self.batches[start:end].copy()
         low, high = int(batches["position"][0]), int(batches["position"][-1] + batches["size"][-1])
         batches["position"] -= low
-        last = piece.last and end == len(self.batches)
-        part = replace(piece, file_position=piece.file_position + low, data=piece.data[low:high], last=last)
-        return Chunk([part], part.data, batches, self.owner[start:end])
+        part = replace(piece, file_position=piece.file_position + low, start=0, end=high - low)
+        return Chunk([part], self.data[low:high], batches, self.owner[start:end])
 
-    def _of_each(self, name: str) -> npt.NDArray[np.int64]:
-        """The segment's attribute `name` for each batch."""
-        values = np.array([getattr(piece.slice.segment, name) for piece in self.pieces], np.int64)
-        return values[self.owner]
+    def check_offsets(self) -> None:
+        """Raise CorruptRecordError for a batch at offsets that its segment does not have there.
 
-    def check(self) -> None:
-        """Check every CRC, and that the offsets are those of the metadata; CorruptRecordError if not."""
-        check_crcs(self.data, self.batches, **self._origin(self.owner))
-        wrong = _wrong_offsets(self)
-        if wrong.any():
-            row = int(wrong.argmax())
-            piece, batch = self.pieces[self.owner[row]], self.batches[row]
-            raise CorruptRecordError(
-                "the batch's offsets are not those its segment's metadata says; verify the topic, restore the file",
-                file=piece.file,
-                position=piece.file_position - piece.start + int(batch["position"]),
-                partition=piece.slice.segment.partition,
-                offset=int(batch["base_offset"]) + piece.slice.segment.shift,
-            )
+        Base offsets are outside of the checksums, so only their place tells: batches follow each other, without a
+        gap where the segment is dense, from the first offset of the file to the last.
+        """
+        wrong = np.flatnonzero(self._wrong_offsets())
+        if len(wrong):
+            message = "a batch is not at the offsets that its segment has there: verify, then restore it from a copy"
+            raise self._located(self._source().corrupt(message, int(wrong[0]), self.batches[wrong[0]]))
 
-    def _origin(self, owner: npt.NDArray[np.int64]) -> dict[str, Any]:
-        """Where the batches of `owner` come from, as the decoder wants to name it in an error."""
-        positions = np.array([piece.file_position - piece.start for piece in self.pieces])[owner]
-        return {"file": _Files(self.pieces, owner), "file_position": positions}
+    def _wrong_offsets(self) -> npt.NDArray[np.bool_]:
+        segments = [piece.slice.segment for piece in self.pieces]
+        dense = self._per_batch(segment.dense for segment in segments) != 0
+        stored_end = self._per_batch(segment.next_offset - segment.shift for segment in segments)
+        base = self.batches["base_offset"]
+        following = base + self.batches["last_offset_delta"] + 1
+        edges = np.flatnonzero(np.diff(self.owner, prepend=-1))
+        expected = np.roll(following, 1)
+        expected[edges] = np.array([piece.first_offset for piece in self.pieces])[self.owner[edges]]
+        wrong: npt.NDArray[np.bool_] = np.where(dense & (expected >= 0), base != expected, base < expected)
+        closing = np.zeros(len(base), bool)
+        closing[edges - 1] = np.array([piece.ends_file for piece in self.pieces])[np.roll(self.owner[edges], 1)]
+        wrong |= (following > stored_end) | (dense & closing & (following != stored_end))
+        return wrong
 
-    def _decode(self, low: int, high: int, columns: Sequence[str], isolation: Isolation) -> pa.RecordBatch:
-        batches, owner = self.batches[low:high], self.owner[low:high]
-        shift, partition = self._of_each("shift")[low:high], self._of_each("partition")[low:high]
-        seen = isolation.visible(batches, shift, partition)
-        starts = np.array([piece.slice.start_offset for piece in self.pieces])[owner]
-        ends = np.array([piece.slice.end_offset for piece in self.pieces])[owner]
-        return decode(
-            self.data,
-            batches[seen],
-            columns=columns,
-            shift=shift[seen],
-            partition=partition[seen].astype(np.int32),
-            start_offset=starts[seen],
-            end_offset=ends[seen],
-            **self._origin(owner[seen]),
+    def _asked(self) -> AskedBatches:
+        slices = [piece.slice for piece in self.pieces]
+        return AskedBatches(
+            byte_array(self.data),
+            self.batches,
+            self._per_batch(part.segment.shift for part in slices),
+            self._per_batch(part.segment.partition for part in slices),
+            self._per_batch(part.start_offset for part in slices),
+            self._per_batch(part.end_offset for part in slices),
+            self._source(),
         )
+
+    def _source(self) -> Source:
+        file = self.pieces[0].file if len(self.pieces) == 1 else _Files(self.pieces, self.owner)
+        return Source(file, self._per_batch(piece.origin for piece in self.pieces))
+
+    def _per_batch(self, values: Iterable[int]) -> PerBatch:
+        """`values`, one for each piece, as one for each batch, or as one for all where there is one piece."""
+        found = list(values)
+        return found[0] if len(found) == 1 else np.array(found, np.int64)[self.owner]
+
+    def _located(self, error: CorruptRecordError) -> CorruptRecordError:
+        return next(piece for piece in self.pieces if piece.file == error.details["file"]).located(error)
 
 
 class _Files(Sequence[str]):
     """The file of each batch, looked up when an error names it."""
 
-    def __init__(self, pieces: Sequence[Piece], owner: npt.NDArray[np.int64]) -> None:
+    def __init__(self, pieces: Sequence[Piece], owner: Longs) -> None:
         self._pieces, self._owner = pieces, owner
 
     def __len__(self) -> int:
@@ -141,59 +172,60 @@ def _cut(records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     return (records.slice(start, rows) for start in range(0, records.num_rows, rows))
 
 
-def chunk_of(pieces: Sequence[Piece]) -> Chunk:
-    """The chunk of all whole batches in `pieces`; CorruptRecordError if one does not begin or end with a batch."""
-    if len(pieces) == 1:
-        piece = pieces[0]
-        batches = read_headers(piece.data, file=piece.file, file_position=piece.file_position)
-        _check_end(piece, batches)
-        return Chunk(pieces, piece.data, batches, np.zeros(len(batches), np.int64))
-    data = memoryview(b"".join([piece.data for piece in pieces]))
-    edges = np.cumsum([0] + [len(piece.data) for piece in pieces])
-    placed = [replace(piece, start=start) for piece, start in zip(pieces, edges.tolist(), strict=False)]
+def chunk_of_files(pieces: Sequence[Piece], data: memoryview) -> Chunk:
+    """The chunk of whole log files, which fill `data`; CorruptRecordError for one that is not what was written."""
+    batches = _headers_of_all(pieces, data)
+    ends = np.array([piece.end for piece in pieces])
+    chunk = Chunk(pieces, data, batches, np.searchsorted(ends, batches["position"], side="right"))
+    chunk.check_offsets()
+    return chunk
+
+
+def chunk_of_batches(piece: Piece, data: memoryview) -> Chunk | None:
+    """The chunk of the whole batches that `data` begins with, None where there is not even one."""
+    batches = _headers(piece, data)
+    if len(batches) == 0:
+        return None
+    end = int(batches["position"][-1] + batches["size"][-1])
+    chunk = Chunk([replace(piece, end=end)], data[:end], batches, np.zeros(len(batches), np.int64))
+    chunk.check_offsets()
+    return chunk
+
+
+def _headers_of_all(pieces: Sequence[Piece], data: memoryview) -> npt.NDArray[Any]:
     try:
-        batches = read_headers(data)
-        ends = batches["position"] + batches["size"]
-        aligned = bool(np.isin(edges[1:], ends).all())
+        batches: npt.NDArray[Any] = read_headers(data)
+        if np.isin([piece.end for piece in pieces], [0, *(batches["position"] + batches["size"])]).all():
+            return batches
     except CorruptRecordError:
-        aligned = False
-    if not aligned:
-        # one of the pieces is damaged; alone it tells its own file and position
-        for piece in pieces:
-            chunk_of([piece])
-        raise CorruptRecordError("batches run across files", file=pieces[0].file, position=0)
-    return Chunk(placed, data, batches, np.searchsorted(edges, batches["position"], side="right") - 1)
+        pass
+    # one of the files is damaged: each by itself tells where
+    return np.concatenate([_headers_of_file(piece, data) for piece in pieces])
 
 
-def _check_end(piece: Piece, batches: npt.NDArray[Any]) -> None:
-    end = int(batches["position"][-1] + batches["size"][-1]) if len(batches) else 0
-    if piece.last and end != len(piece.data):
-        raise CorruptRecordError(
-            "the file ends within a batch; verify the topic, restore the file",
-            file=piece.file,
-            position=piece.file_position + end,
-            partition=piece.slice.segment.partition,
+def _headers_of_file(piece: Piece, data: memoryview) -> npt.NDArray[Any]:
+    batches = _headers(piece, data)
+    end = int(batches["position"][-1] + batches["size"][-1]) if len(batches) else piece.start
+    if end != piece.end:
+        raise cut_short(piece, piece.origin + end)
+    return batches
+
+
+def _headers(piece: Piece, data: memoryview) -> npt.NDArray[Any]:
+    try:
+        batches: npt.NDArray[Any] = read_headers(
+            data, start=piece.start, end=piece.end, file=piece.file, file_position=piece.origin
         )
+    except CorruptRecordError as error:
+        raise piece.located(error) from None
+    return batches
 
 
-def _wrong_offsets(chunk: Chunk) -> npt.NDArray[np.bool_]:
-    """Which batches lie at offsets that their segment does not have there.
-
-    The base offset is outside the checksum, so only its place tells: batches follow each other, without a gap
-    where the segment is dense, from the first offset of the file to the last.
-    """
-    batches, owner = chunk.batches, chunk.owner
-    stored_base = chunk._of_each("stored_base_offset")
-    stored_end = chunk._of_each("next_offset") - chunk._of_each("shift")
-    dense = chunk._of_each("dense").astype(bool) & (batches["magic"] >= 2)
-    base = batches["base_offset"]
-    following = base + batches["last_offset_delta"] + 1
-    opens = np.ones(len(batches), bool)
-    opens[1:] = owner[1:] != owner[:-1]
-    at_start = np.array([piece.file_position == 0 for piece in chunk.pieces])[owner] & opens
-    closes = np.array([piece.last for piece in chunk.pieces])[owner]
-    closes[:-1] &= owner[1:] != owner[:-1]
-    expected = np.where(opens, stored_base, np.concatenate([[0], following[:-1]]))
-    wrong: npt.NDArray[np.bool_] = np.where(dense & (at_start | ~opens), base != expected, base < expected)
-    wrong |= (following > stored_end) | (following <= base) | (dense & closes & (following != stored_end))
-    return wrong
+def cut_short(piece: Piece, position: int) -> CorruptRecordError:
+    """The error for a file of which the last batch, at `position`, is not all there."""
+    return CorruptRecordError(
+        "the file ends within a batch: verify, then restore it from a copy",
+        file=piece.file,
+        position=position,
+        partition=piece.slice.segment.partition,
+    )

@@ -7,6 +7,7 @@ DistlogError                     one base; `details` holds the facts that the me
 ├── TopicNotFoundError           there is no topic at this address: check it, or create the topic
 ├── TopicExistsError             there is a topic already: open it, or drop it first
 ├── OffsetOutOfRangeError        the offset is below the log start or above the log end
+├── SnapshotTooOldError          files of the version that is read were vacuumed: refresh the topic
 ├── CommitConflictError          the commit did not happen: read the reason, decide again
 │   └── TransactionTooOldError   its files may have been vacuumed: write them again
 ├── CommitStateUnknownError      the commit may have happened: keep the data files, look again later
@@ -65,6 +66,10 @@ class TopicExistsError(DistlogError):
 
 class OffsetOutOfRangeError(DistlogError, LookupError):
     """The offset asked for is not between the log start offset and the log end offset."""
+
+
+class SnapshotTooOldError(DistlogError, FileNotFoundError):
+    """A file of the version that is read is gone: vacuum removed it, some time after its segment was removed."""
 
 
 class CommitConflictError(DistlogError):

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from distlog.core.chunk import Chunk
-from distlog.core.segment import SegmentReader
+from distlog.core.segment import CHUNK_BYTES, SegmentReader
+from distlog.core.segment_info import SegmentInfo
 from distlog.core.slices import SegmentSlice
+
+#: What is read at once, however little is asked for.
+_LEAST_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +23,8 @@ class FetchedBatches:
     """Whole record batches, back to back; `bytes(batches)` is what a Kafka broker would answer.
 
     `base_offsets[i]` belongs in the first 8 bytes of the batch at `positions[i]` of `data`; they lie outside the
-    checksum. `next_offset` is where to fetch next. `path` is the local file that `data` was mapped from, at
-    `file_position`, or None.
+    checksum. `moved` says that other ones stand there. `next_offset` is where to fetch next. `path` is the local file
+    that holds `data`, at `file_position`, or None.
     """
 
     data: memoryview
@@ -45,18 +48,17 @@ class FetchedBatches:
     def send_to(self, receiver: socket.socket) -> int:
         """Send the batches to a connected socket, from the page cache (sendfile) where the file is local.
 
-        Returns the number of bytes sent. Raises OSError when the connection breaks.
+        Returns the number of bytes sent. Raises OSError when the connection breaks, and ValueError for a socket that
+        does not block.
         """
         if self.path is None:
             receiver.sendall(bytes(self))
             return len(self)
-        file = os.open(self.path, os.O_RDONLY)
-        try:
+        with open(self.path, "rb", buffering=0) as file:
             for start, end, prefix in self._parts():
                 receiver.sendall(prefix)
-                _send_file(receiver, file, self.file_position + start, end - start)
-        finally:
-            os.close(file)
+                if receiver.sendfile(file, self.file_position + start, end - start) != end - start:
+                    raise OSError("the log file ended while it was sent")
         return len(self)
 
     def _parts(self) -> Iterator[tuple[int, int, bytes]]:
@@ -69,51 +71,48 @@ class FetchedBatches:
             yield start + 8, end, base.to_bytes(8, "big")
 
 
-def _send_file(receiver: socket.socket, file: int, position: int, size: int) -> None:
-    while size > 0:
-        sent = os.sendfile(receiver.fileno(), file, position, size)
-        if sent == 0:
-            raise OSError(f"the log file ended while it was sent, {size} bytes short")
-        position, size = position + sent, size - sent
-
-
-def fetch(reader: SegmentReader, piece: SegmentSlice | None, offset: int, max_bytes: int) -> FetchedBatches:
-    """Whole batches of one segment from the batch that holds `offset` on; none when there is no `piece`.
+def fetch(reader: SegmentReader, slices: Sequence[SegmentSlice], offset: int, max_bytes: int) -> FetchedBatches:
+    """Whole batches of one segment from the batch that holds `offset`, or the next one, on; none at the log end.
 
     As many as fit into `max_bytes`, at least one (`LogSegment.read` with minOneMessage). Every CRC is checked:
     CorruptRecordError.
     """
-    taken = _take(reader, piece, max_bytes) if piece else []
-    if not piece or not taken:
-        none = np.zeros(0, np.int64)
-        return FetchedBatches(memoryview(b""), none, none, offset, False, None, 0)
-    starts = np.cumsum([0] + [len(chunk.data) for chunk in taken])
-    batches = np.concatenate([chunk.batches for chunk in taken])
-    positions = [chunk.batches["position"] + start for chunk, start in zip(taken, starts[:-1], strict=True)]
-    last = batches[-1]
-    shift = piece.segment.shift
-    local = reader.storage.is_local
-    return FetchedBatches(
-        data=taken[0].data if len(taken) == 1 else memoryview(b"".join([chunk.data for chunk in taken])),
-        positions=np.concatenate(positions),
-        base_offsets=batches["base_offset"] + shift,
-        next_offset=int(last["base_offset"] + last["last_offset_delta"]) + 1 + shift,
-        moved=shift != 0,
-        path=reader.storage.local_path(reader.name(piece.segment)) if local else None,
-        file_position=taken[0].pieces[0].file_position,
-    )
+    for part in slices:
+        if taken := _take(reader, part, max_bytes):
+            return _fetched(reader, part.segment, taken)
+    none = np.zeros(0, np.int64)
+    end = slices[-1].segment.next_offset if slices else offset
+    return FetchedBatches(memoryview(b""), none, none, end, False, None, 0)
 
 
-def _take(reader: SegmentReader, piece: SegmentSlice, max_bytes: int) -> list[Chunk]:
+def _take(reader: SegmentReader, part: SegmentSlice, max_bytes: int) -> list[Chunk]:
     taken: list[Chunk] = []
     room = max_bytes
-    for chunk in reader.chunks(piece):
-        chunk.check()
+    for chunk in reader.chunks(part, min(max(max_bytes, _LEAST_BYTES), CHUNK_BYTES - 1)):
         ends = chunk.batches["position"] + chunk.batches["size"]
         count = max(int(np.searchsorted(ends, room, side="right")), 0 if taken else 1)
         if count:
-            taken.append(chunk.first(count))
+            taken.append(chunk.rows(0, count))
+            taken[-1].check()
             room -= len(taken[-1].data)
-        if count < len(chunk.batches) or room <= 0:
+        if count < len(ends) or room <= 0:
             break
     return taken
+
+
+def _fetched(reader: SegmentReader, segment: SegmentInfo, taken: Sequence[Chunk]) -> FetchedBatches:
+    starts = np.cumsum([0] + [len(chunk.data) for chunk in taken])
+    batches = np.concatenate([chunk.batches for chunk in taken])
+    positions = [chunk.batches["position"] + start for chunk, start in zip(taken, starts[:-1], strict=True)]
+    last_offsets = batches["base_offset"] + batches["last_offset_delta"] + segment.shift
+    # an entry of format 0 or 1 bears the offset of its last record
+    base_offsets = np.where(batches["magic"] >= 2, batches["base_offset"] + segment.shift, last_offsets)
+    return FetchedBatches(
+        data=taken[0].data if len(taken) == 1 else memoryview(b"".join([chunk.data for chunk in taken])),
+        positions=np.concatenate(positions),
+        base_offsets=base_offsets,
+        next_offset=int(last_offsets[-1]) + 1,
+        moved=segment.shift != 0,
+        path=reader.storage.local_path(reader.name(segment)) if reader.storage.is_local else None,
+        file_position=taken[0].pieces[0].file_position,
+    )

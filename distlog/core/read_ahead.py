@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import TypeVar
 
+from distlog.core.errors import StorageError
 from distlog.core.storage import Storage
 
 T = TypeVar("T")
 
-#: One GET of a remote file that is read from end to end.
+#: The largest GET of a remote file that is read from end to end.
 WINDOW_BYTES = 8 << 20
-#: GETs under way ahead of the reader; memory of a task is bounded by this many windows.
+#: Tasks under way ahead of the reader; memory is bounded by as many windows.
 DEPTH = 3
 
 
@@ -33,34 +35,52 @@ def in_order(tasks: Iterable[Callable[[], T]], depth: int = DEPTH) -> Iterator[T
 
 
 class LogFile:
-    """The bytes of one log file between `start` and `end`, read forward: a map of a local file, or windows ahead."""
+    """The bytes of one log file, read forward to `end`, or now and then beyond it.
 
-    def __init__(self, storage: Storage, name: str, start: int, end: int) -> None:
+    Of a remote file the first read is one request, since it may be the only one. A second read says that more is
+    wanted, so from there on windows, each twice as large as the one before, are fetched ahead. A local file is read,
+    or mapped where little of it is wanted: a read costs less than as many page faults.
+    """
+
+    def __init__(self, storage: Storage, name: str, end: int, *, mapped: bool) -> None:
         self._storage, self._name, self._end = storage, name, end
-        self._map: memoryview | None = storage.map(name) if storage.is_local else None
-        edges = range(start, end, WINDOW_BYTES)
-        self._windows = in_order(self._fetch(low, min(low + WINDOW_BYTES, end)) for low in edges)
+        self._map = storage.map(name) if mapped and storage.is_local else None
         self._held = memoryview(b"")
-        self._position = start
-
-    def _fetch(self, low: int, high: int) -> Callable[[], bytes]:
-        return lambda: self._storage.read(self._name, low, high)
+        self._position = 0
+        self._windows: Iterator[memoryview] | None = None
 
     def read(self, start: int, end: int) -> memoryview:
-        """Bytes [start, end), fewer where the file ends; `start` never goes back."""
+        """Bytes [start, end); `start` never goes back. StorageError when the file ends before."""
         if self._map is not None:
-            return self._map[start:end]
-        if end > self._end:
-            return memoryview(self._storage.read(self._name, start, end))
+            return self._mapped(start, end)
+        if self._storage.is_local or end > self._end:
+            return self._get(start, end)
+        if self._windows is None:
+            self._held, self._position = self._get(start, end), start
+            self._windows = in_order(self._ahead(end, 2 * (end - start)))
         while self._position + len(self._held) < end:
-            window = next(self._windows, None)
-            if window is None:
-                break
             kept = self._held[max(0, start - self._position) :]
             self._position += len(self._held) - len(kept)
-            self._held = memoryview(b"".join([kept, window])) if kept else memoryview(window)
+            window = next(self._windows)
+            self._held = memoryview(b"".join([kept, window])) if kept else window
         return self._held[start - self._position : end - self._position]
+
+    def _mapped(self, start: int, end: int) -> memoryview:
+        assert self._map is not None
+        if end > len(self._map):
+            raise StorageError("a file is shorter than it should be", file=self._name, start=start, end=end)
+        return self._map[start:end]
+
+    def _ahead(self, start: int, size: int) -> Iterator[Callable[[], memoryview]]:
+        while start < self._end:
+            end = min(start + min(size, WINDOW_BYTES), self._end)
+            yield partial(self._get, start, end)
+            start, size = end, 2 * size
+
+    def _get(self, start: int, end: int) -> memoryview:
+        return self._storage.read_joined([(self._name, start, end)])
 
     def close(self) -> None:
         """Stop what runs ahead."""
-        self._windows.close()  # type: ignore[attr-defined]
+        if self._windows is not None:
+            self._windows.close()  # type: ignore[attr-defined]

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from distlog.core import scan_plan
+from distlog.core.config import MAX_LONG
 from distlog.core.record_batch import COLUMNS
 from distlog.core.scan import read
 from distlog.core.segment import SegmentReader
 from distlog.core.snapshot import Snapshot
 
-#: Offsets asked for at a time when a limit does not say fewer.
+#: Offsets asked for at first when a limit does not say fewer.
 _STEP = 10_000
 
 
@@ -30,19 +31,26 @@ class Record(NamedTuple):
 def records_of(
     reader: SegmentReader, snapshot: Snapshot, partition: int, start: int | None, limit: int | None
 ) -> Iterator[Record]:
-    """The records of one partition from `start` (default: the log start), `limit` of them at the most."""
+    """The records of one partition from `start` (default: the log start), `limit` of them at the most.
+
+    Raises OffsetOutOfRangeError, when the first is asked for, unless `start` is in the log or at its end.
+    """
     state = snapshot.partitions[partition]
     position = state.log_start_offset if start is None else start
-    left = state.log_end_offset - position if limit is None else limit
+    left = MAX_LONG if limit is None else limit
+    step = min(left, _STEP)
     while left > 0:
-        end = position + min(left, _STEP)
+        end = position + step
         slices, isolation = scan_plan.plan(reader, snapshot, {partition: (position, end)})
         for batch in read(reader, slices, COLUMNS, isolation):
             timestamps = batch.column("timestamp").cast("int64")
             batch = batch.set_column(2, "timestamp", timestamps)
-            for row in batch.to_pylist():
-                left -= 1
+            for row in batch.slice(0, left).to_pylist():
                 yield Record(**{**row, "headers": [(each["key"], each["value"]) for each in row["headers"]]})
+            left -= batch.num_rows
+            if left <= 0:
+                return
         if end >= state.log_end_offset:
             return
-        position = end
+        # few offsets may be records, after a compaction
+        position, step = end, 2 * step

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from distlog.core.chunk import Chunk, Piece, chunk_of
+from distlog.core.chunk import Chunk
 from distlog.core.errors import InvalidRecordError
 from distlog.core.isolation import READ_UNCOMMITTED, Isolation
 from distlog.core.read_ahead import in_order
@@ -41,24 +42,26 @@ def read(
     """The records of `slices`, in order, in batches of 1 to 4 MB where there is that much.
 
     Memory is bounded by a few chunks whatever the size of a segment. Raises CorruptRecordError, and
-    FileNotFoundError for a file that vacuum has removed since the snapshot.
+    SnapshotTooOldError for a file that vacuum has removed since the snapshot.
     """
     for chunk in _chunks(reader, slices):
         yield from chunk.records(columns, isolation)
 
 
 def _chunks(reader: SegmentReader, slices: Iterable[SegmentSlice]) -> Iterator[Chunk]:
-    tasks = (_task(reader, group) for group in _groups(slices))
+    tasks = (partial(_begun, reader, group) for group in _groups(slices))
     # local files are read where they are decoded: a thread would only pass them on
     fetched = (task() for task in tasks) if reader.storage.is_local else in_order(tasks)
     for chunks in fetched:
         yield from chunks
 
 
-def _task(reader: SegmentReader, group: list[SegmentSlice]) -> Callable[[], Iterable[Chunk]]:
+def _begun(reader: SegmentReader, group: list[SegmentSlice]) -> Iterable[Chunk]:
+    """The chunks of `group`, the first of them read."""
     if _small(group[0]):
-        return partial(_together, reader, group)
-    return partial(reader.chunks, group[0])
+        return [reader.whole(group)]
+    chunks = reader.chunks(group[0])
+    return chain(list(islice(chunks, 1)), chunks)
 
 
 def _small(piece: SegmentSlice) -> bool:
@@ -83,14 +86,6 @@ def _groups(slices: Iterable[SegmentSlice]) -> Iterator[list[SegmentSlice]]:
             yield [piece]
     if group:
         yield group
-
-
-def _together(reader: SegmentReader, group: list[SegmentSlice]) -> list[Chunk]:
-    names = [reader.name(piece.segment) for piece in group]
-    parts = reader.storage.read_ranges(
-        [(name, 0, piece.segment.log_bytes) for name, piece in zip(names, group, strict=True)]
-    )
-    return [chunk_of([Piece(*row, True) for row in zip(group, names, [0] * len(group), parts, strict=True)])]
 
 
 class Scan:
@@ -123,7 +118,7 @@ class Scan:
 
     def _count(self, piece: SegmentSlice) -> int:
         segment = piece.segment
-        if segment.dense:
+        if segment.dense and (piece.start_position, piece.end_position) == (0, segment.log_bytes):
             return min(piece.end_offset, segment.next_offset) - max(piece.start_offset, segment.base_offset)
         if piece.whole and not segment.has_transactions:
             return segment.record_count

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import get_args
+
+import numpy as np
+import numpy.typing as npt
 
 from distlog.core import slices
 from distlog.core.errors import TopicNotFoundError
-from distlog.core.isolation import READ_UNCOMMITTED, Isolation, IsolationLevel, first_open_offset
+from distlog.core.isolation import Isolation, IsolationLevel, first_open_offset
 from distlog.core.segment import SegmentReader
+from distlog.core.segment_info import SegmentInfo
 from distlog.core.slices import OutOfRange, SegmentSlice
 from distlog.core.snapshot import PartitionState, Snapshot
 from distlog.core.time_lookup import offset_for_time
@@ -70,34 +75,36 @@ def plan(
 ) -> tuple[list[SegmentSlice], Isolation]:
     """The slices of what is asked, and what of them may be seen.
 
-    Reads no data; for read_committed it reads the transaction indexes and headers of segments with transactions.
+    Reads no data; but for read_committed the segments that hold transactions, as far as a last stable offset needs.
     """
+    if isolation not in get_args(IsolationLevel):
+        raise ValueError(f"isolation is one of {', '.join(get_args(IsolationLevel))}, not {isolation}")
     start, end = {}, {}
     aborted = {}
     for number, (low, high) in asked.items():
         state = snapshot.partitions[number]
         start[number] = state.log_start_offset if low is None else low
         end[number] = state.log_end_offset if high is None else high
-        if isolation == "read_committed" and any(segment.has_transactions for segment in state.segments):
-            end[number] = min(end[number], _last_stable_offset(reader, state))
-            aborted[number] = [
-                transaction
-                for segment in state.segments
-                if (index := reader.transaction_index(segment))
-                for transaction in index.transactions()
-            ]
-    visible = Isolation(aborted) if aborted else READ_UNCOMMITTED
-    return slices.plan(snapshot, start, end, out_of_range), visible
+        segments = _transactional(state) if isolation == "read_committed" else []
+        if segments:
+            end[number] = min(end[number], _last_stable_offset(reader, state, segments))
+            aborted[number] = [each for segment in segments for each in reader.aborted_transactions(segment)]
+    return slices.plan(snapshot, start, end, out_of_range), Isolation.of(aborted)
 
 
-def _last_stable_offset(reader: SegmentReader, state: PartitionState) -> int:
-    headers = (
-        (chunk.batches, segment.shift)
-        for segment in state.segments
-        if segment.has_transactions
-        for chunk in reader.chunks(
-            SegmentSlice(segment, segment.base_offset, segment.next_offset, 0, segment.log_bytes)
-        )
-    )
-    first = first_open_offset(headers)
+def _transactional(state: PartitionState) -> list[SegmentInfo]:
+    flags = state.segments.columns()["has_transactions"].to_numpy(zero_copy_only=False)
+    return [state.segments[int(index)] for index in np.flatnonzero(flags)]
+
+
+def _last_stable_offset(reader: SegmentReader, state: PartitionState, segments: Sequence[SegmentInfo]) -> int:
+    first = first_open_offset(_headers(reader, segments))
     return state.log_end_offset if first is None else max(first, state.log_start_offset)
+
+
+def _headers(reader: SegmentReader, segments: Sequence[SegmentInfo]) -> Iterator[tuple[npt.NDArray[np.void], int]]:
+    for segment in segments:
+        whole = SegmentSlice(segment, segment.base_offset, segment.next_offset, 0, segment.log_bytes)
+        for chunk in reader.chunks(whole):
+            chunk.check()
+            yield chunk.batches, segment.shift

@@ -6,27 +6,26 @@ A missing or bad index costs time, never the answer: the log is walked from its 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from distlog.core import paths
-from distlog.core.chunk import Chunk, Piece
-from distlog.core.errors import CorruptIndexError, CorruptRecordError
+from distlog.core.chunk import Chunk, Piece, chunk_of_batches, chunk_of_files, cut_short
+from distlog.core.errors import CorruptIndexError, CorruptRecordError, SnapshotTooOldError, StorageError
 from distlog.core.index_cache import IndexCache
 from distlog.core.offset_index import OffsetIndex
 from distlog.core.read_ahead import LogFile
-from distlog.core.record_batch import HEADER_SIZE, read_headers
+from distlog.core.record_batch import LOG_OVERHEAD
 from distlog.core.segment_info import SegmentInfo
 from distlog.core.slices import SegmentSlice
 from distlog.core.storage import Storage
 from distlog.core.time_index import TimeIndex, TimestampOffset
-from distlog.core.transaction_index import TransactionIndex
+from distlog.core.transaction_index import AbortedTransaction, TransactionIndex
 
-#: Log bytes decoded at once; a Spark record batch is best at 1 to 4 MB.
+#: Log bytes read and decoded at once.
 CHUNK_BYTES = 4 << 20
 #: A range of fewer bytes is read whole, without asking an index.
 INDEX_WORTH_BYTES = 256 << 10
@@ -44,13 +43,27 @@ class SegmentReader:
         """The segment's file of that suffix, relative to the topic."""
         return paths.segment_file(self.topic, segment.partition, segment.stem, suffix)
 
-    def chunks(self, piece: SegmentSlice) -> Iterator[Chunk]:
-        """Chunks of about CHUNK_BYTES with the batches that `piece` owns; memory is one chunk and its windows.
+    def whole(self, slices: Sequence[SegmentSlice]) -> Chunk:
+        """One chunk of all batches of the segments of `slices`, small ones; errors as of `chunks`."""
+        names = [self.name(part.segment) for part in slices]
+        sizes = [part.segment.log_bytes for part in slices]
+        with self._explained([part.segment for part in slices]):
+            data = self.storage.read_joined([(name, 0, size) for name, size in zip(names, sizes, strict=True)])
+        ends = np.cumsum(sizes).tolist()
+        pieces = [
+            Piece(part, name, 0, end - size, end, part.segment.stored_base_offset)
+            for part, name, size, end in zip(slices, names, sizes, ends, strict=True)
+        ]
+        return chunk_of_files(pieces, data)
 
-        Raises CorruptRecordError for a batch that is none, and FileNotFoundError when the file is gone.
+    def chunks(self, part: SegmentSlice, step: int = CHUNK_BYTES) -> Iterator[Chunk]:
+        """Chunks with the batches that `part` owns, of about `step` log bytes: few for who may stop soon.
+
+        Memory is a few chunks. Raises CorruptRecordError for a batch that is none or is out of its place (checksums
+        are left to `Chunk.check`), and SnapshotTooOldError when the file is gone.
         """
-        start, hint = self._bounds(piece)
-        walk = self._walk(piece, start, hint)
+        start, hint = self._bounds(part)
+        walk = self._walk(part, start, hint, step)
         if start > 0:
             try:
                 walk = chain([next(walk)], walk)
@@ -59,105 +72,151 @@ class SegmentReader:
             except (CorruptIndexError, CorruptRecordError) as error:
                 # the index may be what is wrong: the log itself is asked, from its start
                 _log.warning("%s: scanning the log instead; verify the topic", error)
-                walk = self._walk(piece, 0, piece.end_position)
+                walk = self._walk(part, 0, part.end_position, step)
         yield from walk
 
-    def _walk(self, piece: SegmentSlice, position: int, hint: int) -> Iterator[Chunk]:
+    def _walk(self, part: SegmentSlice, position: int, hint: int, step: int) -> Iterator[Chunk]:
         """Walk whole batches from `position`, where one begins; those wanted should end at `hint`."""
-        segment, name = piece.segment, self.name(piece.segment)
-        file = LogFile(self.storage, name, position, hint)
-        start, want, following = position, CHUNK_BYTES, segment.base_offset
+        segment, name = part.segment, self.name(part.segment)
+        by_index, size = position > 0, 0
+        following = -1 if by_index else segment.stored_base_offset
+        with self._explained([segment]):
+            file = LogFile(self.storage, name, hint, mapped=step < CHUNK_BYTES)
         try:
-            while position < piece.end_position and following < piece.end_offset:
-                limit = hint if position < hint and want == CHUNK_BYTES else segment.log_bytes
-                data = file.read(position, min(position + want, limit))
-                batches: npt.NDArray[Any] = read_headers(data, file=name, file_position=position)
-                if len(batches) == 0:
-                    want = self._missing(segment, name, position, data)
+            while position < part.end_position and following < part.end_offset - segment.shift:
+                stop = hint if position < hint else segment.log_bytes
+                end = position + size if size else min(position + step, stop)
+                with self._explained([segment]):
+                    data = file.read(position, end)
+                piece = Piece(part, name, position, 0, len(data), following)
+                chunk = chunk_of_batches(piece, data)
+                if chunk is None:
+                    size = self._size_of_batch(piece, data)
                     continue
-                if position == start:
-                    _check_start(piece, name, start, batches)
-                end = int(batches["position"][-1] + batches["size"][-1])
-                if chunk := _owned(piece, name, position, data[:end], batches):
-                    yield chunk
-                following = int(batches["base_offset"][-1] + batches["last_offset_delta"][-1]) + 1 + segment.shift
-                position, want = position + end, CHUNK_BYTES
+                if by_index:
+                    _check_start(chunk)
+                if owned := _owned(chunk):
+                    yield owned
+                following = int(chunk.batches["base_offset"][-1] + chunk.batches["last_offset_delta"][-1]) + 1
+                position, size, by_index = position + len(chunk.data), 0, False
         finally:
             file.close()
 
-    def _missing(self, segment: SegmentInfo, name: str, position: int, data: memoryview) -> int:
+    def _size_of_batch(self, piece: Piece, data: memoryview) -> int:
         """The size of the batch of which `data` is the beginning."""
-        header = data if len(data) >= HEADER_SIZE else self.storage.read(name, position, position + HEADER_SIZE)
-        size = 12 + int.from_bytes(header[8:12], "big") if len(header) >= 12 else 0
-        if size <= len(data) or position + size > segment.log_bytes:
-            raise CorruptRecordError(
-                "the file ends within a batch; verify the topic, restore the file",
-                file=name,
-                position=position,
-                partition=segment.partition,
-            )
+        position, file_end = piece.file_position, piece.slice.segment.log_bytes
+        header = data
+        if len(data) < LOG_OVERHEAD <= file_end - position:
+            header = self.storage.read_joined([(piece.file, position, position + LOG_OVERHEAD)])
+        size = LOG_OVERHEAD + int.from_bytes(header[8:LOG_OVERHEAD], "big")
+        if len(header) < LOG_OVERHEAD or not len(data) < size <= file_end - position:
+            raise cut_short(piece, position)
         return size
 
-    def _bounds(self, piece: SegmentSlice) -> tuple[int, int]:
+    def _bounds(self, part: SegmentSlice) -> tuple[int, int]:
         """(where a batch begins, at or before the first owned one; where the last owned one should have ended)."""
-        segment = piece.segment
-        starts_inside = piece.start_offset > segment.base_offset or piece.start_position > 0
-        ends_inside = piece.end_offset < segment.next_offset
+        segment = part.segment
+        starts_inside = part.start_offset > segment.base_offset or part.start_position > 0
+        ends_inside = part.end_offset < segment.next_offset
         if segment.log_bytes <= INDEX_WORTH_BYTES or not (starts_inside or ends_inside):
-            return 0, piece.end_position
+            return 0, part.end_position
         index = self._offset_index(segment)
         if index is None:
-            return 0, piece.end_position
-        by_offset = index.lookup(piece.start_offset - segment.shift).position
-        start = max(by_offset, index.position_floor(piece.start_position).position)
-        stop = _end_of(index, piece.end_offset - 1 - segment.shift) if ends_inside else None
-        return start, piece.end_position if stop is None else min(stop, piece.end_position)
+            return 0, part.end_position
+        by_offset = index.lookup(part.start_offset - segment.shift).position
+        start = max(by_offset, index.position_floor(part.start_position).position)
+        if start >= part.end_position:
+            # nothing is to be had then; that is believed when the log says so too
+            start = index.position_floor(part.end_position - 1).position
+        stop = _end_of(index, part.end_offset - 1 - segment.shift) if ends_inside else None
+        return start, part.end_position if stop is None else min(stop, part.end_position)
 
     def _offset_index(self, segment: SegmentInfo) -> OffsetIndex | None:
         """The segment's offset index if it is there and sane, else None and a warning."""
         if not segment.offset_index_bytes:
             return None
-        name = self.name(segment, ".index")
         try:
-            index = OffsetIndex(
-                self._cache.path(self.storage, name, segment.offset_index_bytes), segment.stored_base_offset
-            )
+            path = self._index_path(segment, ".index", segment.offset_index_bytes)
+            index = OffsetIndex(path, segment.stored_base_offset)
             index.sanity_check(segment.log_bytes)
-        except (CorruptIndexError, FileNotFoundError) as error:
+        except (CorruptIndexError, OSError) as error:
             _log.warning("%s: scanning the log instead; rebuild the indexes to be fast again", error)
             return None
         return index
 
     def time_entry(self, segment: SegmentInfo, timestamp_ms: int) -> TimestampOffset | None:
-        """The time index's last entry below `timestamp_ms` (stored offset), or None where there is none."""
-        if not segment.time_index_bytes:
+        """The time index's last entry below `timestamp_ms` (stored offset), or None where there is none to use."""
+        if not segment.time_index_bytes or segment.log_bytes <= INDEX_WORTH_BYTES:
             return None
-        name = self.name(segment, ".timeindex")
         try:
-            index = TimeIndex(
-                self._cache.path(self.storage, name, segment.time_index_bytes), segment.stored_base_offset
-            )
-            index.sanity_check()
-        except (CorruptIndexError, FileNotFoundError) as error:
+            path = self._index_path(segment, ".timeindex", segment.time_index_bytes)
+            index = TimeIndex(path, segment.stored_base_offset)
+            index.sanity_check(segment.next_offset - segment.shift)
+        except (CorruptIndexError, OSError) as error:
             _log.warning("%s: scanning the log instead; rebuild the indexes to be fast again", error)
             return None
         entry = index.lookup(timestamp_ms - 1)
         return entry if entry.timestamp >= 0 else None
 
-    def transaction_index(self, segment: SegmentInfo) -> TransactionIndex | None:
-        """The segment's aborted transactions, if it has any."""
+    def aborted_transactions(self, segment: SegmentInfo) -> list[AbortedTransaction]:
+        """The aborted transactions that end in the segment, at the offsets that readers see.
+
+        Without them aborted data would be shown, so here a bad index is an error: CorruptIndexError, or
+        SnapshotTooOldError where it is gone.
+        """
         if not segment.txn_index_bytes:
-            return None
-        name = self.name(segment, ".txnindex")
-        path = self._cache.path(self.storage, name, segment.txn_index_bytes)
-        return TransactionIndex(path, segment.stored_base_offset)
+            return []
+        try:
+            path = self._index_path(segment, ".txnindex", segment.txn_index_bytes)
+            index = TransactionIndex(path, segment.stored_base_offset)
+            index.sanity_check()
+        except FileNotFoundError:
+            raise _gone(segment, self.name(segment, ".txnindex")) from None
+        return [transaction.moved(segment.shift) for transaction in index.transactions()]
+
+    def _index_path(self, segment: SegmentInfo, suffix: str, size: int) -> str:
+        return self._cache.path(self.storage, self.name(segment, suffix), size, tag=f"{segment.crc32c:08x}")
+
+    @contextmanager
+    def _explained(self, segments: Sequence[SegmentInfo]) -> Iterator[None]:
+        """Say what it means that a log file of `segments` cannot be read as a whole."""
+        try:
+            yield
+        except (FileNotFoundError, StorageError):
+            for segment in segments:
+                self._check_file(segment)
+            raise
+
+    def _check_file(self, segment: SegmentInfo) -> None:
+        name = self.name(segment)
+        try:
+            size = self.storage.size(name)
+        except FileNotFoundError:
+            raise _gone(segment, name) from None
+        if size < segment.log_bytes:
+            raise CorruptRecordError(
+                "the file is shorter than its segment is: verify, then restore it from a copy",
+                file=name,
+                position=size,
+                partition=segment.partition,
+            )
 
 
-def _check_start(piece: SegmentSlice, name: str, start: int, batches: npt.NDArray[Any]) -> None:
-    """Refuse an index that led behind the first wanted record."""
-    too_far = batches["base_offset"][0] + piece.segment.shift > max(piece.start_offset, piece.segment.base_offset)
-    if start > 0 and piece.start_position == 0 and too_far:
-        raise CorruptIndexError("the offset index leads too far", file=name, position=start)
+def _gone(segment: SegmentInfo, name: str) -> SnapshotTooOldError:
+    return SnapshotTooOldError(
+        "a file of this version is gone, vacuumed since its segment was removed: refresh the topic and read again",
+        file=name,
+        partition=segment.partition,
+    )
+
+
+def _check_start(chunk: Chunk) -> None:
+    """Refuse an index that did not lead to a batch, or behind the first wanted one."""
+    (piece,), first = chunk.pieces, chunk.rows(0, 1)
+    first.check()
+    part, base_offset = piece.slice, int(first.batches["base_offset"][0]) + piece.slice.segment.shift
+    if piece.file_position > part.start_position and base_offset > max(part.start_offset, part.segment.base_offset):
+        raise CorruptIndexError("the offset index leads too far", file=piece.file, position=piece.file_position)
 
 
 def _end_of(index: OffsetIndex, last_offset: int) -> int | None:
@@ -167,22 +226,12 @@ def _end_of(index: OffsetIndex, last_offset: int) -> int | None:
     return after.position if after else None
 
 
-def _owned(
-    piece: SegmentSlice, name: str, position: int, data: memoryview, batches: npt.NDArray[Any]
-) -> Chunk | None:
-    """The chunk of those batches that begin in the byte range of `piece` and may hold its offsets."""
-    at = batches["position"] + position
-    last = batches["base_offset"] + batches["last_offset_delta"] + piece.segment.shift
-    base = batches["base_offset"] + piece.segment.shift
-    owned = (at >= piece.start_position) & (at < piece.end_position)
-    owned &= (last >= piece.start_offset) & ((base < piece.end_offset) | (batches["magic"] < 2))
+def _owned(chunk: Chunk) -> Chunk | None:
+    """The chunk of those batches that begin in the byte range of its slice and may hold its offsets."""
+    (piece,), batches = chunk.pieces, chunk.batches
+    part, shift = piece.slice, piece.slice.segment.shift
+    positions, base_offsets = batches["position"] + piece.file_position, batches["base_offset"] + shift
+    owned = (positions >= part.start_position) & (positions < part.end_position)
+    owned &= (base_offsets + batches["last_offset_delta"] >= part.start_offset) & (base_offsets < part.end_offset)
     rows = np.flatnonzero(owned)
-    if len(rows) == 0:
-        return None
-    low = int(batches["position"][rows[0]])
-    high = int(batches["position"][rows[-1]] + batches["size"][rows[-1]])
-    kept = batches[rows[0] : rows[-1] + 1].copy()
-    kept["position"] -= low
-    whole = position + high == piece.segment.log_bytes
-    part = Piece(piece, name, position + low, data[low:high], whole)
-    return Chunk([part], part.data, kept, np.zeros(len(kept), np.int64))
+    return chunk.rows(int(rows[0]), int(rows[-1]) + 1) if len(rows) else None

@@ -131,13 +131,19 @@ class SegmentTable(Sequence[SegmentInfo]):
 
     def __getitem__(self, index: int | slice) -> SegmentInfo | list[SegmentInfo]:
         if isinstance(index, slice):
-            return [self[number] for number in range(*index.indices(len(self)))]
+            start, end, step = index.indices(len(self))
+            return self._range(start, end) if step == 1 else [self[number] for number in range(start, end, step)]
         number = index if index >= 0 else index + len(self)
         if not 0 <= number < len(self):
             raise IndexError(f"segment {index} of {len(self)}")
         if number >= len(self._columns):
             return self._tail[number - len(self._columns)]
         return next(_to_segments(self._columns.slice(number, 1)))
+
+    def _range(self, start: int, end: int) -> list[SegmentInfo]:
+        edge = len(self._columns)
+        columns = self._columns.slice(min(start, edge), max(min(end, edge) - start, 0))
+        return [*_to_segments(columns), *self._tail[max(start - edge, 0) : max(end - edge, 0)]]
 
     def __iter__(self) -> Iterator[SegmentInfo]:
         yield from _to_segments(self._columns)

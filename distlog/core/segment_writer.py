@@ -14,21 +14,25 @@ import pyarrow as pa
 from distlog.core import paths
 from distlog.core.compression import CODEC_NAMES
 from distlog.core.config import TopicConfig
+from distlog.core.errors import InvalidRecordError
 from distlog.core.record_encoder import EncodedBatches, encode
 from distlog.core.segment_file import SegmentFile
 from distlog.core.segment_info import SegmentInfo
 from distlog.core.storage import Storage
 
-#: Rows are gathered up to this many bytes before they are encoded, so that small inputs do not make small batches.
+#: Rows are gathered up to this many bytes before they are encoded: many batches in one kernel call.
 ENCODE_BYTES = 1 << 20
 BATCH_OVERHEAD = 61 + 21
+#: What a slice may hold on to beside its own bytes before it is copied.
+_SPARE_BYTES = 4096
 
 
 class SegmentWriter:
     """Writes the records of one partition, rolled by `segment.bytes`; memory is bounded by a few MiB.
 
-    `new_id` gives the unique hex part of a stem. Raises InvalidRecordError for a record that fits no batch or
-    segment; what was written so far is then named by nobody and left to vacuum.
+    The same records give the same bytes, however they are cut into appends. `new_id` gives the unique hex part of a
+    stem. Raises InvalidRecordError for a record that fits no batch or segment; what was written so far is then named
+    by nobody and left to vacuum.
     """
 
     def __init__(
@@ -46,7 +50,8 @@ class SegmentWriter:
         self._storage, self._topic, self._partition, self._begin = storage, topic, partition, begin
         self._config, self._codec, self._clock, self._new_id = config, codec, clock, new_id
         self._pending: list[pa.RecordBatch] = []
-        self._pending_bytes = 0
+        self._pending_bytes, self._encode_at = 0, ENCODE_BYTES
+        self._encoded_rows = 0
         self._segment: SegmentFile | None = None
         self._sealed: list[SegmentInfo] = []
 
@@ -54,14 +59,14 @@ class SegmentWriter:
         """Take `records` (columns timestamp, key, value and perhaps headers) to be written in this order."""
         if records.num_rows == 0:
             return
-        self._pending.append(records)
+        self._pending.append(_compact(records))
         self._pending_bytes += records.nbytes
-        if self._pending_bytes >= ENCODE_BYTES:
-            self._encode_pending()
+        if self._pending_bytes >= self._encode_at:
+            self.encode()
 
     def close(self) -> list[SegmentInfo]:
         """Make everything durable; the segments in order, each starting at offset 0. Empty if nothing came."""
-        self._encode_pending()
+        self._encode_pending(last=True)
         self._seal()
         return self._sealed
 
@@ -70,12 +75,30 @@ class SegmentWriter:
         if self._segment is not None:
             self._segment.abort()
 
-    def _encode_pending(self) -> None:
+    def encode(self) -> None:
+        """Write what was taken so far, but for the last batch: more records may belong to it."""
+        self._encode_pending(last=False)
+
+    def _encode_pending(self, last: bool) -> None:
         if not self._pending:
             return
-        records = self._pending[0] if len(self._pending) == 1 else pa.concat_batches(self._pending)
-        self._pending, self._pending_bytes = [], 0
-        self._write(encode(records, **self._encoding()))
+        records = _joined(self._pending)
+        try:
+            encoded = encode(records, open_end=not last, **self._encoding())
+        except InvalidRecordError as error:
+            row = error.details.pop("row", 0) + self._encoded_rows
+            raise InvalidRecordError(
+                error.message, partition=self._partition, row_of_partition=row, **error.details
+            ) from None
+        self._write(encoded)
+        count = int(encoded.batches["record_count"].sum())
+        self._encoded_rows += count
+        self._keep(records.slice(count))
+
+    def _keep(self, rest: pa.RecordBatch) -> None:
+        self._pending, self._pending_bytes = [_compact(rest)] if rest.num_rows else [], rest.nbytes
+        # a batch may be larger than what is gathered; then it is not looked at again for every little append
+        self._encode_at = max(ENCODE_BYTES, 2 * rest.nbytes)
 
     def _encoding(self) -> dict[str, Any]:
         config = self._config
@@ -118,6 +141,21 @@ class SegmentWriter:
         if self._segment is not None:
             self._sealed.append(self._segment.seal(self._codec, self._clock()))
             self._segment = None
+
+
+def _compact(records: pa.RecordBatch) -> pa.RecordBatch:
+    """`records`, copied if they are a small slice, which would keep in memory all that it was cut from."""
+    if records.get_total_buffer_size() <= 2 * records.nbytes + _SPARE_BYTES:
+        return records
+    return pa.concat_batches([records])
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    tables = [pa.Table.from_batches([batch]) for batch in batches]
+    # permissive: one append may have headers, or large_binary values, and the next may not
+    table = tables[0] if len(tables) == 1 else pa.concat_tables(tables, promote_options="permissive")
+    (joined,) = table.combine_chunks().to_batches()
+    return joined
 
 
 def compression_level(config: TopicConfig, codec: str) -> int | None:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
+import numpy as np
+
 from distlog.core.errors import OffsetOutOfRangeError
 from distlog.core.segment_info import SegmentInfo
 from distlog.core.snapshot import PartitionState, Snapshot
@@ -77,13 +79,9 @@ def _bounded(partition: int, offset: int, state: PartitionState, out_of_range: O
 
 
 def _partition_slices(state: PartitionState, start: int, end: int) -> Iterable[SegmentSlice]:
-    index = state.segments.find(start)
-    while start < end and index < len(state.segments):
-        segment = state.segments[index]
-        if segment.base_offset >= end:
-            return
-        yield SegmentSlice(segment, start, end, 0, segment.log_bytes)
-        index += 1
+    if start < end:
+        segments = state.segments[state.segments.find(start) : int(np.searchsorted(state.segments.base_offsets, end))]
+        yield from (SegmentSlice(segment, start, end, 0, segment.log_bytes) for segment in segments)
 
 
 def split_by_bytes(slices: Iterable[SegmentSlice], target_bytes: int) -> list[list[SegmentSlice]]:

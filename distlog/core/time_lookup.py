@@ -8,9 +8,9 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Iterable
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ import pyarrow as pa
 from distlog.core.chunk import Chunk
 from distlog.core.isolation import READ_UNCOMMITTED
 from distlog.core.record_batch import SCHEMA
-from distlog.core.segment import SegmentReader
+from distlog.core.segment import INDEX_WORTH_BYTES, SegmentReader
 from distlog.core.segment_info import SegmentInfo
 from distlog.core.slices import SegmentSlice
 from distlog.core.snapshot import PartitionState
@@ -82,43 +82,50 @@ def _offset_of_max_timestamp(reader: SegmentReader, state: PartitionState) -> Fo
 
 
 def _largest_from(reader: SegmentReader, segment: SegmentInfo, start: int) -> Found | None:
-    piece = SegmentSlice(segment, start, segment.next_offset, 0, segment.log_bytes)
     best: Found | None = None
-    for chunk in reader.chunks(piece):
-        offsets, timestamps = _offsets_and_timestamps(chunk)
-        if len(timestamps) and (best is None or timestamps.max() > best[1]):
-            row = int(timestamps.argmax())
-            best = int(offsets[row]), int(timestamps[row])
+    for chunk in _chunks_from(reader, segment, start):
+        chunk.check()
+        newest = chunk.batches["max_timestamp"]
+        # the batch that says the largest has it, unless that record lies before `start`
+        for row in np.argsort(-newest, kind="stable"):
+            if best and newest[row] <= best[1]:
+                break
+            offsets, timestamps = _offsets_and_timestamps(chunk, int(row))
+            if len(timestamps) and (best is None or timestamps.max() > best[1]):
+                best = int(offsets[timestamps.argmax()]), int(timestamps.max())
     return best
 
 
 def _search(reader: SegmentReader, segment: SegmentInfo, timestamp_ms: int, start: int) -> Found | None:
     entry = reader.time_entry(segment, timestamp_ms)
-    if entry is not None:
-        chunks = reader.chunks(_from(segment, entry.offset + segment.shift))
+    if entry and entry.offset + segment.shift > start:
+        chunks = iter(_chunks_from(reader, segment, entry.offset + segment.shift))
         chunk = next(chunks, None)
         if chunk is not None and chunk.batches["max_timestamp"][0] == entry.timestamp:
-            return _first_match(itertools.chain([chunk], chunks), timestamp_ms, start)
+            return _first_match(chain([chunk], chunks), timestamp_ms)
         name = reader.name(segment, ".timeindex")
         _log.warning("the time index does not fit its log: scanning the log instead (file=%s)", name)
-    return _first_match(reader.chunks(_from(segment, segment.base_offset)), timestamp_ms, start)
+    return _first_match(_chunks_from(reader, segment, start), timestamp_ms)
 
 
-def _from(segment: SegmentInfo, offset: int) -> SegmentSlice:
-    return SegmentSlice(segment, offset, segment.next_offset, 0, segment.log_bytes)
+def _chunks_from(reader: SegmentReader, segment: SegmentInfo, start: int) -> Iterable[Chunk]:
+    return reader.chunks(SegmentSlice(segment, start, segment.next_offset, 0, segment.log_bytes), INDEX_WORTH_BYTES)
 
 
-def _first_match(chunks: Iterable[Chunk], timestamp_ms: int, start: int) -> Found | None:
+def _first_match(chunks: Iterable[Chunk], timestamp_ms: int) -> Found | None:
     for chunk in chunks:
+        # the headers say which batches to pass, and are under the checksums
+        chunk.check()
         for row in np.flatnonzero(chunk.batches["max_timestamp"] >= timestamp_ms):
-            offsets, timestamps = _offsets_and_timestamps(chunk.one(int(row)))
-            matches = np.flatnonzero((timestamps >= timestamp_ms) & (offsets >= start))
+            offsets, timestamps = _offsets_and_timestamps(chunk, int(row))
+            matches = np.flatnonzero(timestamps >= timestamp_ms)
             if len(matches):
                 return int(offsets[matches[0]]), int(timestamps[matches[0]])
     return None
 
 
-def _offsets_and_timestamps(chunk: Chunk) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _offsets_and_timestamps(chunk: Chunk, row: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Those of the records of batch `row` that the chunk's slice asks for."""
     schema = pa.schema([SCHEMA.field(name) for name in _TIMES])
-    records = pa.Table.from_batches(chunk.records(_TIMES, READ_UNCOMMITTED), schema)
+    records = pa.Table.from_batches(chunk.rows(row, row + 1).records(_TIMES, READ_UNCOMMITTED), schema)
     return records.column(0).to_numpy(), records.column(1).cast("int64").to_numpy()

@@ -170,7 +170,7 @@ class Topic:
         """
         self.check_partition(partition)
         slices, _ = scan_plan.plan(self._reader, self.snapshot, {partition: (offset, None)})
-        return fetch(self._reader, slices[0] if slices else None, offset, max_bytes)
+        return fetch(self._reader, slices, offset, max_bytes)
 
     def start_offsets(self) -> dict[int, int]:
         """The first readable offset of each partition."""
