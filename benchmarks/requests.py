@@ -1,0 +1,88 @@
+"""Requests to an S3 server for what a log does: against moto's server, or any that the environment names.
+
+The peer is the number that cannot be beaten by a log of this design: an append must look once for a newer commit,
+put its files (log, offset index when there is more than one entry's worth, time index) and put its commit.
+DISTLOG_BENCH_S3_ENDPOINT, _KEY, _SECRET and _BUCKET name another server.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import distlog
+from benchmarks.topics import table
+from distlog.core.topic import Topic
+
+
+def run(rows: int = 300_000) -> list[dict[str, Any]]:
+    """One dict per case: requests of distlog, the least possible, and kilobytes read."""
+    with _server() as (url, options), tempfile.TemporaryDirectory() as cache:
+        os.environ["TMPDIR"] = cache
+        tempfile.tempdir = cache
+        topic = distlog.create(f"{url}/log", storage_options=options)
+        return list(_cases(topic, rows, options))
+
+
+def _cases(topic: Topic, rows: int, options: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    one = [{"value": b"v", "timestamp": 1}]
+    yield _row("append one record", topic, lambda: topic.append(one), 1 + 2 + 1)
+    yield _row("append 37 MB, in parts", topic, lambda: topic.append(table(rows, 100)), 1 + 5 + 2 + 1)
+    yield _row("refresh, nothing new", topic, topic.refresh, 1)
+    yield _row("count all records", topic, lambda: topic.scan().count(), 0)
+    yield _row("first point read", topic, lambda: next(topic.records(0, start=rows // 2, limit=1)), 2)
+    yield _row("another point read", topic, lambda: next(topic.records(0, start=rows // 3, limit=1)), 1)
+    yield _row("scan 37 MB", topic, lambda: topic.scan(start=1).to_table(), 5)
+    opened = distlog.open(topic.url, storage_options=options)
+    # the hint, a listing, three commits and the one that is not there
+    yield _facts("open, 3 commits", opened.storage.counters, 6)
+
+
+def _row(case: str, topic: Topic, action: Callable[[], Any], least: int) -> dict[str, Any]:
+    counters = topic.storage.counters
+    counters.gets = counters.puts = counters.lists = counters.deletes = counters.bytes_read = 0
+    action()
+    return _facts(case, counters, least)
+
+
+def _facts(case: str, counters: Any, least: int) -> dict[str, Any]:
+    made = counters.gets + counters.puts + counters.lists + counters.deletes
+    return {
+        "benchmark": "S3 requests",
+        "case": f"{case} ({counters.bytes_read / 1000:,.0f} kB read)",
+        "distlog": made,
+        "peer": least,
+        "peer_name": "the least possible",
+        "unit": "requests",
+        "ratio": round(least / made, 2) if made else 1.0,
+    }
+
+
+@contextmanager
+def _server() -> Iterator[tuple[str, dict[str, Any]]]:
+    names = [os.environ.get(f"DISTLOG_BENCH_S3_{name}") for name in ("ENDPOINT", "KEY", "SECRET", "BUCKET")]
+    if all(names):
+        endpoint, key, secret, bucket = names
+        yield f"s3://{bucket}/{uuid.uuid4().hex}", {"endpoint_url": endpoint, "key": key, "secret": secret}
+        return
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    endpoint = f"http://{host}:{port}"
+    client = boto3.client(
+        "s3", endpoint_url=endpoint, aws_access_key_id="key", aws_secret_access_key="secret", region_name="us-east-1"
+    )
+    client.create_bucket(Bucket="bench")
+    try:
+        yield "s3://bench/run", {"endpoint_url": endpoint, "key": "key", "secret": "secret"}
+    finally:
+        server.stop()

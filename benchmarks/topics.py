@@ -1,0 +1,100 @@
+"""Topics in one process on a local disk: appending beside Parquet, scanning many small segments beside one large.
+
+The peers: `pyarrow.parquet`, uncompressed, written and read in the same process; the same records in one segment.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import distlog
+from distlog.core.topic import Topic
+
+ROWS = 1_000_000
+ROUNDS = 5
+
+
+def table(rows: int, value_bytes: int, seed: int = 1) -> pa.Table:
+    """`rows` records with keys of 16 random bytes and values of `value_bytes` random bytes."""
+    random = np.random.default_rng(seed)
+
+    def column(width: int) -> pa.Array:
+        data = pa.py_buffer(random.integers(0, 256, rows * width, dtype=np.uint8))
+        return pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), rows, [None, data]).cast(pa.binary())
+
+    times = pa.array(np.arange(rows) + 1_700_000_000_000)
+    return pa.table({"key": column(16), "value": column(value_bytes), "timestamp": times})
+
+
+def best(function: Callable[[], Any]) -> float:
+    """Seconds of the fastest of some rounds, after one that compiles and warms."""
+    function()
+    rounds = []
+    for _ in range(ROUNDS):
+        started = time.perf_counter()
+        function()
+        rounds.append(time.perf_counter() - started)
+    return min(rounds)
+
+
+def run(rows: int = ROWS) -> list[dict[str, Any]]:
+    """One dict per case, in M records/s."""
+    with tempfile.TemporaryDirectory() as folder:
+        return [*_append(folder, rows), *_small_segments(folder, rows)]
+
+
+def _append(folder: str, rows: int) -> list[dict[str, Any]]:
+    records = table(rows, 100)
+    numbers = iter(range(10**6))
+
+    def ours() -> Topic:
+        topic = distlog.create(f"{folder}/append-{next(numbers)}", partitions=4)
+        topic.append(records)
+        return topic
+
+    def theirs() -> str:
+        path = f"{folder}/{next(numbers)}.parquet"
+        pq.write_table(records, path, compression="none", use_dictionary=False)
+        return path
+
+    topic, path = ours(), theirs()
+    written = _row("append, 4 partitions, durable", rows, best(ours), best(theirs), "pyarrow.parquet, not synced")
+    read = _row(
+        "scan all columns", rows, best(lambda: _drain(topic)), best(lambda: pq.read_table(path)), "pyarrow.parquet"
+    )
+    return [written, read]
+
+
+def _small_segments(folder: str, rows: int) -> list[dict[str, Any]]:
+    records = table(rows, 100)
+    rows_each = rows // 1000
+    small = distlog.create(f"{folder}/small", config={"segment.bytes": rows_each * 130})
+    large = distlog.create(f"{folder}/large")
+    for topic in (small, large):
+        topic.append(records)
+    count = small.segments().num_rows
+    ours, theirs = best(lambda: _drain(small)), best(lambda: _drain(large))
+    return [_row(f"scan {count:,} small segments", rows, ours, theirs, "one large segment")]
+
+
+def _drain(topic: Topic) -> int:
+    return sum(batch.num_rows for batch in topic.scan())
+
+
+def _row(case: str, rows: int, ours: float, theirs: float, peer: str) -> dict[str, Any]:
+    return {
+        "benchmark": "topics",
+        "case": case,
+        "distlog": round(rows / ours / 1e6, 2),
+        "peer": round(rows / theirs / 1e6, 2),
+        "peer_name": peer,
+        "unit": "M records/s",
+        "ratio": round(theirs / ours, 2),
+    }
