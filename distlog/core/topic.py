@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow as pa
 
 from distlog.core import VERSION, metadata_tables, scan_plan
-from distlog.core.actions import Action, Drop, SetConfig
+from distlog.core.actions import MAX_PARTITIONS, Action, Drop, SetConfig
 from distlog.core.append import Appender, AppendResult, BatchId
 from distlog.core.commit_log import CommitLog
 from distlog.core.config import TopicConfig
-from distlog.core.errors import InvalidRecordError, TopicNotFoundError
+from distlog.core.errors import InvalidConfigError, InvalidRecordError, TopicNotFoundError
 from distlog.core.fetch import FetchedBatches, fetch
 from distlog.core.index_cache import IndexCache
 from distlog.core.isolation import IsolationLevel
@@ -107,9 +107,11 @@ class Topic:
         """Append Arrow, pandas or an iterable of dicts in one commit, all partitions or none.
 
         Columns: value, and perhaps key, timestamp (ms or Arrow timestamps; missing is now), headers, partition
-        (missing: murmur2 of the key, without a key sticky runs). The same (app_id, batch_id) again returns the
-        first result and appends nothing. Raises InvalidRecordError, CommitConflictError (nothing was appended),
-        CommitStateUnknownError (it may have been; repeat with the same app_id and batch_id).
+        (missing: murmur2 of the key, without a key sticky runs); `partition` is for all rows. The same
+        (app_id, batch_id) again within 30 days returns the first result and appends nothing.
+
+        Raises InvalidRecordError, TopicNotFoundError (it was dropped), StorageError, CommitConflictError (nothing
+        was appended), CommitStateUnknownError (it may have been; repeat with the same app_id and batch_id).
         """
         with self.transaction(app_id, batch_id) as transaction:
             transaction.append(table, partition)
@@ -211,7 +213,10 @@ class Topic:
         return self.config
 
     def drop(self) -> None:
-        """End the topic: nobody can read or append from here on; vacuum removes its files later."""
+        """End the topic: nobody can open or append to it from here on; vacuum removes its files later.
+
+        Objects that hold a snapshot of it, this one too, read on until then.
+        """
         self._check_writable()
         self.log.commit(self.snapshot, "drop", lambda snapshot: [Drop()])
 
@@ -247,6 +252,8 @@ def create(
     Raises TopicExistsError, InvalidTopicError, InvalidConfigError, or StorageError when the storage cannot hold
     a log (it must refuse to overwrite when asked to).
     """
+    if type(partitions) is not int or not 1 <= partitions <= MAX_PARTITIONS:
+        raise InvalidConfigError(f"a topic has 1 to {MAX_PARTITIONS} partitions", partitions=partitions)
     storage = Storage(url, storage_options)
     log = _log(storage)
     return Topic(storage, log, log.create(partitions, TopicConfig.parse(config or {})))
@@ -260,8 +267,11 @@ def open(
 ) -> Topic:
     """Open the topic at `url`: its newest version, or read-only as of a version or a time.
 
-    Raises TopicNotFoundError where there is none, or none yet at that time.
+    Raises TopicNotFoundError where there is none, OffsetOutOfRangeError where it has no such version, or none yet
+    at that time.
     """
+    if version is not None and timestamp is not None:
+        raise ValueError("give a version or a timestamp to open a topic at, not both")
     return _open(Storage(url, storage_options), version, None if timestamp is None else to_ms(timestamp))
 
 

@@ -1,0 +1,86 @@
+"""What tests of whole topics are written with: topics that roll early, a clock to set, contents as plain values."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from distlog.core.commit_log import CommitLog
+from distlog.core.config import TopicConfig
+from distlog.core.storage import Storage
+from distlog.core.topic import Topic
+
+NOW = 1_700_000_000_000
+#: So that a handful of records fills batches, index entries and segments.
+TINY = {"segment.bytes": "600", "batch.bytes": "150", "index.interval.bytes": "100"}
+
+
+class Clock:
+    """A clock that a test sets; `now_ms` is what it shows."""
+
+    def __init__(self, now_ms: int = NOW) -> None:
+        self.now_ms = now_ms
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+def topic_on(
+    storage: Storage,
+    partitions: int | None = None,
+    config: Mapping[str, object] | None = None,
+    clock: Callable[[], int] | None = None,
+    **log_options: Any,
+) -> Topic:
+    """The topic in `storage`, made anew if `partitions` are given, with a clock of its own."""
+    clock = clock or Clock()
+    log = CommitLog(storage, clock=clock, random=random.Random(0), writer="a test", **log_options)
+    made = log.load() if partitions is None else log.create(partitions, TopicConfig.parse(config or {}))
+    return Topic(storage, log, made, clock=clock)
+
+
+def values(numbers: Iterable[int], **fields: Any) -> list[dict[str, Any]]:
+    """A record for each number, its value `v<number>`, its timestamp NOW + number."""
+    return [{"value": b"v%d" % number, "timestamp": NOW + number, **fields} for number in numbers]
+
+
+def contents(topic: Topic) -> dict[int, list[bytes | None]]:
+    """The values of each partition, in order; checks that the offsets have no gap and the snapshot agrees."""
+    table = topic.scan(columns=["partition", "offset", "value"]).to_table()
+    found: dict[int, list[bytes | None]] = {number: [] for number in range(topic.partitions)}
+    starts = topic.start_offsets()
+    for partition, offset, value in zip(*(column.to_pylist() for column in table.columns), strict=True):
+        assert offset == starts[partition] + len(found[partition])
+        found[partition].append(value)
+    assert topic.end_offsets() == {number: starts[number] + len(rows) for number, rows in found.items()}
+    return found
+
+
+def stored(table: pa.Table) -> list[dict[str, Any]]:
+    """The rows of a scan as Python values, timestamps in ms."""
+    index = table.schema.get_field_index("timestamp")
+    return table.set_column(index, "timestamp", table["timestamp"].cast("int64")).to_pylist()
+
+
+def files(storage: Storage) -> set[str]:
+    """The names of all segment files in a topic's storage, named by a snapshot or not."""
+    folders = [folder for folder in storage.list_folders() if not folder.startswith("_")]
+    return {file.name for folder in folders for file in storage.list(folder)}
+
+
+def named_files(topic: Topic) -> set[str]:
+    """The names of all files that the topic's snapshot names."""
+    return {
+        topic.reader.name(segment, suffix)
+        for state in topic.snapshot.partitions
+        for segment in state.segments
+        for suffix, size in (
+            (".log", segment.log_bytes),
+            (".index", segment.offset_index_bytes),
+            (".timeindex", segment.time_index_bytes),
+        )
+        if size
+    }
