@@ -10,10 +10,13 @@ import pyarrow as pa
 import pytest
 from raw_batches import batch, body, record, sized, varint
 
+from distlog.core.buffers import byte_array
 from distlog.core.compression import CODEC_NAMES, compress
 from distlog.core.errors import CorruptRecordError
 from distlog.core.record_batch import COLUMNS, SCHEMA, check_crcs, read_headers
-from distlog.core.record_decoder import decode
+from distlog.core.record_decoder import decode, decode_parts
+from distlog.core.record_sections import AskedBatches
+from distlog.core.source import Source
 
 HEADERS = ((b"h1", b"x"), (b"h2", None), ("ключ".encode(), b""))
 
@@ -200,6 +203,34 @@ def test_compressed_and_plain_batches_mix(codec: int) -> None:
     assert found[:50] == found[50:100] == found[100:]
 
 
+def parts(data: bytes, part_bytes: int) -> list[pa.RecordBatch]:
+    asked = AskedBatches(byte_array(data), read_headers(data), 0, 0, 0, 2**62, Source())
+    return list(decode_parts(asked, COLUMNS, part_bytes))
+
+
+@pytest.mark.parametrize("part_bytes", [1, 700, 1500, 10**9])
+def test_compressed_batches_come_in_parts_of_bounded_size_and_all_of_them_come(part_bytes: int) -> None:
+    records = [record(delta, 0, b"k%d" % delta, b"v" * 50) for delta in range(10)]
+    size = sum(map(len, records))
+    section = bytes(compress(4, b"".join(records)))
+    packed = [batch(records, base_offset=base, attributes=4, section=section) for base in range(0, 100, 10)]
+    data = b"".join(packed)
+    found = parts(data, part_bytes)
+    assert pa.concat_batches(found) == decode(data, read_headers(data))
+    assert len(found) == {1: 10, 700: 5, 1500: 4, 10**9: 1}[part_bytes]
+    assert all((part.num_rows / 10 - 1) * size < part_bytes for part in found)
+
+
+def test_parts_keep_the_order_of_mixed_batches_and_there_is_always_one() -> None:
+    records = [record(delta) for delta in range(3)]
+    section = bytes(compress(1, b"".join(records)))
+    packed = batch(records, base_offset=3, attributes=1, section=section)
+    data = batch(records) + packed + batch([], base_offset=6, last_delta=2) + batch(records, base_offset=9)
+    found = parts(data, 1)
+    assert [part["offset"].to_pylist() for part in found] == [[0, 1, 2], [3, 4, 5], [9, 10, 11]]
+    assert [part.num_rows for part in parts(b"", 1)] == [0]
+
+
 HOSTILE = {
     "a length beyond the batch": varint(100) + body(),
     "a negative length": varint(-1) + body(),
@@ -221,6 +252,7 @@ HOSTILE = {
     "a header too few": sized(body(headers=HEADERS, header_count=4)),
     "a header too many": sized(body(headers=HEADERS, header_count=2)),
     "a null header key": sized(body(header_count=1) + sized(None) + sized(b"x")),
+    "a null header key and nothing else": sized(body(header_count=1) + sized(None)),
     "a header key beyond the record": sized(body(header_count=1) + varint(30) + b"h" + sized(b"x")),
     "a header value beyond the record": sized(body(header_count=1) + sized(b"h") + varint(30) + b"x"),
     "an offset beyond the batch": record(1),
@@ -243,6 +275,29 @@ def test_a_malformed_record_is_refused_with_its_place(name: str, codec: int, fol
         details = caught.value.details
         place = details["file"], details["position"], details["offset"]
         assert place == ("t-0/x.log", 1000 + len(data) - len(bad), 30)
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        ("a length beyond the batch", "length does not fit"),
+        ("the largest length", "length does not fit"),
+        ("a length of nothing", "length does not fit"),
+        ("a key beyond the record", "key is longer"),
+        ("the longest key", "key is longer"),
+        ("a value beyond the record", "value is longer"),
+        ("the longest value", "value is longer"),
+        ("a negative number of headers", "number of headers"),
+        ("more headers than bytes", "number of headers"),
+        ("a null header key", "do not fill its length"),
+        ("a negative offset delta", "offset is not above"),
+        ("an offset beyond the batch", "beyond its batch"),
+    ],
+)
+def test_the_complaint_says_which_field_is_wrong(name: str, complaint: str) -> None:
+    data = batch([], count=1, last_delta=0, section=HOSTILE[name] + b"\0" * 40)
+    with pytest.raises(CorruptRecordError, match=complaint):
+        decode(data, read_headers(data))
 
 
 def test_the_number_of_the_bad_record_is_named() -> None:

@@ -70,6 +70,12 @@ def test_a_varint_of_six_bytes_and_a_varlong_of_eleven_are_refused(following: by
     assert read_varlong(eleven, 0, eleven.size)[1] == eleven.size + 1
 
 
+def test_bits_beyond_the_32nd_are_dropped_as_in_java() -> None:
+    for following in (b"", b"\0" * 8):
+        data = byte_array(b"\xff\xff\xff\xff\x7f" + following)
+        assert read_varint(data, 0, data.size) == (-(2**31), 5)
+
+
 def test_a_read_after_a_failed_read_fails_too() -> None:
     data = byte_array(b"\0" * 20)
     assert read_varint(data, 11, 10)[1] == 11

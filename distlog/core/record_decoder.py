@@ -75,7 +75,7 @@ def decode_parts(asked: AskedBatches, columns: Sequence[str], part_bytes: int) -
 
 
 def _runs_of_one_format(asked: AskedBatches) -> list[AskedBatches]:
-    # At least one run, so that a asked without a record gives an empty batch of the right schema.
+    # At least one run, so that batches without a record give an empty batch of the right schema.
     rows = _asked_rows(asked)
     current = asked.batches["magic"][rows] == 2
     changes = np.flatnonzero(current[1:] != current[:-1]) + 1
@@ -94,8 +94,9 @@ def _asked_rows(asked: AskedBatches) -> np.ndarray:
     beyond = (first < 0) | (last < first)
     if beyond.any():
         raise asked.corrupt("the offsets of a batch, moved to their place, are out of range", int(np.argmax(beyond)))
-    asked = (batches["record_count"] > 0) & (last >= asked.start_offset) & (first < asked.end_offset)
-    return np.flatnonzero(asked & (batches["attributes"] & CONTROL == 0))
+    overlapping = (last >= asked.start_offset) & (first < asked.end_offset)
+    holding_data = (batches["record_count"] > 0) & (batches["attributes"] & CONTROL == 0)
+    return np.flatnonzero(overlapping & holding_data)
 
 
 def _decode_run(asked: AskedBatches, names: tuple[str, ...], enough: int) -> tuple[int, pa.RecordBatch]:

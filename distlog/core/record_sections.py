@@ -98,9 +98,11 @@ def _expand_sections(asked: AskedBatches, sections: np.ndarray, enough: int) -> 
     for row, section in enumerate(sections):
         if expander.size >= enough:
             return byte_array(expander.array), row
-        start, limit = expander.size, min(MAX_RECORDS_BYTES, MAX_DECODED_BYTES - expander.size)
+        start, limit = expander.size, MAX_DECODED_BYTES - expander.size
         batch = asked.batches[row]
         codec = int(batch["attributes"]) & CODEC_MASK
+        if codec != NONE:
+            limit = min(limit, MAX_RECORDS_BYTES)
         data = asked.data[section["start"] : section["end"]]
         try:
             if batch["magic"] != 2 and codec != NONE:
