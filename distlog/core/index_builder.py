@@ -13,9 +13,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from distlog.core.kernels.index_build import (
+    LAST_ENTRY_TIMESTAMP,
+    MAX_OFFSET,
+    MAX_TIMESTAMP,
+    POSITION,
+    STATE_SIZE,
+    add_batches,
+)
 from distlog.core.offset_index import encode_offset_entries
 from distlog.core.records import NO_TIMESTAMP
 from distlog.core.time_index import encode_time_entries
+
+Longs = npt.NDArray[np.int64]
 
 
 class IndexBuilder:
@@ -23,40 +33,37 @@ class IndexBuilder:
 
     def __init__(self, interval_bytes: int) -> None:
         self._interval = interval_bytes
-        self._since_entry = 0
-        self._offset_entries: list[tuple[int, int]] = []
-        self._time_entries: list[tuple[int, int]] = []
-        self._max_timestamp = NO_TIMESTAMP
-        self._max_offset = 0
+        self._state = np.zeros(STATE_SIZE, np.int64)
+        self._state[[MAX_TIMESTAMP, LAST_ENTRY_TIMESTAMP]] = NO_TIMESTAMP
+        self._offset_entries: list[Longs] = []
+        self._time_entries: list[Longs] = []
 
-    def add(self, batches: npt.NDArray[Any], base_offsets: npt.NDArray[np.int64], position: int) -> None:
+    def add(self, batches: npt.NDArray[Any], base_offsets: Longs, position: int) -> None:
         """Take `batches` (BATCH rows) that lie at `base_offsets`, back to back from `position` of the log file."""
-        last_offsets = base_offsets + batches["last_offset_delta"]
-        rows = zip(last_offsets.tolist(), batches["size"].tolist(), batches["max_timestamp"].tolist(), strict=True)
-        for last_offset, size, max_timestamp in rows:
-            if max_timestamp > self._max_timestamp:
-                self._max_timestamp, self._max_offset = max_timestamp, last_offset
-            if self._since_entry > self._interval:
-                self._offset_entries.append((last_offset, position))
-                self._add_time_entry()
-                self._since_entry = 0
-            self._since_entry += size
-            position += size
-
-    def _add_time_entry(self) -> None:
-        last = self._time_entries[-1][0] if self._time_entries else NO_TIMESTAMP
-        if self._max_timestamp > last:
-            self._time_entries.append((self._max_timestamp, self._max_offset))
+        offset_entries, time_entries = np.empty((2, len(batches), 2), np.int64)
+        self._state[POSITION] = position
+        offset_count, time_count = add_batches(
+            np.ascontiguousarray(batches["size"], np.int64),
+            base_offsets + batches["last_offset_delta"],
+            np.ascontiguousarray(batches["max_timestamp"], np.int64),
+            self._interval,
+            self._state,
+            offset_entries,
+            time_entries,
+        )
+        self._offset_entries.append(offset_entries[:offset_count].copy())
+        self._time_entries.append(time_entries[:time_count].copy())
 
     def finish(self) -> dict[str, bytes]:
         """The content of the index files by suffix; empty where there is no entry."""
-        self._add_time_entry()
+        if self._state[MAX_TIMESTAMP] > self._state[LAST_ENTRY_TIMESTAMP]:
+            self._time_entries.append(self._state[[MAX_TIMESTAMP, MAX_OFFSET]].reshape(1, 2))
         return {
             ".index": encode_offset_entries(*_columns(self._offset_entries)),
             ".timeindex": encode_time_entries(*_columns(self._time_entries)),
         }
 
 
-def _columns(entries: list[tuple[int, int]]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    table = np.array(entries, np.int64).reshape(-1, 2)
-    return table[:, 0], table[:, 1]
+def _columns(parts: list[Longs]) -> tuple[Longs, Longs]:
+    entries = np.concatenate([np.empty((0, 2), np.int64), *parts])
+    return entries[:, 0], entries[:, 1]

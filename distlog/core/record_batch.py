@@ -38,11 +38,14 @@ from distlog.core.kernels.batch_scan import BATCH as BATCH
 from distlog.core.kernels.batch_scan import CODEC_MASK as CODEC_MASK
 from distlog.core.kernels.batch_scan import HEADER_SIZE as HEADER_SIZE
 from distlog.core.kernels.batch_scan import LOG_OVERHEAD as LOG_OVERHEAD
+from distlog.core.kernels.crc import first_mismatch
 from distlog.core.legacy_batch import resolve_wrappers
 from distlog.core.source import Source
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 CRC_AT, CRC_START, LEGACY_CRC_START = 17, 21, 16
+#: The checksums of batches below this size are computed by a kernel, all at once: a call for each would cost more.
+SHORT_BATCH = 1024
 
 #: Bits of a batch's attributes; the low three (CODEC_MASK) are the codec.
 APPEND_TIME, TRANSACTIONAL, CONTROL, DELETE_HORIZON = 0x08, 0x10, 0x20, 0x40
@@ -106,19 +109,35 @@ def check_crcs(data: Any, batches: np.ndarray, *, file: Any = "", file_position:
 
     `file` and `file_position`, of data[0], may be given per batch. CorruptRecordError names the first bad batch.
     """
-    view = memoryview(data)
-    rows = zip(*(batches[name].tolist() for name in ("position", "size", "magic", "crc")), strict=True)
-    for row, (position, size, magic, stored) in enumerate(rows):
+    short = (batches["size"] < SHORT_BATCH) & (batches["magic"] == 2)
+    bad = [row for row in (_first_bad_short(data, batches, short), _first_bad(data, batches, ~short)) if row >= 0]
+    if bad:
+        raise Source(file, file_position).corrupt(
+            "a record batch fails its checksum: verify, then restore it from a copy", min(bad), batches[min(bad)]
+        )
+
+
+def _first_bad_short(data: Any, batches: np.ndarray, chosen: np.ndarray) -> int:
+    array, rows = byte_array(data), np.flatnonzero(chosen)
+    positions = batches["position"][rows]
+    starts, ends = positions + CRC_START, positions + batches["size"][rows]
+    if len(rows) and (positions.min() < 0 or ends.max() > array.size):
+        raise ValueError("these batches are not of this data")
+    found = first_mismatch(array, starts, ends, batches["crc"][rows].astype(np.int64))
+    return -1 if found < 0 else int(rows[found])
+
+
+def _first_bad(data: Any, batches: np.ndarray, chosen: np.ndarray) -> int:
+    view, rows = memoryview(data), np.flatnonzero(chosen)
+    fields = (batches[name][rows].tolist() for name in ("position", "size", "magic", "crc"))
+    for row, position, size, magic, stored in zip(rows.tolist(), *fields, strict=True):
         if magic == 2:
             computed = crc32c(view[position + CRC_START : position + size])
         else:
             computed = zlib.crc32(view[position + LEGACY_CRC_START : position + size])
         if computed != stored:
-            raise Source(file, file_position).corrupt(
-                "a record batch fails its checksum: verify, then restore it from a copy",
-                row,
-                batches[row],
-            )
+            return int(row)
+    return -1
 
 
 def increment_sequence(sequence: int, count: Any) -> Any:

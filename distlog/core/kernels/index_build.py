@@ -1,0 +1,47 @@
+"""The rule by which a batch gets index entries, over arrays of batches (Kafka's `LogSegment.append`)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from distlog.core.kernels.jit import fill_kernel
+
+#: What is known of a segment so far, an int64 each: log bytes, log bytes since the last offset entry, the largest
+#: timestamp, the last offset of its batch, the timestamp of the last time entry.
+POSITION, SINCE_ENTRY, MAX_TIMESTAMP, MAX_OFFSET, LAST_ENTRY_TIMESTAMP = range(5)
+STATE_SIZE = 5
+
+
+@fill_kernel
+def add_batches(
+    sizes: np.ndarray,
+    last_offsets: np.ndarray,
+    max_timestamps: np.ndarray,
+    interval: int,
+    state: np.ndarray,
+    offset_entries: np.ndarray,
+    time_entries: np.ndarray,
+) -> tuple[int, int]:
+    """Take batches in file order: how many offset entries and time entries they got, which are filled in.
+
+    Every array is int64; entries are rows (offset, position) and (timestamp, offset), with room for one per batch.
+    """
+    offset_count = 0
+    time_count = 0
+    for row in range(sizes.size):
+        if max_timestamps[row] > state[MAX_TIMESTAMP]:
+            state[MAX_TIMESTAMP] = max_timestamps[row]
+            state[MAX_OFFSET] = last_offsets[row]
+        if state[SINCE_ENTRY] > interval:
+            offset_entries[offset_count, 0] = last_offsets[row]
+            offset_entries[offset_count, 1] = state[POSITION]
+            offset_count += 1
+            state[SINCE_ENTRY] = 0
+            if state[MAX_TIMESTAMP] > state[LAST_ENTRY_TIMESTAMP]:
+                time_entries[time_count, 0] = state[MAX_TIMESTAMP]
+                time_entries[time_count, 1] = state[MAX_OFFSET]
+                time_count += 1
+                state[LAST_ENTRY_TIMESTAMP] = state[MAX_TIMESTAMP]
+        state[SINCE_ENTRY] += sizes[row]
+        state[POSITION] += sizes[row]
+    return offset_count, time_count

@@ -1,0 +1,74 @@
+"""Which batches get index entries: Kafka's rule, in plain Python, against the builder."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from golden import DATA
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distlog.core.index_builder import IndexBuilder
+from distlog.core.offset_index import ENTRY as OFFSET_ENTRY
+from distlog.core.record_batch import BATCH, read_headers
+from distlog.core.time_index import ENTRY as TIME_ENTRY
+
+#: index.interval.bytes of the broker that wrote the golden files of message format 2
+BROKER_INTERVAL = 512
+
+Rows = list[tuple[int, int, int]]
+
+
+def model(rows: Rows, interval: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """The entries of batches (size, last offset, largest timestamp)."""
+    offset_entries, time_entries = [], []
+    position = since = 0
+    newest = (-1, 0)
+    for size, last_offset, timestamp in rows:
+        if timestamp > newest[0]:
+            newest = (timestamp, last_offset)
+        if since > interval:
+            offset_entries.append((last_offset, position))
+            time_entries.append(newest)
+            since = 0
+        since += size
+        position += size
+    time_entries.append(newest)
+    kept = [entry for before, entry in pairwise([(-1, 0), *time_entries]) if entry[0] > before[0]]
+    return offset_entries, kept
+
+
+@given(
+    st.lists(st.tuples(st.integers(61, 300), st.integers(0, 3), st.integers(-1, 20)), max_size=60),
+    st.integers(0, 700),
+    st.integers(1, 20),
+)
+def test_entries_are_those_of_the_rule_however_the_batches_are_cut(parts: Rows, interval: int, step: int) -> None:
+    batches = np.zeros(len(parts), BATCH)
+    batches["size"], batches["last_offset_delta"], batches["max_timestamp"] = np.array(parts).reshape(-1, 3).T
+    ends = np.cumsum(batches["last_offset_delta"].astype(np.int64) + 1)
+    bases, positions = ends - 1 - batches["last_offset_delta"], np.cumsum(batches["size"]) - batches["size"]
+    builder = IndexBuilder(interval)
+    for start in range(0, len(parts), step):
+        builder.add(batches[start : start + step], bases[start : start + step], int(positions[start]))
+    files = builder.finish()
+    rows = list(zip(batches["size"].tolist(), (ends - 1).tolist(), batches["max_timestamp"].tolist(), strict=True))
+    offset_entries, time_entries = model(rows, interval)
+    assert np.frombuffer(files[".index"], OFFSET_ENTRY).tolist() == offset_entries
+    assert np.frombuffer(files[".timeindex"], TIME_ENTRY).tolist() == time_entries
+
+
+#: Stages in which every append was one batch; the cleaner's appends, and those of old producers, were several.
+LOGS = sorted((DATA / "kafka-4.1" / "first").rglob("*.log"))
+
+
+@pytest.mark.parametrize("log", LOGS, ids=lambda log: f"{log.parent.name}-{log.stem[-4:]}")
+def test_the_indexes_are_those_that_the_broker_wrote(log: Path) -> None:
+    batches = read_headers(log.read_bytes())
+    builder = IndexBuilder(BROKER_INTERVAL)
+    builder.add(batches, batches["base_offset"] - int(log.stem), 0)
+    for suffix, data in builder.finish().items():
+        assert data == log.with_suffix(suffix).read_bytes()
