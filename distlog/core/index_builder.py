@@ -17,7 +17,6 @@ from distlog.core.kernels.index_build import (
     LAST_ENTRY_TIMESTAMP,
     MAX_OFFSET,
     MAX_TIMESTAMP,
-    POSITION,
     STATE_SIZE,
     add_batches,
 )
@@ -41,11 +40,11 @@ class IndexBuilder:
     def add(self, batches: npt.NDArray[Any], base_offsets: Longs, position: int) -> None:
         """Take `batches` (BATCH rows) that lie at `base_offsets`, back to back from `position` of the log file."""
         offset_entries, time_entries = np.empty((2, len(batches), 2), np.int64)
-        self._state[POSITION] = position
         offset_count, time_count = add_batches(
             np.ascontiguousarray(batches["size"], np.int64),
             base_offsets + batches["last_offset_delta"],
             np.ascontiguousarray(batches["max_timestamp"], np.int64),
+            position,
             self._interval,
             self._state,
             offset_entries,

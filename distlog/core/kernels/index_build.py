@@ -6,10 +6,10 @@ import numpy as np
 
 from distlog.core.kernels.jit import fill_kernel
 
-#: What is known of a segment so far, an int64 each: log bytes, log bytes since the last offset entry, the largest
-#: timestamp, the last offset of its batch, the timestamp of the last time entry.
-POSITION, SINCE_ENTRY, MAX_TIMESTAMP, MAX_OFFSET, LAST_ENTRY_TIMESTAMP = range(5)
-STATE_SIZE = 5
+#: What is known of a segment so far, an int64 each: log bytes since the last offset entry, the largest timestamp, the
+#: last offset of its batch, the timestamp of the last time entry.
+SINCE_ENTRY, MAX_TIMESTAMP, MAX_OFFSET, LAST_ENTRY_TIMESTAMP = range(4)
+STATE_SIZE = 4
 
 
 @fill_kernel
@@ -17,12 +17,13 @@ def add_batches(
     sizes: np.ndarray,
     last_offsets: np.ndarray,
     max_timestamps: np.ndarray,
+    position: int,
     interval: int,
     state: np.ndarray,
     offset_entries: np.ndarray,
     time_entries: np.ndarray,
 ) -> tuple[int, int]:
-    """Take batches in file order: how many offset entries and time entries they got, which are filled in.
+    """Take batches from `position` of the log file on: how many offset entries and time entries they got, which are filled in.
 
     Every array is int64; entries are rows (offset, position) and (timestamp, offset), with room for one per batch.
     """
@@ -34,7 +35,7 @@ def add_batches(
             state[MAX_OFFSET] = last_offsets[row]
         if state[SINCE_ENTRY] > interval:
             offset_entries[offset_count, 0] = last_offsets[row]
-            offset_entries[offset_count, 1] = state[POSITION]
+            offset_entries[offset_count, 1] = position
             offset_count += 1
             state[SINCE_ENTRY] = 0
             if state[MAX_TIMESTAMP] > state[LAST_ENTRY_TIMESTAMP]:
@@ -43,5 +44,5 @@ def add_batches(
                 time_count += 1
                 state[LAST_ENTRY_TIMESTAMP] = state[MAX_TIMESTAMP]
         state[SINCE_ENTRY] += sizes[row]
-        state[POSITION] += sizes[row]
+        position += sizes[row]
     return offset_count, time_count
