@@ -1,0 +1,435 @@
+"""Stories of what goes wrong during an append, and what must be true afterwards.
+
+In each: a record that was acknowledged is there once, an append that failed is not there, and of one whose outcome
+nobody knows all is there or nothing. Files that were written are never taken back.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Address, S3Server
+from fault_proxy import CUT, FOREVER, LOSE_REPLY, Fault, FaultProxy, act_but_answer, answer
+from topics import NOW, TINY, contents, files, named_files, topic_on, values
+
+from distlog.core import storage_retry
+from distlog.core.errors import (
+    CommitConflictError,
+    CommitStateUnknownError,
+    StorageError,
+    TopicNotFoundError,
+)
+from distlog.core.storage import ObjectWriter, Storage
+from distlog.core.topic import Topic
+
+COMMIT = "*/_commits/0*.json"
+DATA = "*/0/*-0/*"
+V1, V2 = {0: [b"v1"]}, {0: [b"v1", b"v2"]}
+
+
+@pytest.fixture(scope="module")
+def running_proxy(s3_server: S3Server) -> Iterator[FaultProxy]:
+    with FaultProxy(s3_server.endpoint) as running:
+        yield running
+
+
+@pytest.fixture
+def other(s3_url: Address) -> Topic:
+    """The topic as everybody else sees it: without faults, and with one record."""
+    topic = topic_on(Storage(*s3_url), 1)
+    topic.append(values([1]))
+    return topic
+
+
+@pytest.fixture
+def proxy(running_proxy: FaultProxy, topic: Topic) -> FaultProxy:
+    running_proxy.reset()
+    return running_proxy
+
+
+@pytest.fixture
+def topic(running_proxy: FaultProxy, other: Topic, s3_url: Address) -> Topic:
+    """The same topic, opened through the proxy."""
+    running_proxy.reset()
+    options = {**s3_url.options, "endpoint_url": running_proxy.url, "config_kwargs": {"read_timeout": 2}}
+    return topic_on(Storage(s3_url.url, options))
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give up after a moment, where a user would wait for minutes."""
+    real = Storage.put_if_absent
+    monkeypatch.setattr(Storage, "put_if_absent", lambda self, name, data, **_: real(self, name, data, timeout_s=0.2))
+    monkeypatch.setattr(storage_retry, "RETRY_TIMEOUT_S", 0.2)
+
+
+def asked(proxy: FaultProxy) -> list[str]:
+    """The requests so far, as `GET commit 3` or `PUT .log`."""
+    return [f"{request.method} {_what(request.path)}" for request in proxy.requests]
+
+
+def _what(path: str) -> str:
+    name = path.rpartition("/")[2]
+    if name.endswith(".json"):
+        return f"commit {int(name[:20])}"
+    return name if name.startswith("_") else f".{name.partition('.')[2]}"
+
+
+# --- S3: the commit
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(LOSE_REPLY, id="01 stored, the reply is lost"),
+        pytest.param(CUT, id="02 the connection breaks before it is stored"),
+        pytest.param(act_but_answer(500, "InternalError"), id="03 stored, and yet an error"),
+        pytest.param(act_but_answer(412, "PreconditionFailed"), id="04 stored, and told that it exists"),
+        pytest.param(answer(409, "ConditionalRequestConflict"), id="05 another request is under way"),
+        pytest.param(answer(503, "SlowDown"), id="06 slow down"),
+    ],
+)
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_commit_that_met_a_passing_fault_happened_once(
+    fault: Fault, times: int, topic: Topic, proxy: FaultProxy, other: Topic
+) -> None:
+    proxy.inject("PUT", fault, path=COMMIT, times=times)
+    assert topic.append(values([2])).offsets == {0: (1, 2)}
+    assert contents(other.refresh()) == V2
+    assert proxy.count("PUT", "*.log") == 1
+
+
+@pytest.mark.s3
+def test_07_stored_the_reply_is_lost_and_others_commit_before_we_look(
+    topic: Topic, proxy: FaultProxy, other: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transaction = topic.transaction("app", 1)
+    transaction.append(values([2]))
+    proxy.inject("PUT", LOSE_REPLY, path=COMMIT)
+    real = proxy.fault_for
+
+    def others_come_first(method: str, path: str) -> Fault | None:
+        if method == "GET" and other.version == 1:
+            other.append(values([3]))
+        return real(method, path)
+
+    monkeypatch.setattr(proxy, "fault_for", others_come_first)
+    assert transaction.commit().offsets == {0: (1, 2)}
+    assert topic.append(values([2]), app_id="app", batch_id=1).replayed
+    assert contents(topic) == contents(other) == {0: [b"v1", b"v2", b"v3"]}
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("fault", [None, LOSE_REPLY, answer(409, "ConditionalRequestConflict")])
+def test_08_another_was_first_so_the_offsets_move_and_no_file_is_written_again(
+    fault: Fault | None, topic: Topic, proxy: FaultProxy, other: Topic
+) -> None:
+    transaction = topic.transaction()
+    transaction.append(values([2]))
+    other.append(values([5, 6]))
+    if fault:
+        proxy.inject("PUT", fault, path=COMMIT)
+    assert transaction.commit().offsets == {0: (3, 4)}
+    assert sorted(request for request in asked(proxy) if "commit" not in request) == ["PUT .log", "PUT .timeindex"]
+    assert contents(other.refresh()) == {0: [b"v1", b"v5", b"v6", b"v2"]}
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("landed", [False, True])
+def test_09_nobody_answers_so_the_outcome_is_unknown_and_the_files_stay(
+    landed: bool, topic: Topic, proxy: FaultProxy, other: Topic, impatient: None, s3_url: Address
+) -> None:
+    proxy.inject("PUT", LOSE_REPLY if landed else CUT, path=COMMIT, times=FOREVER)
+    proxy.inject("GET", CUT, path=COMMIT, skip=1, times=FOREVER)
+    with pytest.raises(CommitStateUnknownError, match="keep the files"):
+        topic.append(values([2]), app_id="app", batch_id=1)
+    assert proxy.count("DELETE") == proxy.count("POST") == 0
+    assert len(files(Storage(*s3_url))) == 4
+    proxy.reset()
+    again = topic.append(values([2]), app_id="app", batch_id=1)
+    assert (again.offsets, again.replayed) == ({0: (1, 2)}, landed)
+    assert contents(other.refresh()) == V2
+
+
+@pytest.mark.s3
+def test_10_a_writer_goes_on_after_lost_replies_with_every_record_once(
+    topic: Topic, proxy: FaultProxy, other: Topic
+) -> None:
+    proxy.inject("PUT", LOSE_REPLY, times=3)
+    proxy.inject("GET", answer(503, "SlowDown"), skip=2, times=2)
+    with topic.writer(linger_ms=10**6) as writer:
+        for number in range(2, 8):
+            writer.append(b"v%d" % number)
+            if number % 2:
+                writer.flush()
+    assert contents(other.refresh()) == {0: [b"v%d" % number for number in range(1, 8)]}
+
+
+@pytest.mark.s3
+def test_11_the_commit_is_refused_for_good(topic: Topic, proxy: FaultProxy, other: Topic) -> None:
+    proxy.inject("PUT", answer(400, "InvalidRequest"), path=COMMIT, times=FOREVER)
+    with pytest.raises(StorageError):
+        topic.append(values([2]))
+    assert contents(other.refresh()) == V1
+
+
+# --- S3: the files
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("suffix", [".log", ".timeindex"])
+def test_12_a_file_that_meets_a_passing_fault_is_written_again(
+    suffix: str, topic: Topic, proxy: FaultProxy, other: Topic
+) -> None:
+    proxy.inject("PUT", answer(500, "InternalError"), path=f"*{suffix}", times=2)
+    proxy.inject("PUT", LOSE_REPLY, path=f"*{suffix}")
+    assert topic.append(values([2])).offsets == {0: (1, 2)}
+    assert contents(other.refresh()) == V2
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("suffix", [".log", ".timeindex"])
+def test_13_a_file_that_is_refused_ends_the_append_before_the_commit(
+    suffix: str, topic: Topic, proxy: FaultProxy, other: Topic
+) -> None:
+    proxy.inject("PUT", answer(403, "AccessDenied"), path=f"*{suffix}", times=FOREVER)
+    with pytest.raises(StorageError):
+        topic.append(values([2]))
+    assert proxy.count("PUT", COMMIT) == 0
+    assert contents(other.refresh()) == V1
+    proxy.reset()
+    assert topic.append(values([2])).offsets == {0: (1, 2)}
+
+
+@pytest.mark.s3
+def test_14_a_large_file_breaks_off_so_its_upload_is_given_up(
+    topic: Topic, proxy: FaultProxy, other: Topic, s3_url: Address
+) -> None:
+    proxy.inject("PUT", answer(403, "AccessDenied"), path="*.log", skip=1, times=FOREVER)
+    with pytest.raises(StorageError):
+        topic.append([{"value": b"x" * 1_000_000}] * 26)
+    assert proxy.count("PUT", COMMIT) == 0
+    assert proxy.count("DELETE", "*.log") == 1
+    assert files(Storage(*s3_url)) == named_files(other.refresh())
+
+
+@pytest.mark.s3
+def test_15_the_process_dies_between_its_files_and_its_commit(topic: Topic, other: Topic, s3_url: Address) -> None:
+    appender = topic.appender()
+    appender.append(values([2]))
+    appender.close()
+    assert contents(other.refresh()) == V1
+    assert len(files(Storage(*s3_url)) - named_files(other)) == 2
+    assert other.append(values([2])).offsets == {0: (1, 2)}
+
+
+# --- S3: the topic goes away
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("again", [False, True])
+def test_16_the_topic_is_dropped_under_a_live_writer(
+    again: bool, topic: Topic, other: Topic, s3_url: Address
+) -> None:
+    transaction, writer = topic.transaction(), topic.writer(linger_ms=10**6)
+    transaction.append(values([2]))
+    writer.append(b"v3")
+    other.drop()
+    if again:
+        other = topic_on(Storage(*s3_url), 1)
+    with pytest.raises(CommitConflictError, match="the topic was dropped"):
+        transaction.commit()
+    for call in (writer.flush, lambda: writer.append(b"v4"), writer.close):
+        with pytest.raises(TopicNotFoundError, match="the topic was dropped"):
+            call()
+    if again:
+        assert contents(other.refresh()) == {0: []}
+
+
+# --- S3: what it costs
+
+
+@pytest.mark.s3
+def test_an_append_is_one_get_its_files_and_one_put(topic: Topic, proxy: FaultProxy) -> None:
+    topic.append(values([2]))
+    assert sorted(asked(proxy)) == ["GET commit 2", "PUT .log", "PUT .timeindex", "PUT commit 2"]
+    assert asked(proxy)[0] == "GET commit 2"
+    assert asked(proxy)[-1] == "PUT commit 2"
+    proxy.reset()
+    topic.append([{"value": b"x", "timestamp": -1}])
+    assert asked(proxy) == ["GET commit 3", "PUT .log", "PUT commit 3"]
+    proxy.reset()
+    topic.append([{"value": b"x" * 10_000}] * 100)
+    assert sorted(asked(proxy)) == ["GET commit 4", "PUT .index", "PUT .log", "PUT .timeindex", "PUT commit 4"]
+
+
+@pytest.mark.s3
+def test_a_replay_is_one_get(topic: Topic, proxy: FaultProxy) -> None:
+    topic.append(values([2]), app_id="app", batch_id=1)
+    proxy.reset()
+    assert topic.append(values([2]), app_id="app", batch_id=1).replayed
+    assert asked(proxy) == ["GET commit 3"]
+
+
+@pytest.mark.s3
+def test_a_refresh_is_one_get_more_than_there_is_news(topic: Topic, proxy: FaultProxy, other: Topic) -> None:
+    topic.refresh()
+    assert asked(proxy) == ["GET commit 2"]
+    proxy.reset()
+    for number in range(3):
+        other.append(values([number]))
+    assert topic.refresh().version == 4
+    assert set(asked(proxy)) >= {"GET commit 2", "GET commit 3", "GET commit 4", "GET commit 5"}
+    assert len(asked(proxy)) <= 6
+
+
+@pytest.mark.s3
+def test_a_topic_with_a_checkpoint_is_opened_without_a_listing(
+    topic: Topic, proxy: FaultProxy, s3_url: Address
+) -> None:
+    writer = topic_on(Storage(*s3_url), checkpoint_commits=5)
+    for number in range(2, 7):
+        writer.append(values([number]))
+    proxy.reset()
+    assert topic_on(topic.storage).version == 6
+    requests = asked(proxy)
+    assert requests[0] == "GET _last_checkpoint"
+    assert requests[1].endswith(".checkpoint.parquet")
+    assert sorted(requests[2:]) == ["GET commit 5", "GET commit 6", "GET commit 7", "GET commit 8"]
+
+
+@pytest.mark.s3
+def test_what_the_snapshot_knows_costs_nothing(topic: Topic, proxy: FaultProxy) -> None:
+    assert (topic.scan().count(), topic.end_offsets(), topic.segments().num_rows) == (1, {0: 1}, 1)
+    assert topic.offsets_for_times(-3) == {0: (0, NOW + 1)}
+    assert topic.offsets_for_times(NOW + 2) == {0: None}
+    assert asked(proxy) == []
+    assert topic.scan(columns=["value"]).to_table()["value"].to_pylist() == [b"v1"]
+    assert asked(proxy) == ["GET .log"]
+
+
+# --- a local disk that fails at every step in turn
+
+
+class Breaks(Exception):  # noqa: N818 - what happens, not what is raised to users
+    """The process stops here."""
+
+
+class BreakingStorage(Storage):
+    """A storage that breaks at step `break_at`: each file, each write to an open one and each commit is two steps."""
+
+    def __init__(self, url: str, break_at: int) -> None:
+        super().__init__(url)
+        self.break_at, self.steps = break_at, 0
+
+    def step(self) -> None:
+        self.steps += 1
+        if self.steps == self.break_at:
+            raise Breaks
+
+    def put_many(self, files: Mapping[str, Any]) -> None:
+        for name, data in files.items():
+            self.step()
+            super().put_many({name: data})
+            self.step()
+
+    def open_write(self, name: str) -> ObjectWriter:
+        self.step()
+        writer = super().open_write(name)
+        write, close = writer.write, writer.close
+        writer.write = lambda data: (self.step(), write(data))[1]  # type: ignore[method-assign]
+        writer.close = lambda: (self.step(), close(), self.step())[1]  # type: ignore[method-assign]
+        return writer
+
+    def put_if_absent(self, name: str, data: bytes, **options: Any) -> bytes:
+        self.step()
+        standing = super().put_if_absent(name, data, **options)
+        self.step()
+        return standing
+
+
+@pytest.mark.parametrize("size", [10, 60_000])
+def test_17_an_append_that_breaks_at_any_step_is_whole_or_absent(size: int, tmp_path: Path) -> None:
+    rows = [{"value": b"%d" % number + b"x" * size, "partition": number % 2} for number in range(60)]
+    expected = {partition: [row["value"] for row in rows if row["partition"] == partition] for partition in range(2)}
+    outcomes = []
+    for break_at in range(1, 1000):
+        storage = BreakingStorage(str(tmp_path / str(break_at) / "topic"), 0)
+        topic = topic_on(storage, 2)
+        storage.break_at, storage.steps = break_at, 0
+        try:
+            topic.append(rows, app_id="app", batch_id=1)
+            broke = False
+        except Breaks:
+            broke = True
+        other = topic_on(Storage(storage.url))
+        whole = contents(other) == expected
+        assert whole or contents(other) == {0: [], 1: []}
+        outcomes.append((broke, whole))
+        assert other.append(rows, app_id="app", batch_id=1).replayed == whole
+        assert contents(other) == expected
+        assert named_files(other) <= files(storage)
+        if not broke:
+            break
+    assert (False, True) not in outcomes[:-1]
+    assert outcomes[-2:] == [(True, True), (False, True)]
+    assert outcomes[0] == (True, False)
+    assert len(outcomes) > 8
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Topic:
+    return topic_on(Storage(str(tmp_path / "topic")), 1, TINY)
+
+
+def full(call: Callable[..., Any], works: int) -> Callable[..., Any]:
+    """`call`, which works so many times and then finds the disk full."""
+    left = [works]
+
+    def limited(*arguments: Any, **options: Any) -> Any:
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return call(*arguments, **options)
+
+    return limited
+
+
+@pytest.mark.parametrize("records", [3, 100])
+@pytest.mark.parametrize("call", ["write", "fsync", "link", "replace"])
+def test_18_a_full_disk_is_told_and_leaves_the_topic_as_it_was(
+    call: str, records: int, local: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic_on(local.storage).append(values([1]))
+    for works in range(1000):
+        with monkeypatch.context() as patched:
+            patched.setattr(os, call, full(getattr(os, call), works))
+            try:
+                local.append(values(range(2, 2 + records)))
+            except StorageError as error:
+                assert "No space left on device" in str(error)  # noqa: PT017 - in a loop over all of them
+            except CommitStateUnknownError:
+                # the commit is there, and only its folder could not be made durable
+                assert call == "fsync"
+                break
+            else:
+                break
+        assert contents(local.refresh()) == V1
+    assert contents(local.refresh()) == {0: [b"v%d" % number for number in range(1, 2 + records)]}
+    assert works >= 1
+
+
+def test_19_a_large_append_to_a_full_disk_leaves_no_half_file(local: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = topic_on(Storage(f"{local.url}-large"), 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", full(os.write, 1))
+        with pytest.raises(StorageError, match="No space left on device"):
+            topic.append([{"value": b"x" * 100_000}] * 100)
+    assert files(topic.storage) == set()
+    assert topic.append(values([1])).version == 1
