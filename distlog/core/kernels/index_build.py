@@ -23,7 +23,7 @@ def add_batches(
     offset_entries: np.ndarray,
     time_entries: np.ndarray,
 ) -> tuple[int, int]:
-    """Take batches from `position` of the log file on: how many offset and time entries they got, which are filled in.
+    """Take batches from `position` of the log on: how many offset and time entries they got, which are filled in.
 
     Every array is int64; entries are rows (offset, position) and (timestamp, offset), with room for one per batch.
     """
