@@ -143,6 +143,12 @@ def test_a_commit_cut_anywhere_is_noticed(commit: Commit) -> None:
             Commit.decode(data[:size], "a file")
 
 
+@pytest.mark.parametrize("added", [b" ", b"\n", b"\0", b"{}"])
+def test_bytes_behind_a_commit_are_noticed(commit: Commit, added: bytes) -> None:
+    with pytest.raises(CorruptMetadataError, match="a file"):
+        Commit.decode(commit.encode() + added, "a file")
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

@@ -204,6 +204,14 @@ def test_segments_that_cannot_be_are_refused(
         checkpoint_format.decode(with_segments(data, change), "a file")
 
 
+def test_segments_of_another_partition_than_the_metadata_says_are_refused(snapshot: Snapshot) -> None:
+    data = checkpoint_format.encode(snapshot)
+    roomy = with_state(data, lambda state: state["partitions"][1].update(log_end_offset=100))
+    assert checkpoint_format.decode(roomy, "a file")
+    with pytest.raises(CorruptMetadataError, match="order of their partitions"):
+        checkpoint_format.decode(with_segments(roomy, lambda rows: rows[2].update(partition=1)), "a file")
+
+
 def test_columns_that_a_newer_library_added_are_ignored(snapshot: Snapshot) -> None:
     table = pq.read_table(io.BytesIO(checkpoint_format.encode(snapshot)))
     rows = [{**row, "segment": row["segment"] and {**row["segment"], "colour": "blue"}} for row in table.to_pylist()]

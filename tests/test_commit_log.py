@@ -21,6 +21,7 @@ from distlog.core.errors import (
     CommitConflictError,
     CommitStateUnknownError,
     CorruptMetadataError,
+    InvalidConfigError,
     InvalidTopicError,
     OffsetOutOfRangeError,
     StorageError,
@@ -118,7 +119,7 @@ def test_a_topic_is_named_as_its_folder(memory_url: Address) -> None:
 
 @pytest.mark.parametrize("partitions", [0, -1, 10**9])
 def test_a_number_of_partitions_out_of_range_creates_nothing(log: CommitLog, partitions: int) -> None:
-    with pytest.raises(CommitConflictError, match="count"):
+    with pytest.raises(InvalidConfigError, match="partitions"):
         log.create(partitions, CONFIG)
     with pytest.raises(TopicNotFoundError):
         log.load()
@@ -260,6 +261,12 @@ def test_whichever_byte_of_a_checkpoint_flips_the_state_is_the_same(storage: Sto
         assert commit_log(storage).load() == old
 
 
+def test_the_checkpoint_before_a_wrong_one_saves_reading_all_commits(storage: Storage, old: Snapshot) -> None:
+    storage.put(names(storage)[-1], b"PAR1")
+    reads, _, _ = requests(storage, commit_log(storage).load)
+    assert reads < 25
+
+
 def test_all_checkpoints_wrong_is_no_harm(storage: Storage, old: Snapshot) -> None:
     for name in names(storage):
         storage.put(name, b"PAR1")
@@ -272,6 +279,8 @@ def test_a_sound_checkpoint_of_another_topic_is_not_believed(
     other = commit_log(Storage(f"{memory_url.url}/other/clicks"))
     foreign = append(other, other.create(2, CONFIG), 22)
     assert checkpoint.write(storage, foreign)
+    assert commit_log(storage).load() == old
+    assert checkpoint.write(storage, append(other, foreign, 3)), "of the same version as the head"
     assert commit_log(storage).load() == old
 
 
@@ -321,6 +330,29 @@ def test_a_hole_after_the_checkpoint_is_an_error(storage: Storage, old: Snapshot
     storage.delete([paths.commit_file(version)])
     with pytest.raises(CorruptMetadataError, match=f"{version:020d}"):
         commit_log(storage).load()
+
+
+def test_commits_that_are_gone_at_the_end_are_missed_if_a_checkpoint_saw_them(
+    storage: Storage, old: Snapshot
+) -> None:
+    storage.delete([paths.commit_file(version) for version in range(20, 26)])
+    with pytest.raises(CorruptMetadataError, match=f"{20:020d}"):
+        commit_log(storage).load()
+
+
+def test_a_wide_hole_at_the_beginning_is_an_error(storage: Storage, log: CommitLog) -> None:
+    append(log, log.create(1, CONFIG), 9)
+    storage.delete([paths.commit_file(version) for version in range(7)])
+    with pytest.raises(CorruptMetadataError, match=f"{0:020d}"):
+        log.load()
+
+
+def test_files_that_are_no_commits_are_no_topic(storage: Storage, log: CommitLog) -> None:
+    for name in (".0123.tmp", ".probe-0123", "7.json", "0" * 21 + ".json", "x"):
+        storage.put(f"{paths.COMMITS_DIR}/{name}", b"x")
+    with pytest.raises(TopicNotFoundError):
+        log.load()
+    assert log.create(1, CONFIG) == log.load()
 
 
 def test_a_hole_below_the_checkpoint_is_no_harm_to_readers(storage: Storage, old: Snapshot) -> None:
@@ -584,6 +616,16 @@ def test_history_is_newest_first(storage: Storage, old: Snapshot) -> None:
     assert [commit.version for commit in log.history(limit=3)] == [25, 24, 23]
     assert [commit.version for commit in log.history(limit=100)] == list(range(25, -1, -1))
     assert log.history(limit=1)[0].id == old.commit_id
+
+
+def test_history_does_not_hide_that_a_commit_was_replaced(storage: Storage, old: Snapshot) -> None:
+    before = commit_log(storage).load(version=2)
+    forged(storage, before)
+    log = commit_log(storage)
+    assert log.load() == old
+    assert len(log.history(limit=20)) == 20
+    with pytest.raises(CorruptMetadataError, match="version=4"):
+        log.history()
 
 
 # Drop and create again

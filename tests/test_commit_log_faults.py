@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
@@ -21,7 +20,7 @@ from distlog.core.storage import Storage
 
 T = TypeVar("T")
 
-BATCHES = 4
+BATCHES = 3
 
 
 def again(call: Callable[[], T]) -> T:
@@ -69,19 +68,20 @@ def outcome(storage: Storage) -> list[list[tuple[int, int]]]:
     return [[(info.base_offset, info.next_offset) for info in state.segments] for state in snapshot.partitions]
 
 
-EXPECTED = [[(0, 1), (1, 4)], [(0, 2), (2, 6)]]
+EXPECTED = [[(0, 1), (1, 4)], [(0, 2)]]
 
 
 @pytest.mark.parametrize("before", [False, True], ids=["the operation was done", "the operation was not done"])
-def test_a_lost_reply_at_any_step_changes_nothing(tmp_path: Path, before: bool) -> None:
-    probe = FaultyStorage(topic_storage(tmp_path / "probe"))
+def test_a_lost_reply_at_any_step_changes_nothing(memory_url: Address, before: bool) -> None:
+    probe = FaultyStorage(topic_storage(f"{memory_url.url}/probe"))
     run(probe)
     assert outcome(probe) == EXPECTED
     assert set(probe.operations) == {"read", "put", "put_if_absent", "list", "probe_put_if_absent"}
     for step in range(len(probe.operations)):
-        storage = topic_storage(tmp_path / str(step))
+        storage = topic_storage(f"{memory_url.url}/{step}")
         run(FaultyStorage(storage, step, before=before))
         assert outcome(storage) == EXPECTED, f"after a fault in operation {step}, {probe.operations[step]}"
+        storage.delete([file.name for file in storage.list("_commits")])
 
 
 def test_a_commit_whose_reply_is_lost_below_the_storage_is_found_by_its_id(

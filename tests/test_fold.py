@@ -219,6 +219,7 @@ def test_a_batch_is_remembered_and_cannot_be_committed_again(history: History) -
 def test_a_batch_is_forgotten_by_commit_time(history: History) -> None:
     history.commit(Transaction("app", 7, {}))
     then = history.commits[-1].timestamp_ms
+    refused(history, Transaction("app", 7, {}), match="already", timestamp_ms=then + KEPT_MS)
     history.commit(timestamp_ms=then + KEPT_MS)
     assert history.snapshot().transaction("app", 7)
     history.commit(timestamp_ms=then + KEPT_MS + 1)

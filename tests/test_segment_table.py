@@ -44,6 +44,8 @@ def test_a_table_is_the_sequence_of_its_segments(counts: list[int], tail: int) -
     assert [table[index] for index in range(len(table))] == segments
     assert [table[index] for index in range(-len(table), 0)] == segments
     assert table[1:-1] == segments[1:-1]
+    assert table[::-2] == segments[::-2]
+    assert table[3:1] == []
     assert table == SegmentTable.of(segments)
     assert table.base_offsets.tolist() == [info.base_offset for info in segments]
     assert table.next_offsets.tolist() == [info.next_offset for info in segments]

@@ -15,12 +15,23 @@ from dataclasses import dataclass
 from random import Random
 
 from distlog.core import checkpoint, paths
-from distlog.core.actions import Action, Add, Commit, Create, Remove, Seal, SetConfig, SetPartitions
+from distlog.core.actions import (
+    MAX_PARTITIONS,
+    Action,
+    Add,
+    Commit,
+    Create,
+    Remove,
+    Seal,
+    SetConfig,
+    SetPartitions,
+)
 from distlog.core.commit_files import CommitFiles
 from distlog.core.config import TopicConfig
 from distlog.core.errors import (
     CommitConflictError,
     CorruptMetadataError,
+    InvalidConfigError,
     TopicExistsError,
     TopicNotFoundError,
     TransactionTooOldError,
@@ -85,20 +96,27 @@ class CommitLog:
     def create(self, partitions: int, config: TopicConfig) -> Snapshot:
         """Create the topic, named as the storage's folder is; after a drop its versions go on.
 
-        Raises TopicExistsError, InvalidTopicError, StorageError when the storage cannot hold a log, and
-        CommitStateUnknownError.
+        Raises TopicExistsError, InvalidTopicError, InvalidConfigError, StorageError when the storage cannot
+        hold a log, and CommitStateUnknownError.
         """
+        if not 1 <= partitions <= MAX_PARTITIONS:
+            raise InvalidConfigError(f"a topic has 1 to {MAX_PARTITIONS} partitions", partitions=partitions)
         name = paths.check_topic_name(self._storage.url.rstrip("/").rpartition("/")[2])
         settings = {setting: str(value) for setting, value in config.overrides().items()}
         actions: list[Action] = [Create(name), SetPartitions(partitions), SetConfig(settings)]
+        head = self._head_to_create_on()
         self._storage.probe_put_if_absent(paths.COMMITS_DIR)
         while True:
-            head = self._loader.load()
-            if head and not head.dropped:
-                raise TopicExistsError("there is a topic already", url=self._storage.url)
             attempt = self._attempt(head, str(uuid.uuid4()), "create", actions)
             if self._put(attempt, TIMEOUT_S) is None:
                 return attempt.after
+            head = self._head_to_create_on()
+
+    def _head_to_create_on(self) -> Snapshot | None:
+        head = self._loader.load()
+        if head and not head.dropped:
+            raise TopicExistsError("there is a topic already", url=self._storage.url)
+        return head
 
     def load(
         self, version: int | None = None, timestamp_ms: int | None = None, *, include_dropped: bool = False
@@ -191,7 +209,7 @@ class CommitLog:
             commit = Commit.decode(data, paths.commit_file(commit.version))
             return _Attempt(commit, data, apply(head, commit))
         except CorruptMetadataError as error:
-            raise CommitConflictError(f"nothing was committed: {error.message}", operation=operation) from error
+            raise CommitConflictError(f"nothing was committed: {error.__cause__}", operation=operation) from error
 
     def _put(self, attempt: _Attempt, timeout_s: float) -> bytes | None:
         """Put the attempt's commit; None when it stands, else the bytes of the one that was first."""

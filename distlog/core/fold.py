@@ -67,6 +67,7 @@ class _Draft:
         self._partitions = list(snapshot.partitions) if snapshot else []
         self._pins = dict(snapshot.pins) if snapshot else {}
         self._changed: dict[int, PartitionDraft] = {}
+        self._touched: dict[int, PartitionDraft] = {}
         self._batches: dict[Batch, TransactionInfo] = {}
 
     def apply(self, commit: Commit) -> None:
@@ -75,8 +76,9 @@ class _Draft:
             if head.dropped and not isinstance(action, GcFloor):
                 raise ValueError("the topic was dropped")
             head = self._act(head, commit, action)
-        for draft in self._changed.values():
+        for draft in self._touched.values():
             draft.settle(head.gc_floor)
+        self._touched = {}
         self._head = head
 
     def finish(self) -> Snapshot:
@@ -177,10 +179,11 @@ class _Draft:
             if partition >= len(self._partitions):
                 raise ValueError(f"there is no partition {partition}")
             self._changed[partition] = PartitionDraft(self._partitions[partition])
+        self._touched[partition] = self._changed[partition]
         return self._changed[partition]
 
     def _drop(self, head: Snapshot) -> Snapshot:
-        self._partitions, self._pins, self._changed, self._batches = [], {}, {}, {}
+        self._partitions, self._pins, self._changed, self._touched, self._batches = [], {}, {}, {}, {}
         return dataclasses.replace(head, dropped=True, transactions=EMPTY)
 
     def _set_partitions(self, count: int) -> None:

@@ -20,6 +20,7 @@ from distlog.core.fields import Integer, boolean, checks
 from distlog.core.segment_info import SegmentInfo
 
 TAIL_LIMIT = 256
+_ROWS_AT_ONCE = 1024
 
 Longs = npt.NDArray[np.int64]
 
@@ -92,6 +93,8 @@ class SegmentTable(Sequence[SegmentInfo]):
 
     def appended(self, segments: Sequence[SegmentInfo]) -> SegmentTable:
         """This table with `segments` behind it; raises ValueError when one of them is in it already."""
+        if not segments:
+            return self
         stems = {segment.stem for segment in segments}
         if len(stems) < len(segments) or self.live(stems):
             raise ValueError("a segment is added twice")
@@ -131,22 +134,23 @@ class SegmentTable(Sequence[SegmentInfo]):
 
     def __getitem__(self, index: int | slice) -> SegmentInfo | list[SegmentInfo]:
         if isinstance(index, slice):
-            start, end, step = index.indices(len(self))
-            return self._range(start, end) if step == 1 else [self[number] for number in range(start, end, step)]
+            return self._pick(range(*index.indices(len(self))))
         number = index if index >= 0 else index + len(self)
         if not 0 <= number < len(self):
             raise IndexError(f"segment {index} of {len(self)}")
-        if number >= len(self._columns):
-            return self._tail[number - len(self._columns)]
-        return next(_to_segments(self._columns.slice(number, 1)))
+        return self._pick(range(number, number + 1))[0]
 
-    def _range(self, start: int, end: int) -> list[SegmentInfo]:
-        edge = len(self._columns)
-        columns = self._columns.slice(min(start, edge), max(min(end, edge) - start, 0))
-        return [*_to_segments(columns), *self._tail[max(start - edge, 0) : max(end - edge, 0)]]
+    def _pick(self, numbers: range) -> list[SegmentInfo]:
+        if not numbers:
+            return []
+        low, high, split = min(numbers), max(numbers) + 1, len(self._columns)
+        rows = list(_to_segments(self._columns.slice(min(low, split), max(0, min(high, split) - low))))
+        rows += self._tail[max(0, low - split) : max(0, high - split)]
+        return [rows[number - low] for number in numbers]
 
     def __iter__(self) -> Iterator[SegmentInfo]:
-        yield from _to_segments(self._columns)
+        for start in range(0, len(self._columns), _ROWS_AT_ONCE):
+            yield from _to_segments(self._columns.slice(start, _ROWS_AT_ONCE))
         yield from self._tail
 
     def __eq__(self, other: object) -> bool:

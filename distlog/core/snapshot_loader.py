@@ -64,7 +64,7 @@ class SnapshotLoader:
 
     def _from_listing(self, end: int) -> Snapshot | None:
         names = [file.name for file in self._storage.list(paths.COMMITS_DIR)]
-        known = max((paths.parse_commit_file(name.rpartition("/")[2]) or 0 for name in names), default=-1)
+        known = max(map(_version_seen, names), default=-1)
         for name in sorted((name for name in names if _is_below(name, end)), reverse=True)[:_CHECKPOINTS_TRIED]:
             snapshot = self._from_checkpoint(name, end, known)
             if snapshot:
@@ -91,6 +91,13 @@ class SnapshotLoader:
 
     def _timestamp(self, version: int) -> int:
         return self._files.read_existing(version).timestamp_ms
+
+
+def _version_seen(name: str) -> int:
+    """The version that a file's name proves to exist, of a commit or a checkpoint; -1 for any other file."""
+    version = paths.parse_commit_file(name.rpartition("/")[2])
+    version = checkpoint.version_of(name) if version is None else version
+    return -1 if version is None else version
 
 
 def _is_below(name: str, end: int) -> bool:
