@@ -1,0 +1,13 @@
+"""distlog in Spark: the data source `distlog`, and what needs more than a data source.
+
+>>> from distlog.spark import append, read, session
+>>> spark = session("example")
+>>> append(spark.read.text("access.log"), "s3://bucket/logs/access").offsets
+>>> read(spark, "s3://bucket/logs/access", columns=["offset", "value"], start_time="2015-05-17")
+>>> spark.read.format("distlog").load("s3://bucket/logs/access")
+"""
+
+from distlog.spark.frames import append, read
+from distlog.spark.spark_session import register, session
+
+__all__ = ["append", "read", "register", "session"]

@@ -1,0 +1,55 @@
+"""The Spark data source `distlog`: what `spark.read.format("distlog")` and `df.write.format("distlog")` find."""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter
+from pyspark.sql.types import StructType
+
+from distlog.core.errors import InvalidConfigError
+from distlog.core.snapshot import Snapshot
+from distlog.spark.commits import commit_log
+from distlog.spark.filters import FilteringReader
+from distlog.spark.kafka_rows import check_schema, schema_of
+from distlog.spark.options import ReadOptions, WriteOptions
+from distlog.spark.sink import DistlogWriter
+from distlog.spark.source import DistlogReader
+
+
+class DistlogDataSource(DataSource):
+    """A topic as a table with the columns of Spark's Kafka source; options are in `options.py`.
+
+    A DataFrame is one snapshot, taken at `load()`.
+    """
+
+    _snapshot: Snapshot | None = None
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format()` takes."""
+        return "distlog"
+
+    def schema(self) -> StructType:
+        """The columns of a read; Spark asks at `load()`, so this is where the snapshot is taken."""
+        options = ReadOptions.parse(self.options)
+        schema = schema_of(options.columns, options.include_headers)
+        self._snapshot = _load(options)
+        return schema
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """What plans and reads `schema`, which the user may have given and so is checked."""
+        options = ReadOptions.parse(self.options)
+        check_schema(schema)
+        # from here on this object travels to the tasks, and the snapshot is too large for that
+        snapshot, self._snapshot = self._snapshot or _load(options), None
+        kind = FilteringReader if options.push_filters else DistlogReader
+        return kind(options, snapshot, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """What appends rows of `schema`, all of them in one commit."""
+        if overwrite:
+            raise InvalidConfigError("a log is only appended to: use mode('append'), or drop the topic first")
+        return DistlogWriter.open(WriteOptions.parse(self.options), schema)
+
+
+def _load(options: ReadOptions) -> Snapshot:
+    return commit_log(options.storage).load(version=options.version, timestamp_ms=options.timestamp_ms)

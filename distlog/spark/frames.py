@@ -1,0 +1,162 @@
+"""DataFrames into and out of topics as function calls: what `df.write` and `spark.read` do, with Python's types."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
+
+from distlog.core import scan_plan
+from distlog.core.append import AppendResult, BatchId, check_batch, replayed
+from distlog.core.isolation import IsolationLevel
+from distlog.core.records import ACCEPTED
+from distlog.core.slices import OutOfRange
+from distlog.core.times import Time
+from distlog.core.topic import Topic
+from distlog.core.topic import open as open_topic
+from distlog.spark.commits import find_write
+from distlog.spark.kafka_rows import schema_of
+from distlog.spark.map_in_arrow import read_splits
+from distlog.spark.offsets import format_assign, format_offsets
+from distlog.spark.options import STORAGE_PREFIX
+from distlog.spark.routing import partition_column
+from distlog.spark.spark_session import activate, cores
+from distlog.spark.splits import Split, SplitSize, split
+
+StorageSettings = Mapping[str, Any]
+
+
+def append(
+    df: DataFrame,
+    url: str,
+    key: str | Column | None = None,
+    value: str | Column | None = None,
+    timestamp: str | Column | None = None,
+    headers: str | Column | None = None,
+    *,
+    shuffle: bool = False,
+    storage_options: StorageSettings | None = None,
+    app_id: str | None = None,
+    batch_id: BatchId | None = None,
+) -> AppendResult:
+    """Append the rows of a DataFrame in one commit; the version and the offsets they got.
+
+    A column that is not given is that of the same name, if there is one; `partition` too is taken from the frame.
+    Without `shuffle` each task writes a segment for every partition that it meets, in the order of the tasks; with
+    it there is one segment per partition, and the order between input tasks is lost. The same (app_id, batch_id)
+    again returns the first result and appends nothing.
+
+    Raises InvalidRecordError before any task, and Spark's own exceptions with the text of ours afterwards.
+    """
+    check_batch(app_id, batch_id)
+    topic = open_topic(url, storage_options=storage_options)
+    rows = _project(df, {"key": key, "value": value, "timestamp": timestamp, "headers": headers})
+    if shuffle:
+        rows = rows.withColumn("partition", partition_column(rows, topic.partitions))
+        rows = rows.repartitionById(topic.partitions, "partition")
+    activate(df.sparkSession)
+    write_id = uuid.uuid4().hex
+    options = {**_spark_options(storage_options), "writeId": write_id}
+    if app_id is not None:
+        options |= {"txnAppId": app_id, "txnVersion": str(batch_id)}
+    rows.write.format("distlog").mode("append").options(**options).save(url)
+    return _outcome(df.sparkSession, topic, write_id, app_id, batch_id)
+
+
+def _project(df: DataFrame, given: Mapping[str, str | Column | None]) -> DataFrame:
+    named = {name: source for name, source in given.items() if source is not None}
+    chosen: dict[str, str | Column] = {**{name: name for name in ACCEPTED if name in df.columns}, **named}
+    columns = [(F.col(source) if isinstance(source, str) else source).alias(name) for name, source in chosen.items()]
+    if not named:
+        # nothing is left out silently: an unknown column is refused by the sink
+        columns += [F.col(name) for name in df.columns if name not in ACCEPTED + IGNORED]
+    return df.select(*columns)
+
+
+def _outcome(
+    spark: SparkSession, topic: Topic, write_id: str, app_id: str | None, batch_id: BatchId | None
+) -> AppendResult:
+    """What the write got, or if it was a repetition, what the first one got."""
+    made = find_write(topic.storage, write_id, topic.version)
+    if made is not None:
+        return made
+    if app_id is None:
+        app_id, batch_id = _micro_batch(spark)
+    return replayed(topic.refresh().snapshot, app_id, batch_id) or AppendResult(None)
+
+
+def _micro_batch(spark: SparkSession) -> tuple[str | None, int | None]:
+    """The query and batch that a function of foreachBatch runs for."""
+    try:
+        context = spark.sparkContext
+        query, batch = (
+            context.getLocalProperty("sql.streaming.queryId"),
+            context.getLocalProperty("streaming.sql.batchId"),
+        )
+    except Exception:  # Spark Connect has no context, and each kind of session its own way to say so
+        return None, None
+    return (query, int(batch)) if query and batch else (None, None)
+
+
+def read(
+    spark: SparkSession,
+    url: str,
+    columns: Iterable[str] | None = None,
+    start: int | Mapping[int, int] | None = None,
+    end: int | Mapping[int, int] | None = None,
+    start_time: Time | None = None,
+    end_time: Time | None = None,
+    *,
+    partitions: Iterable[int] | None = None,
+    version: int | None = None,
+    timestamp: Time | None = None,
+    isolation: IsolationLevel = "read_uncommitted",
+    out_of_range: OutOfRange = "fail",
+    include_headers: bool = False,
+    min_partitions: int | None = None,
+    storage_options: StorageSettings | None = None,
+) -> DataFrame:
+    """The records from `start` (in) to `end` (out) as a DataFrame with the columns of Spark's Kafka source.
+
+    It means what `Topic.scan` means, of the newest version now, or of one given by number or time. Where pandas is
+    installed, rows come by `mapInArrow`, which is faster than the data source (Spark insists on pandas for it).
+    """
+    schema = schema_of(None if columns is None else list(columns), include_headers)
+    topic = open_topic(url, version, timestamp, storage_options)
+    asked = scan_plan.bounds(topic.reader, topic.snapshot, partitions, start, end, start_time, end_time)
+    slices, visible = scan_plan.plan(topic.reader, topic.snapshot, asked, isolation, out_of_range)
+    if importlib.util.find_spec("pandas"):
+        groups = split(slices, SplitSize(cores(spark), min_partitions))
+        return read_splits(spark, topic, schema, [Split(group, visible) for group in groups])
+    spans = {piece.segment.partition: (piece.start_offset, piece.end_offset) for piece in slices}
+    options = _source_options(topic, spans or {0: (topic.end_offsets()[0],) * 2})
+    if min_partitions is not None:
+        options["minPartitions"] = str(min_partitions)
+    activate(spark)
+    options |= {"kafka.isolation.level": isolation, **_spark_options(storage_options)}
+    return spark.read.format("distlog").schema(schema).options(**options).load(url)
+
+
+def _source_options(topic: Topic, spans: Mapping[int, tuple[int, int]]) -> dict[str, str]:
+    """The options by which the data source reads these offsets of this version."""
+    starts, ends = ({number: span[side] for number, span in spans.items()} for side in (0, 1))
+    return {
+        "versionAsOf": str(topic.version),
+        "assign": format_assign(topic.name, spans),
+        "startingOffsets": format_offsets(topic.name, starts),
+        "endingOffsets": format_offsets(topic.name, ends),
+        "failOnDataLoss": "false",
+    }
+
+
+def _spark_options(storage_options: StorageSettings | None) -> dict[str, str]:
+    return {f"{STORAGE_PREFIX}{name}": _text(value) for name, value in (storage_options or {}).items()}
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,148 @@
+"""Records as the rows of Spark's own Kafka source: its columns and types, and Arrow batches of exactly those."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    ByteType,
+    DataType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from distlog.core.config import TopicConfig
+from distlog.core.errors import InvalidConfigError, InvalidRecordError
+from distlog.core.records import IGNORED
+
+HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
+TYPES: Mapping[str, DataType] = {
+    "key": BinaryType(),
+    "value": BinaryType(),
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "timestamp": TimestampType(),
+    "timestampType": IntegerType(),
+    "headers": HEADERS,
+}
+
+#: What can be appended, and the types of it; other columns that a read gives are ignored.
+_WRITABLE: Mapping[str, tuple[type[DataType], ...]] = {
+    "key": (BinaryType, StringType),
+    "value": (BinaryType, StringType),
+    "timestamp": (TimestampType, LongType),
+    "headers": (ArrayType,),
+    "partition": (IntegerType, LongType, ShortType, ByteType),
+}
+
+#: Spark's name of a column to the core's; the topic's name is in no record.
+_STORED = {name: "timestamp_type" if name == "timestampType" else name for name in TYPES if name != "topic"}
+_MICROSECONDS = pa.timestamp("us", "UTC")
+
+
+def schema_of(columns: Sequence[str] | None, include_headers: bool) -> StructType:
+    """The schema of a read: `columns` in that order, or all, with the headers only if they are asked for."""
+    names = columns or [name for name in TYPES if include_headers or name != "headers"]
+    for name in names:
+        if name not in TYPES:
+            raise InvalidConfigError(f"no column {name}; there are {', '.join(TYPES)}")
+    if len(set(names)) < len(names):
+        raise InvalidConfigError("a column is asked for twice", columns=",".join(names))
+    return StructType([StructField(name, TYPES[name]) for name in names])
+
+
+def check_schema(schema: StructType) -> None:
+    """Raise InvalidConfigError unless each field of a user's schema is one of ours, by name and type."""
+    schema_of(schema.names, include_headers=True)
+    for field in schema:
+        if field.dataType != TYPES[field.name]:
+            wanted, got = TYPES[field.name].simpleString(), field.dataType.simpleString()
+            raise InvalidConfigError(f"column {field.name} is {wanted}, not {got}; cast it after the read")
+        if field.name in ("key", "value") and not field.nullable:
+            raise InvalidConfigError(f"column {field.name} may hold nulls")
+
+
+def check_writable(schema: StructType, config: TopicConfig) -> None:
+    """Raise InvalidRecordError unless rows of `schema` can be appended to a topic of this config."""
+    for field in schema:
+        if field.name in IGNORED:
+            continue
+        accepted = _WRITABLE.get(field.name)
+        if accepted is None:
+            raise InvalidRecordError(f"unknown column {field.name}; known are {', '.join(_WRITABLE)}")
+        if not isinstance(field.dataType, accepted) or (field.name == "headers" and not _are_headers(field.dataType)):
+            wanted = " or ".join(kind.typeName() for kind in accepted)
+            raise InvalidRecordError(f"column {field.name} must be {wanted}", type=field.dataType.simpleString())
+    needed = ["value", "key"] if "compact" in config.cleanup_policy else ["value"]
+    for name in needed:
+        if name not in schema.names:
+            raise InvalidRecordError(f"a {name} column is needed", columns=",".join(schema.names))
+
+
+def _are_headers(kind: DataType) -> bool:
+    return kind.simpleString() in (HEADERS.simpleString(), HEADERS.simpleString().replace("binary", "string"))
+
+
+class RowFormat:
+    """Turns batches of the core into batches of a Spark schema, which must have passed `check_schema`; picklable."""
+
+    def __init__(self, topic: str, schema: StructType) -> None:
+        self._topic = topic
+        self._schema = to_arrow_schema(schema, timezone="UTC")
+
+    @property
+    def stored_columns(self) -> tuple[str, ...]:
+        """The core's columns that are needed, at least one, since without any there would be no rows to count."""
+        return tuple(_STORED[name] for name in self._schema.names if name in _STORED) or ("offset",)
+
+    def format(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The same records, batch by batch; InvalidRecordError for a time that Spark cannot hold."""
+        topics = pa.nulls(0, pa.string())
+        for batch in batches:
+            if len(topics) < batch.num_rows and "topic" in self._schema.names:
+                topics = pa.repeat(pa.scalar(self._topic), batch.num_rows)
+            columns = [
+                topics.slice(0, batch.num_rows)
+                if field.name == "topic"
+                else _CONVERT.get(field.name, _unchanged)(batch.column(_STORED[field.name]), field.type)
+                for field in self._schema
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+
+def _unchanged(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    return column
+
+
+def _to_microseconds(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    try:
+        return pc.multiply_checked(column.view(pa.int64()), 1000).view(kind)
+    except pa.ArrowInvalid:
+        raise InvalidRecordError(
+            "a timestamp is beyond what Spark can hold; read without it, as in option('columns', 'offset,value')",
+            timestamp_ms=pc.max(pc.abs(column.view(pa.int64()))).as_py(),
+        ) from None
+
+
+def _headers(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Empty lists in place of nulls: Spark is slow on runs of null arrays, quadratically so."""
+    names, values = column.values.flatten()
+    entries = pa.StructArray.from_arrays([names, values], fields=list(kind.value_type))
+    return pa.ListArray.from_arrays(column.offsets, entries, type=kind)
+
+
+_CONVERT: Mapping[str, Callable[[pa.Array, pa.DataType], pa.Array]] = {
+    "timestamp": _to_microseconds,
+    "headers": _headers,
+}

@@ -1,0 +1,86 @@
+"""A Spark session that suits distlog, and registering the data source in one that exists."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Mapping
+
+from pyspark import SparkConf, SparkContext
+from pyspark.sql import SparkSession
+
+from distlog.spark.data_source import DistlogDataSource
+
+#: What Spark does not do by itself, unless spark-submit or the caller says otherwise.
+DEFAULTS: Mapping[str, str] = {
+    # rows pass between the JVM and Python twice as fast as over TCP
+    "spark.python.unix.domain.socket.enabled": "true",
+    # batches of rows on their way to a Python writer; the number of rows must not cut them smaller
+    "spark.sql.execution.arrow.maxBytesPerBatch": "4194304",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "1000000",
+    # a second attempt beside the first is correct, but writes everything twice
+    "spark.speculation": "false",
+    # a time without a zone means UTC everywhere in distlog
+    "spark.sql.session.timeZone": "UTC",
+    "spark.log.level": "ERROR",
+}
+
+
+def session(app_name: str = "distlog", **conf: str) -> SparkSession:
+    """The Spark session, made with settings that suit distlog where nobody else chose; `distlog` is registered in it.
+
+    `conf` goes above what spark-submit says, and that above the defaults; Spark's names hold dots, so write
+    `session("app", **{"spark.master": "local[2]"})`.
+    """
+    # Spark plans Python data sources with this interpreter, and with `python3` on PATH otherwise.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+    builder = SparkSession.builder.appName(app_name)
+    for name, value in {**default_settings(), **conf}.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    register(spark)
+    return spark
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format `distlog` known to a session; needed where distlog came by `--py-files`."""
+    spark.dataSource.register(DistlogDataSource)
+
+
+def activate(spark: SparkSession) -> None:
+    """Let this thread find the format `distlog`.
+
+    Spark looks for Python data sources in the active session, and a thread that Python started has none until it
+    makes a DataFrame of its own.
+    """
+    spark.createDataFrame([], "nothing int")
+
+
+def cores(spark: SparkSession) -> int:
+    """How many tasks run at once, as far as can be known."""
+    try:
+        return int(spark.sparkContext.defaultParallelism)
+    except Exception:  # Spark Connect has no context, and each kind of session its own way to say so
+        return os.cpu_count() or 1
+
+
+def default_settings() -> dict[str, str]:
+    """The settings of a new session that neither spark-submit nor its configuration chose."""
+    chosen = dict(DEFAULTS)
+    if folder := os.environ.get("NUMBA_CACHE_DIR"):
+        chosen["spark.executorEnv.NUMBA_CACHE_DIR"] = folder
+    if "SPARK_REMOTE" in os.environ or "SPARK_CONNECT_MODE_ENABLED" in os.environ:
+        return {name: value for name, value in chosen.items() if name.startswith("spark.sql.")}
+    SparkContext._ensure_initialized()  # what spark-submit was told is known to the JVM only
+    submitted = SparkConf()
+    kept = {name: value for name, value in chosen.items() if not submitted.contains(name)}
+    # PySpark itself turns the bar on, so who did it cannot be told: it shows on a terminal, and never in a pipe
+    return {**kept, "spark.ui.showConsoleProgress": str(_is_on_terminal()).lower()}
+
+
+def _is_on_terminal() -> bool:
+    """spark-submit takes the streams of Python, so it is asked for its own."""
+    jvm = SparkContext._jvm
+    return sys.stderr.isatty() or (jvm is not None and jvm.java.lang.System.console() is not None)

@@ -1,0 +1,24 @@
+"""Read a topic to the console, Parquet or JSON: spark-submit jobs/read.py --topic URL."""
+
+import sys
+
+from distlog import arguments
+from distlog.spark.job import argument, job_parser, offsets, partitions, run_job
+from distlog.spark.read_job import CONSOLE_LIMIT, read_topic
+
+parser = job_parser(__doc__)
+parser.add_argument("--partitions", type=argument(partitions), metavar="0,1", help="only these; all by default")
+start = parser.add_mutually_exclusive_group()
+start.add_argument(
+    "--start", type=argument(offsets), metavar="OFFSETS", help="the first: 10 or, by partition, 0:10,1:7"
+)
+start.add_argument("--since", type=argument(arguments.time), metavar="TIME", help="from this time: ms or ISO 8601")
+end = parser.add_mutually_exclusive_group()
+end.add_argument("--end", type=argument(offsets), metavar="OFFSETS", help="where to end, as for --start")
+end.add_argument("--until", type=argument(arguments.time), metavar="TIME", help="up to the first record of this time")
+parser.add_argument("--limit", type=int, metavar="N", help=f"at most so many; {CONSOLE_LIMIT} on the console")
+parser.add_argument("--output", metavar="PATH", help="write files to this new folder instead of the console")
+parser.add_argument("--format", choices=("parquet", "json"), help="of the files; parquet by default")
+
+if __name__ == "__main__":
+    sys.exit(run_job(parser, read_topic))
