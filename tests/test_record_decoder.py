@@ -109,8 +109,11 @@ def test_append_time_is_the_time_of_every_record() -> None:
     assert [row["timestamp_type"] for row in found] == [1, 1, 1]
 
 
-def test_a_delete_horizon_is_the_base_that_deltas_count_from() -> None:
-    data = batch([record(0, -50), record(1, 0), record(2, 50)], attributes=0x40, base_timestamp=100)
+@pytest.mark.parametrize("codec", range(5), ids=CODEC_NAMES.__getitem__)
+def test_a_delete_horizon_is_the_base_that_deltas_count_from(codec: int) -> None:
+    records = [record(0, -50), record(1, 0), record(2, 50)]
+    section = bytes(compress(codec, b"".join(records)))
+    data = batch(records, attributes=0x40 | codec, base_timestamp=100, section=section)
     assert [row["timestamp"] for row in rows(data)] == [50, 100, 150]
 
 
@@ -140,7 +143,7 @@ def test_batches_of_several_segments_are_moved_bounded_and_numbered_each_by_itse
         data,
         columns=["partition", "offset"],
         shift=np.array([100, 200, 200]),
-        partition=np.array([4, 5, 5], np.int32),
+        partition=np.array([4, 5, 6], np.int32),
         start_offset=np.array([101, 0, 0]),
         end_offset=np.array([1000, 1000, 204]),
     )
@@ -150,7 +153,7 @@ def test_batches_of_several_segments_are_moved_bounded_and_numbered_each_by_itse
         (5, 200),
         (5, 201),
         (5, 202),
-        (5, 203),
+        (6, 203),
     ]
 
 

@@ -133,6 +133,13 @@ def test_append_time_marks_the_batch_and_keeps_the_deltas() -> None:
     assert encoded.offsets_of_max_timestamp.tolist() == [30]
 
 
+def test_records_without_a_timestamp_have_no_largest_one() -> None:
+    encoded = encode(table([(-1, None, b"a", []), (-1, None, b"b", [])]), base_offset=30)
+    assert encoded.batches["max_timestamp"].tolist() == encoded.offsets_of_max_timestamp.tolist() == [-1]
+    assert encoded.first_timestamp == -1
+    assert [row[0] for row in back(encoded)] == [-1, -1]
+
+
 def test_sequence_numbers_go_on_from_batch_to_batch_and_wrap() -> None:
     options = {"producer_id": 9, "producer_epoch": 1, "base_sequence": 2**31 - 3}
     encoded = encode(table(simple(6)), batch_bytes=20, **options)
