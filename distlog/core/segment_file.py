@@ -11,6 +11,7 @@ import numpy.typing as npt
 from distlog.core import paths
 from distlog.core.config import MAX_INT, TopicConfig
 from distlog.core.index_builder import IndexBuilder
+from distlog.core.record_batch import APPEND_TIME, DELETE_HORIZON
 from distlog.core.records import NO_TIMESTAMP
 from distlog.core.segment_info import SegmentInfo
 from distlog.core.storage import ObjectWriter, Storage
@@ -55,7 +56,9 @@ class SegmentFile:
         """
         _patch_base_offsets(data, batches["position"], base_offsets)
         if self._bytes == 0:
-            self._first_timestamp = int(batches["base_timestamp"][0])
+            # the base timestamp is not what readers see, or is a delete horizon
+            unusual = batches["attributes"][0] & (APPEND_TIME | DELETE_HORIZON)
+            self._first_timestamp = int(batches["max_timestamp" if unusual else "base_timestamp"][0])
         newest = int(batches["max_timestamp"].argmax())
         if batches["max_timestamp"][newest] > self._max_timestamp:
             self._max_timestamp = int(batches["max_timestamp"][newest])

@@ -1,0 +1,130 @@
+"""Topics made of log files that are given: what a real broker wrote, or bytes that a test put together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+from typing import Any
+
+import crc32c
+from golden import GoldenPartition
+
+import distlog
+from distlog import Topic
+from distlog.core import paths
+from distlog.core.actions import Add, SetLogStartOffset
+from distlog.core.compression import CODEC_NAMES
+from distlog.core.index_builder import IndexBuilder
+from distlog.core.record_batch import CODEC_MASK, CONTROL, TRANSACTIONAL, read_headers
+from distlog.core.record_decoder import decode
+from distlog.core.segment_info import SegmentInfo
+
+SUFFIXES = (".log", ".index", ".timeindex", ".txnindex")
+
+Rows = list[dict[str, Any]]
+Files = Mapping[str, bytes]
+
+
+def describe(files: Files, base_offset: int, next_offset: int, **changes: Any) -> SegmentInfo:
+    """What a snapshot has to know of a segment whose files, by suffix, hold absolute offsets."""
+    log = files[".log"]
+    headers = read_headers(log)
+    records = decode(log, headers, columns=("offset", "timestamp"))
+    timestamps = records["timestamp"].cast("int64").to_numpy()
+    newest = int(timestamps.argmax()) if len(timestamps) and timestamps.max() >= 0 else None
+    facts: dict[str, Any] = {
+        "partition": 0,
+        "stem": f"{base_offset:020d}",
+        "base_offset": base_offset,
+        "next_offset": next_offset,
+        "stored_base_offset": base_offset,
+        "record_count": records.num_rows,
+        "log_bytes": len(log),
+        "offset_index_bytes": len(files.get(".index", b"")),
+        "time_index_bytes": len(files.get(".timeindex", b"")),
+        "txn_index_bytes": len(files.get(".txnindex", b"")),
+        "first_timestamp": int(timestamps[0]) if len(timestamps) else -1,
+        "max_timestamp": -1 if newest is None else int(timestamps[newest]),
+        "offset_of_max_timestamp": -1 if newest is None else records["offset"][newest].as_py(),
+        "compression": ",".join(sorted({CODEC_NAMES[codec] for codec in headers["attributes"] & CODEC_MASK}))
+        or "none",
+        "has_transactions": bool((headers["attributes"] & (TRANSACTIONAL | CONTROL)).any()),
+        "created_ms": 0,
+        "crc32c": crc32c.crc32c(log),
+    }
+    return SegmentInfo(**{**facts, **changes})
+
+
+def with_indexes(log: bytes, base_offset: int, interval_bytes: int = 0) -> dict[str, bytes]:
+    """The files of a segment whose log is `log`."""
+    headers = read_headers(log)
+    builder = IndexBuilder(interval_bytes)
+    builder.add(headers, headers["base_offset"] - base_offset, 0)
+    return {".log": log, **builder.finish()}
+
+
+def put(topic: Topic, segment: SegmentInfo, files: Files) -> None:
+    """Write (or overwrite) the files of `segment`; an empty index is not written."""
+    for suffix, data in files.items():
+        if data or suffix == ".log":
+            topic.storage.put(paths.segment_file(topic.name, segment.partition, segment.stem, suffix), data)
+
+
+def commit(topic: Topic, segments: Sequence[SegmentInfo], log_start_offset: int | None = None) -> Topic:
+    """Add `segments`, which begin the partition; the first may begin above 0."""
+    moved = [SetLogStartOffset(0, segments[0].base_offset)] if segments[0].base_offset else []
+    later = [SetLogStartOffset(0, log_start_offset)] if log_start_offset else []
+    _, snapshot = topic.log.commit(topic.snapshot, "import", lambda _: [*moved, *map(Add, segments), *later])
+    topic.advance(snapshot)
+    return topic
+
+
+def adopt(
+    url: str,
+    segments: Sequence[tuple[int, Files]],
+    next_offset: int,
+    *,
+    log_start_offset: int | None = None,
+    **options: Any,
+) -> Topic:
+    """A topic at `url` whose partition 0 is `segments`, each a base offset and its files by suffix."""
+    topic = distlog.create(url, **options)
+    ends = [base_offset for base_offset, _ in segments[1:]]
+    infos = []
+    for (base_offset, files), end in zip_longest(segments, ends, fillvalue=next_offset):
+        infos.append(describe(files, base_offset, end))
+        put(topic, infos[-1], files)
+    return commit(topic, infos, log_start_offset)
+
+
+def adopt_golden(url: str, partition: GoldenPartition, **options: Any) -> Topic:
+    """A topic of the files of a partition that a broker wrote."""
+    bounds = _bounds(partition)
+    segments = [(int(log.stem), {suffix: _read(log, suffix) for suffix in SUFFIXES}) for log in partition.logs]
+    start, end = bounds["log_start_offset"], bounds["high_watermark"]
+    return adopt(url, segments, end, log_start_offset=start if start > segments[0][0] else None, **options)
+
+
+def _read(log: Any, suffix: str) -> bytes:
+    file = log.with_suffix(suffix)
+    return file.read_bytes() if file.exists() else b""
+
+
+def _bounds(partition: GoldenPartition) -> dict[str, int]:
+    folder = partition.expected.parent
+    info: dict[str, dict[str, int]] = json.loads((folder / "info.json").read_text(encoding="utf-8"))
+    name = "/".join(partition.folder.parts[-2:])
+    return info.get(name) or info[partition.folder.name]
+
+
+def rows(records: Any) -> Rows:
+    """A table or batch of all columns in the shape of `GoldenPartition.records`."""
+    at = records.schema.get_field_index("timestamp")
+    whole = records.set_column(at, "timestamp", records["timestamp"].cast("int64"))
+    return whole.drop_columns(["partition"]).to_pylist()
+
+
+def offsets(records: Any) -> list[int]:
+    """The offsets of a table."""
+    return records["offset"].to_pylist()

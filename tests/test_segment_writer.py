@@ -1,0 +1,346 @@
+"""Segments as they are written: which batches, which index entries, and what the snapshot gets to know of them."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import struct
+import uuid
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import crc32c
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distlog.core import segment_file, segment_writer
+from distlog.core.config import TopicConfig
+from distlog.core.errors import InvalidRecordError
+from distlog.core.record_batch import read_headers
+from distlog.core.record_decoder import decode
+from distlog.core.segment_info import SegmentInfo
+from distlog.core.segment_writer import SegmentWriter
+from distlog.core.storage import Storage
+
+NOW = 1_700_000_000_000
+#: Of a batch of one record of 10 bytes: 61 of the header, 7 of the record's fields.
+ONE = 78
+
+
+class Written(NamedTuple):
+    """What a writer left: the segments, and the bytes of each of their files by suffix."""
+
+    segments: list[SegmentInfo]
+    files: list[dict[str, bytes]]
+
+
+def records(timestamps: list[int], size: int = 10, **columns: Any) -> pa.RecordBatch:
+    """A record of `size` bytes for each timestamp, its value its number."""
+    found: dict[str, Any] = {
+        "timestamp": pa.array(timestamps, pa.int64()),
+        "key": pa.nulls(len(timestamps), pa.binary()),
+        "value": pa.array([b"%0*d" % (size, number) for number in range(len(timestamps))], pa.binary()),
+    }
+    return pa.RecordBatch.from_pydict({**found, **columns})
+
+
+def writer(storage: Storage, codec: str = "none", **settings: object) -> SegmentWriter:
+    config = TopicConfig.parse({name.replace("_", "."): value for name, value in settings.items()})
+    ids = (f"{number:032x}" for number in itertools.count())
+    return SegmentWriter(storage, "t", 3, 7, config, codec=codec, clock=lambda: NOW, new_id=ids.__next__)
+
+
+def memory() -> Storage:
+    return Storage(f"memory://{uuid.uuid4().hex}")
+
+
+def write(*batches: pa.RecordBatch, storage: Storage | None = None, **settings: Any) -> Written:
+    """What a writer makes of `batches`, in memory where no storage is given."""
+    storage = storage or memory()
+    made = writer(storage, **settings)
+    for batch in batches:
+        made.append(batch)
+    segments = made.close()
+    return Written(segments, [_files(storage, segment) for segment in segments])
+
+
+def _files(storage: Storage, segment: SegmentInfo) -> dict[str, bytes]:
+    found = {
+        f".{info.name.rpartition('.')[2]}": info.name for info in storage.list("t-3") if segment.stem in info.name
+    }
+    return {suffix: storage.read(name) for suffix, name in found.items()}
+
+
+class Batch(NamedTuple):
+    """A batch found by reading bytes one after the other."""
+
+    position: int
+    size: int
+    base_offset: int
+    last_offset: int
+    max_timestamp: int
+
+
+def walk(log: bytes) -> list[Batch]:
+    found, position = [], 0
+    while position < len(log):
+        base_offset, length = struct.unpack_from(">qi", log, position)
+        (delta,) = struct.unpack_from(">i", log, position + 23)
+        (max_timestamp,) = struct.unpack_from(">q", log, position + 35)
+        found.append(Batch(position, 12 + length, base_offset, base_offset + delta, max_timestamp))
+        position += 12 + length
+    return found
+
+
+def kafka_indexes(batches: list[Batch], interval: int) -> tuple[bytes, bytes]:
+    """What `LogSegment.append` and `onBecomeInactiveSegment` make of appends of one batch each."""
+    index, times = b"", b""
+    since, newest, newest_offset, last_time = 0, -1, -1, -1
+    for batch in batches:
+        if batch.max_timestamp > newest:
+            newest, newest_offset = batch.max_timestamp, batch.last_offset
+        if since > interval:
+            index += struct.pack(">ii", batch.last_offset, batch.position)
+            if newest > last_time:
+                times, last_time = times + struct.pack(">qi", newest, newest_offset), newest
+            since = 0
+        since += batch.size
+    return index, times + (struct.pack(">qi", newest, newest_offset) if newest > last_time else b"")
+
+
+@given(
+    st.lists(st.integers(-1, 50), min_size=1, max_size=60),
+    st.integers(0, 400),
+    st.integers(80, 400),
+    st.integers(300, 3000),
+)
+def test_files_and_facts_follow_kafkas_rules(
+    timestamps: list[int], interval: int, batch_bytes: int, segment_bytes: int
+) -> None:
+    settings = {"index_interval_bytes": interval, "batch_bytes": batch_bytes, "segment_bytes": segment_bytes}
+    written = write(records(timestamps), **settings)
+    first = 0
+    for info, files in zip(*written, strict=True):
+        batches = walk(files[".log"])
+        index, times = kafka_indexes(batches, interval)
+        assert (files.get(".index", b""), files.get(".timeindex", b"")) == (index, times)
+        assert (info.offset_index_bytes, info.time_index_bytes, info.txn_index_bytes) == (len(index), len(times), 0)
+        assert (info.log_bytes, info.crc32c) == (len(files[".log"]), crc32c.crc32c(files[".log"]))
+        assert info.log_bytes <= segment_bytes
+        assert (info.base_offset, info.stored_base_offset, info.partition) == (0, 0, 3)
+        assert info.next_offset == info.record_count == batches[-1].last_offset + 1
+        own = timestamps[first : first + info.record_count]
+        newest = max(own)
+        assert (info.first_timestamp, info.max_timestamp) == (own[0], newest)
+        assert info.offset_of_max_timestamp == (own.index(newest) if newest >= 0 else -1)
+        assert (info.created_ms, info.compression) == (NOW, "none")
+        first += info.record_count
+    assert first == len(timestamps)
+
+
+def test_every_record_comes_back_in_its_place() -> None:
+    timestamps = [NOW + number % 7 for number in range(500)]
+    written = write(records(timestamps), batch_bytes=300, segment_bytes=4000)
+    decoded = [decode(log, read_headers(log)) for log in (files[".log"] for files in written.files)]
+    assert [part["offset"].to_pylist() for part in decoded] == [
+        list(range(info.record_count)) for info in written.segments
+    ]
+    whole = pa.Table.from_batches(decoded)
+    assert whole["value"].to_pylist() == [b"%010d" % number for number in range(500)]
+    assert whole["timestamp"].cast("int64").to_pylist() == timestamps
+
+
+def test_an_interval_of_two_batches_less_a_byte_gives_kafkas_fourteen_entries() -> None:
+    """LogSegmentTest: 30 appends of one size, `index.interval.bytes` twice that less one."""
+    written = write(records(list(range(30))), batch_bytes=1, index_interval_bytes=2 * ONE - 1)
+    (files,) = written.files
+    assert len(files[".index"]) == 14 * 8
+    assert struct.unpack(">ii", files[".index"][:8]) == (2, 2 * ONE)
+    assert struct.unpack(">qi", files[".timeindex"][-12:]) == (29, 29)
+
+
+def test_an_entry_comes_when_more_than_the_interval_has_passed_not_as_much() -> None:
+    written = write(records(list(range(30))), batch_bytes=1, index_interval_bytes=2 * ONE)
+    assert struct.unpack(">ii", written.files[0][".index"][:8]) == (3, 3 * ONE)
+
+
+def test_an_interval_of_zero_indexes_every_batch_but_the_first() -> None:
+    written = write(records(list(range(5))), batch_bytes=1, index_interval_bytes=0)
+    entries = np.frombuffer(written.files[0][".index"], ">i4").reshape(-1, 2)
+    assert entries.tolist() == [[number, number * ONE] for number in range(1, 5)]
+
+
+def test_an_index_without_entries_is_not_written() -> None:
+    written = write(records([-1, -1]))
+    assert written.files[0].keys() == {".log"}
+    assert written.segments[0].offset_index_bytes == written.segments[0].time_index_bytes == 0
+    assert write(records([5])).files[0].keys() == {".log", ".timeindex"}
+
+
+def test_no_records_make_no_segment() -> None:
+    assert write(records([])) == ([], [])
+
+
+def test_a_batch_that_just_fits_does_not_roll_and_the_next_one_does() -> None:
+    sizes = [info.log_bytes for info in write(records([0] * 7), batch_bytes=1, segment_bytes=3 * ONE).segments]
+    assert sizes == [3 * ONE, 3 * ONE, ONE]
+
+
+def test_a_segment_rolls_when_an_offset_would_not_fit_into_an_int32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segment_file, "MAX_INT", 99)
+    segments = write(records([0] * 250), batch_bytes=20 * 17).segments
+    assert [info.record_count for info in segments] == [100, 100, 50]
+    assert sum(info.next_offset for info in segments) == 250
+
+
+def test_each_segment_has_a_stem_of_its_own_with_the_version_it_began_at() -> None:
+    segments = write(records([0] * 4), batch_bytes=1, segment_bytes=ONE).segments
+    assert [info.stem for info in segments] == [f"v{7:020d}-{number:032x}" for number in range(4)]
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_a_streamed_log_has_the_same_bytes_as_a_held_one(
+    codec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = records([NOW + number for number in range(3000)], size=1000)
+    held = write(batch, storage=Storage(tmp_path / "held"), codec=codec, segment_bytes=1_000_000)
+    monkeypatch.setattr(segment_file, "HELD_BYTES", 10_000)
+    streamed = write(batch, storage=Storage(tmp_path / "streamed"), codec=codec, segment_bytes=1_000_000)
+    assert held == streamed
+    assert sum(info.record_count for info in streamed.segments) == 3000
+
+
+def test_a_large_segment_is_streamed(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    made = writer(storage)
+    made.append(records([0] * 3000, size=1000))
+    assert storage.counters.bytes_written == 0
+    made.append(records([0] * 1000, size=1000))
+    assert sum(file.stat().st_size for file in tmp_path.rglob("*") if file.is_file()) > 3_000_000
+    made.abort()
+    assert [file for file in tmp_path.rglob("*") if file.is_file()] == []
+
+
+@pytest.mark.parametrize(
+    ("codec", "fast", "small"),
+    [("gzip", 1, 9), ("zstd", -1000, 19), ("lz4", 9, 12)],
+)
+def test_compression_levels_are_the_topics(codec: str, fast: int, small: int) -> None:
+    rng = np.random.default_rng(1)
+    values = [rng.integers(97, 105, 200, np.uint8).tobytes() + b"a common part, the same in all" for _ in range(500)]
+    batch = records([0] * 500, value=pa.array(values))
+    sizes = []
+    for level in (fast, small):
+        written = write(batch, codec=codec, **{f"compression_{codec}_level": level})
+        log = written.files[0][".log"]
+        assert decode(log, read_headers(log))["value"].to_pylist() == values
+        assert written.segments[0].compression == codec
+        sizes.append(len(log))
+    assert sizes[0] > 1.02 * sizes[1]
+
+
+def test_log_append_time_is_every_records_time() -> None:
+    (info,), (files,) = write(records([5, 9, 7]), message_timestamp_type="LogAppendTime")
+    decoded = decode(files[".log"], read_headers(files[".log"]))
+    assert decoded["timestamp"].cast("int64").to_pylist() == [NOW] * 3
+    assert decoded["timestamp_type"].to_pylist() == [1] * 3
+    assert (info.first_timestamp, info.max_timestamp, info.offset_of_max_timestamp) == (NOW, NOW, 0)
+    assert files[".timeindex"] == struct.pack(">qi", NOW, 2)
+
+
+@pytest.mark.parametrize("setting", ["max_message_bytes", "segment_bytes"])
+def test_a_record_that_fits_no_batch_is_refused_by_its_row(setting: str) -> None:
+    batch = records([0] * 3, value=pa.array([b"", b"x" * 930, b"x" * 931]))
+    assert write(batch.slice(0, 2), batch_bytes=1, **{setting: 1000}).segments
+    with pytest.raises(InvalidRecordError, match=r"partition=3 row_of_partition=2 .*size=1001"):
+        write(batch, batch_bytes=1, **{setting: 1000})
+
+
+def test_rows_of_an_error_count_from_the_first_append() -> None:
+    made = writer(memory(), max_message_bytes=2000)
+    made.append(records([0] * 20_000, size=100))
+    made.append(records([0], value=pa.array([b"x" * 2000])))
+    with pytest.raises(InvalidRecordError, match="row_of_partition=20000"):
+        made.close()
+
+
+def test_small_appends_are_gathered_into_full_batches() -> None:
+    batch = records([0] * 50_000, size=100)
+    one = write(batch)
+    many = write(*(batch.slice(start, 10) for start in range(0, 50_000, 10)))
+    assert one.files == many.files
+    sizes = [batch.size for batch in walk(one.files[0][".log"])]
+    assert min(sizes[:-1]) > 131_072 - 200
+
+
+cuts = st.lists(st.integers(0, 400), max_size=12).map(sorted)
+
+
+@given(cuts, st.integers(1, 4000), st.sampled_from(["none", "lz4"]), st.integers(500, 20_000))
+def test_the_same_records_give_the_same_bytes_however_they_are_cut(
+    edges: list[int], encode_bytes: int, codec: str, segment_bytes: int
+) -> None:
+    batch = records([number % 90 for number in range(400)], size=20)
+    settings = {"codec": codec, "batch_bytes": 400, "segment_bytes": segment_bytes, "index_interval_bytes": 1000}
+    whole = write(batch, **settings)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(segment_writer, "ENCODE_BYTES", encode_bytes)
+        parts = [batch.slice(low, high - low) for low, high in itertools.pairwise([0, *edges, 400])]
+        assert write(*parts, **settings) == whole
+
+
+def test_encoding_what_waits_changes_no_byte() -> None:
+    batch = records([0] * 3000, size=100)
+    storage = memory()
+    made = writer(storage)
+    for start in range(0, 3000, 100):
+        made.append(batch.slice(start, 100))
+        made.encode()
+    (info,) = made.close()
+    assert _files(storage, info) == write(batch).files[0]
+
+
+def test_a_batch_larger_than_what_is_gathered_is_filled() -> None:
+    batch = records([0] * 50_000, size=100)
+    parts = [batch.slice(start, 1000) for start in range(0, 50_000, 1000)]
+    (files,) = write(*parts, batch_bytes=4_000_000, max_message_bytes=5_000_000).files
+    sizes = [found.size for found in walk(files[".log"])]
+    assert len(sizes) == 2
+    assert sizes[0] > 3_999_000
+
+
+def test_appends_of_different_columns_and_types_go_together() -> None:
+    headers = pa.array(
+        [[{"key": "h", "value": b"1"}]], pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()}))
+    )
+    written = write(
+        records([1]),
+        records([2], headers=headers),
+        records([3], value=pa.array([b"large"], pa.large_binary())),
+        records([4], key=pa.array([b"k"])),
+    )
+    (log,) = (files[".log"] for files in written.files)
+    decoded = decode(log, read_headers(log), columns=("key", "value", "headers")).to_pylist()
+    assert len(read_headers(log)) == 1
+    assert [row["key"] for row in decoded] == [None, None, None, b"k"]
+    assert [row["headers"] for row in decoded] == [[], [{"key": "h", "value": b"1"}], [], []]
+    assert decoded[2]["value"] == b"large"
+
+
+def test_a_small_slice_does_not_keep_what_it_was_cut_from() -> None:
+    made = writer(memory())
+    gc.collect()
+    before = pa.total_allocated_bytes()
+    for _ in range(10):
+        made.append(pa.concat_batches([records([0] * 10_000, size=100)] * 2).slice(17, 5))
+    assert pa.total_allocated_bytes() - before < 100_000
+    assert made.close()[0].record_count == 50
+
+
+def test_close_twice_is_close_once() -> None:
+    made = writer(memory())
+    made.append(records([1, 2]))
+    assert len(made.close()) == len(made.close()) == 1
