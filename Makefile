@@ -1,4 +1,4 @@
-# make demo | test | bench | lint: each sets up .venv first (Python 3.10+, Java 17+; see tools/bootstrap.sh).
+# make demo | test | bench | lint: each sets up .venv first (Python 3.11+, Java 17+; see tools/bootstrap.sh).
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test bench lint clean
 PYTHON_BIN := .venv/bin/python

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Sets up .venv: this project with all its extras, and .venv/java, a link to the Java that Spark runs on.
 # Nothing to do: returns at once. Root on Debian: installs what is missing. Elsewhere: says what is, and fails.
+# Python 3.11 since PySpark 4.3 needs it (the library itself runs on 3.10), Java 17 since Spark does. PYTHON and
+# JAVA_HOME say which to take.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,8 +15,8 @@ is_ready() {
 
 find_python() {
   local name
-  for name in ${PYTHON:-} python3 python3.{14,13,12,11,10}; do
-    if "$name" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
+  for name in ${PYTHON:-} python3 python3.{14,13,12,11}; do
+    if "$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
       printf '%s\n' "$name"
       return
     fi
@@ -48,10 +50,12 @@ java_package() {
 # Prints the Debian packages that would bring what is missing; nothing if all is there.
 missing_packages() {
   local python
-  if ! python=$(find_python); then
+  if python=$(find_python); then
+    "$python" -c 'import ensurepip, venv' 2>/dev/null || echo "$(basename "$python")-venv"
+  elif command -v python3 >/dev/null; then
+    echo python3.11 python3.11-venv # python3 is older
+  else
     echo python3 python3-venv
-  elif ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
-    echo "$(basename "$python")-venv"
   fi
   find_java_home >/dev/null || java_package
 }
@@ -74,17 +78,18 @@ install_missing() {
     done
   fi
   missing=$(missing_packages | xargs)
-  [ -z "$missing" ] || { say "Python 3.10+ and Java 17+ are needed; install $missing (Debian's name), then run make again"; exit 1; }
+  [ -z "$missing" ] || { say "Python 3.11+ and Java 17+ are needed; install $missing (Debian's name), then run make again"; exit 1; }
 }
 
 install_project() {
   local python=$1
+  # pip asks rustc, where there is one, for its version, and rustup then makes a folder for itself
+  export RUSTUP_HOME=$PWD/.venv/cache/rustup
   if [ "$(cat .venv/ready 2>/dev/null)" != "$PWD" ]; then # never finished, or finished where this folder was before
     "$python" -m venv --clear .venv
   fi
   say "installing distlog and what it needs into .venv, which takes a minute or two (Spark alone is 450 MB)"
-  # pip asks rustc, where there is one, for its version, and rustup then makes a folder for itself.
-  RUSTUP_HOME=$PWD/.venv/cache/rustup .venv/bin/python -m pip install --quiet --no-cache-dir --use-pep517 \
+  .venv/bin/python -m pip install --quiet --no-cache-dir --use-pep517 \
     --disable-pip-version-check -e '.[spark,s3,cli,plot,test,bench]'
   ln -sfn "$(find_java_home)" .venv/java
   printf '%s\n' "$PWD" >.venv/ready

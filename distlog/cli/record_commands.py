@@ -57,7 +57,7 @@ def append(
         output.print_json({"version": result.version, "records": result.record_count, "offsets": result.offsets})
     else:
         ranges = "".join(f", partition {number} [{first}, {end})" for number, (first, end) in result.offsets.items())
-        print(f"appended {result.record_count} records{ranges}")
+        print(f"appended {result.record_count} record{'s' * (result.record_count != 1)}{ranges}")
 
 
 def _append(
