@@ -43,7 +43,7 @@ class SnapshotLoader:
         return snapshot
 
     def load_at(self, timestamp_ms: int) -> Snapshot | None:
-        """The snapshot of the newest commit that is not younger than `timestamp_ms`; otherwise as `load`."""
+        """The snapshot of the newest commit that is not after `timestamp_ms`; otherwise as `load`."""
         head = self.load()
         if head is None or head.timestamp_ms <= timestamp_ms:
             return head
