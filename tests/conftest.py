@@ -6,6 +6,7 @@ DISTLOG_TEST_S3_KEY, DISTLOG_TEST_S3_SECRET and DISTLOG_TEST_S3_BUCKET, whose bu
 
 from __future__ import annotations
 
+import json
 import os
 import uuid
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from command_line import CommandLine
 from hypothesis import settings
 
 # The first example compiles kernels, and other tests run beside it: time says nothing about an example.
@@ -126,3 +128,17 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     )
     yield made
     made.stop()
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    return CommandLine(str(tmp_path / "clicks"), monkeypatch, capsys)
+
+
+@pytest.fixture
+def filled(cli: CommandLine) -> CommandLine:
+    """One partition with five records, v0 to v4, at 1001 to 5005 ms."""
+    cli.ok("create")
+    lines = [json.dumps({"key": f"k{n}", "value": f"v{n}", "timestamp": 1001 * (n + 1)}) for n in range(5)]
+    cli.ok("append", "--format", "jsonl", stdin="\n".join(lines).encode())
+    return cli
