@@ -21,7 +21,8 @@ CORE_LAYERS = (
     " legacy_batch offset_index time_index transaction_index mapped_index lazy_index index_builder isolation"
     " segment_info segment_table transaction_table partition_draft actions fold snapshot slices records rows",
     "checkpoint checkpoint_format commit_files commit_log snapshot_loader"
-    " chunk read_ahead segment stable_offset segment_file segment_writer log_segment index_cache partitioner",
+    " chunk read_ahead segment stable_offset segment_file segment_indexes segment_writer log_segment"
+    " index_cache partitioner",
     "retention compaction vacuum recovery producer_state producer_snapshot maintenance",
     "append fetch metadata_tables record scan scan_plan time_lookup transaction writer"
     " topic log_manager kafka_directory",
