@@ -45,8 +45,7 @@ def plan_merge(snapshot: Snapshot) -> list[MergeGroup]:
 
 def _groups(state: PartitionState, config: TopicConfig) -> Iterator[list[SegmentInfo]]:
     group: list[SegmentInfo] = []
-    for index in range(state.segments.find(state.log_start_offset), len(state.segments)):
-        segment = state.segments[index]
+    for segment in state.segments[state.segments.find(state.log_start_offset) :]:
         if not _is_mergeable(segment, config):
             yield group
             group = []

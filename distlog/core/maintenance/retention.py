@@ -83,28 +83,18 @@ def _above_size(log_bytes: npt.NDArray[np.int64], retention_bytes: int) -> int:
 def _too_old(state: PartitionState, first: int, retention_ms: int, now_ms: int) -> int:
     if retention_ms < 0:
         return 0
-    oldest_kept = now_ms - retention_ms
-    count = 0
-    for segment in _from(state, first):
-        if _age_timestamp(segment, now_ms) >= oldest_kept:
-            break
-        count += 1
-    return count
+    return _run(_times(state, now_ms)[first:] < now_ms - retention_ms)
 
 
-def _from(state: PartitionState, first: int) -> Iterator[SegmentInfo]:
-    return (state.segments[index] for index in range(first, len(state.segments)))
-
-
-def _age_timestamp(segment: SegmentInfo, now_ms: int) -> int:
-    """The time that a segment's age is counted from.
+def _times(state: PartitionState, now_ms: int) -> npt.NDArray[np.int64]:
+    """The time that each segment's age is counted from.
 
     Where records have none, or one in the future, that would keep everything behind it for ever, it is the time at
     which the segment was written.
     """
-    if 0 <= segment.max_timestamp <= now_ms:
-        return segment.max_timestamp
-    return segment.created_ms
+    newest = state.segments.max_timestamps
+    written = state.segments.columns()["created_ms"].to_numpy()
+    return np.where((newest >= 0) & (newest <= now_ms), newest, written)
 
 
 def retention(
