@@ -21,7 +21,8 @@ export XDG_CACHE_HOME := $(CACHE)
 unexport PYTHONPATH PYTHONHOME SPARK_HOME SPARK_CONF_DIR
 
 help:
-	@echo 'make demo [INPUT=file]  append, read and maintain a log with Spark, on this machine'
+	@echo 'make demo [INPUT=file [KEY_COLUMN=name] [TIME_COLUMN=name]]'
+	@echo '                        append, read and look up events with Spark, on this machine'
 	@echo 'make test               ruff, mypy and every test'
 	@echo 'make bench              measure, beside other tools that do the same'
 	@echo 'make lint               ruff and mypy alone'
@@ -31,7 +32,8 @@ setup:
 	@tools/bootstrap.sh
 
 demo: setup
-	@$(PYTHON_BIN) -m demo.demo $${INPUT:+--input "$$INPUT"} $${KEY:+--key "$$KEY"} $${TIMESTAMP:+--timestamp "$$TIMESTAMP"}
+	@$(PYTHON_BIN) -m demo.demo $${INPUT:+--input "$$INPUT"} $${KEY_COLUMN:+--key "$$KEY_COLUMN"} \
+		$${TIME_COLUMN:+--timestamp "$$TIME_COLUMN"}
 
 test: lint
 	@$(PYTHON_BIN) -m pytest -n 2
