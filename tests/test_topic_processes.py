@@ -1,0 +1,153 @@
+"""Many processes append to one topic, and some of them are killed.
+
+Every append that was acknowledged is there once, where its result says, in the order of its producer. Of one that was
+under way when its process was killed, all is there or nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import signal
+import time
+from collections.abc import Mapping
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Address
+
+import distlog
+
+PARTITIONS = 3
+ROWS = 5
+
+Offsets = dict[int, list[int]]
+
+
+def rows_of(producer: str, number: int) -> list[dict[str, Any]]:
+    """What a producer appends at once: rows in several partitions."""
+    return [{"value": f"{producer} {number} {row}", "partition": (number + row) % PARTITIONS} for row in range(ROWS)]
+
+
+class Journal:
+    """What a producer wrote down of its appends, before and after each; a killed process leaves it readable."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def note(self, number: int, offsets: Mapping[int, tuple[int, int]] | None = None) -> None:
+        """Write down that append `number` begins, or the offsets that it got."""
+        line = json.dumps([number, None if offsets is None else list(offsets.items())]) + "\n"
+        with open(self.path, "ab", buffering=0) as file:
+            file.write(line.encode())
+
+    def read(self) -> dict[int, Offsets | None]:
+        """By append, the offsets it was told, or None if it was not told any."""
+        if not self.path.exists():
+            return {}
+        lines = self.path.read_text().splitlines()
+        noted = [json.loads(line) for line in lines if line.endswith("]")]
+        return {number: None if offsets is None else dict(offsets) for number, offsets in noted}
+
+
+def produce(url: str, options: Mapping[str, Any], kind: str, journal: Path, appends: int) -> None:
+    """Append until there are `appends`; after a kill, go on with the one that was under way."""
+    notes, producer = Journal(journal), journal.name
+    topic = distlog.open(url, storage_options=options)
+    for number in range(appends):
+        if notes.read().get(number) is not None:
+            continue
+        notes.note(number)
+        if kind == "writer":
+            with topic.writer(linger_ms=10**7) as writer:
+                for row in rows_of(producer, number):
+                    writer.append(**row)
+                result = writer.flush()
+        elif kind == "batches":
+            result = topic.append(rows_of(producer, number), app_id=producer, batch_id=number)
+        else:
+            result = topic.append(rows_of(producer, number))
+        notes.note(number, result.offsets)
+
+
+def start(address: Address, kind: str, journal: Path, appends: int) -> BaseProcess:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["distlog", "s3fs"])
+    process = context.Process(target=produce, args=(*address, kind, journal, appends))
+    process.start()
+    return process
+
+
+def kill_after(process: BaseProcess, journal: Path, appends: int, source: random.Random) -> None:
+    """Kill the process at a random moment of the append that follows the first `appends`."""
+    while process.is_alive() and len(Journal(journal).read()) <= appends:
+        time.sleep(0.001)
+    time.sleep(source.uniform(0, 0.03))
+    if process.pid and process.is_alive():
+        os.kill(process.pid, signal.SIGKILL)
+    process.join(60)
+
+
+def check(topic: distlog.Topic, journals: list[Path]) -> dict[str, list[int]]:
+    """Check all promises; the appends of each producer that are there."""
+    found: dict[tuple[str, int], dict[tuple[int, int], int]] = {}
+    order: dict[tuple[str, int], list[tuple[int, int]]] = {}
+    for row in topic.scan(columns=["partition", "offset", "value"]).to_table().to_pylist():
+        producer, number, index = row["value"].decode().split()
+        places = found.setdefault((producer, int(number)), {})
+        place = row["partition"], row["offset"]
+        assert int(index) not in places.values(), "a record is there twice"
+        places[place] = int(index)
+        order.setdefault((producer, row["partition"]), []).append((int(number), int(index)))
+    assert all(len(places) == ROWS for places in found.values()), "an append is there in part"
+    assert all(numbers == sorted(numbers) for numbers in order.values()), "a producer's order is lost"
+    for journal in journals:
+        for number, offsets in Journal(journal).read().items():
+            if offsets is not None:
+                told = {
+                    (partition, offset) for partition, (low, high) in offsets.items() for offset in range(low, high)
+                }
+                assert found[journal.name, number].keys() == told, "an append is not where its result says"
+    begun = {(journal.name, number) for journal in journals for number in Journal(journal).read()}
+    assert found.keys() <= begun
+    return {journal.name: sorted(number for name, number in found if name == journal.name) for journal in journals}
+
+
+def run(address: Address, folder: Path, kinds: list[str], appends: int, killed: int) -> dict[str, list[int]]:
+    """Run a producer of each kind; the first `killed` are killed once, and those with batches then go on."""
+    topic = distlog.create(address.url, PARTITIONS, {"segment.bytes": 300}, address.options)
+    folder.mkdir()
+    journals = [folder / f"{kind}-{number}" for number, kind in enumerate(kinds)]
+    processes = [start(address, *each, appends) for each in zip(kinds, journals, strict=True)]
+    source = random.Random()
+    for process, journal in zip(processes[:killed], journals[:killed], strict=True):
+        kill_after(process, journal, source.randrange(appends - 2), source)
+    going_on = [
+        start(address, kind, journal, appends)
+        for kind, journal in zip(kinds[:killed], journals[:killed], strict=True)
+        if kind == "batches"
+    ]
+    for process in processes[killed:] + going_on:
+        process.join(120)
+        assert process.exitcode == 0
+    complete = check(topic.refresh(), journals)
+    for kind, journal in zip(kinds[killed:], journals[killed:], strict=True):
+        assert complete[journal.name] == list(range(appends)), kind
+    for kind, journal in zip(kinds[:killed], journals[:killed], strict=True):
+        if kind == "batches":
+            assert complete[journal.name] == list(range(appends))
+    return complete
+
+
+def test_eight_processes_on_a_local_disk_four_of_them_killed(tmp_path: Path) -> None:
+    kinds = ["plain", "batches", "writer", "batches"] * 2
+    run(Address(str(tmp_path / "topic"), {}), tmp_path / "journals", kinds, appends=12, killed=4)
+
+
+@pytest.mark.s3
+def test_three_processes_on_s3_two_of_them_killed(s3_url: Address, tmp_path: Path) -> None:
+    run(s3_url, tmp_path / "journals", ["batches", "plain", "batches"], appends=4, killed=2)
