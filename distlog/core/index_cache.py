@@ -1,8 +1,9 @@
 """A folder of copies of remote index files, fetched once and then mapped, which many processes share.
 
-A copy's name is a hash of where the file is, its size and a tag. What bears a name never changes, so nothing is ever
-invalidated: a copy comes by rename, whole, and goes by eviction, least recently used first, where a copy's
-modification time is its last use. A copy that is cut short or deleted meanwhile costs a fetch, never a wrong answer.
+A copy's name is a hash of where the file is, its size and a tag. What bears a name does not change, but for an index
+that is rebuilt: who finds a copy bad discards it. A copy comes by rename, whole, and goes by eviction, least recently
+used first, where a copy's modification time is its last use. A copy that is cut short or deleted meanwhile costs a
+fetch, never a wrong answer.
 """
 
 from __future__ import annotations
@@ -60,14 +61,29 @@ class IndexCache:
             _check_size(name, os.stat(path).st_size, size)
             return path
         self._claim_folder()
-        key = hashlib.sha256("\0".join((storage.url, name, str(size), tag)).encode()).hexdigest()
-        path = os.path.join(self.folder, key)
-        self._spared.append(key)
+        path = self._path(storage, name, size, tag)
+        self._spared.append(os.path.basename(path))
         if not _touch(path, size):
             data = storage.read(name)
             _check_size(name, len(data), size)
             self._add(path, data)
         return path
+
+    def discard(self, storage: Storage, name: str, size: int, *, tag: str = "") -> str:
+        """Delete the copy that `path` would hand out, which was found bad, or whose file was replaced.
+
+        Returns the path, after which nothing may be there. The file itself, on local storage, is left alone.
+        """
+        if storage.is_local:
+            return storage.local_path(name)
+        path = self._path(storage, name, size, tag)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        return path
+
+    def _path(self, storage: Storage, name: str, size: int, tag: str) -> str:
+        key = hashlib.sha256("\0".join((storage.url, name, str(size), tag)).encode()).hexdigest()
+        return os.path.join(self.folder, key)
 
     def _claim_folder(self) -> None:
         # Without following a link: a folder that someone else laid out could hold forged copies, or not be a cache.

@@ -14,16 +14,23 @@ import numpy as np
 
 from distlog.core import paths
 from distlog.core.chunk import Chunk, Piece, chunk_of_batches, chunk_of_files, cut_short
-from distlog.core.errors import CorruptIndexError, CorruptRecordError, SnapshotTooOldError, StorageError
+from distlog.core.errors import (
+    CorruptIndexError,
+    CorruptionError,
+    CorruptRecordError,
+    SnapshotTooOldError,
+    StorageError,
+)
 from distlog.core.index_cache import IndexCache
 from distlog.core.offset_index import OffsetIndex
 from distlog.core.read_ahead import LogFile
 from distlog.core.record_batch import LOG_OVERHEAD
+from distlog.core.segment_indexes import SegmentIndexes
 from distlog.core.segment_info import SegmentInfo
 from distlog.core.slices import SegmentSlice
 from distlog.core.storage import Storage
-from distlog.core.time_index import TimeIndex, TimestampOffset
-from distlog.core.transaction_index import AbortedTransaction, TransactionIndex
+from distlog.core.time_index import TimestampOffset
+from distlog.core.transaction_index import AbortedTransaction
 
 #: Log bytes read and decoded at once.
 CHUNK_BYTES = 4 << 20
@@ -37,7 +44,8 @@ class SegmentReader:
     """Reads the segments of one topic through its storage and a cache of index files."""
 
     def __init__(self, storage: Storage, topic: str, cache: IndexCache) -> None:
-        self.storage, self.topic, self._cache = storage, topic, cache
+        self.storage, self.topic = storage, topic
+        self._indexes = SegmentIndexes(storage, topic, cache)
 
     def name(self, segment: SegmentInfo, suffix: str = ".log") -> str:
         """The segment's file of that suffix, relative to the topic."""
@@ -71,7 +79,7 @@ class SegmentReader:
                 return
             except (CorruptIndexError, CorruptRecordError) as error:
                 # the index may be what is wrong: the log itself is asked, from its start
-                _log.warning("%s: scanning the log instead; verify the topic", error)
+                self._distrust(part.segment, error)
                 walk = self._walk(part, 0, part.end_position, step)
         yield from walk
 
@@ -120,42 +128,25 @@ class SegmentReader:
         ends_inside = part.end_offset < segment.next_offset
         if segment.log_bytes <= INDEX_WORTH_BYTES or not (starts_inside or ends_inside):
             return 0, part.end_position
-        index = self._offset_index(segment)
+        index = self._indexes.offsets(segment)
         if index is None:
             return 0, part.end_position
-        by_offset = index.lookup(part.start_offset - segment.shift).position
-        start = max(by_offset, index.position_floor(part.start_position).position)
-        if start >= part.end_position:
-            # nothing is to be had then; that is believed when the log says so too
-            start = index.position_floor(part.end_position - 1).position
-        stop = _end_of(index, part.end_offset - 1 - segment.shift) if ends_inside else None
-        return start, part.end_position if stop is None else min(stop, part.end_position)
-
-    def _offset_index(self, segment: SegmentInfo) -> OffsetIndex | None:
-        """The segment's offset index if it is there and sane, else None and a warning."""
-        if not segment.offset_index_bytes:
-            return None
         try:
-            path = self._index_path(segment, ".index", segment.offset_index_bytes)
-            index = OffsetIndex(path, segment.stored_base_offset)
-            index.sanity_check(segment.log_bytes)
-        except (CorruptIndexError, OSError) as error:
-            _log.warning("%s: scanning the log instead; rebuild the indexes to be fast again", error)
-            return None
-        return index
+            return _bounds_by(index, part)
+        except CorruptIndexError as error:
+            self._distrust(segment, error)
+            return 0, part.end_position
 
     def time_entry(self, segment: SegmentInfo, timestamp_ms: int) -> TimestampOffset | None:
         """The time index's last entry below `timestamp_ms` (stored offset), or None where there is none to use."""
-        if not segment.time_index_bytes or segment.log_bytes <= INDEX_WORTH_BYTES:
+        index = self._indexes.times(segment) if segment.log_bytes > INDEX_WORTH_BYTES else None
+        if index is None:
             return None
         try:
-            path = self._index_path(segment, ".timeindex", segment.time_index_bytes)
-            index = TimeIndex(path, segment.stored_base_offset)
-            index.sanity_check(segment.next_offset - segment.shift)
-        except (CorruptIndexError, OSError) as error:
-            _log.warning("%s: scanning the log instead; rebuild the indexes to be fast again", error)
+            entry = index.lookup(timestamp_ms - 1)
+        except CorruptIndexError as error:
+            self._distrust(segment, error)
             return None
-        entry = index.lookup(timestamp_ms - 1)
         return entry if entry.timestamp >= 0 else None
 
     def aborted_transactions(self, segment: SegmentInfo) -> list[AbortedTransaction]:
@@ -164,18 +155,19 @@ class SegmentReader:
         Without them aborted data would be shown, so here a bad index is an error: CorruptIndexError, or
         SnapshotTooOldError where it is gone.
         """
-        if not segment.txn_index_bytes:
-            return []
         try:
-            path = self._index_path(segment, ".txnindex", segment.txn_index_bytes)
-            index = TransactionIndex(path, segment.stored_base_offset)
-            index.sanity_check()
+            transactions = self._indexes.aborted_transactions(segment)
         except FileNotFoundError:
             raise _gone(segment, self.name(segment, ".txnindex")) from None
-        return [transaction.moved(segment.shift) for transaction in index.transactions()]
+        return [transaction.moved(segment.shift) for transaction in transactions]
 
-    def _index_path(self, segment: SegmentInfo, suffix: str, size: int) -> str:
-        return self._cache.path(self.storage, self.name(segment, suffix), size, tag=f"{segment.crc32c:08x}")
+    def forget_indexes(self, segment: SegmentInfo) -> None:
+        """Open and fetch the segment's indexes anew when they are needed: they were found wrong, or replaced."""
+        self._indexes.forget(segment)
+
+    def _distrust(self, segment: SegmentInfo, error: CorruptionError) -> None:
+        _log.warning("%s: scanning the log instead; verify the topic", error)
+        self.forget_indexes(segment)
 
     @contextmanager
     def _explained(self, segments: Sequence[SegmentInfo]) -> Iterator[None]:
@@ -217,6 +209,19 @@ def _check_start(chunk: Chunk) -> None:
     part, base_offset = piece.slice, int(first.batches["base_offset"][0]) + piece.slice.segment.shift
     if piece.file_position > part.start_position and base_offset > max(part.start_offset, part.segment.base_offset):
         raise CorruptIndexError("the offset index leads too far", file=piece.file, position=piece.file_position)
+
+
+def _bounds_by(index: OffsetIndex, part: SegmentSlice) -> tuple[int, int]:
+    segment = part.segment
+    by_offset = index.lookup(part.start_offset - segment.shift).position
+    start = max(by_offset, index.position_floor(part.start_position).position)
+    if start >= part.end_position:
+        # nothing is to be had then; that is believed when the log says so too
+        start = index.position_floor(part.end_position - 1).position
+    if part.end_offset >= segment.next_offset:
+        return start, part.end_position
+    stop = _end_of(index, part.end_offset - 1 - segment.shift)
+    return start, part.end_position if stop is None else min(stop, part.end_position)
 
 
 def _end_of(index: OffsetIndex, last_offset: int) -> int | None:

@@ -105,6 +105,7 @@ def _search(reader: SegmentReader, segment: SegmentInfo, timestamp_ms: int, star
             return _first_match(chain([chunk], chunks), timestamp_ms)
         name = reader.name(segment, ".timeindex")
         _log.warning("the time index does not fit its log: scanning the log instead (file=%s)", name)
+        reader.forget_indexes(segment)
     return _first_match(_chunks_from(reader, segment, start), timestamp_ms)
 
 
