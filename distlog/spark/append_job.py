@@ -22,6 +22,8 @@ from distlog.spark.job_inputs import BAD, Input
 def append_files(spark: SparkSession, chosen: argparse.Namespace) -> Summary:
     """Append what the arguments name, all in one commit; create the topic before, if that is asked for."""
     started = time.monotonic()
+    if (chosen.app_id is None) != (chosen.batch_id is None):
+        raise InvalidConfigError("--app-id and --batch-id go together: one alone protects from nothing")
     storage = dict(chosen.storage)
     if chosen.create:
         _create(chosen.topic, chosen.partitions, dict(chosen.config), storage)

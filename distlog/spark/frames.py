@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from distlog.core import scan_plan
 from distlog.core.append import AppendResult, BatchId, check_batch, replayed
 from distlog.core.isolation import IsolationLevel
-from distlog.core.records import ACCEPTED
+from distlog.core.records import ACCEPTED, IGNORED
 from distlog.core.slices import OutOfRange
 from distlog.core.times import Time
 from distlog.core.topic import Topic
