@@ -126,7 +126,8 @@ class Chunk:
         wrong: npt.NDArray[np.bool_] = np.where(dense & (expected >= 0), base != expected, base < expected)
         closing = np.zeros(len(base), bool)
         closing[edges - 1] = np.array([piece.ends_file for piece in self.pieces])[np.roll(self.owner[edges], 1)]
-        wrong |= (following > stored_end) | (dense & closing & (following != stored_end))
+        # nothing follows the segment's last offset
+        wrong |= (following > stored_end - ~closing) | (dense & closing & (following != stored_end))
         return wrong
 
     def _asked(self) -> AskedBatches:

@@ -1,0 +1,268 @@
+"""Damage to a log is told, with its file, position and partition; nothing that was not written is ever read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import golden
+import numpy as np
+import pytest
+from adopted import adopt, adopt_golden, commit, describe, offsets, put, rows
+from logs import START, Log, appended, batches_of, changed, each_byte_changed, log_of, read, whole
+
+import distlog
+from distlog import CorruptRecordError, SnapshotTooOldError, Topic
+from distlog.core.record_batch import read_headers
+
+WAYS: dict[str, Callable[[Topic], Any]] = {
+    "scan": lambda topic: topic.scan().to_table(),
+    "chunks": lambda topic: [read(topic, whole(segment)) for segment in topic.snapshot.partitions[0].segments],
+    "fetch": lambda topic: topic.read(0, 0, max_bytes=1 << 20),
+    "times": lambda topic: topic.offsets_for_times(START + 590),
+}
+
+
+@pytest.fixture
+def dense(tmp_path: Path) -> Log:
+    return log_of(appended(str(tmp_path / "t"), 60))
+
+
+def met(log: Log, read_all: Callable[[], list[dict[str, Any]]]) -> CorruptRecordError | None:
+    """The error that reading meets, None when it gives the right records."""
+    try:
+        assert read_all() == log.expected, "wrong records were read"
+    except CorruptRecordError as error:
+        return error
+    return None
+
+
+def errors(log: Log) -> list[CorruptRecordError]:
+    """The errors that reading segment 0 meets, whole and in steps; each must tell where, and whose it is."""
+    ways = (lambda: rows(log.topic.scan().to_table()), lambda: read(log.topic, whole(log.segments[0])))
+    found = [error for way in ways if (error := met(log, way))]
+    for error in found:
+        assert error.details["file"] == log.topic.reader.name(log.segments[0])
+        assert error.details["partition"] == 0
+        assert 0 <= error.details["position"] <= log.segments[0].log_bytes
+    return found
+
+
+def fields(data: bytes, *places: range) -> set[int]:
+    """The positions of these bytes of each batch."""
+    return {start + at for start in read_headers(data)["position"].tolist() for place in places for at in place}
+
+
+BASE_OFFSET, LEADER_EPOCH = range(8), range(12, 16)
+
+
+@pytest.mark.parametrize("codec", ["uncompressed", "lz4"])
+def test_every_changed_byte_is_found_but_of_a_leader_epoch(tmp_path: Path, codec: str) -> None:
+    log = log_of(appended(str(tmp_path / "t"), 20, **{"compression.type": codec}))
+    data = log.file().read_bytes()
+    assert len(batches_of(data)) >= 3
+    unseen = set()
+    for position, wrong in each_byte_changed(data):
+        log.file().write_bytes(wrong)
+        found = errors(log)
+        assert len(found) in (0, 2)
+        if not found:
+            unseen.add(position)
+    assert unseen == fields(data, LEADER_EPOCH)
+
+
+def test_an_error_of_a_moved_segment_tells_the_offset_that_readers_know(tmp_path: Path) -> None:
+    log = log_of(appended(str(tmp_path / "t"), 1000, 20))
+    data = log.file(1).read_bytes()
+    batch = read_headers(data)[1]
+    position, offset = int(batch["position"]), 1000 + int(batch["base_offset"])
+    for at in (17, 100):
+        log.file(1).write_bytes(changed(data, position + at, 1))
+        with pytest.raises(CorruptRecordError, match=f"position={position} offset={offset}"):
+            log.topic.scan().to_table()
+
+
+@pytest.mark.parametrize("name", ["logs.v1-append-none-0", "logs.v1-lz4-0", "logs.v0-gzip-0", "logs.mixed-0"])
+def test_changed_bytes_of_formats_0_and_1_are_found(tmp_path: Path, name: str) -> None:
+    partition = golden.partitions()[name]
+    log = log_of(adopt_golden(str(tmp_path / "t"), partition))
+    data = log.file().read_bytes()
+    headers = read_headers(data)
+    for position in range(0, len(data), 23):
+        log.file().write_bytes(changed(data, position, 0x10))
+        if not errors(log):
+            batch = headers[np.searchsorted(headers["position"], position, side="right") - 1]
+            # a compressed message of format 0 has the offsets inside, so that its own says nothing
+            free = {0: BASE_OFFSET, 1: range(0), 2: LEADER_EPOCH}[int(batch["magic"])]
+            assert position - batch["position"] in free
+
+
+def test_changed_bytes_of_a_log_with_gaps_are_found_but_of_some_offsets(tmp_path: Path) -> None:
+    data = golden.partitions()["cleaned.compact-lz4-0"].logs[1].read_bytes()
+    log = log_of(adopt(str(tmp_path / "t"), [(204, {".log": data})], 414))
+    values = [row["value"] for row in log.expected]
+    for position in range(0, len(data), 5):
+        log.file().write_bytes(changed(data, position, 0x40))
+        try:
+            found = log.topic.scan().to_table()
+        except CorruptRecordError:
+            continue
+        assert position in fields(data, BASE_OFFSET, LEADER_EPOCH)
+        assert found["value"].to_pylist() == values
+
+
+@pytest.mark.parametrize("codec", ["uncompressed", "snappy"])
+def test_every_truncation_is_found(tmp_path: Path, codec: str) -> None:
+    log = log_of(appended(str(tmp_path / "t"), 20, **{"compression.type": codec}))
+    data = log.file().read_bytes()
+    for size in range(len(data)):
+        log.file().write_bytes(data[:size])
+        assert [error.details["position"] <= size for error in errors(log)] == [True, True]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_no_way_of_reading_overlooks_a_truncated_file(dense: Log, way: str) -> None:
+    data = dense.file().read_bytes()
+    for size in (0, 1, 100, len(data) - 1):
+        dense.file().write_bytes(data[:size])
+        with pytest.raises(CorruptRecordError, match=rf"position={size} partition=0"):
+            WAYS[way](dense.topic)
+
+
+def test_bytes_behind_the_end_of_a_segment_are_nobodys(dense: Log) -> None:
+    dense.file().write_bytes(dense.file().read_bytes() + bytes(100))
+    assert errors(dense) == []
+
+
+@pytest.mark.parametrize(
+    "story",
+    [
+        pytest.param(lambda batches: [batches[1], batches[0], *batches[2:]], id="the first two swapped"),
+        pytest.param(lambda batches: [*batches[:-2], batches[-1], batches[-2]], id="the last two swapped"),
+        pytest.param(lambda batches: batches[::-1], id="backwards"),
+        pytest.param(lambda batches: [*batches[:3], batches[2], *batches[3:]], id="one twice"),
+        pytest.param(lambda batches: [*batches[:2], batches[3], *batches[3:]], id="one in place of another"),
+        pytest.param(lambda batches: batches[1:], id="without the first"),
+        pytest.param(lambda batches: [*batches[:2], *batches[3:]], id="without the third"),
+        pytest.param(lambda batches: batches[:-1], id="without the last"),
+        pytest.param(lambda batches: [], id="without any"),
+    ],
+)
+@pytest.mark.parametrize("known_size", [True, False], ids=["the size agrees", "the size differs"])
+@pytest.mark.parametrize("step", [1, 700, 4 << 20])
+def test_batches_out_of_their_places_are_found(
+    dense: Log, story: Callable[[list[bytes]], list[bytes]], known_size: bool, step: int
+) -> None:
+    (segment,) = dense.segments
+    wrong = b"".join(story(batches_of(dense.file().read_bytes())))
+    dense.file().write_bytes(wrong)
+    if known_size and wrong:
+        segment = replace(segment, log_bytes=len(wrong))
+    with pytest.raises(CorruptRecordError, match=r"file=t-0/v.*\.log position=\d+ .*partition=0"):
+        read(dense.topic, whole(segment), step)
+
+
+@pytest.mark.parametrize("step", [1, 4 << 20])
+def test_a_batch_behind_the_last_offset_is_found(dense: Log, step: int) -> None:
+    data = dense.file().read_bytes()
+    data += batches_of(data)[-1]
+    dense.file().write_bytes(data)
+    with pytest.raises(CorruptRecordError, match="not at the offsets"):
+        read(dense.topic, whole(replace(dense.segments[0], log_bytes=len(data))), step)
+
+
+@pytest.mark.parametrize("step", [1, 4 << 20])
+@pytest.mark.parametrize("order", [(1, 0, 2), (0, 0, 1, 2), (2, 1, 0)])
+def test_batches_of_a_log_with_gaps_must_ascend(tmp_path: Path, step: int, order: tuple[int, ...]) -> None:
+    batches = batches_of(golden.partitions()["cleaned.compact-lz4-0"].logs[1].read_bytes())
+    last = len(batches) - 1
+    files = {".log": b"".join(batches[min(number, last)] for number in order)}
+    segment = describe(files, 204, 414)
+    topic = distlog.create(str(tmp_path / "t"))
+    put(topic, segment, files)
+    with pytest.raises(CorruptRecordError, match="not at the offsets"):
+        read(topic, whole(segment), step)
+
+
+def test_the_file_of_another_segment_is_found(tmp_path: Path) -> None:
+    log = log_of(appended(str(tmp_path / "t"), 20, 21, 20))
+    other = log.file(1).read_bytes()
+    # one of as many records would be told by the checksum of the file alone, which `verify` compares
+    for number, start in ((0, 0), (2, 41)):
+        log.file(number).write_bytes(other)
+        with pytest.raises(CorruptRecordError):
+            log.topic.scan(start=start, end=start + 20).to_table()
+
+
+def test_the_file_of_another_place_of_an_adopted_partition_is_found(tmp_path: Path) -> None:
+    log = log_of(adopt_golden(str(tmp_path / "t"), golden.partitions()["first.codec-none-0"]))
+    log.file(0).write_bytes(log.file(2).read_bytes())
+    with pytest.raises(CorruptRecordError):
+        log.topic.scan(end=10).to_table()
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"log_bytes": 1},
+        {"log_bytes": -1},
+        {"log_bytes": 10**12},
+        {"next_offset": 1, "record_count": 1},
+        {"next_offset": -1, "record_count": -1},
+        {"stored_base_offset": 1},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("way", ["scan", "chunks", "fetch"])
+def test_metadata_that_lies_is_found(dense: Log, lie: dict[str, int], way: str) -> None:
+    (segment,) = dense.segments
+    facts = {name: getattr(segment, name) + change for name, change in lie.items()}
+    wrong = replace(segment, offset_of_max_timestamp=-1, **facts)
+    topic = distlog.create(str(Path(dense.topic.url).parent / "liar"))
+    put(topic, wrong, {suffix: dense.file(suffix=suffix).read_bytes() for suffix in (".log", ".index", ".timeindex")})
+    commit(topic, [wrong])
+    with pytest.raises(CorruptRecordError, match="partition=0"):
+        WAYS[way](topic)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_file_that_is_gone_says_that_the_snapshot_is_too_old(dense: Log, way: str) -> None:
+    dense.file().unlink()
+    with pytest.raises(SnapshotTooOldError, match=r"refresh the topic .*file=t-0/v.*\.log partition=0"):
+        WAYS[way](dense.topic)
+
+
+def test_who_expects_a_missing_file_is_told_so() -> None:
+    assert issubclass(SnapshotTooOldError, FileNotFoundError)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_remote_file_that_is_short_or_gone_is_told_too(memory_url: Any, way: str) -> None:
+    topic = appended(memory_url.url, 60)
+    (segment,) = topic.snapshot.partitions[0].segments
+    name = topic.reader.name(segment)
+    topic.storage.put(name, topic.storage.read(name)[:500])
+    with pytest.raises(CorruptRecordError, match="position=500 partition=0"):
+        WAYS[way](topic)
+    topic.storage.delete([name])
+    with pytest.raises(SnapshotTooOldError):
+        WAYS[way](topic)
+
+
+def test_only_one_of_many_small_segments_is_named(tmp_path: Path) -> None:
+    log = log_of(appended(str(tmp_path / "t"), *[5] * 30))
+    data = log.file(17).read_bytes()
+    for wrong in (data[:-1], changed(data, 10, 1), changed(data, 7, 1), changed(data, 70, 1), data + data):
+        log.file(17).write_bytes(wrong)
+        if len(wrong) > len(data):
+            assert offsets(log.topic.scan().to_table()) == list(range(150))
+            continue
+        with pytest.raises(CorruptRecordError) as caught:
+            log.topic.scan().to_table()
+        assert caught.value.details["file"] == log.topic.reader.name(log.segments[17])
+        assert caught.value.details.get("offset", 85) >= 85
+    log.file(17).unlink()
+    with pytest.raises(SnapshotTooOldError, match=log.segments[17].stem):
+        log.topic.scan().to_table()
