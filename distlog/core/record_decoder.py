@@ -18,7 +18,7 @@ from distlog.core.kernels import record_scan
 from distlog.core.kernels.legacy_scan import scan_entries
 from distlog.core.kernels.record_scan import scan_records
 from distlog.core.record_batch import APPEND_TIME, COLUMNS, CONTROL, CREATE_TIME, LOG_APPEND_TIME, NO_TIMESTAMP
-from distlog.core.record_fields import RecordFields, fixed_width, struct_of
+from distlog.core.record_fields import RecordFields, fixed_width, headers_to_arrow, struct_of
 from distlog.core.record_sections import MAX_DECODED_BYTES, AskedBatches, open_sections
 from distlog.core.source import Source
 
@@ -108,13 +108,15 @@ def _decode_run(asked: AskedBatches, names: tuple[str, ...], enough: int) -> tup
     if sections.size < asked.batches.size:
         asked = asked.of_rows(np.arange(sections.size))
     fields = RecordFields.allocate(int(sections["record_count"].sum()), names)
-    count = _scan(asked, data, sections, fields)
+    count = scan_sections(asked, data, sections, fields)
     arrays = []
     for name in names:
         if name == "partition":
             arrays.append(_repeated(name, asked.partition, sections, count))
         elif name == "timestamp_type":
             arrays.append(_repeated(name, _timestamp_types(asked.batches), sections, count))
+        elif name == "headers":
+            arrays.append(headers_to_arrow(data, fields.value, count, int(sections["header_count"].sum())))
         else:
             arrays.append(fields.to_arrow(name, data, count))
     # By way of a struct, since a record batch without columns must know its number of records too.
@@ -122,7 +124,8 @@ def _decode_run(asked: AskedBatches, names: tuple[str, ...], enough: int) -> tup
     return sections.size, pa.RecordBatch.from_struct_array(records)
 
 
-def _scan(asked: AskedBatches, data: np.ndarray, sections: np.ndarray, fields: RecordFields) -> int:
+def scan_sections(asked: AskedBatches, data: np.ndarray, sections: np.ndarray, fields: RecordFields) -> int:
+    """Fill `fields` with the records of `sections`, which `open_sections` gave of `asked`; how many they are."""
     scan = scan_records if asked.batches["magic"][0] == 2 else scan_entries
     status, row, number = scan(
         data,
@@ -131,8 +134,6 @@ def _scan(asked: AskedBatches, data: np.ndarray, sections: np.ndarray, fields: R
         fields.timestamps,
         fields.key,
         fields.value,
-        fields.header_positions,
-        fields.header_offsets,
     )
     if status != record_scan.OK:
         raise asked.corrupt(_COMPLAINTS[status], row, record=number)

@@ -25,31 +25,33 @@ class RecordFields:
     timestamps: np.ndarray
     key: Slices
     value: Slices
-    header_positions: np.ndarray
-    header_offsets: np.ndarray
 
     @classmethod
     def allocate(cls, size: int, asked: Collection[str]) -> RecordFields:
-        """Room for `size` records, their key, value and headers only where these are asked for."""
-        headers = size if "headers" in asked else 0
-        header_offsets = new_array(headers + 1, np.int32)
-        header_offsets[0] = 0
+        """Room for `size` records, for keys and values only where they are asked for; headers are found by values."""
+        values = "value" in asked or "headers" in asked
         return cls(
             new_array(size, np.int64),
             new_array(size, np.int64),
             _allocate(size if "key" in asked else 0),
-            _allocate(size if "value" in asked else 0),
-            new_array(headers, np.int64),
-            header_offsets,
+            _allocate(size if values else 0),
         )
 
     def to_arrow(self, name: str, data: np.ndarray, count: int) -> pa.Array:
-        """Column `name` of SCHEMA, of the first `count` records; `data` is what was scanned."""
+        """Column `name`, offset, timestamp, key or value, of the first `count` records of `data`, which was scanned."""
         if name in ("key", "value"):
             return _strings(self.key if name == "key" else self.value, pa.binary(), data, count)
-        if name == "headers":
-            return _headers(data, self.header_positions[:count], self.header_offsets[: count + 1])
         return fixed_width(name, (self.offsets if name == "offset" else self.timestamps)[:count])
+
+
+def headers_to_arrow(data: np.ndarray, values: Slices, count: int, header_count: int) -> pa.Array:
+    """The column of headers of the first `count` records, which have `header_count` altogether."""
+    if not header_count:
+        offsets, pairs = np.zeros(count + 1, np.int32), _NO_HEADERS
+    else:
+        offsets = new_array(count + 1, np.int32)
+        pairs = _header_pairs(data, values, count, offsets, header_count)
+    return pa.Array.from_buffers(_HEADERS, count, [None, pa.py_buffer(offsets)], 0, children=[pairs])
 
 
 def fixed_width(name: str, values: np.ndarray) -> pa.Array:
@@ -81,17 +83,11 @@ def _strings(slices: Slices, kind: pa.DataType, data: np.ndarray, count: int) ->
     return pa.Array.from_buffers(kind, count, [bitmap, offsets, pa.py_buffer(copied)], nulls)
 
 
-def _headers(data: np.ndarray, positions: np.ndarray, offsets: np.ndarray) -> pa.Array:
-    total = int(offsets[-1])
-    pairs = _header_pairs(data, positions, offsets, total) if total else _NO_HEADERS
-    return pa.Array.from_buffers(_HEADERS, positions.size, [None, pa.py_buffer(offsets)], 0, children=[pairs])
-
-
-def _header_pairs(data: np.ndarray, positions: np.ndarray, offsets: np.ndarray, total: int) -> pa.Array:
-    keys, values = _allocate(total), _allocate(total)
-    locate_headers(data, positions, offsets, keys, values)
-    children = [_text(keys, data, total), _strings(values, pa.binary(), data, total)]
-    return pa.StructArray.from_buffers(_HEADERS.value_type, total, [None], 0, children=children)
+def _header_pairs(data: np.ndarray, values: Slices, count: int, offsets: np.ndarray, header_count: int) -> pa.Array:
+    key, value = _allocate(header_count), _allocate(header_count)
+    locate_headers(data, values, count, offsets, key, value)
+    children = [_text(key, data, header_count), _strings(value, pa.binary(), data, header_count)]
+    return pa.StructArray.from_buffers(_HEADERS.value_type, header_count, [None], 0, children=children)
 
 
 def _text(slices: Slices, data: np.ndarray, count: int) -> pa.Array:

@@ -70,8 +70,6 @@ def scan_entries(
     timestamps: np.ndarray,
     key: Slices,
     value: Slices,
-    header_positions: np.ndarray,
-    header_offsets: np.ndarray,
 ) -> tuple[int, int, int]:
     """Scan entries as `scan_records` does; a section's `base_offset` is added to each stored offset."""
     emitted = 0
@@ -112,8 +110,6 @@ def scan_entries(
                 key_bytes = put_slice(key, emitted, key_bytes, key_at, key_size)
             if value.positions.size:
                 value_bytes = put_slice(value, emitted, value_bytes, value_at, value_size)
-            if header_positions.size:
-                header_offsets[emitted + 1] = 0
             emitted += 1
         section["emitted"] = emitted - first
     return OK, sections.size, emitted

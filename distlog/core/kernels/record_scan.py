@@ -20,7 +20,7 @@ NOT_APPEND_TIME = -(2**63)
 OK, BAD_LENGTH, BAD_KEY, BAD_VALUE, BAD_HEADERS, BAD_BODY, BAD_OFFSET, BAD_END = range(8)
 
 #: The records of one batch: bytes [start, end), what its header says, and which offsets are asked for. The scan
-#: writes `emitted`, how many it found. `append_time` is every record's timestamp, or NOT_APPEND_TIME.
+#: writes how many it `emitted`, with how many headers. `append_time` is every record's timestamp, or NOT_APPEND_TIME.
 SECTION = np.dtype(
     [
         ("start", np.int64),
@@ -33,6 +33,7 @@ SECTION = np.dtype(
         ("start_offset", np.int64),
         ("end_offset", np.int64),
         ("emitted", np.int64),
+        ("header_count", np.int64),
     ]
 )
 
@@ -80,18 +81,19 @@ def scan_records(
     timestamps: np.ndarray,
     key: Slices,
     value: Slices,
-    header_positions: np.ndarray,
-    header_offsets: np.ndarray,
 ) -> tuple[int, int, int]:
     """Scan all `sections` (SECTION rows): (status, section, records emitted or number of the bad record)."""
     emitted = 0
     key_bytes = 0
     value_bytes = 0
-    header_count = 0
     for index in range(sections.size):
         section = sections[index]
         position, end = section["start"], section["end"]
-        first = emitted
+        # Locals: what stands in an array is read again after each write to any other.
+        base_offset, last_delta = section["base_offset"], section["last_offset_delta"]
+        base_timestamp, append_time = section["base_timestamp"], section["append_time"]
+        start_offset, end_offset = section["start_offset"], section["end_offset"]
+        first, header_count = emitted, 0
         previous = -1
         for number in range(section["record_count"]):
             size, body = read_varint(data, position, end)
@@ -112,51 +114,49 @@ def scan_records(
                 return BAD_HEADERS, index, number
             if skip_headers(data, header_at, position, headers) != position:
                 return BAD_BODY, index, number
-            if delta <= previous or delta > section["last_offset_delta"]:
+            if delta <= previous or delta > last_delta:
                 return BAD_OFFSET, index, number
             previous = delta
-            offset = section["base_offset"] + delta
-            if offset < section["start_offset"] or offset >= section["end_offset"]:
+            offset = base_offset + delta
+            if offset < start_offset or offset >= end_offset:
                 continue
             offsets[emitted] = offset
-            append_time = section["append_time"]
-            timestamps[emitted] = (
-                section["base_timestamp"] + timestamp_delta if append_time == NOT_APPEND_TIME else append_time
-            )
+            timestamps[emitted] = base_timestamp + timestamp_delta if append_time == NOT_APPEND_TIME else append_time
             if key.positions.size:
                 key_bytes = put_slice(key, emitted, key_bytes, key_at, key_size)
             if value.positions.size:
                 value_bytes = put_slice(value, emitted, value_bytes, value_at, value_size)
-            if header_positions.size:
-                header_positions[emitted] = header_at
-                header_count += headers
-                header_offsets[emitted + 1] = header_count
+            header_count += headers
             emitted += 1
         if position != end:
             return BAD_END, index, section["record_count"]
-        section["emitted"] = emitted - first
+        section["emitted"], section["header_count"] = emitted - first, header_count
     return OK, sections.size, emitted
 
 
 @fill_kernel
 def locate_headers(
-    data: np.ndarray,
-    header_positions: np.ndarray,
-    header_offsets: np.ndarray,
-    key: Slices,
-    value: Slices,
+    data: np.ndarray, values: Slices, count: int, header_offsets: np.ndarray, key: Slices, value: Slices
 ) -> None:
-    """Find the keys and values of the headers of records that `scan_records` found sound."""
+    """Find the headers of the first `count` records, which stand behind `values`; `scan_records` found them sound.
+
+    Those of record i are slots header_offsets[i] to header_offsets[i + 1] of `key` and `value`.
+    """
     key_bytes = 0
     value_bytes = 0
-    for record in range(header_positions.size):
-        position = header_positions[record]
-        for header in range(header_offsets[record], header_offsets[record + 1]):
+    first = 0
+    for record in range(count):
+        header_offsets[record] = first
+        position = values.positions[record] + (values.offsets[record + 1] - values.offsets[record])
+        headers, position = read_varint(data, position, data.size)
+        for header in range(first, first + headers):
             size, position = read_varint(data, position, data.size)
             key_bytes = put_slice(key, header, key_bytes, position, size)
             size, position = read_varint(data, position + size, data.size)
             value_bytes = put_slice(value, header, value_bytes, position, size)
             position += max(size, 0)
+        first += headers
+    header_offsets[count] = first
 
 
 @fill_kernel
