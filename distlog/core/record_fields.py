@@ -38,7 +38,7 @@ class RecordFields:
         )
 
     def to_arrow(self, name: str, data: np.ndarray, count: int) -> pa.Array:
-        """Column `name`, offset, timestamp, key or value, of the first `count` records of `data`, which was scanned."""
+        """Column `name`, one of offset, timestamp, key and value, of the first `count` records of scanned `data`."""
         if name in ("key", "value"):
             return _strings(self.key if name == "key" else self.value, pa.binary(), data, count)
         return fixed_width(name, (self.offsets if name == "offset" else self.timestamps)[:count])
