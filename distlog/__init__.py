@@ -27,9 +27,10 @@ from distlog.core.errors import (
     TransactionTooOldError,
     UnsupportedVersionError,
 )
+from distlog.core.open_topic import create, open
 from distlog.core.record import Record
 from distlog.core.time_lookup import EARLIEST, LATEST, MAX_TIMESTAMP
-from distlog.core.topic import Topic, create, open
+from distlog.core.topic import Topic
 
 __all__ = [
     "EARLIEST",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 from distlog.core.time_lookup import EARLIEST, LATEST, MAX_TIMESTAMP
 from distlog.core.times import to_ms
 
+_PARTITION_OFFSET = re.compile(r"(?:([0-9]{1,9}):)?(-1|[0-9]{1,18})")
 _SPECIAL_TIMES = {"earliest": EARLIEST, "latest": LATEST, "max-timestamp": MAX_TIMESTAMP}
 
 
@@ -14,6 +17,14 @@ def setting(text: str) -> tuple[str, str]:
     if not (name and equals):
         raise ValueError("write NAME=VALUE")
     return name, value
+
+
+def partition_offset(text: str) -> tuple[int | None, int]:
+    """`PARTITION:OFFSET`, or an offset alone with None for the partition; the offset -1 is the log end."""
+    match = _PARTITION_OFFSET.fullmatch(text)
+    if not match:
+        raise ValueError(f"{text!r} is neither like 100 nor like 0:100")
+    return None if match[1] is None else int(match[1]), int(match[2])
 
 
 def time(text: str) -> int:

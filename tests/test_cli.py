@@ -149,7 +149,8 @@ def test_a_terminal_gets_tables_without_control_characters(
 def test_help_names_every_command(cli: CommandLine) -> None:
     cli.url = "--help"
     shown = cli.ok("--help").out
-    for command in ("create", "describe", "segments", "history", "offsets", "append", "read"):
+    commands = ("create", "describe", "segments", "history", "offsets", "append", "read")
+    for command in (*commands, "retention", "delete-records", "compact", "vacuum"):
         assert f"\n  {command} " in shown
 
 

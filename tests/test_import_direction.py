@@ -25,7 +25,7 @@ CORE_LAYERS = (
     " index_cache partitioner",
     "retention compaction vacuum recovery producer_state producer_snapshot maintenance",
     "append fetch metadata_tables record scan scan_plan time_lookup transaction writer"
-    " topic log_manager kafka_directory",
+    " topic open_topic log_manager kafka_directory",
 )
 #: Above the core, lowest first: what a program imports, then its faces, then what runs them.
 OUTER_LAYERS = (

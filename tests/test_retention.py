@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distlog.core import topic as topics
+from distlog.core import open_topic as topics
 from distlog.core.errors import InvalidConfigError, OffsetOutOfRangeError, TopicNotFoundError
 from distlog.core.maintenance.delete_records import LOG_END, delete_records
 from distlog.core.maintenance.retention import plan_retention, retention

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from distlog.cli import metadata_commands, record_commands
+from distlog.cli import maintenance_commands, metadata_commands, record_commands
 
 app = typer.Typer(
     name="distlog",
@@ -22,3 +22,7 @@ app.command()(metadata_commands.history)
 app.command()(metadata_commands.offsets)
 app.command()(record_commands.append)
 app.command()(record_commands.read)
+app.command()(maintenance_commands.retention)
+app.command()(maintenance_commands.delete_records)
+app.command()(maintenance_commands.compact)
+app.command()(maintenance_commands.vacuum)

@@ -5,20 +5,26 @@ from __future__ import annotations
 import platform
 import random
 import threading
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
 
 from distlog.core import VERSION, metadata_tables, scan_plan
-from distlog.core.actions import MAX_PARTITIONS, Action, Drop, SetConfig
+from distlog.core.actions import Action, Drop, SetConfig
 from distlog.core.append import Appender, AppendResult, BatchId
 from distlog.core.commit_log import CommitLog
 from distlog.core.config import TopicConfig
-from distlog.core.errors import InvalidConfigError, InvalidRecordError, TopicNotFoundError
+from distlog.core.errors import InvalidRecordError, TopicNotFoundError
 from distlog.core.fetch import FetchedBatches, fetch
 from distlog.core.index_cache import IndexCache
 from distlog.core.isolation import IsolationLevel
+from distlog.core.maintenance.delete_records import delete_records
+from distlog.core.maintenance.merge import merge
+from distlog.core.maintenance.reports import DeleteRecordsReport, MergeReport, RetentionReport
+from distlog.core.maintenance.retention import retention
+from distlog.core.maintenance.vacuum import VacuumReport, vacuum
 from distlog.core.record import Record, records_of
 from distlog.core.records import Appendable
 from distlog.core.scan import Scan, check_columns
@@ -30,8 +36,6 @@ from distlog.core.time_lookup import Found, offset_for_time
 from distlog.core.times import Time, now_ms, to_ms
 from distlog.core.transaction import Transaction
 from distlog.core.writer import Writer
-
-StorageOptions = Mapping[str, Any]
 
 
 class Topic:
@@ -220,6 +224,42 @@ class Topic:
         self._check_writable()
         self.log.commit(self.snapshot, "drop", lambda snapshot: [Drop()])
 
+    def retention(self, *, dry_run: bool = False) -> RetentionReport:
+        """Let go of whole segments at the old end, as the config's `retention.*` say; `dry_run` only reports.
+
+        Only metadata changes; `vacuum` deletes the files when `file.delete.delay.ms` have passed.
+        """
+        self._check_writable()
+        gone, after = retention(self.log, self.snapshot, self.clock, dry_run=dry_run)
+        self.advance(after)
+        return RetentionReport(after.version, tuple(gone), dry_run)
+
+    def delete_records(self, before: Mapping[int, int]) -> DeleteRecordsReport:
+        """Let go of the records below an offset, by partition; -1 is the log end. Nobody sees them any more.
+
+        Raises OffsetOutOfRangeError above the log end, InvalidConfigError where `cleanup.policy` is only compact.
+        """
+        self._check_writable()
+        starts, after = delete_records(self.log, self.snapshot, before)
+        self.advance(after)
+        return DeleteRecordsReport(after.version, starts)
+
+    def compact(self, *, dry_run: bool = False) -> MergeReport:
+        """Merge small segments towards `segment.bytes`, without decoding a record; `dry_run` only reports."""
+        self._check_writable()
+        groups, after = merge(
+            self._reader, self.log, self.snapshot, self.clock, new_id=lambda: uuid.uuid4().hex, dry_run=dry_run
+        )
+        self.advance(after)
+        return MergeReport(after.version, tuple(groups), dry_run)
+
+    def vacuum(self, *, dry_run: bool = False) -> VacuumReport:
+        """Delete the files that no reader can need and no writer can still commit; `dry_run` only reports."""
+        self._check_writable()
+        report = vacuum(self.storage, self.log, self.clock, dry_run=dry_run)
+        self.refresh()
+        return report
+
     def check_partition(self, partition: int) -> None:
         """Raise TopicNotFoundError unless the topic has this partition."""
         if not 0 <= partition < self.partitions:
@@ -241,51 +281,11 @@ class Topic:
         return _reopen, (self.storage, self.version, self._pinned)
 
 
-def create(
-    url: str,
-    partitions: int = 1,
-    config: Mapping[str, object] | None = None,
-    storage_options: StorageOptions | None = None,
-) -> Topic:
-    """Create a topic at `url`, any fsspec URL or local path, whose last part is the topic's name.
-
-    Raises TopicExistsError, InvalidTopicError, InvalidConfigError, or StorageError when the storage cannot hold
-    a log (it must refuse to overwrite when asked to).
-    """
-    if type(partitions) is not int or not 1 <= partitions <= MAX_PARTITIONS:
-        raise InvalidConfigError(f"a topic has 1 to {MAX_PARTITIONS} partitions", partitions=partitions)
-    storage = Storage(url, storage_options)
-    log = _log(storage)
-    return Topic(storage, log, log.create(partitions, TopicConfig.parse(config or {})))
-
-
-def open(
-    url: str,
-    version: int | None = None,
-    timestamp: Time | None = None,
-    storage_options: StorageOptions | None = None,
-) -> Topic:
-    """Open the topic at `url`: its newest version, or read-only as of a version or a time.
-
-    Raises TopicNotFoundError where there is none, OffsetOutOfRangeError where it has no such version, or none yet
-    at that time.
-    """
-    if version is not None and timestamp is not None:
-        raise ValueError("give a version or a timestamp to open a topic at, not both")
-    return _open(Storage(url, storage_options), version, None if timestamp is None else to_ms(timestamp))
-
-
-def _open(storage: Storage, version: int | None, timestamp_ms: int | None) -> Topic:
-    log = _log(storage)
-    pinned = version is not None or timestamp_ms is not None
-    return Topic(storage, log, log.load(version=version, timestamp_ms=timestamp_ms), pinned=pinned)
-
-
-def _log(storage: Storage) -> CommitLog:
+def topic_log(storage: Storage) -> CommitLog:
+    """The commit log of the topic in `storage`, with this process's clock and name."""
     return CommitLog(storage, clock=now_ms, random=random.Random(), writer=f"distlog {VERSION} {platform.node()}")
 
 
 def _reopen(storage: Storage, version: int, pinned: bool) -> Topic:
-    topic = _open(storage, version, None)
-    topic._pinned = pinned
-    return topic
+    log = topic_log(storage)
+    return Topic(storage, log, log.load(version), pinned=pinned)

@@ -12,8 +12,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from distlog.core.append import AppendResult
 from distlog.core.errors import InvalidConfigError, TopicNotFoundError
-from distlog.core.topic import create
-from distlog.core.topic import open as open_topic
+from distlog.core.open_topic import create
+from distlog.core.open_topic import open as open_topic
 from distlog.spark.frames import append
 from distlog.spark.job import Summary
 from distlog.spark.job_inputs import BAD, Input

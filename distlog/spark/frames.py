@@ -14,11 +14,11 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from distlog.core import scan_plan
 from distlog.core.append import AppendResult, BatchId, check_batch, replayed
 from distlog.core.isolation import IsolationLevel
+from distlog.core.open_topic import open as open_topic
 from distlog.core.records import ACCEPTED, IGNORED
 from distlog.core.slices import OutOfRange
 from distlog.core.times import Time
 from distlog.core.topic import Topic
-from distlog.core.topic import open as open_topic
 from distlog.spark.commits import find_write
 from distlog.spark.kafka_rows import schema_of
 from distlog.spark.map_in_arrow import read_splits

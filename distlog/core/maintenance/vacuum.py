@@ -10,6 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
 
 from distlog.core import paths
 from distlog.core.actions import Commit, Drop, GcFloor, Remove
@@ -34,6 +37,19 @@ class VacuumReport:
     def bytes(self) -> int:
         """The size of the files together."""
         return sum(file.size for file in self.files)
+
+    def __str__(self) -> str:
+        return f"{'would delete' if self.dry_run else 'deleted'} {len(self.files):,} files, {self.bytes:,} bytes"
+
+    def to_table(self) -> pa.Table:
+        """A row per file: its name in the topic's folder, and its size."""
+        rows = [{"name": file.name, "bytes": file.size} for file in self.files]
+        return pa.Table.from_pylist(rows, pa.schema([("name", pa.string()), ("bytes", pa.int64())]))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The sums, without the files."""
+        facts: dict[str, Any] = {"gc_floor": self.gc_floor, "dry_run": self.dry_run}
+        return {**facts, "files": len(self.files), "bytes": self.bytes}
 
 
 def vacuum(storage: Storage, log: CommitLog, clock: Callable[[], int], *, dry_run: bool = False) -> VacuumReport:

@@ -1,0 +1,128 @@
+"""What maintenance did, for a person, as a table and as JSON: operations that change metadata, and merging."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from distlog.core.maintenance.merge import MergeGroup
+from distlog.core.maintenance.retention import PartitionRetention
+
+_RETENTION = (
+    *("partition", "segments", "bytes", "records"),
+    *("below_log_start", "above_size", "too_old", "log_start_offset"),
+)
+_MERGE = ("partition", "segments_before", "segments_after", "bytes", "records")
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionReport:
+    """What retention let go, or with `dry_run` would, of the partitions that lose something."""
+
+    version: int
+    partitions: tuple[PartitionRetention, ...]
+    dry_run: bool
+
+    def __str__(self) -> str:
+        sums = _sums(self._rows(), "segments", "bytes", "records")
+        verb = "would let go of" if self.dry_run else "let go of"
+        return f"{verb} {sums['segments']:,} segments, {sums['bytes']:,} bytes, {sums['records']:,} records"
+
+    def to_table(self) -> pa.Table:
+        """A row per partition that loses something: what, by which rule its segments go, and where it starts then."""
+        return _table(self._rows(), _RETENTION)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The sums, and the rows of the table."""
+        rows = self._rows()
+        sums = _sums(rows, "segments", "bytes", "records")
+        return {"version": self.version, "dry_run": self.dry_run, **sums, "partitions": rows}
+
+    def _rows(self) -> list[dict[str, int]]:
+        return [
+            {
+                "partition": each.partition,
+                "segments": len(each.segments),
+                "bytes": each.log_bytes,
+                "records": each.records,
+                "below_log_start": each.below_log_start,
+                "above_size": each.above_size,
+                "too_old": each.too_old,
+                "log_start_offset": each.log_start_offset,
+            }
+            for each in self.partitions
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteRecordsReport:
+    """Where each partition that was asked about starts now: {partition: log start offset}."""
+
+    version: int
+    log_start_offsets: Mapping[int, int]
+
+    def __str__(self) -> str:
+        starts = (f"partition {number} starts at {offset}" for number, offset in self.log_start_offsets.items())
+        return ", ".join(starts) or "nothing was asked for"
+
+    def to_table(self) -> pa.Table:
+        """A row per partition."""
+        return _table(self._rows(), ("partition", "log_start_offset"))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The version, and the rows of the table."""
+        return {"version": self.version, "partitions": self._rows()}
+
+    def _rows(self) -> list[dict[str, int]]:
+        starts = self.log_start_offsets.items()
+        return [{"partition": number, "log_start_offset": offset} for number, offset in starts]
+
+
+@dataclass(frozen=True, slots=True)
+class MergeReport:
+    """The groups of segments that became, or with `dry_run` would become, one segment each."""
+
+    version: int
+    groups: tuple[MergeGroup, ...]
+    dry_run: bool
+
+    def __str__(self) -> str:
+        sums = _sums(self._rows(), "segments_before", "segments_after", "bytes")
+        verb = "would merge" if self.dry_run else "merged"
+        return f"{verb} {sums['segments_before']:,} segments into {sums['segments_after']:,}, {sums['bytes']:,} bytes"
+
+    def to_table(self) -> pa.Table:
+        """A row per partition of which segments are merged; only those count."""
+        return _table(self._rows(), _MERGE)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The sums, and the rows of the table."""
+        rows = self._rows()
+        return {"version": self.version, "dry_run": self.dry_run, **_sums(rows, *_MERGE[1:]), "partitions": rows}
+
+    def _rows(self) -> list[dict[str, int]]:
+        groups: dict[int, list[MergeGroup]] = defaultdict(list)
+        for group in self.groups:
+            groups[group.segments[0].partition].append(group)
+        return [
+            {
+                "partition": partition,
+                "segments_before": sum(len(group.segments) for group in each),
+                "segments_after": len(each),
+                "bytes": sum(group.log_bytes for group in each),
+                "records": sum(segment.record_count for group in each for segment in group.segments),
+            }
+            for partition, each in sorted(groups.items())
+        ]
+
+
+def _sums(rows: list[dict[str, int]], *names: str) -> dict[str, int]:
+    return {name: sum(row[name] for row in rows) for name in names}
+
+
+def _table(rows: list[dict[str, int]], names: tuple[str, ...]) -> pa.Table:
+    return pa.Table.from_pylist(rows, pa.schema([(name, pa.int64()) for name in names]))
