@@ -55,6 +55,18 @@ def test_the_spark_lines_run(tmp_path: Path, spark: Any) -> None:
     assert topic.refresh().scan().count() == 60
 
 
+def test_the_maintenance_lines_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import distlog
+
+    topic = distlog.create(f"{tmp_path}/clicks")
+    for number in range(20):
+        topic.append([{"value": f"v{number}"}])
+    exec(python(2), {"topic": topic})
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith("merged 20 segments into 1, ")
+    assert said[1:3] == ["partition 0 starts at 10", "would let go of 0 segments, 0 bytes, 0 records"]
+
+
 def test_the_commands_run(tmp_path: Path) -> None:
     commands = next(text for language, text in BLOCKS if language == "console" and "distlog create" in text)
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
@@ -69,7 +81,8 @@ def test_the_commands_run(tmp_path: Path) -> None:
 def test_the_options_of_the_jobs_exist() -> None:
     for text in (text for language, text in BLOCKS if language == "console" and "spark-submit" in text):
         for job, arguments in re.findall(r"jobs/(\w+)\.py((?:[^$]|\$(?! spark))*)", text):
-            source = (ROOT / "jobs" / f"{job}.py").read_text() + (ROOT / "distlog/spark/job.py").read_text()
+            sources = (f"jobs/{job}.py", "distlog/spark/job.py", "distlog/spark/maintenance_job.py")
+            source = "".join((ROOT / name).read_text() for name in sources)
             for option in re.findall(r"(?<!\S)--[a-z-]+", arguments):
                 assert f'"{option}"' in source, (job, option)
 

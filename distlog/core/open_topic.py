@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from distlog.core import paths
 from distlog.core.actions import MAX_PARTITIONS
 from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidConfigError
@@ -51,3 +52,9 @@ def open(
     timestamp_ms = None if timestamp is None else to_ms(timestamp)
     snapshot = log.load(version=version, timestamp_ms=timestamp_ms)
     return Topic(storage, log, snapshot, pinned=version is not None or timestamp is not None)
+
+
+def find_topics(root: Storage) -> list[Storage]:
+    """The folders right below `root` that hold commits, by name: its topics, and those that were dropped."""
+    names = (name for name in root.list_folders() if name != paths.COMMITS_DIR)
+    return [root.child(name) for name in sorted(names) if f"{name}/{paths.COMMITS_DIR}" in root.list_folders(name)]

@@ -38,6 +38,12 @@ def job_parser(description: str) -> argparse.ArgumentParser:
     """A parser with the arguments of every job: --topic, --storage and --json."""
     parser = argparse.ArgumentParser(description=description, allow_abbrev=False)
     parser.add_argument("--topic", required=True, metavar="URL", help="the topic's path or URL")
+    add_shared_arguments(parser)
+    return parser
+
+
+def add_shared_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what every job takes whatever it works on: --json and --storage."""
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     parser.add_argument(
         "--storage",
@@ -47,7 +53,6 @@ def job_parser(description: str) -> argparse.ArgumentParser:
         metavar="NAME=VALUE",
         help="a setting of the storage's client, as in endpoint_url=URL; may be repeated",
     )
-    return parser
 
 
 def argument(parse: Callable[[str], T]) -> Callable[[str], T]:

@@ -30,7 +30,7 @@ class RetentionReport:
     def __str__(self) -> str:
         sums = _sums(self._rows(), "segments", "bytes", "records")
         verb = "would let go of" if self.dry_run else "let go of"
-        return f"{verb} {sums['segments']:,} segments, {sums['bytes']:,} bytes, {sums['records']:,} records"
+        return f"{verb} {', '.join(counted(number, name[:-1]) for name, number in sums.items())}"
 
     def to_table(self) -> pa.Table:
         """A row per partition that loses something: what, by which rule its segments go, and where it starts then."""
@@ -93,7 +93,8 @@ class MergeReport:
     def __str__(self) -> str:
         sums = _sums(self._rows(), "segments_before", "segments_after", "bytes")
         verb = "would merge" if self.dry_run else "merged"
-        return f"{verb} {sums['segments_before']:,} segments into {sums['segments_after']:,}, {sums['bytes']:,} bytes"
+        merged = f"{counted(sums['segments_before'], 'segment')} into {sums['segments_after']:,}"
+        return f"{verb} {merged}, {counted(sums['bytes'], 'byte')}"
 
     def to_table(self) -> pa.Table:
         """A row per partition of which segments are merged; only those count."""
@@ -118,6 +119,11 @@ class MergeReport:
             }
             for partition, each in sorted(groups.items())
         ]
+
+
+def counted(number: int, noun: str) -> str:
+    """The number for people, and what it counts: `1 byte`, `2,000 bytes`."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def _sums(rows: list[dict[str, int]], *names: str) -> dict[str, int]:

@@ -1,0 +1,10 @@
+"""Let go of old segments, as each topic's settings say: python jobs/retention.py --root URL."""
+
+import sys
+
+from distlog.spark.maintenance_job import maintenance_parser, retain, run_maintenance
+
+parser = maintenance_parser(__doc__)
+
+if __name__ == "__main__":
+    sys.exit(run_maintenance(parser, retain))

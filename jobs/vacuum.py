@@ -1,0 +1,10 @@
+"""Delete the files that nobody can need any more: python jobs/vacuum.py --root URL."""
+
+import sys
+
+from distlog.spark.maintenance_job import maintenance_parser, run_maintenance, vacuum_topic
+
+parser = maintenance_parser(__doc__)
+
+if __name__ == "__main__":
+    sys.exit(run_maintenance(parser, vacuum_topic))
