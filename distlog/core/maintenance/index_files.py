@@ -1,0 +1,72 @@
+"""The index files of a segment as they stand in storage: there or not, whole or not, sane or not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy.typing as npt
+
+from distlog.core.errors import CorruptIndexError
+from distlog.core.maintenance.index_check import IndexCheck, OffsetIndexCheck, TimeIndexCheck, TransactionIndexCheck
+from distlog.core.segment import SegmentReader
+from distlog.core.segment_info import SegmentInfo
+
+#: What is wrong with an index file: it is not there, shorter than its segment says, of entries that no log can have
+#: (or of more bytes than its segment says), of another log; or nothing.
+State = Literal["fine", "missing", "truncated", "corrupted", "stale"]
+
+CHECKS: dict[str, type[IndexCheck]] = {
+    ".index": OffsetIndexCheck,
+    ".timeindex": TimeIndexCheck,
+    ".txnindex": TransactionIndexCheck,
+}
+SIZES = {".index": "offset_index_bytes", ".timeindex": "time_index_bytes", ".txnindex": "txn_index_bytes"}
+
+
+@dataclass(slots=True)
+class IndexFile:
+    """One index file, compared with its log as its batches come by; `error` says what is wrong where something is."""
+
+    suffix: str
+    data: bytes
+    state: State
+    error: CorruptIndexError | None
+    check: IndexCheck | None
+
+    def add(self, batches: npt.NDArray[Any], position: int) -> None:
+        """Compare with the next batches of the log; `position` is that of the first in the file."""
+        if self.check is not None:
+            self.check.add(batches, position)
+
+    def finish(self) -> None:
+        """Settle the state after the last batch of the log."""
+        if self.check is not None:
+            self.error = self.check.mismatch()
+            if self.error:
+                self.state = "stale" if self.data else "missing"
+
+
+def find_indexes(reader: SegmentReader, segment: SegmentInfo) -> list[IndexFile]:
+    """The segment's index files, read from storage itself and not from a cache."""
+    return [_find(reader, segment, suffix) for suffix in CHECKS]
+
+
+def _find(reader: SegmentReader, segment: SegmentInfo, suffix: str) -> IndexFile:
+    name, size = reader.name(segment, suffix), getattr(segment, SIZES[suffix])
+    try:
+        data = reader.storage.read(name, 0, size + 1) if size else b""
+    except FileNotFoundError:
+        return IndexFile(suffix, b"", "missing", _error("the index file is gone", name, segment, 0), None)
+    if len(data) != size:
+        error = _error("the index file has not the size that its segment says", name, segment, min(len(data), size))
+        return IndexFile(suffix, data, "truncated" if len(data) < size else "corrupted", error, None)
+    try:
+        return IndexFile(suffix, data, "fine", None, CHECKS[suffix](name, segment, data))
+    except CorruptIndexError as error:
+        return IndexFile(suffix, data, "corrupted", error, None)
+
+
+def _error(message: str, file: str, segment: SegmentInfo, position: int) -> CorruptIndexError:
+    message = f"{message}: rebuild the index"
+    return CorruptIndexError(message, file=file, position=position, partition=segment.partition)
