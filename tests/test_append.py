@@ -88,6 +88,16 @@ def test_a_commit_that_lost_a_race_moves_its_offsets_and_writes_no_file_again(st
     assert first.scan([0], start=50).to_table()["timestamp"][5].value == NOW + 5
 
 
+def test_segments_are_committed_by_partition_then_in_order(local: Storage) -> None:
+    topic = topic_on(local, 3, TINY)
+    appender = topic.appender()
+    for partition in (2, 0, 1):
+        appender.append(values(range(90)), partition)
+    segments = appender.close()
+    assert [segment.partition for segment in segments] == sorted(segment.partition for segment in segments)
+    assert len(segments) > 3
+
+
 def test_appends_to_other_partitions_do_not_move(local: Storage) -> None:
     first, second = topic_on(local, 2), topic_on(local)
     mine = written(first, *values(range(3)), partition=0)
@@ -208,6 +218,8 @@ def test_a_topic_that_was_dropped_meanwhile_gets_nothing(again: bool, storage: S
     ("data", "partition", "message"),
     [
         ([*values(range(70_000)), {"value": 3}], None, "row=70000"),
+        (pa.table({"value": [b"x" * 900] * 10_000, "timestamp": [NOW] * 9_999 + [-2]}), None, "row=9999 "),
+        (pa.table({"value": [b"x" * 900] * 10_000, "partition": [0] * 9_999 + [2]}), None, "row=9999"),
         ([{"value": b"", "partition": 0}, {"value": b"", "partition": 2}], None, "partitions 0 to 1.*row=1"),
         (values([1]), 2, "partitions 0 to 1"),
         (values([1]), -1, "partitions 0 to 1"),
@@ -306,6 +318,13 @@ def test_a_file_name_tells_at_which_version_its_append_began(local: Storage) -> 
         topic.append(values([number]))
     stems = [segment.stem for segment in topic.snapshot.partitions[0].segments]
     assert [int(stem[1:21]) for stem in stems] == [0, 1, 2]
+
+
+def test_small_appends_without_a_key_begin_at_any_partition(local: Storage) -> None:
+    topic = topic_on(local, 3)
+    for number in range(40):
+        topic.append(values([number]))
+    assert all(topic.end_offsets().values())
 
 
 def test_records_without_a_key_fill_every_partition_in_the_long_run(local: Storage) -> None:

@@ -15,6 +15,7 @@ from distlog.core.errors import InvalidRecordError
 from distlog.core.record_encoder import encode
 from distlog.core.rows import SCHEMA, Row, batch_of, columns_of, row_of
 
+NOW = 1_700_000_000_000
 BYTES = st.none() | st.binary(max_size=300)
 ROWS = st.builds(
     Row,
@@ -49,6 +50,11 @@ def test_no_record_takes_more_than_its_max_bytes(row: Row) -> None:
     columns = {**columns_of([row]), "timestamp": [row.timestamp or 0]}
     encoded = encode(batch_of(columns), max_batch_bytes=2**31 - 1)
     assert len(encoded.data) - 61 <= row.max_bytes
+
+
+def test_every_header_counts_for_max_bytes() -> None:
+    row = Row(None, NOW, None, None, [("", None)] * 1000)
+    assert len(encode(batch_of(columns_of([row]))).data) - 61 <= row.max_bytes
 
 
 def test_what_callers_give_becomes_the_types_that_arrow_wants() -> None:

@@ -72,6 +72,17 @@ def test_a_transaction_in_which_an_append_failed_cannot_be_committed(topic: Topi
     assert topic.refresh().version == 0
 
 
+def test_a_failed_append_lets_go_of_its_files_at_once(storage: Storage) -> None:
+    topic = topic_on(Storage(f"{storage.url}-large"), 1)
+    transaction = topic.transaction()
+    rows = [{"value": b"x" * 1000_000}] * 20
+    assert transaction.append(rows) == 20
+    assert len(files(topic.storage)) == 1
+    with pytest.raises(InvalidRecordError):
+        transaction.append([{"value": 3}])
+    assert files(topic.storage) == set()
+
+
 def test_an_abort_ends_a_transaction_quietly(topic: Topic) -> None:
     with topic.transaction() as transaction:
         transaction.append(values([1]))

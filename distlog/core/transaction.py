@@ -25,7 +25,7 @@ class Transaction:
         self._topic, self._app_id, self._batch_id = topic, app_id, batch_id
         snapshot = topic.refresh().snapshot
         self._begin = snapshot.version
-        self._earlier = replayed(snapshot, app_id, batch_id)
+        self._is_replay = replayed(snapshot, app_id, batch_id) is not None
         self._appender: Appender | None = topic.appender()
         self._error: BaseException | None = None
         self.result = AppendResult(None)
@@ -36,7 +36,7 @@ class Transaction:
         The rows of a replayed (app_id, batch_id) are not looked at.
         """
         appender = self._open_appender()
-        if self._earlier:
+        if self._is_replay:
             return 0
         try:
             return appender.append(data, partition)
@@ -51,7 +51,15 @@ class Transaction:
         Raises CommitConflictError, StorageError (nothing was appended), CommitStateUnknownError (it may have been).
         """
         appender, self._appender = self._open_appender(), None
-        self.result = self._earlier or self._commit(appender)
+        self.result, snapshot = commit_append(
+            self._topic.log,
+            self._topic.snapshot,
+            appender.close(),
+            begin=self._begin,
+            app_id=self._app_id,
+            batch_id=self._batch_id,
+        )
+        self._topic.advance(snapshot)
         return self.result
 
     def _open_appender(self) -> Appender:
@@ -60,19 +68,6 @@ class Transaction:
         if self._appender is None:
             raise InvalidRecordError("the transaction has ended; begin another")
         return self._appender
-
-    def _commit(self, appender: Appender) -> AppendResult:
-        segments = appender.close()
-        result, snapshot = commit_append(
-            self._topic.log,
-            self._topic.snapshot,
-            segments,
-            begin=self._begin,
-            app_id=self._app_id,
-            batch_id=self._batch_id,
-        )
-        self._topic.advance(snapshot)
-        return result
 
     def abort(self) -> None:
         """Append nothing; what was written stays unnamed until vacuum."""
