@@ -105,7 +105,7 @@ def encode(
     data = _write(source, plan, sizes, batches, codec, level)
     _check_sizes(batches["size"], max_batch_bytes, plan, "a record makes a batch above max.message.bytes")
     view = data.data
-    _write_headers(view, batches)
+    write_headers(view, batches)
     rows_of_max = plan["max_row"] if append_time_ms is None else plan["first_row"]
     return EncodedBatches(view, batches, np.where(batches["max_timestamp"] < 0, -1, base_offset + rows_of_max))
 
@@ -176,7 +176,8 @@ def _check_sizes(sizes: np.ndarray, largest: int, plan: np.ndarray, complaint: s
         raise InvalidRecordError(complaint, row=int(plan["first_row"][batch]), size=int(sizes[batch]))
 
 
-def _write_headers(view: memoryview, batches: np.ndarray) -> None:
+def write_headers(view: memoryview, batches: np.ndarray) -> None:
+    """Write the headers of `batches`, whose records are in `view` already, and put the checksums into the rows."""
     crcs = []
     for batch in batches.tolist():
         position, size, base_offset, last_delta, leader_epoch, magic, _, attributes, *rest = batch

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import get_args
-
-import numpy as np
-import numpy.typing as npt
 
 from distlog.core import slices
 from distlog.core.errors import TopicNotFoundError
-from distlog.core.isolation import Isolation, IsolationLevel, first_open_offset
+from distlog.core.isolation import Isolation, IsolationLevel
 from distlog.core.segment import SegmentReader
-from distlog.core.segment_info import SegmentInfo
 from distlog.core.slices import OutOfRange, SegmentSlice
 from distlog.core.snapshot import PartitionState, Snapshot
+from distlog.core.stable_offset import last_stable_offset, transactional_segments
 from distlog.core.time_lookup import offset_for_time
 from distlog.core.times import Time, to_ms
 
@@ -85,26 +82,8 @@ def plan(
         state = snapshot.partitions[number]
         start[number] = state.log_start_offset if low is None else low
         end[number] = state.log_end_offset if high is None else high
-        segments = _transactional(state) if isolation == "read_committed" else []
+        segments = transactional_segments(state) if isolation == "read_committed" else []
         if segments:
-            end[number] = min(end[number], _last_stable_offset(reader, state, segments))
+            end[number] = min(end[number], last_stable_offset(reader, state))
             aborted[number] = [each for segment in segments for each in reader.aborted_transactions(segment)]
     return slices.plan(snapshot, start, end, out_of_range), Isolation.of(aborted)
-
-
-def _transactional(state: PartitionState) -> list[SegmentInfo]:
-    flags = state.segments.columns()["has_transactions"].to_numpy(zero_copy_only=False)
-    return [state.segments[int(index)] for index in np.flatnonzero(flags)]
-
-
-def _last_stable_offset(reader: SegmentReader, state: PartitionState, segments: Sequence[SegmentInfo]) -> int:
-    first = first_open_offset(_headers(reader, segments))
-    return state.log_end_offset if first is None else max(first, state.log_start_offset)
-
-
-def _headers(reader: SegmentReader, segments: Sequence[SegmentInfo]) -> Iterator[tuple[npt.NDArray[np.void], int]]:
-    for segment in segments:
-        whole = SegmentSlice(segment, segment.base_offset, segment.next_offset, 0, segment.log_bytes)
-        for chunk in reader.chunks(whole):
-            chunk.check()
-            yield chunk.batches, segment.shift

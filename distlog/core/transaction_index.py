@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from io import FileIO
 from typing import NamedTuple
@@ -172,6 +173,11 @@ class TransactionIndex:
                 file=self.path,
             )
         return entries
+
+
+def encode_transactions(transactions: Iterable[AbortedTransaction]) -> bytes:
+    """The file that holds `transactions`, which are in the order of their last offsets."""
+    return np.array([(VERSION, *dataclasses.astuple(each)) for each in transactions], ENTRY).tobytes()
 
 
 def _transactions(entries: npt.NDArray[np.void]) -> list[AbortedTransaction]:

@@ -1,0 +1,140 @@
+"""Which partitions compaction works on, and from where to where (Kafka's `LogCleanerManager`). Metadata only.
+
+A partition is cleaned below its first dirty offset, dirty from there to its first uncleanable offset, and left alone
+above. Every segment is sealed, so Kafka's exception for the active segment has no counterpart here.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from distlog.core.config import MAX_INT, MAX_LONG, TopicConfig
+from distlog.core.segment_info import SegmentInfo
+from distlog.core.snapshot import PartitionState, Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Cleanable:
+    """What a compaction of one partition would look at: the dirty range, and bytes before it and in it.
+
+    A segment that `first_dirty_offset` cuts counts as both, as in Kafka. `overdue`: a dirty record is older than
+    `max.compaction.lag.ms`.
+    """
+
+    partition: int
+    first_dirty_offset: int
+    first_uncleanable_offset: int
+    clean_bytes: int
+    dirty_bytes: int
+    overdue: bool
+
+    @property
+    def dirty_ratio(self) -> float:
+        """The dirty share of the bytes; 0 where there are none."""
+        return self.dirty_bytes / max(self.clean_bytes + self.dirty_bytes, 1)
+
+
+def plan_compaction(
+    snapshot: Snapshot, now_ms: int, last_stable_offsets: Mapping[int, int] | None = None
+) -> list[Cleanable]:
+    """The partitions to compact at `now_ms`, the dirtiest first; none unless `cleanup.policy` has compact.
+
+    Those whose dirty ratio is above `min.cleanable.dirty.ratio`, and those that are overdue. `last_stable_offsets`
+    is needed of partitions with open transactions only, which are not cleaned above it.
+    """
+    config = snapshot.config
+    if "compact" not in config.cleanup_policy:
+        return []
+    stable = last_stable_offsets or {}
+    found = (
+        cleanable(number, state, config, now_ms, stable.get(number, state.log_end_offset))
+        for number, state in enumerate(snapshot.partitions)
+    )
+    chosen = [
+        one
+        for one in found
+        if one.dirty_bytes and (one.overdue or one.dirty_ratio > config.min_cleanable_dirty_ratio)
+    ]
+    return sorted(chosen, key=lambda one: -one.dirty_ratio)
+
+
+def cleanable(
+    partition: int, state: PartitionState, config: TopicConfig, now_ms: int, last_stable_offset: int
+) -> Cleanable:
+    """What is cleanable of one partition, whatever its dirty ratio."""
+    table = state.segments
+    start = first_dirty_offset(state)
+    end = max(start, _first_uncleanable_offset(state, start, config, now_ms, last_stable_offset))
+    first, stop = table.find(start), int(np.searchsorted(table.base_offsets, end))
+    return Cleanable(
+        partition=partition,
+        first_dirty_offset=start,
+        first_uncleanable_offset=end,
+        clean_bytes=int(table.log_bytes[: np.searchsorted(table.base_offsets, start)].sum()),
+        dirty_bytes=int(table.log_bytes[first:stop].sum()),
+        overdue=_oldest_timestamp(state, first) < now_ms - config.max_compaction_lag_ms,
+    )
+
+
+def first_dirty_offset(state: PartitionState) -> int:
+    """Where the partition is no longer clean; the log start if what is noted lies outside of the log."""
+    if state.log_start_offset <= state.first_dirty_offset <= state.log_end_offset:
+        return state.first_dirty_offset
+    return state.log_start_offset
+
+
+def _first_uncleanable_offset(
+    state: PartitionState, start: int, config: TopicConfig, now_ms: int, last_stable_offset: int
+) -> int:
+    """The start of a segment, unless everything is cleanable: no segment is cleaned in part."""
+    table = state.segments
+    end = min(last_stable_offset, state.log_end_offset)
+    if config.min_compaction_lag_ms > 0:
+        first = table.find(start)
+        young = _age_timestamps(state)[first:] > now_ms - config.min_compaction_lag_ms
+        if young.any():
+            end = min(end, int(table.base_offsets[first + young.argmax()]))
+    index = table.find(end)
+    return min(end, int(table.base_offsets[index])) if index < len(table) else end
+
+
+def _age_timestamps(state: PartitionState) -> npt.NDArray[np.int64]:
+    """The time that each segment's age is counted from: when it was written, where no record has a timestamp."""
+    timestamps = state.segments.max_timestamps
+    created = state.segments.columns()["created_ms"].to_numpy()
+    return np.where(timestamps >= 0, timestamps, created)
+
+
+def _oldest_timestamp(state: PartitionState, first: int) -> int:
+    """The smallest first timestamp, above 0, of the segments from `first` on; Kafka asks for no other record."""
+    timestamps = state.segments.columns()["first_timestamp"].to_numpy()[first:]
+    known = timestamps[timestamps > 0]
+    return int(known.min()) if known.size else MAX_LONG
+
+
+def group_segments(segments: Iterable[SegmentInfo], config: TopicConfig) -> list[list[SegmentInfo]]:
+    """Runs of adjacent `segments` that become one: Kafka's greedy `groupSegmentsBySize`.
+
+    A group keeps within `segment.bytes`, `segment.index.bytes` and a span of 2^31 - 1 offsets; a segment that alone
+    does not is a group by itself.
+    """
+    groups: list[list[SegmentInfo]] = []
+    limits = (config.segment_bytes, config.segment_index_bytes, config.segment_index_bytes, MAX_INT)
+    total: tuple[int, ...] = ()
+    for segment in segments:
+        own = (segment.log_bytes, segment.offset_index_bytes, segment.time_index_bytes)
+        if groups:
+            span = segment.next_offset - 1 - groups[-1][0].base_offset
+            grown = (*map(operator.add, total, own), span)
+            if all(map(operator.le, grown, limits)):
+                groups[-1].append(segment)
+                total = grown[:-1]
+                continue
+        groups.append([segment])
+        total = own
+    return groups

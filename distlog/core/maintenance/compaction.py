@@ -1,0 +1,203 @@
+"""Compaction: of each key the last record stays, at its offset (Kafka's `LogCleaner`).
+
+A round goes over one partition: the keys of its dirty range into an offset map, as many as there is memory for, then
+all segments up to there rewritten against it, group by group, then one commit. The parts are functions of their
+arguments, so that tasks elsewhere can do the same: `keyed_records` gives what to shuffle, `rewrite_group` takes the
+survivors of one group, `commit_compaction` puts the results in place.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from distlog.core.actions import Action, Add, Cleaned, Remove
+from distlog.core.commit_log import CommitLog
+from distlog.core.kernels.offset_map import OffsetMap
+from distlog.core.maintenance.batch_filter import BatchFilter
+from distlog.core.maintenance.batch_verdicts import judge
+from distlog.core.maintenance.cleanable import Cleanable, first_dirty_offset, group_segments, plan_compaction
+from distlog.core.maintenance.group_rewrite import RewrittenGroup, rewrite_group
+from distlog.core.maintenance.record_keys import build_map
+from distlog.core.maintenance.survivors import MapSurvivors
+from distlog.core.segment import SegmentReader
+from distlog.core.snapshot import PartitionState, Snapshot
+from distlog.core.stable_offset import last_stable_offset
+
+#: Kafka's log.cleaner.dedupe.buffer.size: memory for the keys of one round, 24 bytes each.
+DEDUPE_BUFFER_BYTES = 128 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class CleanedRange:
+    """What a round makes of a partition: keys of [start_offset, end_offset) were looked for in all of `groups`."""
+
+    partition: int
+    start_offset: int
+    end_offset: int
+    groups: tuple[RewrittenGroup, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionCompaction:
+    """One partition below `end_offset`, before and after; a dry run has the same numbers twice.
+
+    `unkeyed_records` were dropped since they have no key. `skipped_groups` of segments were changed by somebody else
+    meanwhile, and are left to the next compaction.
+    """
+
+    partition: int
+    end_offset: int
+    segments_before: int
+    segments_after: int
+    bytes_before: int
+    bytes_after: int
+    records_before: int
+    records_after: int
+    rounds: int
+    unkeyed_records: int
+    skipped_groups: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionReport:
+    """What compaction did, or with `dry_run` would look at, by partition."""
+
+    partitions: tuple[PartitionCompaction, ...]
+    dry_run: bool
+
+
+def compact(
+    reader: SegmentReader,
+    log: CommitLog,
+    snapshot: Snapshot,
+    clock: Callable[[], int],
+    *,
+    new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
+    dedupe_buffer_bytes: int = DEDUPE_BUFFER_BYTES,
+    dry_run: bool = False,
+) -> tuple[CompactionReport, Snapshot]:
+    """Compact the partitions that the topic's config says are due, and the new state.
+
+    Partition after partition, each in as many rounds as `dedupe_buffer_bytes` need, a commit per round. Raises
+    CorruptRecordError, CommitConflictError when the topic was dropped, TransactionTooOldError when a round took
+    longer than vacuum waits, CommitStateUnknownError.
+    """
+    snapshot = log.refresh(snapshot)
+    stable = {number: last_stable_offset(reader, state) for number, state in enumerate(snapshot.partitions)}
+    results = []
+    for due in plan_compaction(snapshot, clock(), stable):
+        before, rounds = snapshot, list[CleanedRange]()
+        skipped = 0
+        while not dry_run and _is_dirty(snapshot.partitions[due.partition], due, rounds):
+            cleaned = clean_partition(reader, snapshot, due, clock, new_id, dedupe_buffer_bytes)
+            left_out, snapshot = commit_compaction(log, snapshot, [cleaned], begin=snapshot.version)
+            rounds.append(cleaned)
+            skipped += left_out
+        results.append(_describe(due, before, snapshot, rounds, skipped))
+    return CompactionReport(tuple(results), dry_run), snapshot
+
+
+def _is_dirty(state: PartitionState, due: Cleanable, rounds: Sequence[CleanedRange]) -> bool:
+    """Whether there is more to clean of what was due, and the last round got on with it."""
+    dirty = first_dirty_offset(state)
+    return dirty < due.first_uncleanable_offset and (not rounds or dirty > rounds[-1].start_offset)
+
+
+def clean_partition(
+    reader: SegmentReader,
+    snapshot: Snapshot,
+    due: Cleanable,
+    clock: Callable[[], int],
+    new_id: Callable[[], str],
+    dedupe_buffer_bytes: int = DEDUPE_BUFFER_BYTES,
+) -> CleanedRange:
+    """One round over one partition, up to where it is cleanable or the memory is full; nothing is committed.
+
+    Raises CorruptRecordError, InvalidConfigError where there is no memory for a single key.
+    """
+    state, config, now_ms = snapshot.partitions[due.partition], snapshot.config, clock()
+    start, end = first_dirty_offset(state), due.first_uncleanable_offset
+    segments = state.segments[state.segments.find(state.log_start_offset) :]
+    verdicts = judge(reader, segments, end, now_ms)
+    dirty = [segment for segment in segments if segment.next_offset > start and segment.base_offset < end]
+    keys = OffsetMap.within(dedupe_buffer_bytes, sum(segment.record_count for segment in dirty))
+    build_map(reader, dirty, start, end, verdicts, keys)
+    batch_filter = BatchFilter(MapSurvivors(keys), verdicts, end, now_ms, config.delete_retention_ms)
+    groups = group_segments((one for one in segments if one.base_offset <= keys.latest_offset), config)
+    rewritten = tuple(
+        rewrite_group(reader, group, config, batch_filter, begin=snapshot.version, clock=clock, new_id=new_id)
+        for group in groups
+    )
+    return CleanedRange(due.partition, start, keys.latest_offset + 1, rewritten)
+
+
+def commit_compaction(
+    log: CommitLog, snapshot: Snapshot, cleaned: Sequence[CleanedRange], *, begin: int
+) -> tuple[int, Snapshot]:
+    """Put rewritten groups in the place of their inputs, in one commit; how many were left out, and the new state.
+
+    A group of which an input is gone is left out, and its partition stays dirty from there. Nothing is committed
+    where the topic is not compacted any more.
+    """
+    skipped = 0
+
+    def plan(current: Snapshot) -> list[Action] | None:
+        nonlocal skipped
+        if "compact" not in current.config.cleanup_policy:
+            skipped = sum(len(one.groups) for one in cleaned)
+            return None
+        parts = [_replace(current.partitions[one.partition], one) for one in cleaned]
+        skipped = sum(left_out for _, left_out in parts)
+        return [action for actions, _ in parts for action in actions] or None
+
+    _, after = log.commit(snapshot, "compact", plan, begin=begin)
+    return skipped, after
+
+
+def _replace(state: PartitionState, cleaned: CleanedRange) -> tuple[list[Action], int]:
+    """The actions for one partition, and how many groups are left out."""
+    actions: list[Action] = []
+    stale = []
+    # what lies below the log start is not brought back, and need not be clean
+    for group in (one for one in cleaned.groups if one.next_offset > state.log_start_offset):
+        stems = {segment.stem for segment in group.inputs}
+        if state.segments.live(stems) != stems:
+            stale.append(group)
+        elif group.changed:
+            actions += [Remove(group.partition, segment.stem) for segment in group.inputs]
+            actions += [Add(segment) for segment in group.outputs]
+    clean = cleaned.end_offset
+    if stale:
+        # below start_offset the keys of the range were not looked for in that group: all of it is dirty still
+        clean = max(cleaned.start_offset, min(clean, stale[0].base_offset))
+    if clean > first_dirty_offset(state):
+        actions.append(Cleaned(cleaned.partition, clean))
+    return actions, len(stale)
+
+
+def _describe(
+    due: Cleanable, before: Snapshot, after: Snapshot, rounds: Sequence[CleanedRange], skipped: int
+) -> PartitionCompaction:
+    end = due.first_uncleanable_offset
+    old, new = _totals(before.partitions[due.partition], end), _totals(after.partitions[due.partition], end)
+    return PartitionCompaction(
+        partition=due.partition,
+        end_offset=end,
+        segments_before=old[0],
+        segments_after=new[0],
+        bytes_before=old[1],
+        bytes_after=new[1],
+        records_before=old[2],
+        records_after=new[2],
+        rounds=len(rounds),
+        unkeyed_records=sum(group.unkeyed for one in rounds for group in one.groups),
+        skipped_groups=skipped,
+    )
+
+
+def _totals(state: PartitionState, end_offset: int) -> tuple[int, int, int]:
+    table = state.segments
+    below = table.base_offsets < end_offset
+    return int(below.sum()), int(table.log_bytes[below].sum()), int(table.record_counts[below].sum())

@@ -1,0 +1,242 @@
+"""Compaction beside appends, retention, crashes and itself: nothing is lost, nothing comes back."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import uuid
+from pathlib import Path
+
+import pytest
+from compacting import DAY, CompactedTopic
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from distlog.core.actions import GcFloor
+from distlog.core.errors import CommitConflictError, TransactionTooOldError
+from distlog.core.kernels.offset_map import SLOT_BYTES
+from distlog.core.maintenance.cleanable import plan_compaction
+from distlog.core.maintenance.compaction import CleanedRange, clean_partition, commit_compaction
+from distlog.core.maintenance.retention import retention
+from distlog.core.snapshot import Snapshot
+
+#: At most two of the segments that `log` has fit into one.
+SEGMENT_BYTES = 170
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> CompactedTopic:
+    return CompactedTopic(f"{tmp_path}/log", segment_bytes=SEGMENT_BYTES)
+
+
+class Running:
+    """A compaction that has written its files and has not committed yet."""
+
+    def __init__(self, log: CompactedTopic) -> None:
+        self.log, self.before = log, log.topic().snapshot
+        (due,) = plan_compaction(self.before, log.clock())
+        reader = log.topic().reader
+        self.done: CleanedRange = clean_partition(reader, self.before, due, log.clock, lambda: uuid.uuid4().hex)
+
+    def commit(self) -> tuple[int, Snapshot]:
+        return commit_compaction(self.log.log, self.before, [self.done], begin=self.before.version)
+
+
+def fill(log: CompactedTopic, *keys: bytes) -> None:
+    """A segment per key."""
+    for key in keys:
+        log.append((key, b"x"))
+
+
+def files(log: CompactedTopic) -> int:
+    return sum(file.name.endswith(".log") for file in log.storage.list("log-0"))
+
+
+def test_what_is_appended_meanwhile_stays_dirty(log: CompactedTopic) -> None:
+    fill(log, b"a", b"a", b"b")
+    running = Running(log)
+    fill(log, b"a", b"c")
+    assert running.commit()[0] == 0
+    assert (log.offsets(), log.first_dirty_offset) == ([1, 2, 3, 4], 3)
+    log.compact()
+    assert log.offsets() == [2, 3, 4]
+
+
+def test_what_retention_removed_meanwhile_does_not_come_back(log: CompactedTopic) -> None:
+    log.topic().alter_config({"cleanup.policy": "compact,delete", "retention.ms": DAY})
+    fill(log, b"a", b"b", b"c")
+    log.clock.now += DAY + 1
+    fill(log, b"d", b"a")
+    running = Running(log)
+    _, after = retention(log.log, log.topic().snapshot, log.clock)
+    assert after.partitions[0].log_start_offset == 3
+    # of the three groups one lies below the log start and is no loss, and one lost an input
+    assert (len(running.done.groups), running.commit()[0]) == (3, 1)
+    assert (log.offsets(), log.topic().start_offsets()) == ([3, 4], {0: 3})
+    assert log.first_dirty_offset == 0
+    log.compact()
+    assert (log.offsets(), log.first_dirty_offset) == ([3, 4], 5)
+
+
+def test_of_two_compactions_at_once_the_second_changes_nothing(log: CompactedTopic) -> None:
+    fill(log, b"a", b"b", b"a", b"c", b"b")
+    first, second = Running(log), Running(log)
+    assert first.commit()[0] == 0
+    after = log.topic().snapshot
+    # the last group lost nothing, and is where it was
+    assert second.commit()[0] == len(second.done.groups) - 1
+    assert log.topic().snapshot == after
+    assert (log.offsets(), log.first_dirty_offset) == ([2, 3, 4], 5)
+
+
+def test_a_group_that_was_changed_leaves_the_partition_dirty_from_there(log: CompactedTopic) -> None:
+    fill(log, b"a", b"b", b"c", b"d", b"a", b"b", b"c", b"d")
+    running = Running(log)
+    assert [group.base_offset for group in running.done.groups] == [0, 2, 4, 6]
+    one = dataclasses.replace(running.done, end_offset=0, groups=Running(log).done.groups[1:2])
+    commit_compaction(log.log, running.before, [one], begin=running.before.version)
+    assert running.commit()[0] == 1
+    assert (log.offsets(), log.first_dirty_offset) == ([4, 5, 6, 7], 2)
+
+
+def test_a_clean_group_that_was_changed_leaves_all_that_was_dirty(log: CompactedTopic) -> None:
+    fill(log, b"a", b"b", b"c", b"d")
+    log.compact()
+    fill(log, b"a", b"b", b"c", b"d")
+    running = Running(log)
+    one = dataclasses.replace(running.done, end_offset=0, groups=Running(log).done.groups[1:2])
+    commit_compaction(log.log, running.before, [one], begin=running.before.version)
+    assert running.commit()[0] == 1
+    assert log.first_dirty_offset == 4
+    log.compact()
+    assert (log.offsets(), log.first_dirty_offset) == ([4, 5, 6, 7], 8)
+
+
+def test_a_topic_that_is_not_compacted_any_more_is_left_alone(log: CompactedTopic) -> None:
+    fill(log, b"a", b"a")
+    running = Running(log)
+    log.topic().alter_config({"cleanup.policy": "delete"})
+    assert running.commit()[0] == 1
+    assert log.offsets() == [0, 1]
+
+
+def test_a_crash_before_the_commit_leaves_files_that_nobody_names(log: CompactedTopic) -> None:
+    fill(log, b"a", b"a", b"b")
+    before, state = files(log), log.topic().snapshot
+    Running(log)
+    assert files(log) > before
+    assert log.topic().snapshot == state
+    log.compact()
+    assert log.offsets() == [1, 2]
+
+
+def test_files_older_than_the_gc_floor_are_refused(log: CompactedTopic) -> None:
+    fill(log, b"a", b"a")
+    running = Running(log)
+    fill(log, b"b")
+    head = log.topic().snapshot
+    log.log.commit(head, "gc", lambda _: [GcFloor(head.version)])
+    with pytest.raises(TransactionTooOldError):
+        running.commit()
+    assert log.offsets() == [0, 1, 2]
+    log.compact()
+    assert log.offsets() == [1, 2]
+
+
+def test_a_topic_that_was_dropped_is_not_written_to(log: CompactedTopic) -> None:
+    fill(log, b"a", b"a")
+    running = Running(log)
+    log.topic().drop()
+    with pytest.raises(CommitConflictError):
+        running.commit()
+
+
+def test_a_crash_while_files_are_written_leaves_nothing_named(
+    log: CompactedTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(log, b"a", b"b", b"c", b"a", b"b", b"c")
+    state, calls = log.topic().snapshot, itertools.count()
+    put_many = type(log.storage).put_many
+
+    def failing(*args: object) -> None:
+        if next(calls) == 1:
+            raise OSError("no space left")
+        put_many(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(type(log.storage), "put_many", failing)
+    with pytest.raises(OSError, match="no space left"):
+        log.compact()
+    assert log.topic().snapshot == state
+    monkeypatch.undo()
+    log.compact()
+    assert log.offsets() == [3, 4, 5]
+
+
+keys = st.integers(0, 5)
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), st.lists(st.tuples(keys, st.booleans()), min_size=1, max_size=6)),
+        st.tuples(st.just("compact"), st.sampled_from([2, 3, 5, 100])),
+        st.tuples(st.just("begin"), st.just(0)),
+        st.tuples(st.just("end"), st.just(0)),
+        st.tuples(st.just("retention"), st.just(0)),
+        st.tuples(st.just("wait"), st.sampled_from([1, 400, 1000, 2000])),
+    ),
+    max_size=14,
+)
+
+
+class Model:
+    """A list of (offset, key, value) of all that was ever appended, and what must hold of a topic beside it."""
+
+    def __init__(self, log: CompactedTopic) -> None:
+        self.log = log
+        self.records: list[tuple[int, bytes, bytes | None]] = []
+
+    def append(self, rows: list[tuple[int, bool]]) -> None:
+        pairs = []
+        for key, deleted in rows:
+            offset = len(self.records)
+            pairs.append((b"%d" % key, None if deleted else b"%d" % offset))
+            self.records.append((offset, *pairs[-1]))
+        self.log.append(*pairs)
+
+    def check(self, *, compacted: bool) -> None:
+        start = self.log.topic().start_offsets()[0]
+        found = [(row["offset"], row["key"], row["value"]) for row in self.log.rows()]
+        assert self.log.topic().end_offsets()[0] == len(self.records)
+        assert set(found) <= set(self.records[start:])
+        newest = {key: value for _, key, value in self.records[start:]}
+        seen = {key: value for _, key, value in found}
+        assert all(newest[key] == value for key, value in seen.items())
+        assert {key for key, value in newest.items() if value is not None} <= seen.keys()
+        if compacted:
+            assert len(found) == len(seen)
+
+
+@settings(max_examples=120)
+@given(steps)
+def test_readers_see_the_last_value_of_every_key_whatever_runs_when(plan: list[tuple[str, object]]) -> None:
+    log = CompactedTopic(
+        f"memory://compaction/{uuid.uuid4().hex}/log",
+        segment_bytes=400,
+        delete_retention_ms=1000,
+        retention_ms=3000,
+        cleanup_policy="compact,delete",
+    )
+    model, running = Model(log), list[Running]()
+    for step, argument in plan:
+        if step == "append":
+            model.append(argument)  # type: ignore[arg-type]
+        elif step == "compact":
+            log.compact(dedupe_buffer_bytes=int(argument) * SLOT_BYTES)  # type: ignore[call-overload]
+            model.check(compacted=True)
+        elif step == "begin" and log.first_dirty_offset < len(model.records) and log.segments():
+            running.append(Running(log))
+        elif step == "end" and running:
+            running.pop(0).commit()
+        elif step == "retention":
+            retention(log.log, log.topic().snapshot, log.clock)
+        elif step == "wait":
+            log.clock.now += int(argument)  # type: ignore[call-overload]
+        model.check(compacted=False)
