@@ -9,15 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from raw_batches import batch, record
 
+from distlog.core.buffers import byte_array
 from distlog.core.errors import CorruptRecordError
 from distlog.core.kernels.crc import first_mismatch
-from distlog.core.record_batch import SHORT_BATCH, check_crcs, read_headers
+from distlog.core.record_batch import BATCH, SHORT_BATCH, check_crcs, read_headers
 
 
 def mismatch(data: bytes, ranges: list[tuple[int, int]], crcs: list[int]) -> int:
-    array = np.frombuffer(data, np.uint8)
-    starts, ends = np.array(ranges, np.int64).reshape(-1, 2).T.copy()
-    return int(first_mismatch(array, starts, ends, np.array(crcs, np.int64)))
+    """The first of the ranges of `data` that has not the checksum, as if each were a batch without a prefix."""
+    batches = np.zeros(len(ranges), BATCH)
+    batches["magic"], batches["crc"] = 2, crcs
+    batches["position"], batches["size"] = [start for start, _ in ranges], [end - start for start, end in ranges]
+    return int(first_mismatch(byte_array(data), batches, SHORT_BATCH, 0))
 
 
 def test_the_check_value_of_the_standard() -> None:

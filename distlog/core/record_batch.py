@@ -109,22 +109,17 @@ def check_crcs(data: Any, batches: np.ndarray, *, file: Any = "", file_position:
 
     `file` and `file_position`, of data[0], may be given per batch. CorruptRecordError names the first bad batch.
     """
-    short = (batches["size"] < SHORT_BATCH) & (batches["magic"] == 2)
-    bad = [row for row in (_first_bad_short(data, batches, short), _first_bad(data, batches, ~short)) if row >= 0]
+    ends = batches["position"] + batches["size"]
+    array = byte_array(data)
+    if len(batches) and (batches["position"].min() < 0 or ends.max() > array.size):
+        raise ValueError("these batches are not of this data")
+    others = (batches["size"] >= SHORT_BATCH) | (batches["magic"] != 2)
+    found = (first_mismatch(array, batches, SHORT_BATCH, CRC_START), _first_bad(data, batches, others))
+    bad = [row for row in found if row >= 0]
     if bad:
         raise Source(file, file_position).corrupt(
             "a record batch fails its checksum: verify, then restore it from a copy", min(bad), batches[min(bad)]
         )
-
-
-def _first_bad_short(data: Any, batches: np.ndarray, chosen: np.ndarray) -> int:
-    array, rows = byte_array(data), np.flatnonzero(chosen)
-    positions = batches["position"][rows]
-    starts, ends = positions + CRC_START, positions + batches["size"][rows]
-    if len(rows) and (positions.min() < 0 or ends.max() > array.size):
-        raise ValueError("these batches are not of this data")
-    found = first_mismatch(array, starts, ends, batches["crc"][rows].astype(np.int64))
-    return -1 if found < 0 else int(rows[found])
 
 
 def _first_bad(data: Any, batches: np.ndarray, chosen: np.ndarray) -> int:

@@ -238,5 +238,7 @@ def _owned(chunk: Chunk) -> Chunk | None:
     positions, base_offsets = batches["position"] + piece.file_position, batches["base_offset"] + shift
     owned = (positions >= part.start_position) & (positions < part.end_position)
     owned &= (base_offsets + batches["last_offset_delta"] >= part.start_offset) & (base_offsets < part.end_offset)
+    if owned.all():
+        return chunk
     rows = np.flatnonzero(owned)
     return chunk.rows(int(rows[0]), int(rows[-1]) + 1) if len(rows) else None

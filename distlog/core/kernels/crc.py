@@ -59,12 +59,15 @@ def _crc32c(data: np.ndarray, start: int, end: int) -> int:
 
 
 @fill_kernel
-def first_mismatch(data: np.ndarray, starts: np.ndarray, ends: np.ndarray, crcs: np.ndarray) -> int:
-    """The first row whose bytes [start, end) of `data` have not that CRC-32C, or -1.
+def first_mismatch(data: np.ndarray, batches: np.ndarray, below: int, checked_from: int) -> int:
+    """The first of `batches` (BATCH rows of format 2, with a size below `below`) whose checksum is wrong, or -1.
 
-    All int64; the caller knows that the ranges lie inside `data`.
+    The checksum covers the batch's bytes from `checked_from` on; no row may reach beyond `data`.
     """
-    for row in range(starts.size):
-        if _crc32c(data, starts[row], ends[row]) != crcs[row]:
-            return row
+    for row in range(batches.size):
+        batch = batches[row]
+        if batch["magic"] == 2 and batch["size"] < below:
+            start = batch["position"]
+            if _crc32c(data, start + checked_from, start + batch["size"]) != batch["crc"]:
+                return row
     return -1
