@@ -22,13 +22,16 @@ from distlog.core.record_fields import RecordFields, fixed_width, headers_to_arr
 from distlog.core.record_sections import MAX_DECODED_BYTES, AskedBatches, open_sections
 from distlog.core.source import Source
 
+#: The message of the error for offset deltas that do not increase.
+OFFSETS_OUT_OF_ORDER = "a record's offset is not above the one before, or beyond its batch"
+
 _COMPLAINTS = {
     record_scan.BAD_LENGTH: "a record's length does not fit into its batch",
     record_scan.BAD_KEY: "a record's key is longer than the record",
     record_scan.BAD_VALUE: "a record's value is longer than the record",
     record_scan.BAD_HEADERS: "a record has a negative number of headers, or more than fit",
     record_scan.BAD_BODY: "a record's fields do not fill its length",
-    record_scan.BAD_OFFSET: "a record's offset is not above the one before, or beyond its batch",
+    record_scan.BAD_OFFSET: OFFSETS_OUT_OF_ORDER,
     record_scan.BAD_END: "a batch has bytes after its last record",
 }
 

@@ -120,7 +120,7 @@ class OffsetIndexCheck(IndexCheck):
             right = lasts == offsets
         else:
             before = np.concatenate([[-1], self._offsets])[entries]
-            right = (firsts > before) & (firsts <= offsets) & (lasts <= offsets)
+            right = (firsts > before) & (lasts <= offsets)
         return np.asarray(right & (starts[rows] == self._keys[entries]))
 
 
@@ -146,7 +146,7 @@ class TimeIndexCheck(IndexCheck):
         rows = np.minimum(np.searchsorted(lasts, self._keys[entries]), len(batches) - 1)
         timestamps, offsets = self._timestamps[entries], self._keys[entries]
         self._newest = int(newest[-1])
-        named = lasts[rows] == offsets if self._exact else (firsts[rows] <= offsets) & (offsets <= lasts[rows])
+        named = lasts[rows] == offsets if self._exact else firsts[rows] <= offsets
         return np.asarray(named & (batches["max_timestamp"][rows] == timestamps) & (newest[rows] < timestamps))
 
     def mismatch(self) -> CorruptIndexError | None:

@@ -237,6 +237,13 @@ def rebuild_indexes(
     """
     snapshot = log.refresh(snapshot)
     rebuilt = list(rebuild_segments(reader, snapshot, force=force, dry_run=dry_run))
+    return finish_rebuild(log, snapshot, rebuilt, dry_run=dry_run)
+
+
+def finish_rebuild(
+    log: CommitLog, snapshot: Snapshot, rebuilt: Sequence[SegmentRebuild], *, dry_run: bool = False
+) -> tuple[RebuildReport, Snapshot]:
+    """What follows when all segments were looked at, wherever: tell the new sizes, and report."""
     after = snapshot if dry_run else commit_sizes(log, snapshot, rebuilt)
     if any(each.error for each in rebuilt):
         # what was removed and vacuumed meanwhile is not damaged

@@ -1,0 +1,92 @@
+"""What a log file says of itself, gathered batch by batch, and where the metadata of its segment says otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from crc32c import crc32c
+
+from distlog.core import paths
+from distlog.core.compression import CODEC_NAMES
+from distlog.core.record_batch import CODEC_MASK, CONTROL, TRANSACTIONAL
+from distlog.core.records import NO_TIMESTAMP
+from distlog.core.segment_info import SegmentInfo
+
+_KNOWN_CODECS = dict(enumerate(CODEC_NAMES))
+
+
+class LogFacts:
+    """Sums over a segment's batches and records; offsets are those that readers know.
+
+    Records of control batches, and batches that compaction emptied, count in some metadata and not in other: both
+    are right.
+    """
+
+    def __init__(self, segment: SegmentInfo) -> None:
+        self._segment = segment
+        self.batches = self.records = 0
+        self._counted = self._crc = 0
+        self._next_offset = segment.base_offset
+        self._base_timestamp = self._first_timestamp = NO_TIMESTAMP
+        self._newest_batch = self._newest = NO_TIMESTAMP
+        self._offset_of_newest = -1
+        self._attributes = 0
+        self._codecs: set[str] = set()
+
+    def add_batches(self, data: memoryview, batches: npt.NDArray[Any]) -> None:
+        """Count the next batches, at least one, which are all of `data`."""
+        self._crc = crc32c(data, self._crc)
+        self._counted += int(batches["record_count"].sum())
+        self._next_offset = (
+            int(batches["base_offset"][-1] + batches["last_offset_delta"][-1]) + 1 + self._segment.shift
+        )
+        if self.batches == 0:
+            self._base_timestamp = int(batches["base_timestamp"][0])
+        self.batches += len(batches)
+        self._newest_batch = max(self._newest_batch, int(batches["max_timestamp"].max()))
+        self._attributes |= int(np.bitwise_or.reduce(batches["attributes"]))
+        self._codecs |= {_KNOWN_CODECS.get(codec, "?") for codec in np.unique(batches["attributes"] & CODEC_MASK)}
+
+    def add_records(self, records: pa.RecordBatch) -> None:
+        """Count the next records that readers get: offset, timestamp."""
+        if not records.num_rows:
+            return
+        timestamps = records.column(1).cast(pa.int64()).to_numpy()
+        if self.records == 0:
+            self._first_timestamp = int(timestamps[0])
+        newest = int(timestamps.argmax())
+        if timestamps[newest] > self._newest:
+            self._newest, self._offset_of_newest = int(timestamps[newest]), records.column(0)[newest].as_py()
+        self.records += records.num_rows
+
+    def contradictions(self) -> Iterator[str]:
+        """The fields of the segment's metadata that are not what the log says, in words."""
+        for name, right in self._expected():
+            value = getattr(self._segment, name)
+            if value not in right:
+                yield f"{name} is {value} in the metadata, {' or '.join(map(str, sorted(right)))} in the log"
+        unknown = sorted(self._codecs - set(self._segment.compression.split(",")))
+        if unknown:
+            yield f"compression is {self._segment.compression} in the metadata, {', '.join(unknown)} in the log"
+        if self._attributes & (TRANSACTIONAL | CONTROL) and not self._segment.has_transactions:
+            yield "has_transactions is false in the metadata, but the log holds transactions"
+
+    def _expected(self) -> Iterator[tuple[str, set[int]]]:
+        segment = self._segment
+        yield "crc32c", {self._crc}
+        yield "record_count", {self.records, self._counted}
+        if is_contiguous(segment) or self._next_offset > segment.next_offset:
+            yield "next_offset", {self._next_offset}
+        yield "first_timestamp", {self._base_timestamp, self._first_timestamp}
+        yield "max_timestamp", {self._newest, self._newest_batch}
+        if segment.max_timestamp == self._newest:
+            yield "offset_of_max_timestamp", {self._offset_of_newest}
+
+
+def is_contiguous(segment: SegmentInfo) -> bool:
+    """Whether every offset of the segment is in a batch: unless it was compacted, by distlog or by Kafka."""
+    return segment.dense or (paths.stem_begin(segment.stem) is not None and not segment.compacted)

@@ -1,0 +1,216 @@
+"""Everything that can be checked about one segment: each byte of its log, each entry of its indexes, its metadata.
+
+Read only. It goes on behind what is damaged, as far as batches can be told apart; what depends on damaged bytes is
+not reported a second time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from distlog.core.buffers import byte_array
+from distlog.core.chunk import OUTPUT_BYTES
+from distlog.core.config import MAX_LONG
+from distlog.core.errors import CorruptRecordError, DistlogError
+from distlog.core.maintenance.anomalies import Anomaly, Word
+from distlog.core.maintenance.index_files import IndexFile, find_indexes
+from distlog.core.maintenance.log_facts import LogFacts, is_contiguous
+from distlog.core.read_ahead import LogFile
+from distlog.core.record_batch import CONTROL, LOG_OVERHEAD, check_crcs, read_headers
+from distlog.core.record_decoder import OFFSETS_OUT_OF_ORDER, decode_parts
+from distlog.core.record_sections import AskedBatches
+from distlog.core.segment import CHUNK_BYTES, SegmentReader
+from distlog.core.segment_info import SegmentInfo
+from distlog.core.source import Source
+
+#: A segment with so many anomalies is not looked at any further.
+MAX_ANOMALIES = 100
+
+_MISMATCH: dict[str, Word] = {
+    ".index": "index_mismatch",
+    ".timeindex": "time_index_mismatch",
+    ".txnindex": "index_mismatch",
+}
+
+Batches = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentVerdict:
+    """What was read of one segment, and what is wrong with it."""
+
+    segment: SegmentInfo
+    batches: int
+    records: int
+    anomalies: tuple[Anomaly, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.anomalies
+
+
+def verify_segment(reader: SegmentReader, segment: SegmentInfo) -> SegmentVerdict:
+    """Check one segment; memory is a few chunks of its log, and its indexes. Raises StorageError, nothing else."""
+    return _Verifier(reader, segment).verdict()
+
+
+class _TooManyAnomaliesError(Exception):
+    pass
+
+
+class _Verifier:
+    def __init__(self, reader: SegmentReader, segment: SegmentInfo) -> None:
+        self._reader, self._segment, self._name = reader, segment, reader.name(segment)
+        self._indexes = find_indexes(reader, segment)
+        self._facts = LogFacts(segment)
+        self._anomalies: list[Anomaly] = []
+        # the stored offset at which the next batch begins, or before which it does not; -1: not known
+        self._following = segment.stored_base_offset
+
+    def verdict(self) -> SegmentVerdict:
+        with suppress(_TooManyAnomaliesError):
+            self._check_all()
+        return SegmentVerdict(self._segment, self._facts.batches, self._facts.records, tuple(self._anomalies))
+
+    def _check_all(self) -> None:
+        end = self._end_of_log()
+        before = len(self._anomalies)
+        if end is not None:
+            self._walk(end)
+        for index in self._indexes:
+            self._check_index(index, compared=end is not None and len(self._anomalies) == before)
+        if end == self._segment.log_bytes and len(self._anomalies) == before:
+            for message in self._facts.contradictions():
+                self._report("metadata_mismatch", message)
+
+    def _report(self, word: Word, message: str, **place: int) -> None:
+        self._report_error(word, DistlogError(message, file=self._name, **place))
+
+    def _report_error(self, word: Word, error: DistlogError) -> None:
+        located = DistlogError(error.message, **{**error.details, "partition": self._segment.partition})
+        self._anomalies.append(Anomaly.of(word, located, self._segment.shift))
+        if len(self._anomalies) == MAX_ANOMALIES:
+            raise _TooManyAnomaliesError
+
+    def _end_of_log(self) -> int | None:
+        """How much of the log file there is to read, or None where there is no file."""
+        try:
+            size = self._reader.storage.size(self._name)
+        except FileNotFoundError:
+            self._report("missing_segment", "the log file is gone: restore it from a copy")
+            return None
+        expected = self._segment.log_bytes
+        if size != expected:
+            message = f"log_bytes is {expected} in the metadata, {size} in the log"
+            self._report("metadata_mismatch", message, position=min(size, expected))
+        return min(size, expected)
+
+    def _check_index(self, index: IndexFile, *, compared: bool) -> None:
+        if compared:
+            index.finish()
+        if index.error is not None:
+            word: Word = "missing_index" if index.state == "missing" else "corrupt_index"
+            self._report_error(_MISMATCH[index.suffix] if index.state == "stale" else word, index.error)
+
+    def _walk(self, end: int) -> None:
+        file = LogFile(self._reader.storage, self._name, end, mapped=False)
+        position, size = 0, CHUNK_BYTES
+        try:
+            while position < end:
+                data = file.read(position, min(position + size, end))
+                batches, error = self._headers(data, position)
+                taken = int(batches["size"].sum())
+                if taken:
+                    self._check_batches(data[:taken], batches, position)
+                if error is not None:
+                    self._report_error("corrupt_batch", error)
+                    if "offset" not in error.details:
+                        # nobody knows where the next batch begins
+                        return
+                    taken += _size_of_batch(data[taken:])
+                    self._following = -1
+                position, size = position + taken, CHUNK_BYTES
+                if not taken:
+                    size = _size_of_batch(data)
+                    if size > end - position or len(data) == end - position:
+                        self._report("corrupt_batch", "the file ends within a batch", position=position)
+                        return
+        finally:
+            file.close()
+
+    def _headers(self, data: memoryview, position: int) -> tuple[Batches, CorruptRecordError | None]:
+        """The batches before the first damaged header, and what is wrong with that."""
+        try:
+            return read_headers(data, file=self._name, file_position=position), None
+        except CorruptRecordError as error:
+            batches, earlier = self._headers(data[: error.details["position"] - position], position)
+            return batches, earlier or error
+
+    def _check_batches(self, data: memoryview, batches: Batches, position: int) -> None:
+        self._facts.add_batches(data, batches)
+        for index in self._indexes:
+            index.add(batches, position)
+        whole = self._check_crcs(data, batches, position)
+        self._check_offsets(batches, position, whole)
+        control = batches["attributes"] & CONTROL != 0
+        for records in self._decoded(data, batches[whole & ~control], position):
+            self._facts.add_records(records)
+        # the decoder passes over control batches, unless they do not say that they are some
+        hidden = batches[whole & control]
+        hidden["attributes"] &= ~CONTROL
+        for _ in self._decoded(data, hidden, position):
+            pass
+
+    def _check_crcs(self, data: memoryview, batches: Batches, position: int) -> npt.NDArray[np.bool_]:
+        whole = np.ones(len(batches), bool)
+        start = 0
+        while start < len(batches):
+            try:
+                check_crcs(data, batches[start:], file=self._name, file_position=position)
+                break
+            except CorruptRecordError as error:
+                self._report_error("corrupt_batch", error)
+                start = _row_of(error, batches, position) + 1
+                whole[start - 1] = False
+        return whole
+
+    def _check_offsets(self, batches: Batches, position: int, whole: npt.NDArray[np.bool_]) -> None:
+        base = batches["base_offset"]
+        following = np.where(whole, base + batches["last_offset_delta"] + 1, -1)
+        expected = np.concatenate([[self._following], following[:-1]])
+        wrong = base != expected if is_contiguous(self._segment) else base < expected
+        for row in np.flatnonzero(wrong & (expected >= 0)).tolist():
+            word: Word = "offset_gap" if base[row] > expected[row] else "offset_overlap"
+            message = f"a batch begins at another offset than {expected[row] + self._segment.shift}"
+            place = {"position": position + int(batches["position"][row]), "offset": int(base[row])}
+            self._report(word, message, **place)
+        self._following = int(following[-1])
+
+    def _decoded(self, data: memoryview, batches: Batches, position: int) -> Iterator[pa.RecordBatch]:
+        shift, partition = self._segment.shift, self._segment.partition
+        source, start = Source(self._name, position), 0
+        while start < len(batches):
+            asked = AskedBatches(byte_array(data), batches[start:], shift, partition, 0, MAX_LONG, source)
+            try:
+                yield from decode_parts(asked, ("offset", "timestamp"), OUTPUT_BYTES)
+                return
+            except CorruptRecordError as error:
+                out_of_order = error.message == OFFSETS_OUT_OF_ORDER
+                self._report_error("non_monotonical_delta" if out_of_order else "corrupt_record", error)
+                start = _row_of(error, batches, position) + 1
+
+
+def _row_of(error: CorruptRecordError, batches: Batches, position: int) -> int:
+    return int(np.searchsorted(batches["position"], error.details["position"] - position))
+
+
+def _size_of_batch(data: memoryview) -> int:
+    return LOG_OVERHEAD + int.from_bytes(data[8:LOG_OVERHEAD], "big")
