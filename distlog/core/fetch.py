@@ -14,8 +14,8 @@ from distlog.core.segment import CHUNK_BYTES, SegmentReader
 from distlog.core.segment_info import SegmentInfo
 from distlog.core.slices import SegmentSlice
 
-#: What is read at once, however little is asked for.
-_LEAST_BYTES = 64 << 10
+#: What is read beside the bytes asked for: an index leads to some place before the first batch.
+_SPARE_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def fetch(reader: SegmentReader, slices: Sequence[SegmentSlice], offset: int, ma
 def _take(reader: SegmentReader, part: SegmentSlice, max_bytes: int) -> list[Chunk]:
     taken: list[Chunk] = []
     room = max_bytes
-    for chunk in reader.chunks(part, min(max(max_bytes, _LEAST_BYTES), CHUNK_BYTES - 1)):
+    for chunk in reader.chunks(part, min(max(max_bytes, 0) + _SPARE_BYTES, CHUNK_BYTES - 1)):
         ends = chunk.batches["position"] + chunk.batches["size"]
         count = max(int(np.searchsorted(ends, room, side="right")), 0 if taken else 1)
         if count:
