@@ -150,7 +150,7 @@ def test_help_names_every_command(cli: CommandLine) -> None:
     cli.url = "--help"
     shown = cli.ok("--help").out
     commands = ("create", "describe", "segments", "history", "offsets", "append", "read")
-    for command in (*commands, "retention", "delete-records", "compact", "vacuum"):
+    for command in (*commands, "retention", "delete-records", "compact", "vacuum", "rebuild-index", "verify"):
         assert f"\n  {command} " in shown
 
 

@@ -114,6 +114,59 @@ def test_compact_then_retention_then_vacuum(cli: CommandLine) -> None:
     assert not [*Path(cli.url, "clicks-0").glob("*.log")]
 
 
+def test_compact_keeps_the_last_record_of_each_key(cli: CommandLine) -> None:
+    cli.ok("create", "--config", "cleanup.policy=compact")
+    for number in range(3):
+        cli.ok("append", "--key-separator", ":", stdin=b"a:%d\nb:%d\n" % (number, number))
+    would = cli.ok("compact", "--dry-run", "--json").json
+    assert (would["dry_run"], would["records_before"], would["records_after"]) == (True, 6, 6)
+    assert cli.ok("describe", "--json").json["version"] == 3
+    said, titles, row = cli.ok("compact").rows
+    assert said[0].startswith("compacted 1 partition: segments 3 to 1, bytes ")
+    assert said[0].endswith(", records 6 to 2")
+    shown = dict(zip(titles, row, strict=True))
+    assert (shown["partition"], shown["records_before"], shown["records_after"]) == ("0", "6", "2")
+    left = cli.ok("read", "--columns", "offset,key,value").rows
+    assert left[1:] == [["4", "a", "2"], ["5", "b", "2"]]
+    assert cli.ok("compact").rows == [["compacted 0 partitions: segments 0 to 0, bytes 0 to 0, records 0 to 0"]]
+
+
+def test_indexes_are_verified_and_rebuilt(filled: CommandLine) -> None:
+    assert filled.ok("verify").out.startswith("verified 1 segments, ")
+    (index,) = Path(filled.url, "clicks-0").glob("*.timeindex")
+    before = index.read_bytes()
+    index.unlink()
+    found = filled("verify", "--json")
+    assert (found.status, found.json["ok"]) == (1, False)
+    assert [anomaly["word"] for anomaly in found.json["anomalies"]] == ["missing_index"]
+    assert filled("verify").rows[2][-1].count("missing_index") == 1
+    assert filled.ok("rebuild-index", "--dry-run", "--json").json["segments_rebuilt"] == 1
+    assert not index.exists()
+    assert filled.ok("rebuild-index", "--json").json["segments_rebuilt"] == 1
+    assert index.read_bytes() == before
+    assert filled.ok("verify", "--json").json["ok"]
+    assert filled.ok("rebuild-index", "--force", "--json").json["segments_rebuilt"] == 0
+
+
+def test_what_is_wrong_outside_of_segments_is_shown_too(filled: CommandLine) -> None:
+    for number in range(2):
+        filled.ok("append", stdin=b"v%d" % number)
+    commit = Path(filled.url, "_commits", f"{2:020}.json")
+    good = commit.read_bytes()
+    topic = distlog.open(filled.url)
+    commit.write_bytes(good[: len(good) // 2])
+    report = topic.verify()
+    assert (report.ok, {anomaly.word for anomaly in report.topic_anomalies}) == (False, {"corrupt_commit"})
+
+
+def test_a_damaged_log_cannot_be_rebuilt(filled: CommandLine) -> None:
+    (log,) = Path(filled.url, "clicks-0").glob("*.log")
+    log.write_bytes(log.read_bytes()[:-1] + b"x")
+    assert (filled("rebuild-index", "--json").status, filled("rebuild-index").status) == (1, 1)
+    found = filled("verify", "--json")
+    assert (found.status, {anomaly["file"] for anomaly in found.json["anomalies"]}) == (1, {f"clicks-0/{log.name}"})
+
+
 def test_vacuum_works_on_a_dropped_topic(cli: CommandLine) -> None:
     old_segments(cli)
     distlog.open(cli.url).drop()

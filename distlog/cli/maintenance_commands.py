@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
+import pyarrow as pa
 import typer
 
 import distlog
 from distlog import arguments
 from distlog.cli import output
 from distlog.cli.options import Json, Storage, Url, usage
-from distlog.core.maintenance.reports import DeleteRecordsReport, MergeReport, RetentionReport
-from distlog.core.maintenance.vacuum import VacuumReport
 from distlog.core.maintenance.vacuum import vacuum as vacuum_files
 from distlog.core.storage import Storage as TopicStorage
 from distlog.core.times import now_ms
 from distlog.core.topic import topic_log
 
-Report = RetentionReport | DeleteRecordsReport | MergeReport | VacuumReport
+
+class Report(Protocol):
+    """What a command did: a line as `str`, a table, and what `--json` prints."""
+
+    def to_table(self) -> pa.Table:
+        """The rows for people."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The facts for programs."""
+
+
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
 
 
@@ -62,8 +71,47 @@ def _by_partition(before: list[tuple[int | None, int]], partition: int | None) -
 
 
 def compact(url: Url, *, dry_run: DryRun = False, storage: Storage, as_json: Json = False) -> None:
-    """Merge small segments into larger ones."""
+    """Keep the last record of each key, or merge small segments.
+
+    The first where the topic's cleanup.policy has compact.
+    """
     _print(distlog.open(url, storage_options=dict(storage)).compact(dry_run=dry_run), as_json)
+
+
+def rebuild_index(
+    url: Url,
+    *,
+    force: Annotated[bool, typer.Option("--force", help="Also what today's settings make otherwise.")] = False,
+    dry_run: DryRun = False,
+    storage: Storage,
+    as_json: Json = False,
+) -> None:
+    """Make bad and missing index files again, from the logs.
+
+    Exit status 1 when a log is damaged, or a transaction index, which cannot be made again.
+    """
+    topic = distlog.open(url, storage_options=dict(storage))
+    report = topic.rebuild_indexes(force=force, dry_run=dry_run)
+    _print(report, as_json)
+    _exit(report.ok)
+
+
+def verify(url: Url, *, storage: Storage, as_json: Json = False) -> None:
+    """Check every checksum, record, index entry and metadata.
+
+    Exit status 1 when something is wrong.
+    """
+    report = distlog.open(url, storage_options=dict(storage)).verify()
+    _print(report, as_json)
+    if not as_json:
+        for anomaly in report.topic_anomalies:
+            print(output.text(str(anomaly)))
+    _exit(report.ok)
+
+
+def _exit(ok: bool) -> None:
+    if not ok:
+        raise typer.Exit(1)
 
 
 def vacuum(url: Url, *, dry_run: DryRun = False, storage: Storage, as_json: Json = False) -> None:

@@ -102,9 +102,11 @@ def _print_table(rows: Sequence[Row], names: Sequence[str]) -> None:
 
 
 def text(value: object) -> str:
-    """A value for people, on one line: no control character reaches the terminal."""
+    """A value for people, on one line, a header as key=value: no control character reaches the terminal."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "backslashreplace").translate(_ESCAPES)
     if isinstance(value, list):
-        return " ".join(f"{text(header['key'])}={text(header['value'])}" for header in value)
+        return " ".join(text(item) for item in value)
+    if isinstance(value, dict):
+        return f"{text(value['key'])}={text(value['value'])}"
     return "null" if value is None else str(value).translate(_ESCAPES)

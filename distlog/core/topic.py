@@ -5,14 +5,13 @@ from __future__ import annotations
 import platform
 import random
 import threading
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
 
 from distlog.core import VERSION, metadata_tables, scan_plan
-from distlog.core.actions import Action, Drop, SetConfig
+from distlog.core.actions import Drop, SetConfig
 from distlog.core.append import Appender, AppendResult, BatchId
 from distlog.core.commit_log import CommitLog
 from distlog.core.config import TopicConfig
@@ -20,11 +19,13 @@ from distlog.core.errors import InvalidRecordError, TopicNotFoundError
 from distlog.core.fetch import FetchedBatches, fetch
 from distlog.core.index_cache import IndexCache
 from distlog.core.isolation import IsolationLevel
+from distlog.core.maintenance.compact_or_merge import CompactReport, compact_or_merge
 from distlog.core.maintenance.delete_records import delete_records
-from distlog.core.maintenance.merge import merge
-from distlog.core.maintenance.reports import DeleteRecordsReport, MergeReport, RetentionReport
+from distlog.core.maintenance.rebuild import RebuildReport, rebuild_indexes
+from distlog.core.maintenance.reports import DeleteRecordsReport, RetentionReport
 from distlog.core.maintenance.retention import retention
 from distlog.core.maintenance.vacuum import VacuumReport, vacuum
+from distlog.core.maintenance.verify import VerifyReport, verify
 from distlog.core.record import Record, records_of
 from distlog.core.records import Appendable
 from distlog.core.scan import Scan, check_columns
@@ -209,11 +210,10 @@ class Topic:
     def alter_config(self, settings: Mapping[str, object | None]) -> TopicConfig:
         """Set Kafka-named settings (None: back to the default) in one commit; the new config."""
         self._check_writable()
-
-        def plan(snapshot: Snapshot) -> list[Action]:
-            return [SetConfig(snapshot.config.changed(settings).overrides())]
-
-        self.advance(self.log.commit(self.snapshot, "config", plan)[1])
+        _, after = self.log.commit(
+            self.snapshot, "config", lambda current: [SetConfig(current.config.changed(settings).overrides())]
+        )
+        self.advance(after)
         return self.config
 
     def drop(self) -> None:
@@ -244,14 +244,12 @@ class Topic:
         self.advance(after)
         return DeleteRecordsReport(after.version, starts)
 
-    def compact(self, *, dry_run: bool = False) -> MergeReport:
-        """Merge small segments towards `segment.bytes`, without decoding a record; `dry_run` only reports."""
+    def compact(self, *, dry_run: bool = False) -> CompactReport:
+        """Of each key keep the last record, or where the topic is not compacted, merge small segments as they are."""
         self._check_writable()
-        groups, after = merge(
-            self._reader, self.log, self.snapshot, self.clock, new_id=lambda: uuid.uuid4().hex, dry_run=dry_run
-        )
+        report, after = compact_or_merge(self._reader, self.log, self.snapshot, self.clock, dry_run=dry_run)
         self.advance(after)
-        return MergeReport(after.version, tuple(groups), dry_run)
+        return report
 
     def vacuum(self, *, dry_run: bool = False) -> VacuumReport:
         """Delete the files that no reader can need and no writer can still commit; `dry_run` only reports."""
@@ -259,6 +257,17 @@ class Topic:
         report = vacuum(self.storage, self.log, self.clock, dry_run=dry_run)
         self.refresh()
         return report
+
+    def rebuild_indexes(self, *, force: bool = False, dry_run: bool = False) -> RebuildReport:
+        """Make bad and missing index files again from the logs, with `force` all that the config would make anew."""
+        self._check_writable()
+        report, after = rebuild_indexes(self._reader, self.log, self.snapshot, force=force, dry_run=dry_run)
+        self.advance(after)
+        return report
+
+    def verify(self) -> VerifyReport:
+        """Check every checksum, record, index entry and metadata invariant of the snapshot; it changes nothing."""
+        return verify(self._reader, self.log, self.snapshot)
 
     def check_partition(self, partition: int) -> None:
         """Raise TopicNotFoundError unless the topic has this partition."""

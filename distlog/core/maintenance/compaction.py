@@ -8,9 +8,13 @@ survivors of one group, `commit_compaction` puts the results in place.
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
 
 from distlog.core.actions import Action, Add, Cleaned, Remove
 from distlog.core.commit_log import CommitLog
@@ -27,6 +31,8 @@ from distlog.core.stable_offset import last_stable_offset
 
 #: Kafka's log.cleaner.dedupe.buffer.size: memory for the keys of one round, 24 bytes each.
 DEDUPE_BUFFER_BYTES = 128 << 20
+
+_COUNTED = ("segments", "bytes", "records")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +73,28 @@ class CompactionReport:
     partitions: tuple[PartitionCompaction, ...]
     dry_run: bool
 
+    def __str__(self) -> str:
+        sums = self._sums()
+        verb = "would compact" if self.dry_run else "compacted"
+        changes = (f"{name} {sums[f'{name}_before']:,} to {sums[f'{name}_after']:,}" for name in _COUNTED)
+        return f"{verb} {len(self.partitions):,} partition{'s' * (len(self.partitions) != 1)}: {', '.join(changes)}"
+
+    def to_table(self) -> pa.Table:
+        """A row per partition that was due."""
+        fields = [(field.name, pa.int64()) for field in dataclasses.fields(PartitionCompaction)]
+        return pa.Table.from_pylist(self._rows(), pa.schema(fields))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The sums, and the rows of the table."""
+        return {"dry_run": self.dry_run, **self._sums(), "partitions": self._rows()}
+
+    def _rows(self) -> list[dict[str, int]]:
+        return [dataclasses.asdict(one) for one in self.partitions]
+
+    def _sums(self) -> dict[str, int]:
+        names = (f"{name}_{when}" for name in _COUNTED for when in ("before", "after"))
+        return {name: sum(getattr(one, name) for one in self.partitions) for name in names}
+
 
 def compact(
     reader: SegmentReader,
@@ -84,24 +112,41 @@ def compact(
     CorruptRecordError, CommitConflictError when the topic was dropped, TransactionTooOldError when a round took
     longer than vacuum waits, CommitStateUnknownError.
     """
-    snapshot = log.refresh(snapshot)
-    stable = {number: last_stable_offset(reader, state) for number, state in enumerate(snapshot.partitions)}
-    results = []
-    for due in plan_compaction(snapshot, clock(), stable):
-        before, rounds = snapshot, list[CleanedRange]()
-        skipped = 0
-        while not dry_run and _is_dirty(snapshot.partitions[due.partition], due, rounds):
-            cleaned = clean_partition(reader, snapshot, due, clock, new_id, dedupe_buffer_bytes)
-            left_out, snapshot = commit_compaction(log, snapshot, [cleaned], begin=snapshot.version)
-            rounds.append(cleaned)
-            skipped += left_out
-        results.append(_describe(due, before, snapshot, rounds, skipped))
-    return CompactionReport(tuple(results), dry_run), snapshot
+
+    def clean(current: Snapshot, due: Sequence[Cleanable]) -> list[CleanedRange]:
+        return [clean_partition(reader, current, due[0], clock, new_id, dedupe_buffer_bytes)]
+
+    return compact_rounds(reader, log, snapshot, clock, clean, dry_run=dry_run)
 
 
-def _is_dirty(state: PartitionState, due: Cleanable, rounds: Sequence[CleanedRange]) -> bool:
+def compact_rounds(
+    reader: SegmentReader,
+    log: CommitLog,
+    snapshot: Snapshot,
+    clock: Callable[[], int],
+    clean: Callable[[Snapshot, Sequence[Cleanable]], Sequence[CleanedRange]],
+    *,
+    dry_run: bool = False,
+) -> tuple[CompactionReport, Snapshot]:
+    """`compact` with rounds that are done by `clean`: of the partitions it gets, all or some, here or elsewhere."""
+    before = after = log.refresh(snapshot)
+    stable = {number: last_stable_offset(reader, state) for number, state in enumerate(before.partitions)}
+    due = plan_compaction(before, clock(), stable)
+    rounds: dict[int, list[CleanedRange]] = {one.partition: [] for one in due}
+    skipped = dict.fromkeys(rounds, 0)
+    while not dry_run and (dirty := [one for one in due if _is_dirty(after, one, rounds[one.partition])]):
+        begin = after.version
+        for cleaned in clean(after, dirty):
+            left_out, after = commit_compaction(log, after, [cleaned], begin=begin)
+            rounds[cleaned.partition].append(cleaned)
+            skipped[cleaned.partition] += left_out
+    results = (_describe(one, before, after, rounds[one.partition], skipped[one.partition]) for one in due)
+    return CompactionReport(tuple(results), dry_run), after
+
+
+def _is_dirty(snapshot: Snapshot, due: Cleanable, rounds: Sequence[CleanedRange]) -> bool:
     """Whether there is more to clean of what was due, and the last round got on with it."""
-    dirty = first_dirty_offset(state)
+    dirty = first_dirty_offset(snapshot.partitions[due.partition])
     return dirty < due.first_uncleanable_offset and (not rounds or dirty > rounds[-1].start_offset)
 
 

@@ -7,6 +7,7 @@ a record is copied as often as the logarithm of its segment's growth, not once p
 from __future__ import annotations
 
 import dataclasses
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -119,7 +120,7 @@ def merge(
     snapshot: Snapshot,
     clock: Callable[[], int],
     *,
-    new_id: Callable[[], str],
+    new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
     dry_run: bool = False,
 ) -> tuple[list[MergeGroup], Snapshot]:
     """Merge what is worth it, in one commit; the groups that became one segment each, and the new state.
