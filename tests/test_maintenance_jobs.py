@@ -114,11 +114,11 @@ def test_what_fails_in_one_topic_does_not_stop_the_others(tmp_path: Path, job: A
 
 
 def test_other_folders_below_a_root_are_no_topics(tmp_path: Path, job: Any) -> None:
-    old_topic(f"{tmp_path}/root/clicks")
-    (tmp_path / "root" / "notes").mkdir()
-    (tmp_path / "root" / "README").write_text("files are no topics either")
-    (tmp_path / "root" / "group" / "clicks" / "_commits").mkdir(parents=True)
-    ran = job("retention", "--root", tmp_path / "root", "--json")
+    old_topic(f"{tmp_path}/logs/clicks")
+    (tmp_path / "logs" / "notes").mkdir()
+    (tmp_path / "logs" / "README").write_text("files are no topics either")
+    (tmp_path / "logs" / "group" / "clicks" / "_commits").mkdir(parents=True)
+    ran = job("retention", "--root", tmp_path / "logs", "--json")
     assert (ran.status, list(ran.topics)) == (0, ["clicks"])
 
 
