@@ -8,6 +8,7 @@
 """
 
 from distlog.spark.frames import append, read
+from distlog.spark.maintenance import compact, rebuild_indexes, verify
 from distlog.spark.spark_session import register, session
 
-__all__ = ["append", "read", "register", "session"]
+__all__ = ["append", "compact", "read", "rebuild_indexes", "register", "session", "verify"]

@@ -10,18 +10,24 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from distlog.core.errors import TopicNotFoundError
+from distlog.core.maintenance.compact_or_merge import CompactReport
+from distlog.core.maintenance.rebuild import RebuildReport
 from distlog.core.maintenance.reports import RetentionReport, counted
 from distlog.core.maintenance.vacuum import VacuumReport, vacuum
+from distlog.core.maintenance.verify import VerifyReport
 from distlog.core.open_topic import find_topics
 from distlog.core.open_topic import open as open_topic
 from distlog.core.storage import Storage
 from distlog.core.times import now_ms
 from distlog.core.topic import topic_log
 from distlog.spark.job import add_shared_arguments, reason
+from distlog.spark.maintenance import compact, rebuild_indexes, verify
+from distlog.spark.spark_session import session
 
 
 class Report(Protocol):
@@ -35,13 +41,17 @@ class Report(Protocol):
 Work = Callable[[str, argparse.Namespace], Report]
 
 
-def maintenance_parser(description: str | None) -> argparse.ArgumentParser:
-    """A parser with the arguments of every maintenance job: --topic or --root, --dry-run, --storage and --json."""
+def maintenance_parser(description: str | None, *, read_only: bool = False) -> argparse.ArgumentParser:
+    """A parser with the arguments of maintenance jobs: --topic or --root, --storage, --json, and --dry-run.
+
+    A job that is `read_only` anyhow has no --dry-run.
+    """
     parser = argparse.ArgumentParser(description=description, allow_abbrev=False)
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--topic", metavar="URL", help="the topic's path or URL")
     where.add_argument("--root", metavar="URL", help="a folder; all topics right below it")
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
+    if not read_only:
+        parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
     add_shared_arguments(parser)
     return parser
 
@@ -91,7 +101,55 @@ def retain(url: str, chosen: argparse.Namespace) -> RetentionReport:
     return open_topic(url, storage_options=dict(chosen.storage)).retention(dry_run=chosen.dry_run)
 
 
+def compact_topic(url: str, chosen: argparse.Namespace) -> CompactReport:
+    """Compact a topic, or merge its small segments, by Spark tasks; the work of `jobs/compact.py`."""
+    return compact(session("compact"), url, dry_run=chosen.dry_run, storage_options=dict(chosen.storage))
+
+
 def vacuum_topic(url: str, chosen: argparse.Namespace) -> VacuumReport:
     """Delete the files of a topic, or of a dropped one, that nobody needs; the work of `jobs/vacuum.py`."""
     storage = Storage(url, dict(chosen.storage))
     return vacuum(storage, topic_log(storage), now_ms, dry_run=chosen.dry_run)
+
+
+def verify_topic(url: str, chosen: argparse.Namespace) -> VerifyReport:
+    """Check all of a topic by Spark tasks; the work of `jobs/verify.py`."""
+    return verify(session("verify"), url, storage_options=dict(chosen.storage))
+
+
+def rebuild_topic(url: str, chosen: argparse.Namespace) -> RebuildReport:
+    """Make the indexes of a topic right by Spark tasks; the work of `jobs/rebuild_index.py`."""
+    return rebuild_indexes(
+        session("rebuild_index"),
+        url,
+        force=chosen.force,
+        dry_run=chosen.dry_run,
+        storage_options=dict(chosen.storage),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Upkeep:
+    """What was done to a topic, by the name of the operation, in the order in which it was done."""
+
+    reports: Mapping[str, Report]
+
+    def __str__(self) -> str:
+        return "; ".join(str(report) for report in self.reports.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        """The facts of each operation, by its name."""
+        return {name: report.to_dict() for name, report in self.reports.items()}
+
+
+def maintain_topic(url: str, chosen: argparse.Namespace) -> Upkeep:
+    """All that a topic's config asks for: the work of `jobs/maintain.py`.
+
+    Retention comes first, so that nothing is compacted that leaves anyhow, and vacuum last, for what went before
+    `file.delete.delay.ms`. A dropped topic is only vacuumed.
+    """
+    try:
+        done: dict[str, Report] = {"retention": retain(url, chosen), "compact": compact_topic(url, chosen)}
+    except TopicNotFoundError:
+        done = {}
+    return Upkeep({**done, "vacuum": vacuum_topic(url, chosen)})

@@ -1,0 +1,145 @@
+"""Maintenance that reads the logs of a topic, spread over Spark tasks: the same reports as those of `Topic`."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain
+from typing import Any, TypeVar
+
+from pyspark.sql import SparkSession
+
+from distlog.core.config import TopicConfig
+from distlog.core.index_cache import IndexCache
+from distlog.core.maintenance.cleanable import Cleanable
+from distlog.core.maintenance.compact_or_merge import CompactReport
+from distlog.core.maintenance.compaction import CleanedRange, CompactionReport, clean_partition, compact_rounds
+from distlog.core.maintenance.merge import MergeGroup, commit_merge, merge_group, plan_merge
+from distlog.core.maintenance.rebuild import (
+    RebuildReport,
+    SegmentRebuild,
+    finish_rebuild,
+    rebuild_segment,
+    write_indexes,
+)
+from distlog.core.maintenance.reports import MergeReport
+from distlog.core.maintenance.verify import VerifyReport, settled
+from distlog.core.maintenance.verify_commits import verify_commits, verify_table
+from distlog.core.maintenance.verify_segment import verify_segment
+from distlog.core.open_topic import open as open_topic
+from distlog.core.segment import SegmentReader
+from distlog.core.segment_info import SegmentInfo
+from distlog.core.snapshot import Snapshot
+from distlog.core.topic import Topic
+from distlog.spark.spark_session import cores
+from distlog.spark.splits import SplitSize
+from distlog.spark.tasks import run_tasks
+
+Result = TypeVar("Result")
+
+
+def verify(spark: SparkSession, url: str, *, storage_options: Mapping[str, Any] | None = None) -> VerifyReport:
+    """Check everything about the topic, as `Topic.verify` does, its segments in parallel.
+
+    Raises TopicNotFoundError, StorageError.
+    """
+    topic = open_topic(url, storage_options=storage_options)
+    reader, snapshot = topic.reader, topic.snapshot
+    whole = (*verify_commits(topic.storage, snapshot), *verify_table(snapshot))
+    verdicts = _each_segment(spark, topic, verify_segment)
+    return VerifyReport(snapshot.version, settled(reader, topic.log, snapshot, verdicts), whole)
+
+
+def rebuild_indexes(
+    spark: SparkSession,
+    url: str,
+    *,
+    force: bool = False,
+    dry_run: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+) -> RebuildReport:
+    """Make the index files of all segments right, as `Topic.rebuild_indexes` does, in parallel and in one commit.
+
+    Raises TopicNotFoundError, StorageError, CommitStateUnknownError.
+    """
+    topic = open_topic(url, storage_options=storage_options)
+    rebuild = partial(_rebuild, config=topic.config, force=force, dry_run=dry_run)
+    rebuilt = _each_segment(spark, topic, rebuild)
+    return finish_rebuild(topic.log, topic.snapshot, rebuilt, dry_run=dry_run)[0]
+
+
+def _rebuild(
+    reader: SegmentReader, segment: SegmentInfo, *, config: TopicConfig, force: bool, dry_run: bool
+) -> SegmentRebuild:
+    return write_indexes(reader, rebuild_segment(reader, segment, config, force=force), dry_run=dry_run)
+
+
+def compact(
+    spark: SparkSession,
+    url: str,
+    *,
+    dry_run: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+) -> CompactReport:
+    """Compact or merge, as `Topic.compact` does: a task per partition that is due, or per segment that is merged.
+
+    Raises TopicNotFoundError, CommitConflictError, CommitStateUnknownError, and Spark's own exceptions with the
+    text of ours.
+    """
+    topic = open_topic(url, storage_options=storage_options)
+    if "compact" in topic.config.cleanup_policy:
+        return _compact(spark, topic, dry_run=dry_run)
+    groups, begin = plan_merge(topic.snapshot), topic.version
+    if dry_run:
+        return MergeReport(begin, tuple(groups), dry_run)
+    merged = run_tasks(spark, partial(_merge, topic), groups)
+    done, after = commit_merge(topic.log, topic.snapshot, list(zip(groups, merged, strict=True)), begin=begin)
+    return MergeReport(after.version, tuple(done), dry_run)
+
+
+def _merge(topic: Topic, group: MergeGroup) -> SegmentInfo:
+    return merge_group(
+        topic.reader, group, topic.config, begin=topic.version, clock=topic.clock, new_id=lambda: uuid.uuid4().hex
+    )
+
+
+def _compact(spark: SparkSession, topic: Topic, *, dry_run: bool) -> CompactionReport:
+    def clean(snapshot: Snapshot, due: Sequence[Cleanable]) -> list[CleanedRange]:
+        topic.advance(snapshot)
+        return run_tasks(spark, partial(_clean, topic), due)
+
+    return compact_rounds(topic.reader, topic.log, topic.snapshot, topic.clock, clean, dry_run=dry_run)[0]
+
+
+def _clean(topic: Topic, due: Cleanable) -> CleanedRange:
+    return clean_partition(topic.reader, topic.snapshot, due, topic.clock, lambda: uuid.uuid4().hex)
+
+
+def _each_segment(
+    spark: SparkSession, topic: Topic, work: Callable[[SegmentReader, SegmentInfo], Result]
+) -> list[Result]:
+    """`work` of every live segment, by partition and base offset; a task takes segments that are near each other."""
+    storage, name = topic.storage, topic.name
+
+    def of_group(segments: list[SegmentInfo]) -> list[Result]:
+        reader = SegmentReader(storage, name, IndexCache())
+        return [work(reader, segment) for segment in segments]
+
+    segments = [segment for state in topic.snapshot.partitions for segment in state.segments]
+    target = SplitSize(cores(spark)).target_bytes(sum(segment.log_bytes for segment in segments))
+    return list(chain.from_iterable(run_tasks(spark, of_group, list(pack(segments, target)))))
+
+
+def pack(segments: Iterable[SegmentInfo], target_bytes: int) -> Iterator[list[SegmentInfo]]:
+    """The segments in groups of about `target_bytes` of log, in their order; none is cut, and no group is empty."""
+    group: list[SegmentInfo] = []
+    size = 0
+    for segment in segments:
+        if group and size + segment.log_bytes > target_bytes:
+            yield group
+            group, size = [], 0
+        group.append(segment)
+        size += segment.log_bytes
+    if group:
+        yield group

@@ -1,0 +1,11 @@
+"""Make bad and missing index files again, from the logs: spark-submit jobs/rebuild_index.py --topic URL."""
+
+import sys
+
+from distlog.spark.maintenance_job import maintenance_parser, rebuild_topic, run_maintenance
+
+parser = maintenance_parser(__doc__)
+parser.add_argument("--force", action="store_true", help="also what today's settings make otherwise")
+
+if __name__ == "__main__":
+    sys.exit(run_maintenance(parser, rebuild_topic))
