@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from distlog.core.offset_index import OffsetIndex, encode_offset_entries
+from distlog.core.indexes.offset_index import OffsetIndex, encode_offset_entries
 
 ENTRIES = 1_310_720  # a full index of the default segment.index.bytes
 ROUNDS = 15

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import distlog
-from distlog.core.topic import Topic
+from distlog.core.topics.topic import Topic
 
 ROWS = 1_000_000
 ROUNDS = 5

@@ -6,7 +6,6 @@
 >>> topic.scan().to_table()
 """
 
-from distlog.core.append import AppendResult
 from distlog.core.config import TopicConfig
 from distlog.core.errors import (
     CommitConflictError,
@@ -27,10 +26,11 @@ from distlog.core.errors import (
     TransactionTooOldError,
     UnsupportedVersionError,
 )
-from distlog.core.open_topic import create, open
-from distlog.core.record import Record
-from distlog.core.time_lookup import EARLIEST, LATEST, MAX_TIMESTAMP
-from distlog.core.topic import Topic
+from distlog.core.segments.time_lookup import EARLIEST, LATEST, MAX_TIMESTAMP
+from distlog.core.topics.append import AppendResult
+from distlog.core.topics.open_topic import create, open
+from distlog.core.topics.record import Record
+from distlog.core.topics.topic import Topic
 
 __all__ = [
     "EARLIEST",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from distlog.core.time_lookup import EARLIEST, LATEST, MAX_TIMESTAMP
+from distlog.core.segments.time_lookup import EARLIEST, LATEST, MAX_TIMESTAMP
 from distlog.core.times import to_ms
 
 _PARTITION_OFFSET = re.compile(r"(?:([0-9]{1,9}):)?(-1|[0-9]{1,18})")

@@ -13,12 +13,12 @@ from golden import GoldenPartition
 import distlog
 from distlog import Topic
 from distlog.core import paths
-from distlog.core.actions import Add, SetLogStartOffset
-from distlog.core.compression import CODEC_NAMES
-from distlog.core.index_builder import IndexBuilder
-from distlog.core.record_batch import CODEC_MASK, CONTROL, TRANSACTIONAL, read_headers
-from distlog.core.record_decoder import decode
-from distlog.core.segment_info import SegmentInfo
+from distlog.core.batches.compression import CODEC_NAMES
+from distlog.core.batches.record_batch import CODEC_MASK, CONTROL, TRANSACTIONAL, read_headers
+from distlog.core.batches.record_decoder import decode
+from distlog.core.commits.actions import Add, SetLogStartOffset
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.indexes.index_builder import IndexBuilder
 
 SUFFIXES = (".log", ".index", ".timeindex", ".txnindex")
 
@@ -72,8 +72,9 @@ def put(topic: Topic, segment: SegmentInfo, files: Files) -> None:
 
 
 def commit(topic: Topic, segments: Sequence[SegmentInfo], log_start_offset: int | None = None) -> Topic:
-    """Add `segments`, which begin the partition; the first may begin above 0."""
-    moved = [SetLogStartOffset(0, segments[0].base_offset)] if segments[0].base_offset else []
+    """Add `segments` at the end of the partition; the first of all may begin above 0."""
+    is_above = segments[0].base_offset > topic.end_offsets()[0]
+    moved = [SetLogStartOffset(0, segments[0].base_offset)] if is_above else []
     later = [SetLogStartOffset(0, log_start_offset)] if log_start_offset else []
     _, snapshot = topic.log.commit(topic.snapshot, "import", lambda _: [*moved, *map(Add, segments), *later])
     topic.advance(snapshot)

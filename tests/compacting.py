@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 from adopted import describe, put
 
-from distlog.core.actions import Add
-from distlog.core.commit_log import CommitLog
+from distlog.core.batches.record_batch import BATCH, read_headers
+from distlog.core.commits.actions import Add
+from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.config import TopicConfig
+from distlog.core.indexes.transaction_index import AbortedTransaction, encode_transactions
 from distlog.core.maintenance.cleanable import Cleanable
 from distlog.core.maintenance.compaction import PartitionCompaction, clean_partition, commit_compaction, compact
-from distlog.core.record_batch import BATCH, read_headers
-from distlog.core.segment_info import SegmentInfo
-from distlog.core.storage import Storage
-from distlog.core.topic import Topic
-from distlog.core.transaction_index import AbortedTransaction, encode_transactions
+from distlog.core.storage.storage import Storage
+from distlog.core.topics.topic import Topic
 
 NOW = 1_700_000_000_000
 DAY = 86_400_000
@@ -72,7 +72,8 @@ class CompactedTopic:
         batches = read_headers(data)
         end = int(batches["base_offset"][-1] + batches["last_offset_delta"][-1]) + 1
         files = {".log": data, ".txnindex": aborted}
-        segment = describe(files, base, end if next_offset is None else next_offset, created_ms=self.clock())
+        facts = {"created_ms": self.clock(), "leader_epoch": int(batches["leader_epoch"][-1])}
+        segment = describe(files, base, end if next_offset is None else next_offset, **facts)
         topic = self.topic()
         put(topic, segment, files)
         self.log.commit(topic.snapshot, "import", lambda _: [Add(segment)])

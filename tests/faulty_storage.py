@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from distlog.core.errors import CommitStateUnknownError, StorageError
-from distlog.core.storage import Storage
+from distlog.core.storage.storage import Storage
 
 OPERATIONS = ("read", "put", "put_if_absent", "list", "probe_put_if_absent")
 

@@ -7,13 +7,13 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from distlog.core.actions import Action, Add, Commit, Create, SetConfig, SetPartitions, Transaction
-from distlog.core.commit_log import CommitLog
-from distlog.core.fold import fold
+from distlog.core.commits.actions import Action, Add, Commit, Create, SetConfig, SetPartitions, Transaction
+from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.fold import fold
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.snapshot import Snapshot
 from distlog.core.paths import new_stem
-from distlog.core.segment_info import SegmentInfo
-from distlog.core.snapshot import Snapshot
-from distlog.core.storage import Storage
+from distlog.core.storage.storage import Storage
 
 
 def segment(partition: int = 0, base_offset: int = 0, count: int = 10, begin: int = 0, **changes: Any) -> SegmentInfo:

@@ -12,10 +12,10 @@ from adopted import Rows, rows
 
 import distlog
 from distlog import Topic
-from distlog.core.isolation import READ_UNCOMMITTED
-from distlog.core.record_batch import COLUMNS, SCHEMA, read_headers
-from distlog.core.segment_info import SegmentInfo
-from distlog.core.slices import SegmentSlice
+from distlog.core.batches.record_batch import COLUMNS, SCHEMA, read_headers
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.segments.isolation import READ_UNCOMMITTED
+from distlog.core.segments.slices import SegmentSlice
 
 START = 1_700_000_000_000
 

@@ -9,8 +9,8 @@ import pytest
 from crc32c import crc32c
 from histories import History, segment
 
-from distlog.core import actions
-from distlog.core.actions import (
+from distlog.core.commits import actions
+from distlog.core.commits.actions import (
     Active,
     Add,
     Cleaned,

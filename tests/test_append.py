@@ -12,18 +12,18 @@ import pytest
 from conftest import Address
 from topics import NOW, TINY, Clock, contents, files, named_files, stored, topic_on, values
 
-from distlog.core.actions import GcFloor
-from distlog.core.append import AppendResult, commit_append
+from distlog.core.batches.record_batch import HEADERS_TYPE
+from distlog.core.commits.actions import GcFloor
+from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.errors import (
     CommitConflictError,
     InvalidRecordError,
     StorageError,
     TransactionTooOldError,
 )
-from distlog.core.record_batch import HEADERS_TYPE
-from distlog.core.segment_info import SegmentInfo
-from distlog.core.storage import Storage
-from distlog.core.topic import Topic
+from distlog.core.storage.storage import Storage
+from distlog.core.topics.append import AppendResult, commit_append
+from distlog.core.topics.topic import Topic
 
 
 @pytest.fixture

@@ -16,13 +16,14 @@ import pytest
 from conftest import Address
 from histories import History, segment, topic_storage
 
-from distlog.core import checkpoint, checkpoint_format, paths
-from distlog.core.actions import Active, Add, Drop, GcFloor, Pin, SetConfig, SetLogStartOffset, Transaction
+from distlog.core import paths
+from distlog.core.commits import checkpoint, checkpoint_format
+from distlog.core.commits.actions import Active, Add, Drop, GcFloor, Pin, SetConfig, SetLogStartOffset, Transaction
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import SegmentTable
+from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import CorruptMetadataError
-from distlog.core.segment_info import SegmentInfo
-from distlog.core.segment_table import SegmentTable
-from distlog.core.snapshot import Snapshot
-from distlog.core.storage import Storage
+from distlog.core.storage.storage import Storage
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from histories import History, segment
 
-from distlog.core.actions import Action, Add, Cleaned, Remove, SetLogStartOffset
+from distlog.core.commits.actions import Action, Add, Cleaned, Remove, SetLogStartOffset
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import MAX_INT, TopicConfig
 from distlog.core.maintenance.cleanable import cleanable, group_segments, plan_compaction
-from distlog.core.segment_info import SegmentInfo
-from distlog.core.snapshot import PartitionState, Snapshot
 
 NOW = 10_000
 

@@ -12,10 +12,13 @@ from conftest import Address
 from crc32c import crc32c
 from histories import Clock, appending, commit_log, segment, topic_storage
 
-from distlog.core import checkpoint, paths
-from distlog.core import commit_log as commit_log_module
-from distlog.core.actions import Action, Add, Drop, GcFloor, Remove, SetConfig, SetLogStartOffset, Transaction
-from distlog.core.commit_log import CommitLog
+from distlog.core import paths
+from distlog.core.commits import checkpoint
+from distlog.core.commits import commit_log as commit_log_module
+from distlog.core.commits.actions import Action, Add, Drop, GcFloor, Remove, SetConfig, SetLogStartOffset, Transaction
+from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import (
     CommitConflictError,
@@ -30,9 +33,7 @@ from distlog.core.errors import (
     TransactionTooOldError,
     UnsupportedVersionError,
 )
-from distlog.core.segment_info import SegmentInfo
-from distlog.core.snapshot import Snapshot
-from distlog.core.storage import Storage
+from distlog.core.storage.storage import Storage
 
 CONFIG = TopicConfig.parse({"retention.ms": "5000"})
 

@@ -11,12 +11,12 @@ from faulty_storage import FaultyStorage
 from fsspec.implementations.memory import MemoryFileSystem
 from histories import appending, commit_log, topic_storage
 
-from distlog.core.actions import Drop
-from distlog.core.commit_log import CommitLog
+from distlog.core.commits.actions import Drop
+from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CommitStateUnknownError, StorageError, TopicExistsError, TopicNotFoundError
-from distlog.core.snapshot import Snapshot
-from distlog.core.storage import Storage
+from distlog.core.storage.storage import Storage
 
 T = TypeVar("T")
 

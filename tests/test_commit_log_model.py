@@ -11,8 +11,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from distlog.core import checkpoint, paths
-from distlog.core.actions import (
+from distlog.core import paths
+from distlog.core.commits import checkpoint
+from distlog.core.commits.actions import (
     Action,
     Add,
     Cleaned,
@@ -25,11 +26,11 @@ from distlog.core.actions import (
     SetPartitions,
     Transaction,
 )
-from distlog.core.commit_log import Plan
+from distlog.core.commits.commit_log import Plan
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CommitConflictError, TopicExistsError, TopicNotFoundError, TransactionTooOldError
-from distlog.core.segment_info import SegmentInfo
-from distlog.core.snapshot import Snapshot
 
 CLIENTS = st.integers(0, 1)
 PARTITIONS = st.integers(0, 3)

@@ -14,9 +14,9 @@ import pytest
 from conftest import Address
 from histories import appending, topic_storage
 
-from distlog.core.commit_log import CommitLog
+from distlog.core.commits.commit_log import CommitLog
 from distlog.core.config import TopicConfig
-from distlog.core.storage import Storage
+from distlog.core.storage.storage import Storage
 
 PARTITIONS = 4
 
@@ -45,7 +45,7 @@ def race(url: str, options: Mapping[str, Any], processes: int, commits: int) -> 
     log = open_log(url, options)
     log.create(PARTITIONS, TopicConfig())
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["distlog.core.commit_log", "s3fs"])
+    context.set_forkserver_preload(["distlog.core.commits.commit_log", "s3fs"])
     workers = [
         context.Process(target=commit_many, args=(url, options, f"app {number}", commits))
         for number in range(processes)

@@ -8,16 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from compacting import DAY, NOW, CompactedTopic
-from raw_batches import batch, record, with_right_crc
+from raw_batches import batch, entry, record, with_right_crc
 
-from distlog.core.errors import CorruptRecordError, InvalidConfigError
+from distlog.core.batches.record_batch import APPEND_TIME, DELETE_HORIZON, read_headers
+from distlog.core.errors import CorruptRecordError, InvalidConfigError, UnsupportedVersionError
 from distlog.core.kernels.offset_map import SLOT_BYTES, OffsetMap
 from distlog.core.maintenance.batch_filter import BatchFilter
 from distlog.core.maintenance.batch_verdicts import Verdicts
 from distlog.core.maintenance.group_rewrite import rewrite_group
 from distlog.core.maintenance.record_keys import build_map, keyed_records
 from distlog.core.maintenance.survivors import OffsetSurvivors
-from distlog.core.record_batch import APPEND_TIME, DELETE_HORIZON, read_headers
 
 #: KAFKA's bytes, from the vectors V10 and V11: a tombstone, and the same after a cleaning at NOW.
 TOMBSTONE = bytes.fromhex(
@@ -27,6 +27,11 @@ TOMBSTONE = bytes.fromhex(
 CLEANED_TOMBSTONE = bytes.fromhex(
     "000000000000000a0000003c0000000302b06ca6c80040000000000000018bd50bc4000000018bcfe56800ffffffffffffffffffffffffffff"
     "000000011400ffefb25200026b0100"
+)
+#: KAFKA's bytes of vector V13: what is left of a producer's batch of five records.
+EMPTY = bytes.fromhex(
+    "000000000000006400000031ffffffff02353e8835000000000004ffffffffffffffff0000018bcfe56800000000000000000100000000000a"
+    "00000000"
 )
 
 
@@ -67,10 +72,12 @@ def test_the_last_record_of_each_key_stays_at_its_offset(log: CompactedTopic) ->
 def test_offsets_and_log_end_do_not_move(log: CompactedTopic) -> None:
     log.append((b"a", b"1"))
     log.append((b"a", b"2"))
+    log.clock.now += 5
     log.compact()
     (segment,) = log.segments()
     assert (segment.base_offset, segment.next_offset, segment.record_count) == (0, 2, 1)
     assert (segment.compacted, segment.dense, segment.stored_base_offset) == (True, False, 0)
+    assert segment.created_ms == NOW
     assert log.topic().append([{"key": b"b", "value": b"1"}]).offsets == {0: (2, 3)}
     assert log.offsets() == [1, 2]
 
@@ -124,14 +131,14 @@ def test_a_rewritten_batch_keeps_its_offsets_epoch_and_sequence(log: CompactedTo
 
 
 def test_times_are_those_of_the_records_that_stay(log: CompactedTopic) -> None:
-    rows = [record(0, 0, b"a"), record(1, 70, b"b"), record(2, 30, b"c"), record(3, 90, b"d")]
+    rows = [record(0, 0, b"a"), record(1, 70, b"b"), record(2, 70, b"c"), record(3, 90, b"d")]
     log.add(batch(rows, base_timestamp=NOW, max_timestamp=NOW + 90) + keyed(4, None) + batch(
         [record(0, 0, b"a"), record(1, 0, b"d")], base_offset=5, base_timestamp=1, max_timestamp=1
     ))  # fmt: skip
     log.compact()
     first = log.batches()[0]
     assert (first["base_timestamp"], first["max_timestamp"]) == (NOW + 70, NOW + 70)
-    assert [round(row["timestamp"].timestamp() * 1000) for row in log.rows()] == [NOW + 70, NOW + 30, 1, 1]
+    assert [round(row["timestamp"].timestamp() * 1000) for row in log.rows()] == [NOW + 70, NOW + 70, 1, 1]
     (segment,) = log.segments()
     assert (segment.first_timestamp, segment.max_timestamp, segment.offset_of_max_timestamp) == (
         NOW + 70,
@@ -227,6 +234,7 @@ def test_a_batch_that_loses_its_tombstone_keeps_the_horizon(log: CompactedTopic)
     log.compact_range(3, 3)
     assert log.offsets() == [1, 2]
     assert log.batches()["attributes"].tolist() == [DELETE_HORIZON, 0]
+    assert log.batches()["base_timestamp"][0] == NOW + DAY
     assert log.rows()[0]["timestamp"].timestamp() * 1000 == NOW
 
 
@@ -240,6 +248,21 @@ def test_the_last_batch_of_the_range_stays_even_if_it_is_empty(log: CompactedTop
     assert last_offsets(log) == [3]
 
 
+def test_the_vector_of_an_empty_batch(log: CompactedTopic) -> None:
+    log.add(keyed(0, *range(100)) + keyed(100, *[None] * 5, producer=(1, 0, 10)) + keyed(105, 200))
+    log.compact()
+    assert EMPTY in log.log_bytes()
+
+
+def test_many_tombstones_grow_together(log: CompactedTopic) -> None:
+    keys = [b"%d" % number for number in range(5000)]
+    rows = [record(delta, 0, key, None) for delta, key in enumerate(keys)]
+    log.add(batch(rows, base_timestamp=NOW, max_timestamp=NOW))
+    log.compact()
+    assert log.values() == dict.fromkeys(keys)
+    assert log.segments()[0].log_bytes == 61 + len(b"".join(rows)) + 3 * len(rows)
+
+
 def test_groups_of_which_nothing_stays_leave_a_gap(tmp_path: Path) -> None:
     log = CompactedTopic(f"{tmp_path}/log", segment_bytes=200)
     for _ in range(6):
@@ -248,6 +271,16 @@ def test_groups_of_which_nothing_stays_leave_a_gap(tmp_path: Path) -> None:
     assert [(segment.base_offset, segment.next_offset) for segment in log.segments()] == [(5, 6)]
     assert (log.topic().start_offsets(), log.offsets()) == ({0: 0}, [5])
     assert log.topic().scan(start=2).count() == 1
+
+
+def test_a_segment_covers_the_batches_that_it_lost(tmp_path: Path) -> None:
+    log = CompactedTopic(f"{tmp_path}/log", segment_bytes=170)
+    log.add(keyed(0, 1, leader_epoch=3) + keyed(1, 2, leader_epoch=3))
+    log.add(keyed(2, 2, 3, 4))
+    log.compact()
+    assert [(segment.base_offset, segment.next_offset) for segment in log.segments()] == [(0, 2), (2, 5)]
+    assert [segment.leader_epoch for segment in log.segments()] == [3, -1]
+    assert last_offsets(log) == [0, 4]
 
 
 def test_outputs_grow_towards_the_segment_size(tmp_path: Path) -> None:
@@ -335,8 +368,11 @@ def test_a_map_without_room_stops_at_a_record(log: CompactedTopic) -> None:
     log.add(keyed(0, 1, 2) + keyed(2, None) + keyed(3, 3, 4, 5))
     assert mapped(log, 0, 6, slots=3).latest_offset == 2
     assert mapped(log, 0, 6, slots=4).latest_offset == 3
-    log.add(keyed(6, 1))
-    assert mapped(log, 0, 7, slots=6).latest_offset == 5
+    log.add(keyed(6, 1), next_offset=20)
+    assert mapped(log, 0, 20, slots=6).latest_offset == 5
+    log.add(keyed(20, 6))
+    assert mapped(log, 0, 21, slots=7).latest_offset == 20
+    assert mapped(log, 1, 21, slots=6).latest_offset == 19
 
 
 def test_missing_offsets_are_passed_over(log: CompactedTopic) -> None:
@@ -413,6 +449,13 @@ def test_a_malformed_record_behind_a_right_checksum_is_an_error(log: CompactedTo
     topic.storage.put(topic.reader.name(log.segments()[1]), with_right_crc(good[:61] + b"\x02" + good[62:]))
     with pytest.raises(CorruptRecordError, match="offset"):
         log.compact()
+
+
+def test_old_message_formats_are_refused(log: CompactedTopic) -> None:
+    log.add(entry(1, 0, b"a") + entry(1, 1, b"a"))
+    with pytest.raises(UnsupportedVersionError, match="message format 2"):
+        log.compact()
+    assert log.offsets() == [0, 1]
 
 
 def test_a_group_is_rewritten_against_offsets_as_it_is_against_a_map(log: CompactedTopic) -> None:

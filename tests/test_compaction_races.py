@@ -12,13 +12,13 @@ from compacting import DAY, CompactedTopic
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distlog.core.actions import GcFloor
+from distlog.core.commits.actions import GcFloor
+from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import CommitConflictError, TransactionTooOldError
 from distlog.core.kernels.offset_map import SLOT_BYTES
 from distlog.core.maintenance.cleanable import plan_compaction
-from distlog.core.maintenance.compaction import CleanedRange, clean_partition, commit_compaction
+from distlog.core.maintenance.compaction import CleanedRange, clean_partition, commit_compaction, compact
 from distlog.core.maintenance.retention import retention
-from distlog.core.snapshot import Snapshot
 
 #: At most two of the segments that `log` has fit into one.
 SEGMENT_BYTES = 170
@@ -118,6 +118,21 @@ def test_a_topic_that_is_not_compacted_any_more_is_left_alone(log: CompactedTopi
     log.topic().alter_config({"cleanup.policy": "delete"})
     assert running.commit()[0] == 1
     assert log.offsets() == [0, 1]
+
+
+def test_a_compaction_that_gets_nowhere_ends(log: CompactedTopic) -> None:
+    fill(log, b"a", b"a")
+    topic = log.topic()
+
+    calls = itertools.count()
+
+    def clock() -> int:
+        if next(calls) == 1:
+            log.topic().alter_config({"cleanup.policy": "delete"})
+        return log.clock()
+
+    report, _ = compact(topic.reader, log.log, topic.snapshot, clock)
+    assert (report.partitions[0].skipped_groups, report.partitions[0].rounds) == (1, 1)
 
 
 def test_a_crash_before_the_commit_leaves_files_that_nobody_names(log: CompactedTopic) -> None:

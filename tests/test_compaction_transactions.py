@@ -9,11 +9,11 @@ import pytest
 from compacting import DAY, NOW, CompactedTopic
 from raw_batches import batch, record
 
+from distlog.core.batches.record_batch import ABORT, COMMIT, CONTROL, DELETE_HORIZON, LEADER_CHANGE, TRANSACTIONAL
+from distlog.core.indexes.transaction_index import AbortedTransaction
 from distlog.core.kernels.offset_map import SLOT_BYTES
 from distlog.core.maintenance.batch_verdicts import PRODUCER_EXPIRATION_MS
 from distlog.core.maintenance.retention import retention
-from distlog.core.record_batch import ABORT, COMMIT, CONTROL, LEADER_CHANGE, TRANSACTIONAL
-from distlog.core.transaction_index import AbortedTransaction
 
 LATER = 1000
 """delete.retention.ms of these topics."""
@@ -250,6 +250,52 @@ def test_other_control_batches_stay(log: CompactedTopic) -> None:
     again(log, DAY)
     assert bases(log) == [0, 1]
     assert log.log_bytes().startswith(leader)
+
+
+def test_a_control_batch_with_a_key_that_is_too_short_means_nothing(log: CompactedTopic) -> None:
+    strange = batch([record(0, 0, b"", bytes(6))], attributes=CONTROL, base_timestamp=NOW, max_timestamp=NOW)
+    log.add(strange + batch([record(0, 0, b"a")], base_offset=1, base_timestamp=NOW, max_timestamp=NOW))
+    log.compact()
+    assert log.log_bytes().startswith(strange)
+
+
+def test_a_marker_of_a_transaction_without_data_is_obsolete_at_once(log: CompactedTopic) -> None:
+    Producers(log).send(1, 1).commit(1).commit(1).plain(2).roll()
+    log.compact()
+    assert (log.batches()["attributes"] & DELETE_HORIZON != 0).tolist() == [False, False, True, False]
+
+
+def test_markers_of_a_producer_that_wrote_data_are_not_kept_for_it(log: CompactedTopic) -> None:
+    Producers(log, transactional=False).send(1, 1).commit(1).plain(2).roll()
+    log.compact()
+    again(log, LATER)
+    assert bases(log) == [0, 2]
+
+
+def test_a_marker_of_a_new_epoch_takes_the_place_of_the_last_data(log: CompactedTopic) -> None:
+    times = {"base_timestamp": NOW, "max_timestamp": NOW}
+    key, value = struct.pack(">hh", 0, COMMIT), struct.pack(">hi", 0, 0)
+    data = batch([record(0, 0, b"a")], producer=(1, 0, 0), **times)
+    marker = batch(
+        [record(0, 0, key, value)], base_offset=1, attributes=CONTROL | TRANSACTIONAL, producer=(1, 1, -1), **times
+    )
+    log.add(data + marker + batch([record(0, 0, b"a")], base_offset=2, **times))
+    log.compact()
+    assert bases(log) == [1, 2]
+    again(log, LATER)
+    assert (bases(log), log.batches()["record_count"].tolist()) == ([1, 2], [0, 1])
+
+
+def test_each_segment_has_the_aborted_transactions_that_end_in_it(tmp_path: Path) -> None:
+    log = CompactedTopic(f"{tmp_path}/log", segment_bytes=320)
+    producers = Producers(log)
+    for _ in range(3):
+        producers.send(1, 1).abort(1).plain(2).roll()
+    before = transactions(log)
+    log.compact()
+    assert [len(log.topic().reader.aborted_transactions(segment)) for segment in log.segments()] == [1, 1, 1]
+    assert transactions(log) == before
+    assert [row["offset"] for row in log.rows("read_committed")] == [8]
 
 
 def test_markers_are_no_keys(log: CompactedTopic) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distlog.core.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD, Expander, compress, decompress
+from distlog.core.batches.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD, Expander, compress, decompress
 from distlog.core.errors import CorruptRecordError, InvalidConfigError
 
 CODECS = [NONE, GZIP, SNAPPY, LZ4, ZSTD]

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from raw_batches import batch, record
 
+from distlog.core.batches.record_batch import BATCH, SHORT_BATCH, check_crcs, read_headers
 from distlog.core.buffers import byte_array
 from distlog.core.errors import CorruptRecordError
 from distlog.core.kernels.crc import first_mismatch
-from distlog.core.record_batch import BATCH, SHORT_BATCH, check_crcs, read_headers
 
 
 def mismatch(data: bytes, ranges: list[tuple[int, int]], crcs: list[int]) -> int:

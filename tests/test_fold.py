@@ -12,7 +12,7 @@ from histories import History, segment
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distlog.core.actions import (
+from distlog.core.commits.actions import (
     Action,
     Active,
     Add,
@@ -30,10 +30,10 @@ from distlog.core.actions import (
     UnknownAction,
     Unpin,
 )
+from distlog.core.commits.fold import apply, fold
+from distlog.core.commits.snapshot import PartitionState
+from distlog.core.commits.transaction_table import KEPT_MS, TransactionInfo
 from distlog.core.errors import CorruptMetadataError
-from distlog.core.fold import apply, fold
-from distlog.core.snapshot import PartitionState
-from distlog.core.transaction_table import KEPT_MS, TransactionInfo
 
 
 @pytest.fixture

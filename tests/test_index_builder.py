@@ -11,10 +11,10 @@ from golden import DATA
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distlog.core.index_builder import IndexBuilder
-from distlog.core.offset_index import ENTRY as OFFSET_ENTRY
-from distlog.core.record_batch import BATCH, read_headers
-from distlog.core.time_index import ENTRY as TIME_ENTRY
+from distlog.core.batches.record_batch import BATCH, read_headers
+from distlog.core.indexes.index_builder import IndexBuilder
+from distlog.core.indexes.offset_index import ENTRY as OFFSET_ENTRY
+from distlog.core.indexes.time_index import ENTRY as TIME_ENTRY
 
 #: index.interval.bytes of the broker that wrote the golden files of message format 2
 BROKER_INTERVAL = 512

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from distlog.core.errors import CorruptIndexError, StorageError
-from distlog.core.index_cache import IndexCache, default_folder
-from distlog.core.storage import Storage
+from distlog.core.indexes.index_cache import IndexCache, default_folder
+from distlog.core.storage.storage import Storage
 
 
 @dataclass

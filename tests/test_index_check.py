@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from distlog.core.batches.record_batch import BATCH, CONTROL
+from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.errors import CorruptIndexError
-from distlog.core.index_builder import IndexBuilder
+from distlog.core.indexes.index_builder import IndexBuilder
+from distlog.core.indexes.transaction_index import AbortedTransaction, encode_transactions
 from distlog.core.maintenance.index_check import IndexCheck, OffsetIndexCheck, TimeIndexCheck, TransactionIndexCheck
-from distlog.core.record_batch import BATCH, CONTROL
-from distlog.core.segment_info import SegmentInfo
-from distlog.core.transaction_index import AbortedTransaction, encode_transactions
 
 BASE = 1000
 OURS = f"v{0:020d}-{'0' * 32}"

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from distlog.core.lazy_index import LazyIndex
-from distlog.core.offset_index import OffsetIndex, encode_offset_entries
+from distlog.core.indexes.lazy_index import LazyIndex
+from distlog.core.indexes.offset_index import OffsetIndex, encode_offset_entries
 
 
 @pytest.fixture

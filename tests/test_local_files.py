@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from distlog.core.errors import CommitStateUnknownError, StorageError
-from distlog.core.storage import FileInfo, Storage
+from distlog.core.storage.storage import FileInfo, Storage
 
 NAME = "_commits/00000000000000000007.json"
 OURS, THEIRS = b'{"id": "ours"}', b'{"id": "theirs"}'

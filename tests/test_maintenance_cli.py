@@ -12,8 +12,8 @@ from topics import Clock, contents, files, named_files, topic_on, values
 
 import distlog
 from distlog.core.errors import InvalidRecordError
-from distlog.core.storage import Storage
-from distlog.core.topic import Topic
+from distlog.core.storage.storage import Storage
+from distlog.core.topics.topic import Topic
 
 
 def topic_of_small_segments(storage: Storage, clock: Clock, **config: object) -> Topic:

@@ -13,7 +13,7 @@ import pytest
 from conftest import Address
 
 import distlog
-from distlog.core.storage import Storage
+from distlog.core.storage.storage import Storage
 
 JOBS = Path(__file__).parent.parent / "jobs"
 OLD = {"retention.ms": 1000, "file.delete.delay.ms": 0}

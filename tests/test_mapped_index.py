@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from distlog.core.mapped_index import MappedIndex
-from distlog.core.offset_index import OffsetIndex
-from distlog.core.time_index import TimeIndex
+from distlog.core.indexes.mapped_index import MappedIndex
+from distlog.core.indexes.offset_index import OffsetIndex
+from distlog.core.indexes.time_index import TimeIndex
 
 BASE = 45
 SLOTS = 30

@@ -16,7 +16,7 @@ from distlog.core.errors import CorruptRecordError
 from distlog.core.maintenance.delete_records import delete_records
 from distlog.core.maintenance.merge import MergeGroup, commit_merge, merge, merge_group, plan_merge
 from distlog.core.maintenance.retention import retention
-from distlog.core.topic import Topic
+from distlog.core.topics.topic import Topic
 
 NOW = 1_700_000_000_000
 

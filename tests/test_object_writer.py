@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from distlog.core import object_writer
-from distlog.core.object_writer import PARTS_IN_FLIGHT, BufferedWriter
-from distlog.core.storage_backend import StorageCounters
+from distlog.core.storage import object_writer
+from distlog.core.storage.backend import StorageCounters
+from distlog.core.storage.object_writer import PARTS_IN_FLIGHT, BufferedWriter
 
 
 class SlowStore:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distlog.core.errors import CorruptIndexError
-from distlog.core.offset_index import OffsetIndex, OffsetPosition, encode_offset_entries
+from distlog.core.indexes.offset_index import OffsetIndex, OffsetPosition, encode_offset_entries
 
 BASE = 45
 SLOTS = 30

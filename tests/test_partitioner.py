@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from distlog.core.errors import InvalidRecordError
-from distlog.core.partitioner import STICKY_BYTES, Partitioner
+from distlog.core.topics.partitioner import STICKY_BYTES, Partitioner
 
 TEXTS = ["21", "foobar", "a-little-bit-long-string", "abc", ""]
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distlog import StorageError
-from distlog.core import read_ahead
-from distlog.core.read_ahead import LogFile, in_order
-from distlog.core.storage import Storage
+from distlog.core.segments import read_ahead
+from distlog.core.segments.read_ahead import LogFile, in_order
+from distlog.core.storage.storage import Storage
 
 #: For what has to happen; never waited for where it does.
 PATIENCE_S = 30.0

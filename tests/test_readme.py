@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from distlog.core import record_batch
+from distlog.core.batches import record_batch
 from distlog.core.config import settings
-from distlog.core.offset_index import ENTRY as OFFSET_ENTRY
-from distlog.core.time_index import ENTRY as TIME_ENTRY
-from distlog.core.transaction_index import ENTRY as TRANSACTION_ENTRY
+from distlog.core.indexes.offset_index import ENTRY as OFFSET_ENTRY
+from distlog.core.indexes.time_index import ENTRY as TIME_ENTRY
+from distlog.core.indexes.transaction_index import ENTRY as TRANSACTION_ENTRY
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

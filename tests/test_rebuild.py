@@ -14,7 +14,8 @@ from golden import partitions
 
 import distlog
 from distlog import Topic
-from distlog.core.actions import Add, Remove
+from distlog.core.commits.actions import Add, Remove
+from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.maintenance.rebuild import (
     RebuildReport,
     commit_sizes,
@@ -22,7 +23,6 @@ from distlog.core.maintenance.rebuild import (
     rebuild_segment,
     rebuild_segments,
 )
-from distlog.core.segment_info import SegmentInfo
 
 NOW = 1_700_000_000_000
 SUFFIXES = (".index", ".timeindex")

@@ -16,8 +16,8 @@ import numpy as np
 from raw_batches import batch, entry, record
 
 from distlog.core.errors import CorruptRecordError
-from distlog.core.record_batch import read_headers
-from distlog.core.record_decoder import decode
+from distlog.core.batches.record_batch import read_headers
+from distlog.core.batches.record_decoder import decode
 
 PAGE, TOP = mmap.PAGESIZE, 8 * mmap.PAGESIZE
 pages = mmap.mmap(-1, TOP + PAGE)

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pytest
 from raw_batches import batch, body, record, sized, varint
 
+from distlog.core.batches.compression import CODEC_NAMES, compress
+from distlog.core.batches.record_batch import COLUMNS, SCHEMA, check_crcs, read_headers
+from distlog.core.batches.record_decoder import decode, decode_parts
+from distlog.core.batches.record_sections import AskedBatches
+from distlog.core.batches.source import Source
 from distlog.core.buffers import byte_array
-from distlog.core.compression import CODEC_NAMES, compress
 from distlog.core.errors import CorruptRecordError
-from distlog.core.record_batch import COLUMNS, SCHEMA, check_crcs, read_headers
-from distlog.core.record_decoder import decode, decode_parts
-from distlog.core.record_sections import AskedBatches
-from distlog.core.source import Source
 
 HEADERS = ((b"h1", b"x"), (b"h2", None), ("ключ".encode(), b""))
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distlog.core.compression import CODEC_NAMES
-from distlog.core.record_batch import HEADERS_TYPE, check_crcs, read_headers
-from distlog.core.record_decoder import decode
-from distlog.core.record_encoder import encode
+from distlog.core.batches.compression import CODEC_NAMES
+from distlog.core.batches.record_batch import HEADERS_TYPE, check_crcs, read_headers
+from distlog.core.batches.record_decoder import decode
+from distlog.core.batches.record_encoder import encode
 
 Row = tuple[int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
 Records = Callable[[bytes], Any]

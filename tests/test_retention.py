@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distlog.core import open_topic as topics
 from distlog.core.errors import InvalidConfigError, OffsetOutOfRangeError, TopicNotFoundError
 from distlog.core.maintenance.delete_records import LOG_END, delete_records
 from distlog.core.maintenance.retention import plan_retention, retention
-from distlog.core.topic import Topic
+from distlog.core.topics import open_topic as topics
+from distlog.core.topics.topic import Topic
 
 SIZE = 69 + 1
 """Bytes of a batch with one record, a null key and a value of two bytes."""

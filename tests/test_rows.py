@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distlog.core.batches.record_encoder import encode
 from distlog.core.errors import InvalidRecordError
-from distlog.core.record_encoder import encode
-from distlog.core.rows import SCHEMA, Row, batch_of, columns_of, row_of
+from distlog.core.topics.rows import SCHEMA, Row, batch_of, columns_of, row_of
 
 NOW = 1_700_000_000_000
 BYTES = st.none() | st.binary(max_size=300)

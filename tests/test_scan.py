@@ -17,9 +17,9 @@ from logs import appended, table
 
 import distlog
 from distlog import InvalidRecordError, Topic
-from distlog.core import chunk, read_ahead, scan
-from distlog.core.record_batch import COLUMNS
-from distlog.core.slices import split_by_bytes
+from distlog.core.batches.record_batch import COLUMNS
+from distlog.core.segments import chunk, read_ahead, scan
+from distlog.core.segments.slices import split_by_bytes
 
 GOLDEN = golden.partitions()
 MIB = 1 << 20
@@ -251,7 +251,7 @@ def test_remote_segments_are_begun_ahead_of_the_reader_but_not_far(
 
 
 def test_a_large_remote_segment_is_not_read_far_ahead(memory_url: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("distlog.core.segment.SegmentReader.chunks.__defaults__", (100_000,))
+    monkeypatch.setattr("distlog.core.segments.segment.SegmentReader.chunks.__defaults__", (100_000,))
     monkeypatch.setattr(read_ahead, "WINDOW_BYTES", 100_000)
     topic = large(memory_url.url)
     topic.storage.counters.bytes_read = 0

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from logs import Log, appended, changed, each_byte_changed, log_of, read, table, whole
 
 from distlog import Topic
-from distlog.core import segment as segment_module
-from distlog.core.record_batch import read_headers
-from distlog.core.record_encoder import encode
-from distlog.core.slices import SegmentSlice
+from distlog.core.batches.record_batch import read_headers
+from distlog.core.batches.record_encoder import encode
+from distlog.core.segments import segment as segment_module
+from distlog.core.segments.slices import SegmentSlice
 
 LOGS: dict[str, Callable[[str], Topic]] = {
     "dense": lambda url: appended(url, 60),

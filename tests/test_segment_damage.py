@@ -15,7 +15,7 @@ from logs import START, Log, appended, batches_of, changed, each_byte_changed, l
 
 import distlog
 from distlog import CorruptRecordError, SnapshotTooOldError, Topic
-from distlog.core.record_batch import read_headers
+from distlog.core.batches.record_batch import read_headers
 
 WAYS: dict[str, Callable[[Topic], Any]] = {
     "scan": lambda topic: topic.scan().to_table(),
@@ -171,6 +171,17 @@ def test_a_batch_behind_the_last_offset_is_found(dense: Log, step: int) -> None:
     dense.file().write_bytes(data)
     with pytest.raises(CorruptRecordError, match="not at the offsets"):
         read(dense.topic, whole(replace(dense.segments[0], log_bytes=len(data))), step)
+
+
+@pytest.mark.parametrize("step", [1, 4 << 20])
+def test_bytes_that_are_no_batch_at_the_end_of_a_segment_are_found(dense: Log, step: int) -> None:
+    (segment,) = dense.segments
+    data = dense.file().read_bytes()
+    for size in range(1, 20):
+        dense.file().write_bytes(data + bytes(size))
+        longer = replace(segment, log_bytes=len(data) + size, next_offset=100)
+        with pytest.raises(CorruptRecordError, match=f"position={len(data)} partition=0"):
+            read(dense.topic, whole(longer), step)
 
 
 @pytest.mark.parametrize("step", [1, 4 << 20])

@@ -13,14 +13,14 @@ import pytest
 
 import distlog
 from distlog import Topic
-from distlog.core import segment_indexes
+from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.errors import CorruptIndexError
-from distlog.core.index_cache import IndexCache
-from distlog.core.offset_index import OffsetIndex
-from distlog.core.segment import SegmentReader
-from distlog.core.segment_indexes import SegmentIndexes
-from distlog.core.segment_info import SegmentInfo
-from distlog.core.transaction_index import AbortedTransaction, TransactionIndex
+from distlog.core.indexes.index_cache import IndexCache
+from distlog.core.indexes.offset_index import OffsetIndex
+from distlog.core.indexes.transaction_index import AbortedTransaction, TransactionIndex
+from distlog.core.segments import segment_indexes
+from distlog.core.segments.segment import SegmentReader
+from distlog.core.segments.segment_indexes import SegmentIndexes
 
 NOW = 1_700_000_000_000
 ROWS = 4000

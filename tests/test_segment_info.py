@@ -7,8 +7,8 @@ import pickle
 import pytest
 from histories import segment
 
-from distlog.core import fields
-from distlog.core.segment_info import SegmentInfo
+from distlog.core.commits import fields
+from distlog.core.commits.segment_info import SegmentInfo
 
 
 def test_a_segment_moves_with_all_its_offsets() -> None:

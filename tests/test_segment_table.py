@@ -11,9 +11,9 @@ from histories import segment
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distlog.core import segment_table
-from distlog.core.segment_info import SegmentInfo
-from distlog.core.segment_table import EMPTY, SegmentTable
+from distlog.core.commits import segment_table
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import EMPTY, SegmentTable
 
 
 def run_of(counts: Sequence[int], start: int = 0) -> list[SegmentInfo]:

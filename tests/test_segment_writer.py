@@ -16,14 +16,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distlog.core import segment_file, segment_writer
+from distlog.core.batches.record_batch import read_headers
+from distlog.core.batches.record_decoder import decode
+from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidRecordError
-from distlog.core.record_batch import read_headers
-from distlog.core.record_decoder import decode
-from distlog.core.segment_info import SegmentInfo
-from distlog.core.segment_writer import SegmentWriter
-from distlog.core.storage import Storage
+from distlog.core.segments import segment_file, segment_writer
+from distlog.core.segments.segment_writer import SegmentWriter
+from distlog.core.storage.storage import Storage
 
 NOW = 1_700_000_000_000
 #: Of a batch of one record of 10 bytes: 61 of the header, 7 of the record's fields.

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import SegmentTable
+from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.errors import OffsetOutOfRangeError
-from distlog.core.segment_info import SegmentInfo
-from distlog.core.segment_table import SegmentTable
-from distlog.core.slices import SegmentSlice, plan, split_by_bytes
-from distlog.core.snapshot import PartitionState, Snapshot
+from distlog.core.segments.slices import SegmentSlice, plan, split_by_bytes
 
 
 def segment(base: int, end: int, log_bytes: int = 1000) -> SegmentInfo:

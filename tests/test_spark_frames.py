@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from pathlib import Path
 from typing import Any
@@ -44,7 +43,11 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> distlog.Topic:
 def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reads by mapInArrow, and by the data source, as where pandas is not installed."""
     if request.param == "without pandas":
-        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+        monkeypatch.setattr("distlog.spark.frames.require_minimum_pandas_version", _no_pandas)
+
+
+def _no_pandas() -> None:
+    raise ImportError("no pandas")
 
 
 def people(spark: SparkSession, count: int = 30, tasks: int = 2) -> DataFrame:
@@ -86,7 +89,7 @@ def test_append_leaves_no_column_out_silently(spark: SparkSession, topic: distlo
 def test_a_replayed_append_returns_the_first_result(spark: SparkSession, topic: distlog.Topic) -> None:
     first = append(people(spark), topic.url, value="line", app_id="job", batch_id=7)
     append(people(spark), topic.url, value="line")
-    again = append(people(spark), topic.url, value="line", app_id="job", batch_id=7)
+    again = append(people(spark), topic.url, value="line", app_id="job", batch_id="7")
     assert (again.version, again.offsets) == (first.version, first.offsets)
     assert (first.replayed, again.replayed) == (False, True)
     with pytest.raises(InvalidRecordError, match="go together"):

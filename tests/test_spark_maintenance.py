@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from topics import NOW, TINY, named_files
 
 import distlog
-from distlog.core.segment_info import SegmentInfo
+from distlog.core.commits.segment_info import SegmentInfo
 from distlog.spark import compact, rebuild_indexes, verify
 from distlog.spark.maintenance import pack
 from distlog.spark.tasks import run_tasks

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distlog.core.errors import InvalidConfigError, StorageError
-from distlog.core.time_lookup import EARLIEST, LATEST
+from distlog.core.segments.time_lookup import EARLIEST, LATEST
 from distlog.spark.offsets import ByPartition, format_assign, format_offsets, parse_assign, parse_offsets
 from distlog.spark.options import Bound, ReadOptions, WriteOptions
 

@@ -15,8 +15,8 @@ from pyspark.sql.types import StructType
 
 import distlog
 from distlog.core.errors import InvalidConfigError, InvalidRecordError
-from distlog.core.isolation import READ_UNCOMMITTED
-from distlog.core.slices import SegmentSlice
+from distlog.core.segments.isolation import READ_UNCOMMITTED
+from distlog.core.segments.slices import SegmentSlice
 from distlog.spark.kafka_rows import TYPES, RowFormat, check_schema, check_writable, schema_of
 from distlog.spark.source import SplitReader
 from distlog.spark.splits import MAX_BYTES, MIN_BYTES, Split, SplitSize, split
@@ -150,6 +150,13 @@ def test_columns_come_alone_and_in_any_order(mixed: distlog.Topic, columns: list
     table = rows(mixed, columns)
     assert table.schema.names == columns
     assert table.num_rows == 3
+
+
+def test_batches_may_grow() -> None:
+    batches = [pa.record_batch({"offset": list(range(rows))}) for rows in (0, 1, 5, 2)]
+    formatted = list(RowFormat("mixed", schema_of(["topic", "offset"], False)).format(batches))
+    assert [batch.num_rows for batch in formatted] == [0, 1, 5, 2]
+    assert {row["topic"] for batch in formatted for row in batch.to_pylist()} == {"mixed"}
 
 
 def test_a_slice_of_headers_is_itself(mixed: distlog.Topic) -> None:

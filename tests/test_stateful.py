@@ -20,8 +20,8 @@ from topics import NOW, Clock, stored, topic_on
 
 import distlog
 from distlog.core.kernels.routing import murmur2
-from distlog.core.storage import Storage
-from distlog.core.topic import Topic
+from distlog.core.storage.storage import Storage
+from distlog.core.topics.topic import Topic
 
 PARTITIONS = 3
 BYTES = st.none() | st.binary(max_size=40)

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distlog.core import range_merge
 from distlog.core.errors import StorageError
-from distlog.core.storage import FileInfo, Storage
+from distlog.core.storage import range_merge
+from distlog.core.storage.storage import FileInfo, Storage
 
 MIB = 1024 * 1024
 

@@ -14,11 +14,11 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import _registry
 
-from distlog.core import storage_client
 from distlog.core.errors import StorageError
-from distlog.core.storage import Storage
-from distlog.core.storage_client import ClientErrors, StorageOptions
-from distlog.core.storage_url import parse_url
+from distlog.core.storage import client as storage_client
+from distlog.core.storage.client import ClientErrors, StorageOptions
+from distlog.core.storage.storage import Storage
+from distlog.core.storage.url import parse_url
 
 SECRETS = {"key": "AKIAVERYSECRETKEY", "secret": "very/secret+value", "token": "a-secret-token"}
 

@@ -23,9 +23,9 @@ from fault_proxy import (
     truncate_reply,
 )
 
-from distlog.core import storage_retry
 from distlog.core.errors import CommitStateUnknownError, StorageError
-from distlog.core.storage import Storage
+from distlog.core.storage import retry as storage_retry
+from distlog.core.storage.storage import Storage
 
 pytestmark = pytest.mark.s3
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from distlog.core.storage import Storage
+from distlog.core.storage.storage import Storage
 
 
 def put_all(address: tuple[str, dict[str, Any]], writer: int, names: list[str], start: Any, seen: Any) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distlog.core.errors import CommitStateUnknownError, StorageError
-from distlog.core.storage_retry import Deadline, ErrorJudge, Verdict, retried, settle
+from distlog.core.storage.retry import Deadline, ErrorJudge, Verdict, retried, settle
 
 OURS, THEIRS = b"ours", b"theirs"
 

@@ -16,7 +16,7 @@ from conftest import Address
 from topics import NOW, TINY, Clock, contents, stored, topic_on, values
 
 import distlog
-from distlog.core.storage import Storage
+from distlog.core.storage.storage import Storage
 
 
 def create(address: Address, partitions: int = 1, **config: str) -> distlog.Topic:

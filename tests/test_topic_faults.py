@@ -17,15 +17,15 @@ from conftest import Address, S3Server
 from fault_proxy import CUT, FOREVER, LOSE_REPLY, Fault, FaultProxy, act_but_answer, answer
 from topics import NOW, TINY, contents, files, named_files, topic_on, values
 
-from distlog.core import storage_retry
 from distlog.core.errors import (
     CommitConflictError,
     CommitStateUnknownError,
     StorageError,
     TopicNotFoundError,
 )
-from distlog.core.storage import ObjectWriter, Storage
-from distlog.core.topic import Topic
+from distlog.core.storage import retry as storage_retry
+from distlog.core.storage.storage import ObjectWriter, Storage
+from distlog.core.topics.topic import Topic
 
 COMMIT = "*/_commits/0*.json"
 DATA = "*/0/*-0/*"

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 from topics import TINY, contents, files, stored, topic_on, values
 
-from distlog.core.append import AppendResult
 from distlog.core.errors import DistlogError, InvalidRecordError
-from distlog.core.storage import Storage
-from distlog.core.topic import Topic
+from distlog.core.storage.storage import Storage
+from distlog.core.topics.append import AppendResult
+from distlog.core.topics.topic import Topic
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distlog.core.errors import CorruptIndexError, UnsupportedVersionError
-from distlog.core.transaction_index import ENTRY, AbortedTransaction, TransactionIndex
+from distlog.core.indexes.transaction_index import ENTRY, AbortedTransaction, TransactionIndex
 
 FOUR = [
     AbortedTransaction(0, 0, 10, 11),

@@ -7,8 +7,8 @@ import pickle
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distlog.core import transaction_table
-from distlog.core.transaction_table import EMPTY, KEPT_MS, Batch, TransactionInfo, TransactionTable
+from distlog.core.commits import transaction_table
+from distlog.core.commits.transaction_table import EMPTY, KEPT_MS, Batch, TransactionInfo, TransactionTable
 
 
 def info(version: int, timestamp_ms: int | None = None) -> TransactionInfo:

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from distlog.core.actions import Pin
-from distlog.core.append import Appender, commit_append
-from distlog.core.commit_log import CommitLog
+from distlog.core.commits.actions import Pin
+from distlog.core.commits.commit_log import CommitLog
 from distlog.core.config import TopicConfig
 from distlog.core.errors import TransactionTooOldError
 from distlog.core.maintenance.retention import retention
 from distlog.core.maintenance.vacuum import VacuumReport, vacuum
-from distlog.core.storage import Storage
-from distlog.core.topic import Topic
+from distlog.core.storage.storage import Storage
+from distlog.core.topics.append import Appender, commit_append
+from distlog.core.topics.topic import Topic
 
 DELAY = 1000
 

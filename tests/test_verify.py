@@ -22,17 +22,18 @@ from raw_batches import batch, record, with_right_crc
 
 import distlog
 from distlog import Topic
-from distlog.core import checkpoint, paths
-from distlog.core.actions import Remove
+from distlog.core import paths
+from distlog.core.commits import checkpoint
+from distlog.core.commits.actions import Remove
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import SegmentTable
+from distlog.core.commits.snapshot import PartitionState
 from distlog.core.errors import DistlogError
 from distlog.core.maintenance import verify_segment as verify_segment_module
 from distlog.core.maintenance.rebuild import rebuild_indexes
 from distlog.core.maintenance.verify import VerifyReport, verify
 from distlog.core.maintenance.verify_commits import verify_table
 from distlog.core.maintenance.verify_segment import verify_segment
-from distlog.core.segment_info import SegmentInfo
-from distlog.core.segment_table import SegmentTable
-from distlog.core.snapshot import PartitionState
 
 NOW = 1_700_000_000_000
 GOLDEN = partitions()
@@ -172,6 +173,20 @@ def test_a_count_that_no_batch_has_costs_that_batch_only(topic: Topic) -> None:
     assert [word for word, _, _ in words] == ["corrupt_batch", "corrupt_batch"]
 
 
+def test_two_damaged_headers_are_both_named(topic: Topic) -> None:
+    positions, offsets = topic.read(0, 0).positions.tolist(), topic.read(0, 0).base_offsets.tolist()
+    changed(topic, ".log", flip(positions[2] + 57, 7))
+    changed(topic, ".log", flip(positions[5] + 16, 5))
+    assert found(topic) == [("corrupt_batch", positions[2], offsets[2]), ("corrupt_batch", positions[5], None)]
+
+
+def test_what_a_damaged_header_says_is_not_believed(topic: Topic) -> None:
+    """The offset at which the next batch would have to begin, here."""
+    position, offset = second_batch(topic)
+    changed(topic, ".log", flip(position + 26), 1)
+    assert found(topic) == [("corrupt_batch", position, offset)]
+
+
 @pytest.mark.parametrize("size", [0, 10, 100, -1])
 def test_a_log_that_was_cut(topic: Topic, size: int) -> None:
     changed(topic, ".log", lambda data: data[:size], 1)
@@ -281,6 +296,13 @@ def test_each_field_of_the_metadata_is_compared(topic: Topic, field: str) -> Non
     assert any(field in anomaly.message for anomaly in verdict.anomalies)
 
 
+def test_a_compacted_segment_may_end_early_but_not_late(topic: Topic) -> None:
+    segment = dataclasses.replace(segment_of(topic), compacted=True)
+    assert verify_segment(topic.reader, dataclasses.replace(segment, next_offset=50)).ok
+    verdict = verify_segment(topic.reader, dataclasses.replace(segment, next_offset=39))
+    assert any("next_offset is 39" in anomaly.message for anomaly in verdict.anomalies)
+
+
 @pytest.mark.parametrize(
     ("suffix", "stale", "corrupt"),
     [(".index", "index_mismatch", "corrupt_index"), (".timeindex", "time_index_mismatch", "corrupt_index")],
@@ -318,7 +340,7 @@ def test_a_segment_with_very_many_anomalies_is_given_up(topic: Topic, monkeypatc
 
 def test_a_batch_larger_than_what_is_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verify_segment_module, "CHUNK_BYTES", 150)
-    topic = topic_at(str(tmp_path / "log"))
+    topic = topic_at(str(tmp_path / "log"), config={"message.timestamp.type": "LogAppendTime"})
     assert found(topic) == []
     changed(topic, ".log", lambda data: data[:-1])
     assert [word for word, _, _ in found(topic)] == ["metadata_mismatch", "corrupt_batch"]

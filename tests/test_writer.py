@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 from topics import NOW, Clock, contents, topic_on
 
-from distlog.core.append import AppendResult
 from distlog.core.errors import InvalidConfigError, InvalidRecordError, StorageError
-from distlog.core.storage import Storage
-from distlog.core.topic import Topic
-from distlog.core.writer import Writer
+from distlog.core.storage.storage import Storage
+from distlog.core.topics.append import AppendResult
+from distlog.core.topics.topic import Topic
+from distlog.core.topics.writer import Writer
 
 NEVER_MS = 10**7
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from distlog.core.commit_log import CommitLog
+from distlog.core.commits.commit_log import CommitLog
 from distlog.core.config import TopicConfig
-from distlog.core.storage import Storage
-from distlog.core.topic import Topic
+from distlog.core.storage.storage import Storage
+from distlog.core.topics.topic import Topic
 
 NOW = 1_700_000_000_000
 #: So that a handful of records fills batches, index entries and segments.

@@ -15,11 +15,11 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distlog.core.batches.record_batch import HEADERS_TYPE
 from distlog.core.config import MAX_INT, MAX_LONG
 from distlog.core.errors import InvalidRecordError
-from distlog.core.record_batch import HEADERS_TYPE
-from distlog.core.records import ACCEPTED, IGNORED
 from distlog.core.times import to_ms
+from distlog.core.topics.records import ACCEPTED, IGNORED
 
 BLOCK_BYTES = 4 << 20
 

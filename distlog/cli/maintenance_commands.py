@@ -12,9 +12,9 @@ from distlog import arguments
 from distlog.cli import output
 from distlog.cli.options import Json, Storage, Url, usage
 from distlog.core.maintenance.vacuum import vacuum as vacuum_files
-from distlog.core.storage import Storage as TopicStorage
+from distlog.core.storage.storage import Storage as TopicStorage
 from distlog.core.times import now_ms
-from distlog.core.topic import topic_log
+from distlog.core.topics.topic import topic_log
 
 
 class Report(Protocol):

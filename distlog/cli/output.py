@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from distlog.core.records import NO_TIMESTAMP
+from distlog.core.times import NO_TIMESTAMP
 
 Row = Mapping[str, Any]
 

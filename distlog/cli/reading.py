@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from distlog.core.topic import Topic
+from distlog.core.topics.topic import Topic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,8 @@ import typer
 import distlog
 from distlog.cli import line_formats, output, reading
 from distlog.cli.options import Json, Storage, Url, time, usage
-from distlog.core.record_batch import COLUMNS
-from distlog.core.scan import check_columns
+from distlog.core.batches.record_batch import COLUMNS
+from distlog.core.segments.scan import check_columns
 from distlog.progress import Progress
 
 #: What people see unless they ask for other columns.

@@ -6,6 +6,9 @@ import operator
 import time
 from datetime import datetime, timedelta, timezone
 
+#: A record without a time (Kafka's RecordBatch.NO_TIMESTAMP).
+NO_TIMESTAMP = -1
+
 Time = int | str | datetime
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)

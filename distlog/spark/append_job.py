@@ -10,10 +10,10 @@ from typing import Any
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
-from distlog.core.append import AppendResult
 from distlog.core.errors import InvalidConfigError, TopicNotFoundError
-from distlog.core.open_topic import create
-from distlog.core.open_topic import open as open_topic
+from distlog.core.topics.append import AppendResult
+from distlog.core.topics.open_topic import create
+from distlog.core.topics.open_topic import open as open_topic
 from distlog.spark.frames import append
 from distlog.spark.job import Summary
 from distlog.spark.job_inputs import BAD, Input

@@ -12,12 +12,12 @@ import random
 from dataclasses import dataclass
 
 from distlog.core import VERSION
-from distlog.core.actions import Add, Commit
-from distlog.core.append import AppendResult
-from distlog.core.commit_files import CommitFiles
-from distlog.core.commit_log import CommitLog
-from distlog.core.storage import Storage
+from distlog.core.commits.actions import Add, Commit
+from distlog.core.commits.commit_files import CommitFiles
+from distlog.core.commits.commit_log import CommitLog
+from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms
+from distlog.core.topics.append import AppendResult
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter
 from pyspark.sql.types import StructType
 
+from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import InvalidConfigError
-from distlog.core.snapshot import Snapshot
 from distlog.spark.commits import commit_log
 from distlog.spark.filters import FilteringReader
 from distlog.spark.kafka_rows import check_schema, schema_of

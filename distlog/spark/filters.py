@@ -21,9 +21,9 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from distlog.core.segment import SegmentReader
-from distlog.core.snapshot import Snapshot
-from distlog.core.time_lookup import offset_for_time
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.segments.segment import SegmentReader
+from distlog.core.segments.time_lookup import offset_for_time
 from distlog.core.times import to_ms
 from distlog.spark.source import DistlogReader
 

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import uuid
+import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
+from pyspark.sql.pandas.utils import require_minimum_pandas_version
 
-from distlog.core import scan_plan
-from distlog.core.append import AppendResult, BatchId, check_batch, replayed
-from distlog.core.isolation import IsolationLevel
-from distlog.core.open_topic import open as open_topic
-from distlog.core.records import ACCEPTED, IGNORED
-from distlog.core.slices import OutOfRange
+from distlog.core.segments import scan_plan
+from distlog.core.segments.isolation import IsolationLevel
+from distlog.core.segments.slices import OutOfRange
 from distlog.core.times import Time
-from distlog.core.topic import Topic
+from distlog.core.topics.append import AppendResult, BatchId, check_batch, replayed
+from distlog.core.topics.open_topic import open as open_topic
+from distlog.core.topics.records import ACCEPTED, IGNORED
+from distlog.core.topics.topic import Topic
 from distlog.spark.commits import find_write
 from distlog.spark.kafka_rows import schema_of
 from distlog.spark.map_in_arrow import read_splits
 from distlog.spark.offsets import format_assign, format_offsets
-from distlog.spark.options import STORAGE_PREFIX
+from distlog.spark.options import STORAGE_PREFIX, parse_batch_id
 from distlog.spark.routing import partition_column
 from distlog.spark.spark_session import activate, cores
 from distlog.spark.splits import Split, SplitSize, split
@@ -49,11 +50,12 @@ def append(
     A column that is not given is that of the same name, if there is one; `partition` too is taken from the frame.
     Without `shuffle` each task writes a segment for every partition that it meets, in the order of the tasks; with
     it there is one segment per partition, and the order between input tasks is lost. The same (app_id, batch_id)
-    again returns the first result and appends nothing.
+    again returns the first result and appends nothing; a batch_id of digits is a number.
 
     Raises InvalidRecordError before any task, and Spark's own exceptions with the text of ours afterwards.
     """
     check_batch(app_id, batch_id)
+    batch_id = None if batch_id is None else parse_batch_id(str(batch_id))
     topic = open_topic(url, storage_options=storage_options)
     rows = _project(df, {"key": key, "value": value, "timestamp": timestamp, "headers": headers})
     if shuffle:
@@ -124,13 +126,13 @@ def read(
     """The records from `start` (in) to `end` (out) as a DataFrame with the columns of Spark's Kafka source.
 
     It means what `Topic.scan` means, of the newest version now, or of one given by number or time. Where pandas is
-    installed, rows come by `mapInArrow`, which is faster than the data source (Spark insists on pandas for it).
+    installed, rows come by `mapInArrow`, which is faster than the data source.
     """
     schema = schema_of(None if columns is None else list(columns), include_headers)
     topic = open_topic(url, version, timestamp, storage_options)
     asked = scan_plan.bounds(topic.reader, topic.snapshot, partitions, start, end, start_time, end_time)
     slices, visible = scan_plan.plan(topic.reader, topic.snapshot, asked, isolation, out_of_range)
-    if importlib.util.find_spec("pandas"):
+    if _has_map_in_arrow():
         groups = split(slices, SplitSize(cores(spark), min_partitions))
         return read_splits(spark, topic, schema, [Split(group, visible) for group in groups])
     spans = {piece.segment.partition: (piece.start_offset, piece.end_offset) for piece in slices}
@@ -140,6 +142,17 @@ def read(
     activate(spark)
     options |= {"kafka.isolation.level": isolation, **_spark_options(storage_options)}
     return spark.read.format("distlog").schema(schema).options(**options).load(url)
+
+
+def _has_map_in_arrow() -> bool:
+    """Spark insists on pandas for it, and yet does without."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # a pandas that is new to Spark will do
+        try:
+            require_minimum_pandas_version()
+        except ImportError:
+            return False
+    return True
 
 
 def _source_options(topic: Topic, spans: Mapping[int, tuple[int, int]]) -> dict[str, str]:

@@ -171,7 +171,7 @@ def _time(kind: DataType, time_format: str | None) -> Column:
             return F.try_to_timestamp(column, F.lit(spark_pattern(time_format)))
         except ValueError as error:
             raise InvalidConfigError(str(error)) from None
-    return F.when(F.rlike(column, F.lit("^-?[0-9]+$")), F.timestamp_millis(column.try_cast("long"))).otherwise(
+    return F.when(F.rlike(column, F.lit("^-?[0-9]{1,15}$")), F.timestamp_millis(column.try_cast("long"))).otherwise(
         column.try_cast(TimestampType())
     )
 

@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 
 from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidConfigError, InvalidRecordError
-from distlog.core.records import IGNORED
+from distlog.core.topics.records import IGNORED
 
 HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 TYPES: Mapping[str, DataType] = {
@@ -103,8 +103,8 @@ class RowFormat:
 
     @property
     def stored_columns(self) -> tuple[str, ...]:
-        """The core's columns that are needed, at least one, since without any there would be no rows to count."""
-        return tuple(_STORED[name] for name in self._schema.names if name in _STORED) or ("offset",)
+        """The core's columns that are needed."""
+        return tuple(_STORED[name] for name in self._schema.names if name in _STORED)
 
     def format(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The same records, batch by batch; InvalidRecordError for a time that Spark cannot hold."""

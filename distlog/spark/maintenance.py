@@ -10,8 +10,10 @@ from typing import Any, TypeVar
 
 from pyspark.sql import SparkSession
 
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
-from distlog.core.index_cache import IndexCache
+from distlog.core.indexes.index_cache import IndexCache
 from distlog.core.maintenance.cleanable import Cleanable
 from distlog.core.maintenance.compact_or_merge import CompactReport
 from distlog.core.maintenance.compaction import CleanedRange, CompactionReport, clean_partition, compact_rounds
@@ -27,11 +29,9 @@ from distlog.core.maintenance.reports import MergeReport
 from distlog.core.maintenance.verify import VerifyReport, settled
 from distlog.core.maintenance.verify_commits import verify_commits, verify_table
 from distlog.core.maintenance.verify_segment import verify_segment
-from distlog.core.open_topic import open as open_topic
-from distlog.core.segment import SegmentReader
-from distlog.core.segment_info import SegmentInfo
-from distlog.core.snapshot import Snapshot
-from distlog.core.topic import Topic
+from distlog.core.segments.segment import SegmentReader
+from distlog.core.topics.open_topic import open as open_topic
+from distlog.core.topics.topic import Topic
 from distlog.spark.spark_session import cores
 from distlog.spark.splits import SplitSize
 from distlog.spark.tasks import run_tasks

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from distlog.core.topic import Topic
+from distlog.core.topics.topic import Topic
 from distlog.spark.source import SplitReader
 from distlog.spark.splits import Split
 

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from distlog.core.append import BatchId
 from distlog.core.errors import InvalidConfigError
-from distlog.core.isolation import IsolationLevel
-from distlog.core.storage import Storage
-from distlog.core.time_lookup import EARLIEST, LATEST
+from distlog.core.segments.isolation import IsolationLevel
+from distlog.core.segments.time_lookup import EARLIEST, LATEST
+from distlog.core.storage.storage import Storage
 from distlog.core.times import to_ms
+from distlog.core.topics.append import BatchId
 from distlog.spark.offsets import ByPartition, parse_assign, parse_offsets
 
 READ_NAMES = [
@@ -126,9 +126,13 @@ class WriteOptions:
         app_id, version = options.text("txnAppId"), options.text("txnVersion")
         if (app_id is None) != (version is None):
             raise InvalidConfigError("txnAppId and txnVersion go together: one alone protects from nothing")
-        number = version is not None and version.lstrip("-").isdigit()
-        batch_id = int(version) if version and number else version
+        batch_id = None if version is None else parse_batch_id(version)
         return cls(storage_of(given), app_id, batch_id, options.text("writeId"))
+
+
+def parse_batch_id(text: str) -> BatchId:
+    """A number where it is one: Spark's options are strings, and its batches have numbers."""
+    return int(text) if text.isascii() and text.isdecimal() else text
 
 
 def storage_of(given: Mapping[str, str]) -> Storage:

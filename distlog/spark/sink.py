@@ -16,13 +16,13 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from distlog.core.append import Appender, BatchId, commit_append, replayed
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CommitConflictError, InvalidRecordError
-from distlog.core.segment_info import SegmentInfo
-from distlog.core.snapshot import Snapshot
-from distlog.core.storage import Storage
+from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms
+from distlog.core.topics.append import Appender, BatchId, commit_append, replayed
 from distlog.spark.commits import MicroBatch, commit_log, find_write, is_of_run
 from distlog.spark.kafka_rows import check_writable
 from distlog.spark.options import WriteOptions

@@ -10,14 +10,14 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from distlog.core import scan_plan
+from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.errors import InvalidConfigError, OffsetOutOfRangeError
-from distlog.core.index_cache import IndexCache
-from distlog.core.scan import read
-from distlog.core.segment import SegmentReader
-from distlog.core.snapshot import PartitionState, Snapshot
-from distlog.core.storage import Storage
-from distlog.core.time_lookup import EARLIEST, LATEST, offset_for_time
+from distlog.core.indexes.index_cache import IndexCache
+from distlog.core.segments import scan_plan
+from distlog.core.segments.scan import read
+from distlog.core.segments.segment import SegmentReader
+from distlog.core.segments.time_lookup import EARLIEST, LATEST, offset_for_time
+from distlog.core.storage.storage import Storage
 from distlog.spark.kafka_rows import RowFormat
 from distlog.spark.options import Bound, ReadOptions
 from distlog.spark.splits import Split, SplitSize, split

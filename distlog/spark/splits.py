@@ -8,8 +8,8 @@ from itertools import pairwise
 
 from pyspark.sql.datasource import InputPartition
 
-from distlog.core.isolation import Isolation
-from distlog.core.slices import SegmentSlice, split_by_bytes
+from distlog.core.segments.isolation import Isolation
+from distlog.core.segments.slices import SegmentSlice, split_by_bytes
 
 #: A task costs 20 to 60 ms, so it should have this much to do; more would leave cores idle at the end of a job.
 MIN_BYTES = 64 << 20

@@ -14,15 +14,22 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
-from distlog.core import compression
+from distlog.core.batches import compression
+from distlog.core.batches.record_batch import (
+    APPEND_TIME,
+    CODEC_MASK,
+    CONTROL,
+    DELETE_HORIZON,
+    HEADER_SIZE,
+    TRANSACTIONAL,
+)
+from distlog.core.batches.record_encoder import write_headers
 from distlog.core.buffers import byte_array, new_array
-from distlog.core.chunk import Chunk
 from distlog.core.kernels.record_filter import KEPT, RECORD_GROWTH, choose_records, copy_slices, rewrite_records
 from distlog.core.maintenance.batch_verdicts import Verdicts
 from distlog.core.maintenance.scanned_records import ScannedRecords, scan_records
 from distlog.core.maintenance.survivors import Survivors
-from distlog.core.record_batch import APPEND_TIME, CODEC_MASK, CONTROL, DELETE_HORIZON, HEADER_SIZE, TRANSACTIONAL
-from distlog.core.record_encoder import write_headers
+from distlog.core.segments.chunk import Chunk
 
 _COLUMNS = ("key", "value")
 _KEPT_WHEN_EMPTY = APPEND_TIME | TRANSACTIONAL | CONTROL

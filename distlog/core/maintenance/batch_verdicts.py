@@ -16,12 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from distlog.core import paths
+from distlog.core.batches.record_batch import ABORT, COMMIT, CONTROL, TRANSACTIONAL
+from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.config import DAY_MS
+from distlog.core.indexes.transaction_index import AbortedTransaction
 from distlog.core.maintenance.scanned_records import ScannedRecords, checked_chunks, scan_records
-from distlog.core.record_batch import ABORT, COMMIT, CONTROL, TRANSACTIONAL
-from distlog.core.segment import SegmentReader
-from distlog.core.segment_info import SegmentInfo
-from distlog.core.transaction_index import AbortedTransaction
+from distlog.core.segments.segment import SegmentReader
 
 #: Kafka's producer.id.expiration.ms: how long a producer that is silent is remembered.
 PRODUCER_EXPIRATION_MS = DAY_MS
@@ -58,8 +58,8 @@ def _contains(known: npt.NDArray[np.int64], asked: npt.NDArray[np.int64]) -> npt
     return found
 
 
-def judge(reader: SegmentReader, segments: Sequence[SegmentInfo], end_offset: int, now_ms: int) -> Verdicts:
-    """The verdicts on the batches below `end_offset`; `segments` are all that the partition has, to its end."""
+def judge(reader: SegmentReader, segments: Sequence[SegmentInfo], now_ms: int) -> Verdicts:
+    """The verdicts on the batches of `segments`, which are all that the partition has, to its end."""
     read = [segment for segment in segments if has_producers(segment)]
     if not read:
         return Verdicts()
@@ -69,10 +69,8 @@ def judge(reader: SegmentReader, segments: Sequence[SegmentInfo], end_offset: in
     )
     transactions, producers = _Transactions(found), dict[int, _Producer]()
     for batch in _batches(reader, read):
-        if batch.base_offset < end_offset:
-            transactions.see(batch)
-        if batch.producer_id >= 0:
-            producers.setdefault(batch.producer_id, _Producer()).see(batch)
+        transactions.see(batch)
+        producers.setdefault(batch.producer_id, _Producer()).see(batch)
     last = [offset for one in producers.values() if one.is_active(now_ms) for offset in one.last_batches]
     return Verdicts(
         np.array(transactions.discardable, np.int64), np.array(sorted(last), np.int64), tuple(transactions.retained)
@@ -149,7 +147,7 @@ class _Producer:
 
     def __init__(self) -> None:
         self._epoch, self._last_timestamp = -1, -1
-        self._has_data = self._in_transaction = False
+        self._has_data = False
         self.last_batches: list[int] = []
 
     def see(self, batch: _Batch) -> None:
@@ -159,11 +157,11 @@ class _Producer:
             self._has_data, self.last_batches = True, [batch.base_offset]
         elif not self._has_data:
             self.last_batches.append(batch.base_offset)
-        self._in_transaction = batch.kind == _DATA and batch.transactional
         self._last_timestamp = batch.max_timestamp
 
     def is_active(self, now_ms: int) -> bool:
-        return self._in_transaction or now_ms - self._last_timestamp < PRODUCER_EXPIRATION_MS
+        # with a transaction open it is active in any case, but its last batch is not cleanable then
+        return now_ms - self._last_timestamp < PRODUCER_EXPIRATION_MS
 
 
 def _batches(reader: SegmentReader, segments: Sequence[SegmentInfo]) -> Iterator[_Batch]:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import MAX_INT, MAX_LONG, TopicConfig
-from distlog.core.segment_info import SegmentInfo
-from distlog.core.snapshot import PartitionState, Snapshot
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from distlog.core.commit_log import CommitLog
+from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.snapshot import Snapshot
 from distlog.core.maintenance.compaction import CompactionReport, compact
 from distlog.core.maintenance.merge import merge
 from distlog.core.maintenance.reports import MergeReport
-from distlog.core.segment import SegmentReader
-from distlog.core.snapshot import Snapshot
+from distlog.core.segments.segment import SegmentReader
 
 CompactReport = CompactionReport | MergeReport
 

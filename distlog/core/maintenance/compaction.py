@@ -16,8 +16,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from distlog.core.actions import Action, Add, Cleaned, Remove
-from distlog.core.commit_log import CommitLog
+from distlog.core.commits.actions import Action, Add, Cleaned, Remove
+from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.kernels.offset_map import OffsetMap
 from distlog.core.maintenance.batch_filter import BatchFilter
 from distlog.core.maintenance.batch_verdicts import judge
@@ -25,9 +26,8 @@ from distlog.core.maintenance.cleanable import Cleanable, first_dirty_offset, gr
 from distlog.core.maintenance.group_rewrite import RewrittenGroup, rewrite_group
 from distlog.core.maintenance.record_keys import build_map
 from distlog.core.maintenance.survivors import MapSurvivors
-from distlog.core.segment import SegmentReader
-from distlog.core.snapshot import PartitionState, Snapshot
-from distlog.core.stable_offset import last_stable_offset
+from distlog.core.segments.segment import SegmentReader
+from distlog.core.segments.stable_offset import last_stable_offset
 
 #: Kafka's log.cleaner.dedupe.buffer.size: memory for the keys of one round, 24 bytes each.
 DEDUPE_BUFFER_BYTES = 128 << 20
@@ -165,7 +165,7 @@ def clean_partition(
     state, config, now_ms = snapshot.partitions[due.partition], snapshot.config, clock()
     start, end = first_dirty_offset(state), due.first_uncleanable_offset
     segments = state.segments[state.segments.find(state.log_start_offset) :]
-    verdicts = judge(reader, segments, end, now_ms)
+    verdicts = judge(reader, segments, now_ms)
     dirty = [segment for segment in segments if segment.next_offset > start and segment.base_offset < end]
     keys = OffsetMap.within(dedupe_buffer_bytes, sum(segment.record_count for segment in dirty))
     build_map(reader, dirty, start, end, verdicts, keys)
@@ -213,10 +213,8 @@ def _replace(state: PartitionState, cleaned: CleanedRange) -> tuple[list[Action]
         elif group.changed:
             actions += [Remove(group.partition, segment.stem) for segment in group.inputs]
             actions += [Add(segment) for segment in group.outputs]
-    clean = cleaned.end_offset
-    if stale:
-        # below start_offset the keys of the range were not looked for in that group: all of it is dirty still
-        clean = max(cleaned.start_offset, min(clean, stale[0].base_offset))
+    # in a stale group the keys of the range were not looked for: it is dirty from there, if not from before
+    clean = min([cleaned.end_offset, *(group.base_offset for group in stale)])
     if clean > first_dirty_offset(state):
         actions.append(Cleaned(cleaned.partition, clean))
     return actions, len(stale)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from distlog.core.actions import Action, SetLogStartOffset
-from distlog.core.commit_log import CommitLog
+from distlog.core.commits.actions import Action, SetLogStartOffset
+from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import InvalidConfigError, OffsetOutOfRangeError, TopicNotFoundError
-from distlog.core.snapshot import Snapshot
 
 #: In place of an offset: everything that is there now (Kafka's high watermark).
 LOG_END = -1

@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from distlog.core import paths
+from distlog.core.batches.record_batch import CONTROL
+from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.config import TopicConfig
+from distlog.core.indexes.transaction_index import AbortedTransaction, encode_transactions
 from distlog.core.maintenance.batch_filter import BatchFilter, FilteredBatches
 from distlog.core.maintenance.scanned_records import checked_chunks
-from distlog.core.record_batch import CONTROL
-from distlog.core.segment import SegmentReader
-from distlog.core.segment_file import SegmentFile
-from distlog.core.segment_info import SegmentInfo
-from distlog.core.transaction_index import AbortedTransaction, encode_transactions
+from distlog.core.segments.segment import SegmentReader
+from distlog.core.segments.segment_file import SegmentFile
 
 
 @dataclass(frozen=True, slots=True)

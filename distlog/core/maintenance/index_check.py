@@ -13,12 +13,13 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from distlog.core import offset_index, paths, time_index, transaction_index
+from distlog.core import paths
+from distlog.core.batches.record_batch import CONTROL
+from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.config import MAX_LONG
 from distlog.core.errors import CorruptIndexError
-from distlog.core.record_batch import CONTROL
-from distlog.core.records import NO_TIMESTAMP
-from distlog.core.segment_info import SegmentInfo
+from distlog.core.indexes import offset_index, time_index, transaction_index
+from distlog.core.times import NO_TIMESTAMP
 
 Longs = npt.NDArray[np.int64]
 

@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 import numpy.typing as npt
 
+from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.errors import CorruptIndexError
 from distlog.core.maintenance.index_check import IndexCheck, OffsetIndexCheck, TimeIndexCheck, TransactionIndexCheck
-from distlog.core.segment import SegmentReader
-from distlog.core.segment_info import SegmentInfo
+from distlog.core.segments.segment import SegmentReader
 
 #: What is wrong with an index file: it is not there, shorter than its segment says, of entries that no log can have
 #: (or of more bytes than its segment says), of another log; or nothing.

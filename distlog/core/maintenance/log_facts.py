@@ -11,10 +11,10 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from distlog.core import paths
-from distlog.core.compression import CODEC_NAMES
-from distlog.core.record_batch import CODEC_MASK, CONTROL, TRANSACTIONAL
-from distlog.core.records import NO_TIMESTAMP
-from distlog.core.segment_info import SegmentInfo
+from distlog.core.batches.compression import CODEC_NAMES
+from distlog.core.batches.record_batch import CODEC_MASK, CONTROL, TRANSACTIONAL
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.times import NO_TIMESTAMP
 
 _KNOWN_CODECS = dict(enumerate(CODEC_NAMES))
 

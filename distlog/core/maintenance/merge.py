@@ -14,14 +14,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from distlog.core import paths
-from distlog.core.actions import Action, Add, Remove
-from distlog.core.commit_log import CommitLog
+from distlog.core.commits.actions import Action, Add, Remove
+from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import MAX_INT, TopicConfig
-from distlog.core.segment import SegmentReader
-from distlog.core.segment_file import SegmentFile
-from distlog.core.segment_info import SegmentInfo
-from distlog.core.slices import SegmentSlice
-from distlog.core.snapshot import PartitionState, Snapshot
+from distlog.core.segments.segment import SegmentReader
+from distlog.core.segments.segment_file import SegmentFile
+from distlog.core.segments.slices import SegmentSlice
 
 
 @dataclass(frozen=True, slots=True)

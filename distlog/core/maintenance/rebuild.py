@@ -17,17 +17,17 @@ from typing import Any
 import pyarrow as pa
 from crc32c import crc32c
 
-from distlog.core.actions import Action, Add, Remove
-from distlog.core.commit_log import CommitLog
+from distlog.core.commits.actions import Action, Add, Remove
+from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CorruptRecordError, SnapshotTooOldError
-from distlog.core.index_builder import IndexBuilder
+from distlog.core.indexes.index_builder import IndexBuilder
 from distlog.core.maintenance.index_files import SIZES, IndexFile, State, find_indexes
-from distlog.core.read_ahead import in_order
-from distlog.core.segment import SegmentReader
-from distlog.core.segment_info import SegmentInfo
-from distlog.core.slices import SegmentSlice
-from distlog.core.snapshot import Snapshot
+from distlog.core.segments.read_ahead import in_order
+from distlog.core.segments.segment import SegmentReader
+from distlog.core.segments.slices import SegmentSlice
 
 #: Segments of a remote topic that are worked on at the same time; each holds a few MiB.
 PARALLEL = 8

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from distlog.core.batches.record_batch import CONTROL
+from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.kernels.offset_map import OffsetMap
 from distlog.core.maintenance.batch_verdicts import Verdicts
 from distlog.core.maintenance.scanned_records import checked_chunks, scan_records
-from distlog.core.record_batch import CONTROL
-from distlog.core.segment import SegmentReader
-from distlog.core.segment_info import SegmentInfo
+from distlog.core.segments.segment import SegmentReader
 
 Longs = npt.NDArray[np.int64]
 

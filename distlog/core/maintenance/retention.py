@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from distlog.core.actions import Action, Remove, SetLogStartOffset
-from distlog.core.commit_log import CommitLog
+from distlog.core.commits.actions import Action, Remove, SetLogStartOffset
+from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import TopicConfig
-from distlog.core.segment_info import SegmentInfo
-from distlog.core.snapshot import PartitionState, Snapshot
 
 
 @dataclass(frozen=True, slots=True)

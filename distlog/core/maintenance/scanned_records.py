@@ -8,18 +8,18 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from distlog.core.batches.record_decoder import scan_sections
+from distlog.core.batches.record_fields import RecordFields
+from distlog.core.batches.record_sections import AskedBatches, open_sections
+from distlog.core.batches.source import Source
 from distlog.core.buffers import byte_array
-from distlog.core.chunk import Chunk
+from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.config import MAX_LONG
 from distlog.core.errors import UnsupportedVersionError
 from distlog.core.kernels.key_hash import hash_keys
-from distlog.core.record_decoder import scan_sections
-from distlog.core.record_fields import RecordFields
-from distlog.core.record_sections import AskedBatches, open_sections
-from distlog.core.segment import SegmentReader
-from distlog.core.segment_info import SegmentInfo
-from distlog.core.slices import SegmentSlice
-from distlog.core.source import Source
+from distlog.core.segments.chunk import Chunk
+from distlog.core.segments.segment import SegmentReader
+from distlog.core.segments.slices import SegmentSlice
 
 #: Compressed batches are opened until they have expanded to this much.
 OPENED_BYTES = 16 << 20
@@ -67,7 +67,9 @@ def scan_records(
     (piece,) = chunk.pieces
     batches = chunk.batches[rows]
     if (batches["magic"] != 2).any():
-        raise UnsupportedVersionError("compaction needs message format 2", file=piece.file)
+        raise UnsupportedVersionError(
+            "compaction needs message format 2: append the records of this file anew", file=piece.file
+        )
     source = Source(piece.file, piece.file_position)
     shift = piece.slice.segment.shift
     asked = AskedBatches(byte_array(chunk.data), batches, shift, 0, start_offset, MAX_LONG, source)

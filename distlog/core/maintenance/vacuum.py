@@ -15,11 +15,11 @@ from typing import Any
 import pyarrow as pa
 
 from distlog.core import paths
-from distlog.core.actions import Commit, Drop, GcFloor, Remove
-from distlog.core.commit_log import CommitLog
+from distlog.core.commits.actions import Commit, Drop, GcFloor, Remove
+from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import OffsetOutOfRangeError
-from distlog.core.snapshot import Snapshot
-from distlog.core.storage import FileInfo, Storage
+from distlog.core.storage.storage import FileInfo, Storage
 
 #: (partition, stem): what names a segment's files
 Stem = tuple[int, str]

@@ -9,14 +9,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from distlog.core.commit_log import CommitLog
+from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.snapshot import Snapshot
 from distlog.core.maintenance.anomalies import Anomaly
 from distlog.core.maintenance.rebuild import PARALLEL, live_segment
 from distlog.core.maintenance.verify_commits import verify_commits, verify_table
 from distlog.core.maintenance.verify_segment import SegmentVerdict, verify_segment
-from distlog.core.read_ahead import in_order
-from distlog.core.segment import SegmentReader
-from distlog.core.snapshot import Snapshot
+from distlog.core.segments.read_ahead import in_order
+from distlog.core.segments.segment import SegmentReader
 
 _TABLE = pa.schema(
     [

@@ -5,14 +5,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from distlog.core import checkpoint, paths
-from distlog.core.actions import Commit
-from distlog.core.commit_files import CommitFiles
+from distlog.core import paths
+from distlog.core.commits import checkpoint
+from distlog.core.commits.actions import Commit
+from distlog.core.commits.commit_files import CommitFiles
+from distlog.core.commits.fold import apply
+from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.errors import CorruptMetadataError
-from distlog.core.fold import apply
 from distlog.core.maintenance.anomalies import Anomaly, Word
-from distlog.core.snapshot import PartitionState, Snapshot
-from distlog.core.storage import Storage
+from distlog.core.storage.storage import Storage
 
 #: Commits that are read at the same time.
 _GROUP = 64
@@ -23,7 +24,7 @@ def verify_commits(storage: Storage, snapshot: Snapshot) -> Iterator[Anomaly]:
 
     Nothing is checked behind a commit that is missing or damaged, since the state there is not known.
     """
-    checkpoints = _checkpoints(storage, snapshot.version)
+    checkpoints = _checkpoints(storage)
     state: Snapshot | None = None
     try:
         for commit in _commits(storage, snapshot.version):
@@ -42,11 +43,11 @@ def _commits(storage: Storage, last: int) -> Iterator[Commit]:
         yield from group
 
 
-def _checkpoints(storage: Storage, last: int) -> dict[int, list[str]]:
+def _checkpoints(storage: Storage) -> dict[int, list[str]]:
     found: dict[int, list[str]] = {}
     for file in storage.list(paths.COMMITS_DIR):
         version = checkpoint.version_of(file.name)
-        if version is not None and version <= last:
+        if version is not None:
             found.setdefault(version, []).append(file.name)
     return found
 

@@ -15,20 +15,20 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from distlog.core.batches.record_batch import CONTROL, LOG_OVERHEAD, check_crcs, read_headers
+from distlog.core.batches.record_decoder import OFFSETS_OUT_OF_ORDER, decode_parts
+from distlog.core.batches.record_sections import AskedBatches
+from distlog.core.batches.source import Source
 from distlog.core.buffers import byte_array
-from distlog.core.chunk import OUTPUT_BYTES
+from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.config import MAX_LONG
 from distlog.core.errors import CorruptRecordError, DistlogError
 from distlog.core.maintenance.anomalies import Anomaly, Word
 from distlog.core.maintenance.index_files import IndexFile, find_indexes
 from distlog.core.maintenance.log_facts import LogFacts, is_contiguous
-from distlog.core.read_ahead import LogFile
-from distlog.core.record_batch import CONTROL, LOG_OVERHEAD, check_crcs, read_headers
-from distlog.core.record_decoder import OFFSETS_OUT_OF_ORDER, decode_parts
-from distlog.core.record_sections import AskedBatches
-from distlog.core.segment import CHUNK_BYTES, SegmentReader
-from distlog.core.segment_info import SegmentInfo
-from distlog.core.source import Source
+from distlog.core.segments.chunk import OUTPUT_BYTES
+from distlog.core.segments.read_ahead import LogFile
+from distlog.core.segments.segment import CHUNK_BYTES, SegmentReader
 
 #: A segment with so many anomalies is not looked at any further.
 MAX_ANOMALIES = 100

@@ -1,0 +1,1 @@
+"""Record batches: Kafka's bytes to Arrow and back."""

@@ -1,0 +1,143 @@
+"""Record batches as bytes: the 61-byte header of format 2, found by walking a buffer (Kafka's `DefaultRecordBatch`).
+
+    0   int64   base offset              21  int16   attributes              43  int64   producer id
+    8   int32   bytes after this field   23  int32   last offset delta       51  int16   producer epoch
+    12  int32   partition leader epoch   27  int64   base timestamp          53  int32   base sequence
+    16  int8    magic: 2                 35  int64   largest timestamp       57  int32   number of records
+    17  uint32  CRC-32C of all after it                                      61  ...     records, compressed as one
+
+Base offset and leader epoch lie outside the checksum, so that both can be assigned to a batch that is written.
+With the delete horizon bit (KIP-534) the base timestamp is that horizon; deltas count from it all the same.
+Formats 0 and 1 (`legacy_batch`) have their magic at byte 16 too, and give rows of the same kind.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from crc32c import crc32c
+
+from distlog.core.batches.legacy_batch import resolve_wrappers
+from distlog.core.batches.source import Source
+from distlog.core.buffers import byte_array
+from distlog.core.config import MAX_INT
+from distlog.core.errors import CorruptRecordError
+from distlog.core.kernels.batch_scan import (
+    BAD_COUNT,
+    BAD_LENGTH,
+    BAD_MAGIC,
+    BAD_OFFSETS,
+    BAD_SIZE,
+    OK,
+    count_batches,
+    read_batches,
+)
+from distlog.core.kernels.batch_scan import BATCH as BATCH
+from distlog.core.kernels.batch_scan import CODEC_MASK as CODEC_MASK
+from distlog.core.kernels.batch_scan import HEADER_SIZE as HEADER_SIZE
+from distlog.core.kernels.batch_scan import LOG_OVERHEAD as LOG_OVERHEAD
+from distlog.core.kernels.crc import first_mismatch
+
+HEADER = struct.Struct(">qiibIhiqqqhii")
+CRC_AT, CRC_START, LEGACY_CRC_START = 17, 21, 16
+#: The checksums of batches below this size are computed by a kernel, all at once: a call for each would cost more.
+SHORT_BATCH = 1024
+
+#: Bits of a batch's attributes; the low three (CODEC_MASK) are the codec.
+APPEND_TIME, TRANSACTIONAL, CONTROL, DELETE_HORIZON = 0x08, 0x10, 0x20, 0x40
+
+#: Types of control records, the second int16 of their key.
+ABORT, COMMIT, LEADER_CHANGE, SNAPSHOT_HEADER, SNAPSHOT_FOOTER, KRAFT_VERSION, KRAFT_VOTERS = range(7)
+
+#: Values of the column `timestamp_type`.
+NO_TIMESTAMP, CREATE_TIME, LOG_APPEND_TIME = -1, 0, 1
+
+HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+SCHEMA = pa.schema(
+    [
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("ms", "UTC")),
+        ("timestamp_type", pa.int32()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", HEADERS_TYPE),
+    ]
+)
+COLUMNS = tuple(SCHEMA.names)
+
+_COMPLAINTS = {
+    BAD_LENGTH: "a record batch is shorter than any batch can be",
+    BAD_MAGIC: "a record batch has an unknown format; a newer Kafka may have written it",
+    BAD_SIZE: "a record batch is shorter than its header",
+    BAD_OFFSETS: "a record batch has a negative offset, or a last one before its first",
+    BAD_COUNT: "a record batch has a negative number of records",
+}
+
+
+def read_headers(
+    data: Any, *, start: int = 0, end: int | None = None, file: str = "", file_position: int = 0
+) -> np.ndarray:
+    """The headers of the whole batches in data[start:end], BATCH rows, their `position` relative to `data`.
+
+    A partial batch at the end is left out. No checksum is looked at. A compressed message of format 0 or 1 is
+    expanded, since its header says neither its first offset nor its number of records.
+    CorruptRecordError: a length, format, offset or count that cannot be; `file_position` is that of data[0].
+    """
+    array = byte_array(data)
+    if start < 0:
+        raise ValueError("start is a position in data")
+    source = Source(file, file_position)
+    status, position, count = count_batches(array, start, array.size if end is None else min(end, array.size))
+    if status != OK:
+        raise CorruptRecordError(_COMPLAINTS[status], file=file or None, position=file_position + position)
+    batches = np.zeros(count, BATCH)
+    status, index = read_batches(array, start, batches)
+    if status != OK:
+        raise source.corrupt(_COMPLAINTS[status], index, batches[index])
+    if count and batches["record_count"].min() < 0:
+        resolve_wrappers(array, batches, source)
+    return batches
+
+
+def check_crcs(data: Any, batches: np.ndarray, *, file: Any = "", file_position: Any = 0) -> None:
+    """Compare each batch's checksum (CRC-32C; CRC-32 in formats 0 and 1) with its bytes.
+
+    `file` and `file_position`, of data[0], may be given per batch. CorruptRecordError names the first bad batch.
+    """
+    ends = batches["position"] + batches["size"]
+    array = byte_array(data)
+    if len(batches) and (batches["position"].min() < 0 or ends.max() > array.size):
+        raise ValueError("these batches are not of this data")
+    others = (batches["size"] >= SHORT_BATCH) | (batches["magic"] != 2)
+    found = (first_mismatch(array, batches, SHORT_BATCH, CRC_START), _first_bad(data, batches, others))
+    bad = [row for row in found if row >= 0]
+    if bad:
+        raise Source(file, file_position).corrupt(
+            "a record batch fails its checksum: verify, then restore it from a copy", min(bad), batches[min(bad)]
+        )
+
+
+def _first_bad(data: Any, batches: np.ndarray, chosen: np.ndarray) -> int:
+    view, rows = memoryview(data), np.flatnonzero(chosen)
+    fields = (batches[name][rows].tolist() for name in ("position", "size", "magic", "crc"))
+    for row, position, size, magic, stored in zip(rows.tolist(), *fields, strict=True):
+        if magic == 2:
+            computed = crc32c(view[position + CRC_START : position + size])
+        else:
+            computed = zlib.crc32(view[position + LEGACY_CRC_START : position + size])
+        if computed != stored:
+            return int(row)
+    return -1
+
+
+def increment_sequence(sequence: int, count: Any) -> Any:
+    """The producer's sequence number `count` records (an int, or an array of them) after `sequence`.
+
+    A negative count goes back. After 2^31 - 1 comes 0 (`DefaultRecordBatch.incrementSequence`).
+    """
+    return (sequence + count) & MAX_INT

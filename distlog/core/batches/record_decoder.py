@@ -1,0 +1,164 @@
+"""Record batches to Arrow, many batches at a time and no Python object per record.
+
+One kernel pass over the records sections (of the data itself, or of what compressed ones expand to) finds every
+field; bytes columns are then copied once, into exactly as much memory as they need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from distlog.core.batches.record_batch import (
+    APPEND_TIME,
+    COLUMNS,
+    CONTROL,
+    CREATE_TIME,
+    LOG_APPEND_TIME,
+    NO_TIMESTAMP,
+)
+from distlog.core.batches.record_fields import RecordFields, fixed_width, headers_to_arrow, struct_of
+from distlog.core.batches.record_sections import MAX_DECODED_BYTES, AskedBatches, open_sections
+from distlog.core.batches.source import Source
+from distlog.core.buffers import byte_array
+from distlog.core.config import MAX_LONG
+from distlog.core.kernels import record_scan
+from distlog.core.kernels.legacy_scan import scan_entries
+from distlog.core.kernels.record_scan import scan_records
+
+#: The message of the error for offset deltas that do not increase.
+OFFSETS_OUT_OF_ORDER = "a record's offset is not above the one before, or beyond its batch"
+
+_COMPLAINTS = {
+    record_scan.BAD_LENGTH: "a record's length does not fit into its batch",
+    record_scan.BAD_KEY: "a record's key is longer than the record",
+    record_scan.BAD_VALUE: "a record's value is longer than the record",
+    record_scan.BAD_HEADERS: "a record has a negative number of headers, or more than fit",
+    record_scan.BAD_BODY: "a record's fields do not fill its length",
+    record_scan.BAD_OFFSET: OFFSETS_OUT_OF_ORDER,
+    record_scan.BAD_END: "a batch has bytes after its last record",
+}
+
+
+def decode(
+    data: Any,
+    batches: np.ndarray,
+    *,
+    columns: Sequence[str] = COLUMNS,
+    shift: int | np.ndarray = 0,
+    partition: int | np.ndarray = 0,
+    start_offset: int | np.ndarray = 0,
+    end_offset: int | np.ndarray = MAX_LONG,
+    file: str | Sequence[str] = "",
+    file_position: int | np.ndarray = 0,
+) -> pa.RecordBatch:
+    """The records of `batches`, rows of `read_headers` on `data`, as the asked columns of SCHEMA, in the asked order.
+
+    `data` may hold the batches of several segments; every argument after `columns` may be given per batch. `shift` is
+    added to stored offsets. Records with start_offset <= offset < end_offset are given, those of control batches
+    never. In a LogAppendTime batch every record has the batch's largest timestamp; format 0 has -1 (KIP-32).
+    Checksums are the caller's to check, before. CorruptRecordError: a batch that does not decode; `file_position` is
+    that of data[0]. KeyError: SCHEMA has no such column.
+    """
+    source = Source(file, file_position)
+    asked = AskedBatches(byte_array(data), batches, shift, partition, start_offset, end_offset, source)
+    parts = list(decode_parts(asked, columns, MAX_DECODED_BYTES))
+    return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
+
+
+def decode_parts(asked: AskedBatches, columns: Sequence[str], part_bytes: int) -> Iterator[pa.RecordBatch]:
+    """What `decode` gives in parts, at least one: where batches are compressed, of as many as expand to `part_bytes`.
+
+    So memory is bounded by that, or by the largest batch, whatever the batches expand to.
+    """
+    names = tuple(columns)
+    for run in _runs_of_one_format(asked):
+        while True:
+            opened, records = _decode_run(run, names, part_bytes)
+            yield records
+            if opened == run.batches.size:
+                break
+            run = run.of_rows(np.arange(opened, run.batches.size))
+
+
+def _runs_of_one_format(asked: AskedBatches) -> list[AskedBatches]:
+    # At least one run, so that batches without a record give an empty batch of the right schema.
+    rows = _asked_rows(asked)
+    current = asked.batches["magic"][rows] == 2
+    changes = np.flatnonzero(current[1:] != current[:-1]) + 1
+    if changes.size:
+        return [asked.of_rows(part) for part in np.split(rows, changes)]
+    return [asked if rows.size == asked.batches.size else asked.of_rows(rows)]
+
+
+def _asked_rows(asked: AskedBatches) -> np.ndarray:
+    batches = asked.batches
+    ends = batches["position"] + batches["size"]
+    if batches.size and (batches["position"].min() < 0 or ends.max() > asked.data.size):
+        raise ValueError("these batches are not of this data")
+    first = batches["base_offset"] + asked.shift
+    last = first + batches["last_offset_delta"]
+    beyond = (first < 0) | (last < first)
+    if beyond.any():
+        raise asked.corrupt("the offsets of a batch, moved to their place, are out of range", int(np.argmax(beyond)))
+    overlapping = (last >= asked.start_offset) & (first < asked.end_offset)
+    holding_data = (batches["record_count"] > 0) & (batches["attributes"] & CONTROL == 0)
+    return np.flatnonzero(overlapping & holding_data)
+
+
+def _decode_run(asked: AskedBatches, names: tuple[str, ...], enough: int) -> tuple[int, pa.RecordBatch]:
+    """How many of the batches were opened, and their records."""
+    kind = struct_of(names)
+    if not asked.batches.size:
+        return 0, pa.RecordBatch.from_pylist([], schema=pa.schema(kind))
+    data, sections = open_sections(asked, enough)
+    if sections.size < asked.batches.size:
+        asked = asked.of_rows(np.arange(sections.size))
+    fields = RecordFields.allocate(int(sections["record_count"].sum()), names)
+    count = scan_sections(asked, data, sections, fields)
+    arrays = []
+    for name in names:
+        if name == "partition":
+            arrays.append(_repeated(name, asked.partition, sections, count))
+        elif name == "timestamp_type":
+            arrays.append(_repeated(name, _timestamp_types(asked.batches), sections, count))
+        elif name == "headers":
+            arrays.append(headers_to_arrow(data, fields.value, count, int(sections["header_count"].sum())))
+        else:
+            arrays.append(fields.to_arrow(name, data, count))
+    # By way of a struct, since a record batch without columns must know its number of records too.
+    records = pa.StructArray.from_buffers(kind, count, [None], 0, children=arrays)
+    return sections.size, pa.RecordBatch.from_struct_array(records)
+
+
+def scan_sections(asked: AskedBatches, data: np.ndarray, sections: np.ndarray, fields: RecordFields) -> int:
+    """Fill `fields` with the records of `sections`, which `open_sections` gave of `asked`; how many they are."""
+    scan = scan_records if asked.batches["magic"][0] == 2 else scan_entries
+    status, row, number = scan(
+        data,
+        sections,
+        fields.offsets,
+        fields.timestamps,
+        fields.key,
+        fields.value,
+    )
+    if status != record_scan.OK:
+        raise asked.corrupt(_COMPLAINTS[status], row, record=number)
+    return int(number)
+
+
+def _timestamp_types(batches: np.ndarray) -> np.ndarray:
+    kinds = np.where(batches["attributes"] & APPEND_TIME, LOG_APPEND_TIME, CREATE_TIME)
+    kinds[batches["magic"] == 0] = NO_TIMESTAMP
+    return kinds
+
+
+def _repeated(name: str, value: int | np.ndarray, sections: np.ndarray, count: int) -> pa.Array:
+    if isinstance(value, np.ndarray):
+        values = np.repeat(value.astype(np.int32), sections["emitted"])
+    else:
+        values = np.full(count, value, np.int32)
+    return fixed_width(name, values)

@@ -1,0 +1,101 @@
+"""What a scan of records finds, as arrays that kernels fill, and its way into Arrow."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import pyarrow as pa
+
+from distlog.core.batches.record_batch import SCHEMA
+from distlog.core.buffers import new_array
+from distlog.core.kernels.record_scan import Slices, gather_slices, locate_headers
+
+_HEADERS = SCHEMA.field("headers").type
+_NO_HEADERS = pa.array([], _HEADERS.value_type)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFields:
+    """Room for the fields of `size` records; a scan fills the first `count` slots of each."""
+
+    offsets: np.ndarray
+    timestamps: np.ndarray
+    key: Slices
+    value: Slices
+
+    @classmethod
+    def allocate(cls, size: int, asked: Collection[str]) -> RecordFields:
+        """Room for `size` records, for keys and values only where they are asked for; headers are found by values."""
+        values = "value" in asked or "headers" in asked
+        return cls(
+            new_array(size, np.int64),
+            new_array(size, np.int64),
+            _allocate(size if "key" in asked else 0),
+            _allocate(size if values else 0),
+        )
+
+    def to_arrow(self, name: str, data: np.ndarray, count: int) -> pa.Array:
+        """Column `name`, one of offset, timestamp, key and value, of the first `count` records of scanned `data`."""
+        if name in ("key", "value"):
+            return _strings(self.key if name == "key" else self.value, pa.binary(), data, count)
+        return fixed_width(name, (self.offsets if name == "offset" else self.timestamps)[:count])
+
+
+def headers_to_arrow(data: np.ndarray, values: Slices, count: int, header_count: int) -> pa.Array:
+    """The column of headers of the first `count` records, which have `header_count` altogether."""
+    if not header_count:
+        offsets, pairs = np.zeros(count + 1, np.int32), _NO_HEADERS
+    else:
+        offsets = new_array(count + 1, np.int32)
+        pairs = _header_pairs(data, values, count, offsets, header_count)
+    return pa.Array.from_buffers(_HEADERS, count, [None, pa.py_buffer(offsets)], 0, children=[pairs])
+
+
+def fixed_width(name: str, values: np.ndarray) -> pa.Array:
+    """Column `name` of SCHEMA over `values`, without a copy and without nulls."""
+    return pa.Array.from_buffers(SCHEMA.field(name).type, values.size, [None, pa.py_buffer(values)], 0)
+
+
+@lru_cache
+def struct_of(columns: tuple[str, ...]) -> pa.DataType:
+    """The asked columns of SCHEMA as one struct type; KeyError for a name that it does not have."""
+    return pa.struct([SCHEMA.field(name) for name in columns])
+
+
+def _allocate(size: int) -> Slices:
+    offsets = new_array(size + 1, np.int32)
+    offsets[0] = 0
+    return Slices(new_array(size, np.int64), offsets, new_array(size, np.bool_))
+
+
+def _strings(slices: Slices, kind: pa.DataType, data: np.ndarray, count: int) -> pa.Array:
+    valid = slices.valid[:count]
+    nulls = count - int(np.count_nonzero(valid))
+    if count and nulls == count:
+        return pa.nulls(count, kind)
+    copied = new_array(int(slices.offsets[count]), np.uint8)
+    gather_slices(data, slices, count, copied)
+    bitmap = pa.py_buffer(np.packbits(valid, bitorder="little")) if nulls else None
+    offsets = pa.py_buffer(slices.offsets[: count + 1])
+    return pa.Array.from_buffers(kind, count, [bitmap, offsets, pa.py_buffer(copied)], nulls)
+
+
+def _header_pairs(data: np.ndarray, values: Slices, count: int, offsets: np.ndarray, header_count: int) -> pa.Array:
+    key, value = _allocate(header_count), _allocate(header_count)
+    locate_headers(data, values, count, offsets, key, value)
+    children = [_text(key, data, header_count), _strings(value, pa.binary(), data, header_count)]
+    return pa.StructArray.from_buffers(_HEADERS.value_type, header_count, [None], 0, children=children)
+
+
+def _text(slices: Slices, data: np.ndarray, count: int) -> pa.Array:
+    text = _strings(slices, pa.string(), data, count)
+    try:
+        text.validate(full=True)
+    except pa.ArrowInvalid:
+        # Java's `new String(bytes, UTF_8)` puts U+FFFD where bytes are not UTF-8, and so does Python.
+        raw = text.view(pa.binary()).to_pylist()
+        return pa.array([key.decode("utf-8", "replace") for key in raw], pa.string())
+    return text

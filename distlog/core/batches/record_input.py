@@ -1,0 +1,111 @@
+"""The columns of records to be written, as arrays for kernels, whatever Arrow type and slice they came in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from distlog.core.batches.record_batch import HEADERS_TYPE
+from distlog.core.buffers import byte_array
+from distlog.core.errors import InvalidRecordError
+from distlog.core.kernels.record_write import ByteColumn, HeaderColumn
+
+_OFFSET_TYPES = {pa.binary(): np.int32, pa.string(): np.int32, pa.large_binary(): np.int64}
+
+
+@dataclass(frozen=True, slots=True)
+class RecordInput:
+    """Records to be written, a row each."""
+
+    timestamps: np.ndarray
+    key: ByteColumn
+    value: ByteColumn
+    headers: HeaderColumn
+
+    def columns(self) -> tuple[np.ndarray, ByteColumn, ByteColumn, HeaderColumn]:
+        """All of it, in the order in which kernels take it."""
+        return self.timestamps, self.key, self.value, self.headers
+
+    @classmethod
+    def from_arrow(cls, records: pa.RecordBatch) -> RecordInput:
+        """The columns timestamp, key, value and (it may be absent) headers of `records`; others are not looked at.
+
+        InvalidRecordError: a column is missing or of another type, or a timestamp is null.
+        """
+        names = records.schema.names
+        missing = {"timestamp", "key", "value"}.difference(names)
+        if missing:
+            raise InvalidRecordError("records lack a column", column=", ".join(sorted(missing)))
+        try:
+            return cls(
+                _timestamps(records.column("timestamp")),
+                _byte_column(records.column("key")),
+                _byte_column(records.column("value")),
+                _header_column(records.column("headers") if "headers" in names else None),
+            )
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise InvalidRecordError(f"key and value must be binary, headers like {HEADERS_TYPE}: {error}") from None
+
+
+def _byte_column(array: pa.Array) -> ByteColumn:
+    """The strings of `array`: null, binary or large_binary without a copy, else whatever Arrow casts to that."""
+    count = len(array)
+    if array.type == pa.null():
+        return ByteColumn(_frozen(np.zeros(count + 1, np.int64)), _frozen(np.zeros(count, np.bool_)), _NO_DATA)
+    if array.type not in _OFFSET_TYPES:
+        array = array.cast(pa.large_binary())
+    _, offsets, data = array.buffers()
+    offsets = _offsets(array, offsets, _OFFSET_TYPES[array.type])
+    return ByteColumn(offsets, _valid(array), byte_array(data) if data else _NO_DATA)
+
+
+def _header_column(array: pa.Array | None) -> HeaderColumn:
+    """The headers of `array`, a list<struct<key: string, value: binary>>; None and null stand for no headers."""
+    if array is None or array.type == pa.null() or len(array) == 0:
+        return _NO_HEADERS
+    array = array.cast(HEADERS_TYPE)
+    offsets = _offsets(array, array.buffers()[1], np.int32)
+    firsts, ends = offsets[:-1], offsets[1:]
+    if array.null_count:
+        ends = _frozen(np.where(_valid(array), ends, firsts))
+    pairs = array.values
+    keys = _byte_column(pairs.field(0))
+    if pairs.null_count:
+        present = _valid(pairs) & keys.valid if keys.valid.size else _valid(pairs)
+        keys = keys._replace(valid=_frozen(present))
+    return HeaderColumn(firsts, ends, keys, _byte_column(pairs.field(1)))
+
+
+def _frozen(array: np.ndarray) -> np.ndarray:
+    # Read-only throughout, so that kernels are compiled once and not for each mixture of the two kinds.
+    array.flags.writeable = False
+    return array
+
+
+def _offsets(array: pa.Array, buffer: pa.Buffer | None, kind: Any) -> np.ndarray:
+    if buffer is None or len(array) == 0:
+        return _frozen(np.zeros(len(array) + 1, np.int64))
+    stored = np.frombuffer(buffer, kind)[array.offset : array.offset + len(array) + 1]
+    return _frozen(stored.astype(np.int64, copy=False))
+
+
+def _valid(array: pa.Array) -> np.ndarray:
+    return _frozen(array.is_valid().to_numpy(zero_copy_only=False)) if array.null_count else _NO_NULLS
+
+
+def _timestamps(array: pa.Array) -> np.ndarray:
+    if not (pa.types.is_int64(array.type) or (pa.types.is_timestamp(array.type) and array.type.unit == "ms")):
+        raise InvalidRecordError("timestamps must be timestamp[ms] or int64", type=str(array.type))
+    if array.null_count:
+        raise InvalidRecordError("a timestamp is null", row=int(np.argmin(_valid(array))))
+    return _frozen(np.frombuffer(array.buffers()[1], np.int64)[array.offset : array.offset + len(array)])
+
+
+_NO_DATA = _frozen(np.empty(0, np.uint8))
+_NO_NULLS = _frozen(np.empty(0, np.bool_))
+_NO_ROWS = _frozen(np.empty(0, np.int64))
+_NO_BYTES = ByteColumn(_frozen(np.zeros(1, np.int64)), _NO_NULLS, _NO_DATA)
+_NO_HEADERS = HeaderColumn(_NO_ROWS, _NO_ROWS, _NO_BYTES, _NO_BYTES)

@@ -1,0 +1,58 @@
+"""Checkpoints: files that hold the whole state at one version, so that a topic opens without its history.
+
+A checkpoint is never needed: whoever finds one missing or wrong uses an older one, or the commits.
+The 32 hexadecimal digits in a checkpoint's name begin the SHA-256 of the file, so that a flipped bit
+anywhere in it is noticed, and writers that race write different files or the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from distlog.core import paths
+from distlog.core.commits.checkpoint_format import decode, encode
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.errors import CorruptMetadataError
+from distlog.core.storage.storage import Storage
+
+
+def write(storage: Storage, snapshot: Snapshot) -> str:
+    """Write a checkpoint of `snapshot` and then the hint that points to it; returns its name."""
+    data = encode(snapshot)
+    name = paths.checkpoint_file(snapshot.version, _digest(data))
+    storage.put(name, data)
+    storage.put(paths.LAST_CHECKPOINT, name.encode())
+    return name
+
+
+def read(storage: Storage, name: str) -> Snapshot:
+    """The state that the checkpoint `name` holds.
+
+    Raises CorruptMetadataError, or FileNotFoundError when there is no such file; use another then.
+    """
+    data = storage.read(name)
+    if paths.checkpoint_file(version_of(name) or 0, _digest(data)) != name:
+        raise CorruptMetadataError("the checkpoint's checksum is wrong", file=name)
+    snapshot = decode(data, name)
+    if snapshot.version != version_of(name):
+        raise CorruptMetadataError("the checkpoint is not of the version in its name", file=name)
+    return snapshot
+
+
+def version_of(name: str) -> int | None:
+    """The version of the checkpoint `name` (relative to the topic), or None if no checkpoint is named so."""
+    folder, _, file = name.rpartition("/")
+    return paths.parse_checkpoint_file(file) if folder == paths.COMMITS_DIR else None
+
+
+def read_hint(storage: Storage) -> str | None:
+    """The name of the checkpoint that was written last, or None; it may be old, gone or wrong."""
+    try:
+        name = storage.read(paths.LAST_CHECKPOINT).decode("ascii", "replace")
+    except FileNotFoundError:
+        return None
+    return None if version_of(name) is None else name
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:32]

@@ -1,0 +1,207 @@
+"""A checkpoint's bytes: one Parquet file.
+
+Its rows are the live segments in the order of (partition, base_offset), then the batches of the
+transaction table; a row fills one of the two columns `segment` and `transaction`. The rest is JSON in
+the file's metadata, under `distlog`, with the counts and the ends that the rows must agree with.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from distlog.core.commits import fields, segment_table, transaction_table
+from distlog.core.commits.actions import FORMAT, Active, Pin
+from distlog.core.commits.columns import join
+from distlog.core.commits.fields import LONG, UUID, Integer, Text, stored
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import SegmentTable
+from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.commits.transaction_table import TransactionTable
+from distlog.core.config import TopicConfig
+from distlog.core.errors import CorruptMetadataError
+
+_METADATA = b"distlog"
+
+
+Value = TypeVar("Value")
+
+
+def _all(kind: type[Value]) -> Callable[[Any], tuple[Value, ...]]:
+    return lambda bodies: tuple(fields.read(kind, body) for body in bodies)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Partition:
+    log_start_offset: int = stored(LONG)
+    log_end_offset: int = stored(LONG)
+    first_dirty_offset: int = stored(LONG)
+    segments: int = stored(LONG)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _State:
+    """What the metadata holds; each name as in Snapshot."""
+
+    format: int = stored(Integer(FORMAT, FORMAT))
+    version: int = stored(LONG)
+    commit_id: str = stored(UUID)
+    topic_id: str = stored(UUID)
+    name: str = stored(Text("[a-zA-Z0-9._-]{1,249}"))
+    timestamp_ms: int = stored(LONG)
+    config: Mapping[str, str] = stored(fields.settings)
+    gc_floor: int = stored(LONG)
+    dropped: bool = stored(fields.boolean)
+    commit_bytes: int = stored(LONG)
+    pins: tuple[Pin, ...] = stored(_all(Pin))
+    partitions: tuple[_Partition, ...] = stored(_all(_Partition))
+    active: tuple[Active, ...] = stored(_all(Active))
+    transactions: int = stored(LONG)
+
+
+def encode(snapshot: Snapshot) -> bytes:
+    """The Parquet file of `snapshot`."""
+    segments = join([segment_table.EMPTY.columns(), *(part.segments.columns() for part in snapshot.partitions)])
+    transactions = snapshot.transactions.columns()
+    rows = pa.table(
+        {
+            "segment": pa.chunked_array([segments.to_struct_array(), _nulls(segments, len(transactions))]),
+            "transaction": pa.chunked_array([_nulls(transactions, len(segments)), transactions.to_struct_array()]),
+        }
+    )
+    state = json.dumps(fields.write(_state(snapshot)), default=fields.write, separators=(",", ":"))
+    sink = pa.BufferOutputStream()
+    pq.write_table(rows.replace_schema_metadata({_METADATA: state}), sink, compression="zstd")
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def decode(data: bytes, file: str) -> Snapshot:
+    """The state that the bytes of the checkpoint `file` hold; raises CorruptMetadataError."""
+    try:
+        table = pq.read_table(pa.BufferReader(data))
+        state = fields.read(_State, json.loads(table.schema.metadata[_METADATA]))
+        return _snapshot(state, table)
+    except (pa.ArrowException, ArithmeticError, LookupError, OSError, RecursionError, TypeError, ValueError) as error:
+        raise CorruptMetadataError(f"not a checkpoint: {error}", file=file) from error
+
+
+def _state(snapshot: Snapshot) -> _State:
+    return _State(
+        format=FORMAT,
+        version=snapshot.version,
+        commit_id=snapshot.commit_id,
+        topic_id=snapshot.topic_id,
+        name=snapshot.name,
+        timestamp_ms=snapshot.timestamp_ms,
+        config={name: str(value) for name, value in snapshot.config.overrides().items()},
+        gc_floor=snapshot.gc_floor,
+        dropped=snapshot.dropped,
+        commit_bytes=snapshot.commit_bytes,
+        pins=tuple(snapshot.pins.values()),
+        partitions=tuple(_partition(partition) for partition in snapshot.partitions),
+        active=tuple(partition.active for partition in snapshot.partitions if partition.active),
+        transactions=len(snapshot.transactions),
+    )
+
+
+def _partition(state: PartitionState) -> _Partition:
+    return _Partition(
+        log_start_offset=state.log_start_offset,
+        log_end_offset=state.log_end_offset,
+        first_dirty_offset=state.first_dirty_offset,
+        segments=len(state.segments),
+    )
+
+
+def _nulls(like: pa.RecordBatch, count: int) -> pa.Array:
+    return pa.nulls(count, pa.struct(list(like.schema)))
+
+
+def _snapshot(state: _State, table: pa.Table) -> Snapshot:
+    count = sum(partition.segments for partition in state.partitions)
+    if table.num_rows != count + state.transactions:
+        raise ValueError("its rows are not as many as it says")
+    segments = _rows(table.slice(0, count), "segment", segment_table.SCHEMA)
+    transactions = _rows(table.slice(count), "transaction", transaction_table.SCHEMA)
+    _check_segments(segments, state.partitions)
+    _check_transactions(transactions, state.timestamp_ms)
+    return Snapshot(
+        version=state.version,
+        commit_id=state.commit_id,
+        topic_id=state.topic_id,
+        name=state.name,
+        timestamp_ms=state.timestamp_ms,
+        config=TopicConfig.parse(state.config),
+        partitions=_partition_states(segments, state),
+        transactions=TransactionTable(transactions),
+        gc_floor=state.gc_floor,
+        pins={pin.name: pin for pin in state.pins},
+        dropped=state.dropped,
+        commit_bytes=state.commit_bytes,
+    )
+
+
+def _rows(table: pa.Table, name: str, schema: pa.Schema) -> pa.RecordBatch:
+    """The struct column `name` as a batch of `schema`; members that a newer library added are ignored."""
+    rows = table.column(name).combine_chunks()
+    columns = [rows.field(spec.name) for spec in schema]
+    if [column.type for column in columns] != schema.types or any(column.null_count for column in [rows, *columns]):
+        raise ValueError(f"its {name}s are not what they should be")
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _partition_states(segments: pa.RecordBatch, state: _State) -> tuple[PartitionState, ...]:
+    starts = np.cumsum([0] + [partition.segments for partition in state.partitions]).tolist()
+    active = {segment.partition: segment for segment in state.active}
+    return tuple(
+        PartitionState(
+            log_start_offset=partition.log_start_offset,
+            log_end_offset=partition.log_end_offset,
+            segments=SegmentTable(segments.slice(start, partition.segments)),
+            first_dirty_offset=partition.first_dirty_offset,
+            active=active.get(number),
+        )
+        for number, (start, partition) in enumerate(zip(starts, state.partitions, strict=False))
+    )
+
+
+def _check_segments(segments: pa.RecordBatch, partitions: Sequence[_Partition]) -> None:
+    """What `fields` and `SegmentInfo.check` ask of one segment, and `fold` of their order, of all at once."""
+    for name, check in fields.checks(SegmentInfo).items():
+        _check_column(name, segments[name], check)
+    owner, base, end = (segments[name].to_numpy() for name in ("partition", "base_offset", "next_offset"))
+    if not np.array_equal(owner, np.repeat(np.arange(len(partitions)), [part.segments for part in partitions])):
+        raise ValueError("its segments are not in the order of their partitions")
+    limit = np.array([partition.log_end_offset for partition in partitions], np.int64)[owner]
+    limit[:-1] = np.where(owner[:-1] == owner[1:], base[1:], limit[:-1])
+    if np.any(base >= end) or np.any(end > limit) or np.any(segments["record_count"].to_numpy() > end - base):
+        raise ValueError("its segments overlap, or end above their log")
+
+
+def _check_column(name: str, column: pa.Array, check: fields.Check) -> None:
+    if isinstance(check, Integer) and len(column):
+        bounds = pc.min_max(column).as_py()
+        legal = check.low <= bounds["min"] and bounds["max"] <= check.high
+    elif isinstance(check, Text):
+        legal = pc.all(pc.match_substring_regex(column, rf"^(?:{check.pattern})\z"), min_count=0).as_py()
+    else:
+        legal = True
+    if not legal:
+        raise ValueError(f"a segment's {name} is out of its range")
+
+
+def _check_transactions(transactions: pa.RecordBatch, now_ms: int) -> None:
+    times = transactions["timestamp_ms"].to_numpy()
+    if np.any(np.diff(times) < 0) or np.any(times > now_ms) or np.any(times < 0):
+        raise ValueError("its transactions are not in the order of time")
+    for column in transactions["offsets"].flatten().flatten():
+        if column.null_count or np.any(column.to_numpy(zero_copy_only=False) < 0):
+            raise ValueError("the offsets of a transaction are not what they should be")

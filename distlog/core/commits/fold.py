@@ -1,0 +1,206 @@
+"""`fold` and `apply`: how commits change a snapshot, and what no commit may do.
+
+Pure functions. A commit that breaks an invariant raises CorruptMetadataError: it is better to stop
+than to serve a hole, an overlap or a record twice. A writer runs `apply` before it commits, so that
+no such commit is ever written.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+from distlog.core import paths
+from distlog.core.commits.actions import (
+    Action,
+    Active,
+    Add,
+    Cleaned,
+    Commit,
+    Create,
+    Drop,
+    GcFloor,
+    Pin,
+    Remove,
+    Seal,
+    SetConfig,
+    SetLogStartOffset,
+    SetPartitions,
+    Transaction,
+    UnknownAction,
+    Unpin,
+)
+from distlog.core.commits.partition_draft import PartitionDraft
+from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.commits.transaction_table import EMPTY, KEPT_MS, Batch, TransactionInfo
+from distlog.core.config import TopicConfig
+from distlog.core.errors import CorruptMetadataError
+
+
+def apply(snapshot: Snapshot | None, commit: Commit) -> Snapshot:
+    """The state after `commit`; `snapshot` is the state before it, None for commit 0."""
+    return fold(snapshot, [commit])
+
+
+def fold(snapshot: Snapshot | None, commits: Iterable[Commit]) -> Snapshot:
+    """The state after `commits`, which follow `snapshot` without a gap; containers are copied once.
+
+    Raises CorruptMetadataError, naming the commit, when one of them breaks an invariant.
+    """
+    draft = _Draft(snapshot)
+    version = -1
+    try:
+        for commit in commits:
+            version = commit.version
+            draft.apply(commit)
+        return draft.finish()
+    except ValueError as error:
+        file = paths.commit_file(max(version, 0))
+        raise CorruptMetadataError(f"the commit cannot be applied: {error}", file=file) from error
+
+
+class _Draft:
+    """A private, mutable copy of a snapshot; every method raises ValueError for what must not be."""
+
+    def __init__(self, snapshot: Snapshot | None) -> None:
+        self._head = snapshot
+        self._partitions = list(snapshot.partitions) if snapshot else []
+        self._pins = dict(snapshot.pins) if snapshot else {}
+        self._changed: dict[int, PartitionDraft] = {}
+        self._touched: dict[int, PartitionDraft] = {}
+        self._batches: dict[Batch, TransactionInfo] = {}
+
+    def apply(self, commit: Commit) -> None:
+        head = self._follow(commit)
+        for action in commit.actions:
+            if head.dropped and not isinstance(action, GcFloor):
+                raise ValueError("the topic was dropped")
+            head = self._act(head, commit, action)
+        for draft in self._touched.values():
+            draft.settle(head.gc_floor)
+        self._touched = {}
+        self._head = head
+
+    def finish(self) -> Snapshot:
+        if self._head is None:
+            raise ValueError("there is no commit")
+        for partition, draft in self._changed.items():
+            self._partitions[partition] = draft.finish()
+        return dataclasses.replace(
+            self._head,
+            partitions=tuple(self._partitions),
+            pins=self._pins,
+            transactions=self._head.transactions.updated(self._batches, self._head.timestamp_ms),
+        )
+
+    def _follow(self, commit: Commit) -> Snapshot:
+        """The head's scalars after `commit`, which must be its successor in number, chain and time."""
+        head = self._head
+        if (commit.version, commit.prev) != ((head.version + 1, head.commit_id) if head else (0, None)):
+            raise ValueError("it does not follow the commit before it")
+        if head and commit.timestamp_ms <= head.timestamp_ms:
+            raise ValueError("time does not go forward")
+        if commit.actions and isinstance(commit.actions[0], Create):
+            head = self._create(commit, commit.actions[0])
+        if head is None or commit.topic_id != head.topic_id:
+            raise ValueError("it belongs to another topic")
+        return dataclasses.replace(
+            head,
+            version=commit.version,
+            commit_id=commit.id,
+            timestamp_ms=commit.timestamp_ms,
+            commit_bytes=head.commit_bytes + commit.size,
+        )
+
+    def _create(self, commit: Commit, action: Create) -> Snapshot:
+        head = self._head
+        if head and (not head.dropped or commit.topic_id == head.topic_id):
+            raise ValueError("the topic exists")
+        return Snapshot(
+            version=commit.version,
+            commit_id=commit.id,
+            topic_id=commit.topic_id,
+            name=paths.check_topic_name(action.name),
+            timestamp_ms=commit.timestamp_ms,
+            config=TopicConfig(),
+            partitions=(),
+            transactions=EMPTY,
+            gc_floor=head.gc_floor if head else 0,
+            pins={},
+            unknown_actions=head.unknown_actions if head else frozenset(),
+            commit_bytes=head.commit_bytes if head else 0,
+        )
+
+    def _act(self, head: Snapshot, commit: Commit, action: Action) -> Snapshot:
+        match action:
+            case Create():
+                if action is not commit.actions[0]:
+                    raise ValueError("a topic is created by a commit's first action")
+            case Drop():
+                return self._drop(head)
+            case SetPartitions(count):
+                self._set_partitions(count)
+            case SetConfig(settings):
+                return dataclasses.replace(head, config=TopicConfig.parse(settings))
+            case Transaction():
+                self._record(head, commit, action)
+            case GcFloor(version):
+                _check_past(version, commit)
+                return dataclasses.replace(head, gc_floor=max(head.gc_floor, version))
+            case Pin(name, version):
+                _check_past(version, commit)
+                self._pins[name] = action
+            case Unpin(name):
+                self._pins.pop(name, None)
+            case UnknownAction(kind):
+                return dataclasses.replace(head, unknown_actions=head.unknown_actions | {kind})
+            case _:
+                self._act_on_partition(action)
+        return head
+
+    def _act_on_partition(self, action: Add | Remove | SetLogStartOffset | Cleaned | Active | Seal) -> None:
+        draft = self._partition(action.segment.partition if isinstance(action, Add) else action.partition)
+        match action:
+            case Add(segment):
+                draft.add(segment)
+            case Remove():
+                draft.remove(action.stem)
+            case SetLogStartOffset():
+                draft.set_log_start_offset(action.offset)
+            case Cleaned():
+                draft.set_first_dirty_offset(action.first_dirty_offset)
+            case Active():
+                draft.open(action)
+            case Seal():
+                draft.seal(action.stem)
+
+    def _partition(self, partition: int) -> PartitionDraft:
+        if partition not in self._changed:
+            if partition >= len(self._partitions):
+                raise ValueError(f"there is no partition {partition}")
+            self._changed[partition] = PartitionDraft(self._partitions[partition])
+        self._touched[partition] = self._changed[partition]
+        return self._changed[partition]
+
+    def _drop(self, head: Snapshot) -> Snapshot:
+        self._partitions, self._pins, self._changed, self._touched, self._batches = [], {}, {}, {}, {}
+        return dataclasses.replace(head, dropped=True, transactions=EMPTY)
+
+    def _set_partitions(self, count: int) -> None:
+        if count < len(self._partitions):
+            raise ValueError("the number of partitions cannot shrink")
+        self._partitions += [PartitionState()] * (count - len(self._partitions))
+
+    def _record(self, head: Snapshot, commit: Commit, action: Transaction) -> None:
+        batch = action.app_id, action.batch_id
+        before = self._batches.pop(batch, None) or head.transactions.get(*batch)
+        if before and before.timestamp_ms >= commit.timestamp_ms - KEPT_MS:
+            raise ValueError(f"batch {action.batch_id!r} of {action.app_id!r} is in commit {before.version} already")
+        if any(partition >= len(self._partitions) for partition in action.offsets):
+            raise ValueError("a transaction names a partition that does not exist")
+        self._batches[batch] = TransactionInfo(commit.version, commit.timestamp_ms, action.offsets)
+
+
+def _check_past(version: int, commit: Commit) -> None:
+    if version > commit.version:
+        raise ValueError(f"version {version} is in the future")

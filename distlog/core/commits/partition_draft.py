@@ -1,0 +1,109 @@
+"""One partition while commits are applied to it: what `fold` asks of it, and its invariants."""
+
+from __future__ import annotations
+
+from distlog.core.commits.actions import Active
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.snapshot import PartitionState
+from distlog.core.paths import stem_begin
+
+
+class PartitionDraft:
+    """A private, mutable copy of a PartitionState; every method raises ValueError for what must not be.
+
+    Offsets move with each action. What a commit adds and removes goes into the table at its end, in
+    `settle`: only then is it known which holes there are to fill.
+    """
+
+    def __init__(self, state: PartitionState) -> None:
+        self._log_start_offset = state.log_start_offset
+        self._log_end_offset = state.log_end_offset
+        self._first_dirty_offset = state.first_dirty_offset
+        self._active = state.active
+        self._segments = state.segments
+        self._appended: list[SegmentInfo] = []
+        self._begin_commit()
+
+    def _begin_commit(self) -> None:
+        self._new: list[SegmentInfo] = []
+        self._replacements: list[SegmentInfo] = []
+        self._removed: set[str] = set()
+        self._opened: set[str] = set()
+        self._sealed: set[str] = set()
+
+    def add(self, segment: SegmentInfo) -> None:
+        """Put `segment` at the log's end, or, when it begins below, in a hole that the commit leaves."""
+        segment.check()
+        if segment.base_offset < self._log_end_offset:
+            self._replacements.append(segment)
+            return
+        self._check_at_end(segment.stem, segment.base_offset)
+        self._new.append(segment)
+        self._log_end_offset = segment.next_offset
+
+    def remove(self, stem: str) -> None:
+        """Take out the segment `stem`, which was live before the commit."""
+        if stem in self._removed:
+            raise ValueError(f"segment {stem} is removed twice")
+        self._removed.add(stem)
+
+    def set_log_start_offset(self, offset: int) -> None:
+        """Raise the log start, never lower it; a partition that holds nothing may begin anywhere above."""
+        if offset > self._log_end_offset:
+            if self._active or self._new or self._appended or len(self._segments):
+                raise ValueError(f"the log start {offset} is above the log end {self._log_end_offset}")
+            self._log_end_offset = offset
+        self._log_start_offset = max(self._log_start_offset, offset)
+
+    def set_first_dirty_offset(self, offset: int) -> None:
+        """Note how far the partition is compacted."""
+        if offset > self._log_end_offset:
+            raise ValueError(f"cleaned up to {offset}, above the log end {self._log_end_offset}")
+        self._first_dirty_offset = offset
+
+    def open(self, active: Active) -> None:
+        """Begin an active segment at the log's end."""
+        self._check_at_end(active.stem, active.base_offset)
+        if self._segments.live([active.stem]):
+            raise ValueError(f"segment {active.stem} is sealed already")
+        self._opened.add(active.stem)
+        self._active = active
+
+    def seal(self, stem: str) -> None:
+        """End the active segment `stem`."""
+        if not self._active or self._active.stem != stem:
+            raise ValueError(f"segment {stem} is not active")
+        self._sealed.add(stem)
+        self._active = None
+
+    def settle(self, gc_floor: int) -> None:
+        """End the commit: fill the holes, and refuse new files that vacuum may delete."""
+        self._check_begins(gc_floor)
+        if self._removed or self._replacements:
+            self._segments = self._segments.appended(self._appended).replaced(self._removed, self._replacements)
+            self._appended = []
+        self._appended += self._new
+        self._begin_commit()
+
+    def finish(self) -> PartitionState:
+        """The partition's state after the commits."""
+        return PartitionState(
+            log_start_offset=self._log_start_offset,
+            log_end_offset=self._log_end_offset,
+            segments=self._segments.appended(self._appended),
+            first_dirty_offset=self._first_dirty_offset,
+            active=self._active,
+        )
+
+    def _check_at_end(self, stem: str, base_offset: int) -> None:
+        if self._active:
+            raise ValueError(f"the active segment {self._active.stem} must be sealed first")
+        if base_offset != self._log_end_offset:
+            raise ValueError(f"segment {stem} begins at {base_offset}, not at the log end {self._log_end_offset}")
+
+    def _check_begins(self, gc_floor: int) -> None:
+        added = {segment.stem for segment in (*self._new, *self._replacements)}
+        for stem in (added | self._opened) - self._removed - self._sealed:
+            begin = stem_begin(stem)
+            if begin is not None and begin < gc_floor:
+                raise ValueError(f"segment {stem} was begun below the gc floor {gc_floor}")

@@ -1,0 +1,210 @@
+"""The live segments of one partition: immutable, columnar, in the order of their offsets.
+
+A partition may have a hundred thousand segments, so there is no Python object per segment: `columns`
+is a slice of what a checkpoint held, and what was added since is a short `tail` of SegmentInfo,
+merged into columns when it grows. A SegmentInfo is made when somebody asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, overload
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from distlog.core.commits.columns import join
+from distlog.core.commits.fields import Integer, boolean, checks
+from distlog.core.commits.segment_info import SegmentInfo
+
+TAIL_LIMIT = 256
+_ROWS_AT_ONCE = 1024
+
+Longs = npt.NDArray[np.int64]
+
+
+def _arrow_type(check: object) -> pa.DataType:
+    if isinstance(check, Integer):
+        return pa.int64()
+    return pa.bool_() if check is boolean else pa.string()
+
+
+SCHEMA = pa.schema([(name, _arrow_type(check)) for name, check in checks(SegmentInfo).items()])
+
+
+class SegmentTable(Sequence[SegmentInfo]):
+    """A partition's segments as a sequence, with the columns that searches and sums need as arrays."""
+
+    __slots__ = ("_arrays", "_columns", "_tail")
+
+    def __init__(self, columns: pa.RecordBatch, tail: tuple[SegmentInfo, ...] = ()) -> None:
+        self._columns = columns
+        self._tail = tail
+        self._arrays: dict[str, Longs] = {}
+
+    @classmethod
+    def of(cls, segments: Sequence[SegmentInfo]) -> SegmentTable:
+        """The table of `segments`, which must be in the order of their offsets."""
+        return cls(_to_columns(segments))
+
+    def columns(self) -> pa.RecordBatch:
+        """All segments as one batch of SCHEMA."""
+        if not self._tail:
+            return self._columns
+        return join([self._columns, _to_columns(self._tail)])
+
+    @property
+    def base_offsets(self) -> Longs:
+        """Each segment's first offset; ascending."""
+        return self._array("base_offset")
+
+    @property
+    def next_offsets(self) -> Longs:
+        """Each segment's end offset; ascending, never above the following base offset."""
+        return self._array("next_offset")
+
+    @property
+    def log_bytes(self) -> Longs:
+        """The size of each log file."""
+        return self._array("log_bytes")
+
+    @property
+    def record_counts(self) -> Longs:
+        """The number of records in each segment."""
+        return self._array("record_count")
+
+    @property
+    def max_timestamps(self) -> Longs:
+        """Each segment's largest record timestamp in ms, -1 where no record has one."""
+        return self._array("max_timestamp")
+
+    def find(self, offset: int) -> int:
+        """The index of the first segment that ends above `offset`; `len(self)` when none does."""
+        return int(np.searchsorted(self.next_offsets, offset, side="right"))
+
+    def first_with_max_timestamp_at_least(self, timestamp: int) -> int | None:
+        """The index of the first segment that has a record at or after `timestamp`, or None."""
+        if "newest so far" not in self._arrays:
+            self._arrays["newest so far"] = np.maximum.accumulate(self.max_timestamps)
+        index = int(np.searchsorted(self._arrays["newest so far"], timestamp, side="left"))
+        return index if index < len(self) else None
+
+    def appended(self, segments: Sequence[SegmentInfo]) -> SegmentTable:
+        """This table with `segments` behind it; raises ValueError when one of them is in it already."""
+        if not segments:
+            return self
+        stems = {segment.stem for segment in segments}
+        if len(stems) < len(segments) or self.live(stems):
+            raise ValueError("a segment is added twice")
+        grown = SegmentTable(self._columns, (*self._tail, *segments))
+        return grown if len(grown._tail) <= TAIL_LIMIT else SegmentTable(grown.columns())
+
+    def replaced(self, stems: Collection[str], segments: Sequence[SegmentInfo]) -> SegmentTable:
+        """This table without the segments of `stems`, and with `segments` in the holes that they leave.
+
+        Raises ValueError when a stem is not here, or a new segment does not fit in a hole.
+        """
+        front = len(stems)
+        if not segments and set(self._columns["stem"].slice(0, front).to_pylist()) == set(stems):
+            return SegmentTable(self._columns.slice(front), self._tail)
+        columns = self.columns()
+        gone = pc.is_in(columns["stem"], value_set=pa.array(stems, pa.string())).to_numpy(zero_copy_only=False)
+        if np.count_nonzero(gone) != front:
+            raise ValueError("a removed segment is not live")
+        added = sorted(segments, key=lambda segment: segment.base_offset)
+        _check_fit(added, *self._holes(gone))
+        kept = SegmentTable(columns.filter(pa.array(~gone))).appended(added).columns()
+        return SegmentTable(kept.take(pc.sort_indices(kept["base_offset"])))
+
+    def live(self, stems: Collection[str]) -> set[str]:
+        """Those of `stems` that name a segment of this table."""
+        wanted = pa.array(stems, pa.string())
+        found: list[Any] = self._columns["stem"].filter(pc.is_in(self._columns["stem"], value_set=wanted)).to_pylist()
+        return {*found, *(segment.stem for segment in self._tail if segment.stem in stems)}
+
+    def __len__(self) -> int:
+        return len(self._columns) + len(self._tail)
+
+    @overload
+    def __getitem__(self, index: int) -> SegmentInfo: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[SegmentInfo]: ...
+
+    def __getitem__(self, index: int | slice) -> SegmentInfo | list[SegmentInfo]:
+        if isinstance(index, slice):
+            return self._pick(range(*index.indices(len(self))))
+        number = index if index >= 0 else index + len(self)
+        if not 0 <= number < len(self):
+            raise IndexError(f"segment {index} of {len(self)}")
+        return self._pick(range(number, number + 1))[0]
+
+    def _pick(self, numbers: range) -> list[SegmentInfo]:
+        if not numbers:
+            return []
+        low, high, split = min(numbers), max(numbers) + 1, len(self._columns)
+        rows = list(_to_segments(self._columns.slice(min(low, split), max(0, min(high, split) - low))))
+        rows += self._tail[max(0, low - split) : max(0, high - split)]
+        return [rows[number - low] for number in numbers]
+
+    def __iter__(self) -> Iterator[SegmentInfo]:
+        for start in range(0, len(self._columns), _ROWS_AT_ONCE):
+            yield from _to_segments(self._columns.slice(start, _ROWS_AT_ONCE))
+        yield from self._tail
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SegmentTable) and bool(self.columns().equals(other.columns()))
+
+    def __hash__(self) -> int:
+        return hash(len(self))
+
+    def __repr__(self) -> str:
+        return f"<SegmentTable of {len(self)} segments>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Arrow pickles the whole buffers that a slice points into; its own messages hold the slice.
+        return _restore, (self._columns.serialize().to_pybytes(), self._tail)
+
+    def _array(self, name: str) -> Longs:
+        if name not in self._arrays:
+            array = np.concatenate(
+                [
+                    self._columns[name].to_numpy(),
+                    np.array([getattr(segment, name) for segment in self._tail], np.int64),
+                ]
+            )
+            array.flags.writeable = False
+            self._arrays[name] = array
+        return self._arrays[name]
+
+    def _holes(self, gone: npt.NDArray[np.bool_]) -> tuple[Longs, Longs]:
+        """The start and end offsets of each run of adjacent segments that is `gone`."""
+        edges = np.flatnonzero(np.diff(np.concatenate([[False], gone, [False]]).astype(np.int8)))
+        return self.base_offsets[edges[0::2]], self.next_offsets[edges[1::2] - 1]
+
+
+EMPTY = SegmentTable(pa.RecordBatch.from_pylist([], schema=SCHEMA))
+
+
+def _restore(columns: bytes, tail: tuple[SegmentInfo, ...]) -> SegmentTable:
+    return SegmentTable(pa.ipc.read_record_batch(pa.py_buffer(columns), SCHEMA), tail)
+
+
+def _check_fit(segments: Sequence[SegmentInfo], starts: Longs, ends: Longs) -> None:
+    end = 0
+    for segment in segments:
+        hole = int(np.searchsorted(starts, segment.base_offset, side="right")) - 1
+        if hole < 0 or segment.next_offset > ends[hole] or segment.base_offset < end:
+            raise ValueError(f"segment {segment.stem} fits in no hole that this commit leaves")
+        end = segment.next_offset
+
+
+def _to_columns(segments: Sequence[SegmentInfo]) -> pa.RecordBatch:
+    columns = [pa.array([getattr(segment, spec.name) for segment in segments], spec.type) for spec in SCHEMA]
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+def _to_segments(columns: pa.RecordBatch) -> Iterator[SegmentInfo]:
+    for row in zip(*(column.to_pylist() for column in columns.columns), strict=True):
+        yield SegmentInfo(**dict(zip(SCHEMA.names, row, strict=True)))

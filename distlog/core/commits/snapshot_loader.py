@@ -1,0 +1,111 @@
+"""Finds and loads the state of a topic: the newest usable checkpoint, then the commits after it."""
+
+from __future__ import annotations
+
+import bisect
+import logging
+
+from distlog.core import paths
+from distlog.core.commits import checkpoint
+from distlog.core.commits.actions import Commit
+from distlog.core.commits.commit_files import CommitFiles
+from distlog.core.commits.fold import fold
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.config import MAX_LONG
+from distlog.core.errors import CorruptMetadataError, OffsetOutOfRangeError
+from distlog.core.storage.storage import Storage
+
+# On a load the commits right after the checkpoint are asked for at once; most often these are all.
+_FIRST_GROUP = 4
+# After so many unusable checkpoints something else is wrong, and the commits will tell what.
+_CHECKPOINTS_TRIED = 2
+
+_log = logging.getLogger(__name__)
+
+
+class SnapshotLoader:
+    """Loads snapshots of the topic in `storage`; a dropped topic has one too."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._files = CommitFiles(storage)
+
+    def load(self, version: int | None = None) -> Snapshot | None:
+        """The snapshot at `version`, or at the head; None when there is no topic.
+
+        Raises OffsetOutOfRangeError when there is no such version yet, CorruptMetadataError.
+        """
+        if version is not None and version < 0:
+            raise OffsetOutOfRangeError("versions begin at 0", version=version)
+        end = MAX_LONG if version is None else version + 1
+        snapshot = self._from_hint(end) or self._from_listing(end)
+        if snapshot and version not in (None, snapshot.version):
+            raise OffsetOutOfRangeError("there is no such version yet", version=version, head=snapshot.version)
+        return snapshot
+
+    def load_at(self, timestamp_ms: int) -> Snapshot | None:
+        """The snapshot of the newest commit that is not after `timestamp_ms`; otherwise as `load`."""
+        head = self.load()
+        if head is None or head.timestamp_ms <= timestamp_ms:
+            return head
+        later = bisect.bisect_right(range(head.version), timestamp_ms, key=self._timestamp)
+        if later == 0:
+            raise OffsetOutOfRangeError("the topic did not exist yet", timestamp_ms=timestamp_ms)
+        return self.load(later - 1)
+
+    def follow(self, snapshot: Snapshot) -> Snapshot:
+        """`snapshot` with all commits applied that came after it; one request when there is none."""
+        for commits in self._files.follow(snapshot.version + 1):
+            snapshot = fold(snapshot, commits)
+        return snapshot
+
+    def _from_hint(self, end: int) -> Snapshot | None:
+        name = checkpoint.read_hint(self._storage)
+        return self._from_checkpoint(name, end, known=-1) if name and _is_below(name, end) else None
+
+    def _from_listing(self, end: int) -> Snapshot | None:
+        names = [file.name for file in self._storage.list(paths.COMMITS_DIR)]
+        known = max(map(_version_seen, names), default=-1)
+        for name in sorted((name for name in names if _is_below(name, end)), reverse=True)[:_CHECKPOINTS_TRIED]:
+            snapshot = self._from_checkpoint(name, end, known)
+            if snapshot:
+                return snapshot
+        return self._fold_from(None, end, known)
+
+    def _from_checkpoint(self, name: str, end: int, known: int) -> Snapshot | None:
+        try:
+            snapshot = checkpoint.read(self._storage, name)
+            return self._fold_from(snapshot, end, max(known, snapshot.version))
+        except (CorruptMetadataError, FileNotFoundError) as error:
+            _log.warning("the checkpoint %s is of no use: %s", name, error)
+            return None
+
+    def _fold_from(self, snapshot: Snapshot | None, end: int, known: int) -> Snapshot | None:
+        """`snapshot`, or nothing, with the commits up to `end`; its own commit must say that it belongs here."""
+        start = snapshot.version if snapshot else 0
+        for commits in self._files.follow(start, end=end, known=known, group=_FIRST_GROUP):
+            if snapshot and commits[0].version == snapshot.version:
+                _check_belongs(snapshot, commits[0])
+                commits = commits[1:]
+            snapshot = fold(snapshot, commits) if commits else snapshot
+        return snapshot
+
+    def _timestamp(self, version: int) -> int:
+        return self._files.read_existing(version).timestamp_ms
+
+
+def _version_seen(name: str) -> int:
+    """The version that a file's name proves to exist, of a commit or a checkpoint; -1 for any other file."""
+    version = paths.parse_commit_file(name.rpartition("/")[2])
+    version = checkpoint.version_of(name) if version is None else version
+    return -1 if version is None else version
+
+
+def _is_below(name: str, end: int) -> bool:
+    version = checkpoint.version_of(name)
+    return version is not None and version < end
+
+
+def _check_belongs(snapshot: Snapshot, commit: Commit) -> None:
+    if commit.id != snapshot.commit_id:
+        raise CorruptMetadataError("the checkpoint is of another topic", version=snapshot.version)

@@ -1,0 +1,1 @@
+"""Index files: offset, time and transaction index, how they are made, kept and searched."""

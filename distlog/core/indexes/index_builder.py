@@ -1,0 +1,68 @@
+"""The entries of a segment's offset and time index, from the headers of its batches alone.
+
+The rule is that of Kafka's `LogSegment.append`, batch by batch: an entry when more than `index.interval.bytes` have
+passed since the last one, never for the first batch; it is (last offset, start position) and (largest timestamp so
+far, last offset of its batch); the last time index entry on close is the maximum. Writer and rebuild share it, so a
+rebuilt index is the written one byte for byte.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from distlog.core.indexes.offset_index import encode_offset_entries
+from distlog.core.indexes.time_index import encode_time_entries
+from distlog.core.kernels.index_build import (
+    LAST_ENTRY_TIMESTAMP,
+    MAX_OFFSET,
+    MAX_TIMESTAMP,
+    STATE_SIZE,
+    add_batches,
+)
+from distlog.core.times import NO_TIMESTAMP
+
+Longs = npt.NDArray[np.int64]
+
+
+class IndexBuilder:
+    """Takes batches in file order; offsets are relative to the segment's base offset."""
+
+    def __init__(self, interval_bytes: int) -> None:
+        self._interval = interval_bytes
+        self._state = np.zeros(STATE_SIZE, np.int64)
+        self._state[[MAX_TIMESTAMP, LAST_ENTRY_TIMESTAMP]] = NO_TIMESTAMP
+        self._offset_entries: list[Longs] = []
+        self._time_entries: list[Longs] = []
+
+    def add(self, batches: npt.NDArray[Any], base_offsets: Longs, position: int) -> None:
+        """Take `batches` (BATCH rows) that lie at `base_offsets`, back to back from `position` of the log file."""
+        offset_entries, time_entries = np.empty((2, len(batches), 2), np.int64)
+        offset_count, time_count = add_batches(
+            np.ascontiguousarray(batches["size"], np.int64),
+            base_offsets + batches["last_offset_delta"],
+            np.ascontiguousarray(batches["max_timestamp"], np.int64),
+            position,
+            self._interval,
+            self._state,
+            offset_entries,
+            time_entries,
+        )
+        self._offset_entries.append(offset_entries[:offset_count].copy())
+        self._time_entries.append(time_entries[:time_count].copy())
+
+    def finish(self) -> dict[str, bytes]:
+        """The content of the index files by suffix; empty where there is no entry."""
+        if self._state[MAX_TIMESTAMP] > self._state[LAST_ENTRY_TIMESTAMP]:
+            self._time_entries.append(self._state[[MAX_TIMESTAMP, MAX_OFFSET]].reshape(1, 2))
+        return {
+            ".index": encode_offset_entries(*_columns(self._offset_entries)),
+            ".timeindex": encode_time_entries(*_columns(self._time_entries)),
+        }
+
+
+def _columns(parts: list[Longs]) -> tuple[Longs, Longs]:
+    entries = np.concatenate([np.empty((0, 2), np.int64), *parts])
+    return entries[:, 0], entries[:, 1]

@@ -1,0 +1,1 @@
+"""Segments: written relocatable, planned from metadata, read in chunks."""

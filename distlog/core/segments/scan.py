@@ -1,0 +1,130 @@
+"""Running a read: slices of segments in, Arrow record batches out, in (partition, offset) order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain, islice
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from distlog.core.batches.record_batch import COLUMNS, SCHEMA
+from distlog.core.errors import InvalidRecordError
+from distlog.core.segments.chunk import Chunk
+from distlog.core.segments.isolation import READ_UNCOMMITTED, Isolation
+from distlog.core.segments.read_ahead import in_order
+from distlog.core.segments.segment import CHUNK_BYTES, INDEX_WORTH_BYTES, SegmentReader
+from distlog.core.segments.slices import SegmentSlice
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: Segments up to this size are read whole and decoded together.
+SMALL_BYTES = 1 << 20
+
+
+def check_columns(columns: Iterable[str] | None) -> tuple[str, ...]:
+    """The columns asked for, all of them by default; InvalidRecordError names one that does not exist."""
+    chosen = COLUMNS if columns is None else tuple(columns)
+    for name in chosen:
+        if name not in COLUMNS:
+            raise InvalidRecordError(f"no column {name}; there are {', '.join(COLUMNS)}")
+    return chosen
+
+
+def read(
+    reader: SegmentReader,
+    slices: Iterable[SegmentSlice],
+    columns: Sequence[str] = COLUMNS,
+    isolation: Isolation = READ_UNCOMMITTED,
+) -> Iterator[pa.RecordBatch]:
+    """The records of `slices`, in order, in batches of 1 to 4 MB where there is that much.
+
+    Memory is bounded by a few chunks whatever the size of a segment. Raises CorruptRecordError, and
+    SnapshotTooOldError for a file that vacuum has removed since the snapshot.
+    """
+    for chunk in _chunks(reader, slices):
+        yield from chunk.records(columns, isolation)
+
+
+def _chunks(reader: SegmentReader, slices: Iterable[SegmentSlice]) -> Iterator[Chunk]:
+    tasks = (partial(_begun, reader, group) for group in _groups(slices))
+    # local files are read where they are decoded: a thread would only pass them on
+    fetched = (task() for task in tasks) if reader.storage.is_local else in_order(tasks)
+    for chunks in fetched:
+        yield from chunks
+
+
+def _begun(reader: SegmentReader, group: list[SegmentSlice]) -> Iterable[Chunk]:
+    """The chunks of `group`, the first of them read."""
+    if _small(group[0]):
+        return [reader.whole(group)]
+    chunks = reader.chunks(group[0])
+    return chain(list(islice(chunks, 1)), chunks)
+
+
+def _small(piece: SegmentSlice) -> bool:
+    size = piece.segment.log_bytes
+    uncut = (piece.start_position, piece.end_position) == (0, size)
+    return uncut and (size <= INDEX_WORTH_BYTES or (piece.whole and size <= SMALL_BYTES))
+
+
+def _groups(slices: Iterable[SegmentSlice]) -> Iterator[list[SegmentSlice]]:
+    """Runs of small segments worth a chunk; a large one alone."""
+    group: list[SegmentSlice] = []
+    held = 0
+    for piece in slices:
+        size = piece.segment.log_bytes
+        if group and (not _small(piece) or held + size > CHUNK_BYTES):
+            yield group
+            group, held = [], 0
+        if _small(piece):
+            group.append(piece)
+            held += size
+        else:
+            yield [piece]
+    if group:
+        yield group
+
+
+class Scan:
+    """A read of one snapshot, run when its result is asked for, and again each time."""
+
+    def __init__(
+        self, reader: SegmentReader, slices: list[SegmentSlice], columns: Sequence[str], isolation: Isolation
+    ) -> None:
+        self._reader, self.slices, self.columns, self.isolation = reader, slices, tuple(columns), isolation
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema of the columns asked for."""
+        return pa.schema([SCHEMA.field(name) for name in self.columns])
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return read(self._reader, self.slices, self.columns, self.isolation)
+
+    def to_table(self) -> pa.Table:
+        """All records as one Arrow table."""
+        return pa.Table.from_batches(self, self.schema)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """All records as a pandas DataFrame; pandas must be installed."""
+        return self.to_table().to_pandas()
+
+    def count(self) -> int:
+        """How many records there are: from metadata alone where every offset of a segment is a record."""
+        return sum(self._count(piece) for piece in self.slices)
+
+    def _count(self, piece: SegmentSlice) -> int:
+        segment = piece.segment
+        if segment.dense and (piece.start_position, piece.end_position) == (0, segment.log_bytes):
+            return min(piece.end_offset, segment.next_offset) - max(piece.start_offset, segment.base_offset)
+        if piece.whole and not segment.has_transactions:
+            return segment.record_count
+        batches = read(self._reader, [piece], ("offset",), self.isolation)
+        return sum(batch.num_rows for batch in batches)
+
+    def __repr__(self) -> str:
+        size = sum(piece.estimated_bytes for piece in self.slices)
+        return f"Scan(segments={len(self.slices)}, bytes={size}, columns={list(self.columns)})"

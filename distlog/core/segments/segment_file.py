@@ -1,0 +1,125 @@
+"""One segment on its way to storage: the log held or streamed, its indexes gathered, its description at the end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import crc32c
+import numpy as np
+import numpy.typing as npt
+
+from distlog.core import paths
+from distlog.core.batches.record_batch import APPEND_TIME, DELETE_HORIZON
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.config import MAX_INT, TopicConfig
+from distlog.core.indexes.index_builder import IndexBuilder
+from distlog.core.storage.storage import ObjectWriter, Storage
+from distlog.core.times import NO_TIMESTAMP
+
+#: A log file up to this size is held and put together with its index files; a larger one is streamed.
+HELD_BYTES = 1 << 20
+
+
+class SegmentFile:
+    """A new segment that is written as if it began at offset 0; memory is bounded by HELD_BYTES.
+
+    Nobody knows its files until a commit names them.
+    """
+
+    def __init__(self, storage: Storage, topic: str, partition: int, stem: str, config: TopicConfig) -> None:
+        self._storage, self._topic, self._partition, self._stem = storage, topic, partition, stem
+        self._segment_bytes = config.segment_bytes
+        self._indexes = IndexBuilder(config.index_interval_bytes)
+        self._held: list[memoryview] = []
+        self._stream: ObjectWriter | None = None
+        self._bytes = self._crc = self._records = 0
+        self._max_timestamp = self._first_timestamp = NO_TIMESTAMP
+        self._offset_of_max = -1
+        self.next_offset = 0
+
+    def room(self, batches: npt.NDArray[Any], base_offsets: npt.NDArray[np.int64]) -> int:
+        """How many of `batches`, at `base_offsets`, still fit: below `segment.bytes`, offsets within an int32."""
+        sizes = self._bytes + np.cumsum(batches["size"])
+        fits = (sizes <= self._segment_bytes) & (base_offsets + batches["last_offset_delta"] <= MAX_INT)
+        return int(fits.argmin() if not fits.all() else len(fits))
+
+    def write(
+        self,
+        data: npt.NDArray[np.uint8],
+        batches: npt.NDArray[Any],
+        base_offsets: npt.NDArray[np.int64],
+        offsets_of_max_timestamp: npt.NDArray[np.int64],
+    ) -> None:
+        """Append `batches` (BATCH rows, positions in `data`), which are all of `data`, at `base_offsets`.
+
+        The base offsets in `data`, which is kept, are overwritten. They ascend; gaps are allowed.
+        """
+        _patch_base_offsets(data, batches["position"], base_offsets)
+        if self._bytes == 0:
+            # the base timestamp is not what readers see, or is a delete horizon
+            unusual = batches["attributes"][0] & (APPEND_TIME | DELETE_HORIZON)
+            self._first_timestamp = int(batches["max_timestamp" if unusual else "base_timestamp"][0])
+        newest = int(batches["max_timestamp"].argmax())
+        if batches["max_timestamp"][newest] > self._max_timestamp:
+            self._max_timestamp = int(batches["max_timestamp"][newest])
+            self._offset_of_max = int(offsets_of_max_timestamp[newest])
+        self._indexes.add(batches, base_offsets, self._bytes)
+        self._records += int(batches["record_count"].sum())
+        self._bytes += len(data)
+        self.next_offset = int(base_offsets[-1] + batches["last_offset_delta"][-1]) + 1
+        self._store(data.data)
+
+    def _store(self, data: memoryview) -> None:
+        self._crc = crc32c.crc32c(data, self._crc)
+        if self._stream is None:
+            self._held.append(data)
+            if self._bytes > HELD_BYTES:
+                self._stream = self._storage.open_write(self._name(".log"))
+                for part in self._held:
+                    self._stream.write(part)
+                self._held = []
+        else:
+            self._stream.write(data)
+
+    def seal(self, compression: str, now_ms: int) -> SegmentInfo:
+        """Make the files durable and describe them."""
+        files = self._indexes.finish()
+        sizes = {suffix: len(data) for suffix, data in files.items()}
+        if self._stream is None:
+            files[".log"] = b"".join(self._held)
+        else:
+            self._stream.close()
+        self._storage.put_many({self._name(suffix): data for suffix, data in files.items() if data})
+        return SegmentInfo(
+            partition=self._partition,
+            stem=self._stem,
+            base_offset=0,
+            next_offset=self.next_offset,
+            stored_base_offset=0,
+            record_count=self._records,
+            log_bytes=self._bytes,
+            offset_index_bytes=sizes[".index"],
+            time_index_bytes=sizes[".timeindex"],
+            txn_index_bytes=0,
+            first_timestamp=self._first_timestamp,
+            max_timestamp=self._max_timestamp,
+            offset_of_max_timestamp=self._offset_of_max,
+            compression=compression,
+            created_ms=now_ms,
+            crc32c=self._crc,
+        )
+
+    def abort(self) -> None:
+        """Give up; what was written is named by nobody."""
+        if self._stream is not None:
+            self._stream.abort()
+
+    def _name(self, suffix: str) -> str:
+        return paths.segment_file(self._topic, self._partition, self._stem, suffix)
+
+
+def _patch_base_offsets(
+    data: npt.NDArray[np.uint8], positions: npt.NDArray[np.int64], base_offsets: npt.NDArray[np.int64]
+) -> None:
+    """Write the base offset of each batch; it lies outside the checksum, so nothing else changes."""
+    data[positions[:, None] + np.arange(8)] = base_offsets.astype(">i8").view(np.uint8).reshape(-1, 8)

@@ -1,0 +1,1 @@
+"""All access to stored bytes: `Storage`, over local disks and object stores."""

@@ -1,0 +1,148 @@
+"""Writing local files so that they survive a power cut, and what the errors of a local disk mean.
+
+The order: the file, then its name in the folder, then the names of folders that had to be made, up to the
+first that was there.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from distlog.core.errors import StorageError
+from distlog.core.storage.backend import ObjectWriter, StorageCounters, byte_view
+from distlog.core.storage.retry import ErrorJudge, Verdict
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_UNCLEAR = (errno.EEXIST, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EINTR, errno.EAGAIN, errno.EBUSY)
+
+
+class LocalErrors(ErrorJudge):
+    """A definite errno is a refusal; what a network mount may say of a link that was made is unclear."""
+
+    def verdict(self, error: Exception) -> Verdict:
+        """See the class."""
+        if isinstance(error, FileNotFoundError):
+            return Verdict.MISSING
+        unclear = isinstance(error, OSError) and error.errno in _UNCLEAR
+        return Verdict.UNCLEAR if unclear else Verdict.REFUSED
+
+    def describe(self, error: Exception) -> str:
+        """The operating system's words."""
+        return (isinstance(error, OSError) and error.strerror) or type(error).__name__
+
+
+LOCAL_ERRORS = LocalErrors()
+
+
+@contextmanager
+def failing_as(action: str, path: str) -> Iterator[None]:
+    """Turn an OSError into the StorageError "cannot <action>"."""
+    try:
+        yield
+    except OSError as error:
+        raise LOCAL_ERRORS.failure(action, path, error) from error
+
+
+def create_file(path: str) -> int:
+    """A descriptor of the new file `path`; missing folders above it are made, durably."""
+    try:
+        return os.open(path, _CREATE, 0o666)
+    except FileNotFoundError:
+        make_folders(os.path.dirname(path))
+        return os.open(path, _CREATE, 0o666)
+
+
+def make_folders(folder: str) -> None:
+    """Make `folder` and what is missing above it, durably, from the top down."""
+    missing = []
+    while not os.path.isdir(folder):
+        missing.append(folder)
+        folder = os.path.dirname(folder)
+    for path in reversed(missing):
+        with suppress(FileExistsError):
+            os.mkdir(path)
+        sync_folder(os.path.dirname(path))
+
+
+def sync_folder(folder: str) -> None:
+    """Make the names in `folder` durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_all(file: int, view: memoryview) -> None:
+    """Write the whole `view` to a descriptor, however little each system call takes."""
+    while view.nbytes:
+        view = view[os.write(file, view) :]
+
+
+@contextmanager
+def removed_on_error(path: str) -> Iterator[None]:
+    """Remove the file `path` when the block raises."""
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(path)
+        raise
+
+
+def write_file(path: str, data: Buffer) -> None:
+    """Write the new file `path` and sync its bytes, not yet its name; it is removed again on an error."""
+    file = create_file(path)
+    with removed_on_error(path):
+        try:
+            write_all(file, byte_view(data))
+            os.fsync(file)
+        finally:
+            os.close(file)
+
+
+class LocalWriter(ObjectWriter):
+    """Writes straight to the final name, which must be new; nothing refers to it before it is closed."""
+
+    def __init__(self, path: str, counters: StorageCounters) -> None:
+        self._path, self._counters = path, counters
+        with failing_as("create", path):
+            self._file: int | None = create_file(path)
+
+    def write(self, data: Buffer) -> None:
+        """See `ObjectWriter.write`."""
+        if self._file is None:
+            raise StorageError("cannot write: the file is closed", file=self._path)
+        view = byte_view(data)
+        with failing_as("write", self._path):
+            write_all(self._file, view)
+        self.written += view.nbytes
+
+    def close(self) -> None:
+        """See `ObjectWriter.close`."""
+        if self._file is None:
+            return
+        with failing_as("write", self._path):
+            os.fsync(self._file)
+            file, self._file = self._file, None
+            os.close(file)
+            sync_folder(os.path.dirname(self._path))
+        self._counters.puts += 1
+        self._counters.bytes_written += self.written
+
+    def abort(self) -> None:
+        """See `ObjectWriter.abort`."""
+        if self._file is None:
+            return
+        file, self._file = self._file, None
+        with suppress(OSError):
+            os.close(file)
+        with suppress(OSError):
+            os.unlink(self._path)

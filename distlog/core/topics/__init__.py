@@ -1,0 +1,1 @@
+"""Topics: what users hold; appends, transactions and writers."""

@@ -1,0 +1,189 @@
+"""Appending: rows are routed and written as segments that nobody names yet, then one commit names them all.
+
+The two halves are apart since a Spark job runs the first in its tasks and the second in its driver.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from distlog.core.commits import fields
+from distlog.core.commits.actions import Action, Add, Transaction
+from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.config import TopicConfig
+from distlog.core.errors import CommitConflictError, InvalidRecordError
+from distlog.core.segments.segment_writer import SegmentWriter
+from distlog.core.storage.storage import Storage
+from distlog.core.topics.partitioner import Partitioner
+from distlog.core.topics.records import Appendable, batches, normalize
+
+#: Partitions whose files are closed, that is uploaded, at the same time.
+_CLOSERS = 8
+
+BatchId = int | str
+
+
+@dataclass(frozen=True, slots=True)
+class AppendResult:
+    """What an append did: the version of its commit and, by partition, the (first, end) offsets it got.
+
+    `replayed` says that this (app_id, batch_id) was committed before; the result is that of the first time.
+    `version` is None when there was nothing to commit.
+    """
+
+    version: int | None
+    offsets: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    replayed: bool = False
+
+    @property
+    def record_count(self) -> int:
+        """How many records were appended."""
+        return sum(end - first for first, end in self.offsets.values())
+
+
+class Appender:
+    """Writes rows as segments of one topic that wait for a commit; not thread-safe.
+
+    `begin` is the version that was seen before the first byte; `first_partition` is where records without a
+    key start.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        topic: str,
+        config: TopicConfig,
+        partitions: int,
+        *,
+        begin: int,
+        first_partition: int,
+        clock: Callable[[], int],
+        new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
+    ) -> None:
+        self._storage, self._topic, self._config, self._begin = storage, topic, config, begin
+        self._clock, self._new_id = clock, new_id
+        self._partitioner = Partitioner(partitions, first_partition)
+        self._writers: dict[int, SegmentWriter] = {}
+
+    def append(self, data: Appendable, partition: int | None = None) -> int:
+        """Take Arrow, pandas or dicts; how many rows there were. InvalidRecordError tells what does not fit.
+
+        After any error only `abort` is left: some of the rows may have been taken.
+        """
+        rows = 0
+        for batch in batches(data):
+            records = normalize(batch, self._config, self._clock(), rows)
+            for number, part in self._partitioner.split(records, partition, rows):
+                self._writer(number).append(part)
+            rows += records.num_rows
+        return rows
+
+    def _writer(self, partition: int) -> SegmentWriter:
+        if partition not in self._writers:
+            codec = self._config.compression_type
+            self._writers[partition] = SegmentWriter(
+                self._storage,
+                self._topic,
+                partition,
+                self._begin,
+                self._config,
+                codec="none" if codec in ("producer", "uncompressed") else codec,
+                clock=self._clock,
+                new_id=self._new_id,
+            )
+        return self._writers[partition]
+
+    def close(self) -> list[SegmentInfo]:
+        """Make all files durable; their segments by partition, then in order. An error leaves nothing half open."""
+        writers = [self._writers[partition] for partition in sorted(self._writers)]
+        try:
+            with ThreadPoolExecutor(_CLOSERS) as pool:
+                return [segment for segments in pool.map(SegmentWriter.close, writers) for segment in segments]
+        except BaseException:
+            self.abort()
+            raise
+
+    def abort(self) -> None:
+        """Give up; what was written stays unnamed until vacuum."""
+        for writer in self._writers.values():
+            writer.abort()
+
+
+def commit_append(
+    log: CommitLog,
+    snapshot: Snapshot,
+    segments: Sequence[SegmentInfo],
+    *,
+    begin: int,
+    app_id: str | None = None,
+    batch_id: BatchId | None = None,
+) -> tuple[AppendResult, Snapshot]:
+    """Give `segments` their offsets behind the log ends, in one commit, all or none.
+
+    A commit of the same (app_id, batch_id) before this one makes it a replay. Raises CommitConflictError when
+    the topic was dropped, TransactionTooOldError when the files are too old, CommitStateUnknownError.
+    """
+    check_batch(app_id, batch_id)
+    placed: list[SegmentInfo] = []
+
+    def plan(current: Snapshot) -> list[Action] | None:
+        placed.clear()
+        if replayed(current, app_id, batch_id):
+            return None
+        placed.extend(_place(current, segments))
+        actions: list[Action] = [Add(segment) for segment in placed]
+        if app_id is not None and batch_id is not None:
+            actions.append(Transaction(app_id, batch_id, _offsets(placed)))
+        return actions or None
+
+    commit, snapshot = log.commit(snapshot, "append", plan, begin=begin)
+    if commit is None:
+        return replayed(snapshot, app_id, batch_id) or AppendResult(None), snapshot
+    return AppendResult(commit.version, _offsets(placed)), snapshot
+
+
+def replayed(snapshot: Snapshot, app_id: str | None, batch_id: BatchId | None) -> AppendResult | None:
+    """The result of the first time, if (app_id, batch_id) was committed before."""
+    if app_id is None or batch_id is None:
+        return None
+    found = snapshot.transaction(app_id, batch_id)
+    return AppendResult(found.version, found.offsets, replayed=True) if found else None
+
+
+def check_batch(app_id: str | None, batch_id: BatchId | None) -> None:
+    """Raise InvalidRecordError unless both or none are given, of the kinds that a commit can hold."""
+    if app_id is None and batch_id is None:
+        return
+    try:
+        fields.NAME(app_id).encode()
+        str(fields.batch_id(batch_id)).encode()
+    except ValueError:
+        raise InvalidRecordError(
+            "app_id and batch_id go together: text of 1 to 1000 characters; a batch_id may be an integer from 0",
+            app_id=ascii(app_id)[:100],
+            batch_id=ascii(batch_id)[:100],
+        ) from None
+
+
+def _place(snapshot: Snapshot, segments: Sequence[SegmentInfo]) -> list[SegmentInfo]:
+    ends = [state.log_end_offset for state in snapshot.partitions]
+    placed = []
+    for segment in segments:
+        if segment.partition >= len(ends):
+            raise CommitConflictError("the topic has no such partition any more", partition=segment.partition)
+        placed.append(segment.at(ends[segment.partition]))
+        ends[segment.partition] = placed[-1].next_offset
+    return placed
+
+
+def _offsets(segments: Sequence[SegmentInfo]) -> dict[int, tuple[int, int]]:
+    offsets: dict[int, tuple[int, int]] = {}
+    for segment in segments:
+        first, _ = offsets.get(segment.partition, (segment.base_offset, 0))
+        offsets[segment.partition] = (first, segment.next_offset)
+    return offsets

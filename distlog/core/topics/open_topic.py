@@ -1,0 +1,60 @@
+"""How a program comes by a topic: it creates one, or opens one that is there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from distlog.core import paths
+from distlog.core.commits.actions import MAX_PARTITIONS
+from distlog.core.config import TopicConfig
+from distlog.core.errors import InvalidConfigError
+from distlog.core.storage.storage import Storage
+from distlog.core.times import Time, to_ms
+from distlog.core.topics.topic import Topic, topic_log
+
+StorageOptions = Mapping[str, Any]
+
+
+def create(
+    url: str,
+    partitions: int = 1,
+    config: Mapping[str, object] | None = None,
+    storage_options: StorageOptions | None = None,
+) -> Topic:
+    """Create a topic at `url`, any fsspec URL or local path, whose last part is the topic's name.
+
+    Raises TopicExistsError, InvalidTopicError, InvalidConfigError, or StorageError when the storage cannot hold
+    a log (it must refuse to overwrite when asked to).
+    """
+    if type(partitions) is not int or not 1 <= partitions <= MAX_PARTITIONS:
+        raise InvalidConfigError(f"a topic has 1 to {MAX_PARTITIONS} partitions", partitions=partitions)
+    storage = Storage(url, storage_options)
+    log = topic_log(storage)
+    return Topic(storage, log, log.create(partitions, TopicConfig.parse(config or {})))
+
+
+def open(
+    url: str,
+    version: int | None = None,
+    timestamp: Time | None = None,
+    storage_options: StorageOptions | None = None,
+) -> Topic:
+    """Open the topic at `url`: its newest version, or read-only as of a version or a time.
+
+    Raises TopicNotFoundError where there is none, OffsetOutOfRangeError where it has no such version, or none yet
+    at that time.
+    """
+    if version is not None and timestamp is not None:
+        raise ValueError("give a version or a timestamp to open a topic at, not both")
+    storage = Storage(url, storage_options)
+    log = topic_log(storage)
+    timestamp_ms = None if timestamp is None else to_ms(timestamp)
+    snapshot = log.load(version=version, timestamp_ms=timestamp_ms)
+    return Topic(storage, log, snapshot, pinned=version is not None or timestamp is not None)
+
+
+def find_topics(root: Storage) -> list[Storage]:
+    """The folders right below `root` that hold commits, by name: its topics, and those that were dropped."""
+    names = (name for name in root.list_folders() if name != paths.COMMITS_DIR)
+    return [root.child(name) for name in sorted(names) if f"{name}/{paths.COMMITS_DIR}" in root.list_folders(name)]

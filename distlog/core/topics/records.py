@@ -1,0 +1,203 @@
+"""What a caller appends, made into columns: `normalize` turns Arrow, pandas or dicts into one Arrow batch.
+
+The columns of a normalized batch are, in this order: `partition` int32 (only when the input has one), `timestamp`
+int64 (ms since the epoch, no nulls), `key` binary, `value` binary, and `headers` (only when the input has them).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from sys import getsizeof
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from distlog.core.batches.record_batch import HEADER_SIZE, HEADERS_TYPE
+from distlog.core.config import MAX_LONG, TopicConfig
+from distlog.core.errors import InvalidRecordError
+from distlog.core.times import NO_TIMESTAMP
+from distlog.core.topics.rows import Row, batch_of
+
+ACCEPTED = ("partition", "timestamp", "key", "value", "headers")
+#: Columns of a scan that an append gives anew; a scan's result can so be appended as it is.
+IGNORED = ("offset", "timestamp_type", "timestampType", "topic")
+#: What is routed and encoded at once; more would leave the processor's caches, and memory unbounded.
+SLICE_BYTES = 8 << 20
+_ROWS_PER_BATCH = 65_536
+_TIMESTAMP_KINDS = (pa.types.is_timestamp, pa.types.is_integer, pa.types.is_null)
+_KEY_NEEDED = "a compacted topic needs a key in every record"
+_TIMESTAMP_REFUSED = (
+    "a timestamp must be -1, or not negative and within message.timestamp.before.max.ms and after.max.ms"
+)
+
+#: Arrow (table, batch or reader), a pandas DataFrame, or an iterable of dicts.
+Appendable = Any
+
+
+def batches(data: Appendable) -> Iterator[pa.RecordBatch]:
+    """The rows of anything that can be appended, Arrow, pandas, or an iterable of dicts, some MiB at a time.
+
+    Raises InvalidRecordError when it is none of these, or a dict does not fit.
+    """
+    for batch in _as_given(data):
+        rows = max(1, batch.num_rows * SLICE_BYTES // max(batch.nbytes, SLICE_BYTES))
+        yield from (batch.slice(start, rows) for start in range(0, batch.num_rows, rows))
+
+
+def _as_given(data: Appendable) -> Iterator[pa.RecordBatch]:
+    if isinstance(data, pa.RecordBatch):
+        yield data
+    elif isinstance(data, pa.Table):
+        yield from data.to_batches()
+    elif isinstance(data, pa.RecordBatchReader):
+        yield from data
+    elif type(data).__module__.split(".")[0] == "pandas" and hasattr(data, "columns"):
+        yield from _table_of_pandas(data).to_batches()
+    elif isinstance(data, Iterable) and not isinstance(data, (str, bytes, Mapping)):
+        yield from _batches_of_dicts(iter(data))
+    else:
+        raise InvalidRecordError("append takes Arrow, pandas or an iterable of dicts", type=type(data).__name__)
+
+
+def _table_of_pandas(frame: Any) -> pa.Table:
+    try:
+        return pa.Table.from_pandas(frame, preserve_index=False)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise InvalidRecordError(f"a column of the DataFrame is no Arrow column: {error}") from None
+
+
+def _batches_of_dicts(records: Iterator[Any]) -> Iterator[pa.RecordBatch]:
+    first_row = 0
+    for chunk in _chunks(records):
+        names = {name for record in chunk for name in record}
+        _check_names(names)
+        columns = {name: [record.get(name) for record in chunk] for name in ACCEPTED if name in names}
+        yield batch_of(columns, first_row)
+        first_row += len(chunk)
+
+
+def _chunks(records: Iterator[Any]) -> Iterator[list[Mapping[str, Any]]]:
+    """Lists of records with some MiB of values; InvalidRecordError for one that is no dict, or lacks a value."""
+    chunk: list[Mapping[str, Any]] = []
+    size = 0
+    for number, record in enumerate(records):
+        if type(record) is not dict and not isinstance(record, Mapping):
+            raise InvalidRecordError(
+                f"a record is a dict with {', '.join(ACCEPTED)}", row=number, got=type(record).__name__
+            )
+        if "value" not in record:
+            raise InvalidRecordError(
+                "a record needs a value; None is one, it deletes the key when compacted", row=number
+            )
+        chunk.append(record)
+        size += getsizeof(record["value"])
+        if size >= SLICE_BYTES or len(chunk) == _ROWS_PER_BATCH:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def normalize(batch: pa.RecordBatch, config: TopicConfig, now_ms: int, first_row: int = 0) -> pa.RecordBatch:
+    """The columns to be written for `batch`, under the topic's rules; errors count rows from `first_row`.
+
+    A missing or null timestamp becomes `now_ms`; LogAppendTime is left to the encoder. Raises InvalidRecordError
+    naming the column, and the row where there is one, for an unknown column, a type that does not fit, a null
+    key on a compacted topic, or a timestamp that the topic's limits refuse.
+    """
+    _check_names(batch.schema.names)
+    if "value" not in batch.schema.names:
+        raise InvalidRecordError("a value column is needed", columns=batch.schema.names)
+    columns = {"timestamp": _timestamps(batch, config, now_ms, first_row)}
+    columns["key"] = _binary(batch, "key")
+    columns["value"] = _binary(batch, "value")
+    if "partition" in batch.schema.names:
+        columns = {"partition": _cast(batch, "partition", pa.int32()), **columns}
+    if "headers" in batch.schema.names and not pa.types.is_null(batch.schema.field("headers").type):
+        columns["headers"] = _cast(batch, "headers", HEADERS_TYPE)
+    if "compact" in config.cleanup_policy and columns["key"].null_count:
+        row = pc.index(pc.is_null(columns["key"]), True).as_py()
+        raise InvalidRecordError(_KEY_NEEDED, row=first_row + row)
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def check_row(row: Row, size: int, config: TopicConfig, now_ms: int) -> None:
+    """Raise InvalidRecordError for a row that a batch of records cannot hold: what `normalize` and `encode` refuse.
+
+    `size` is its `max_bytes`: taken without compression, and at its most, as Kafka's producer takes it.
+    """
+    if row.key is None and "compact" in config.cleanup_policy:
+        raise InvalidRecordError(_KEY_NEEDED)
+    room = min(config.max_message_bytes, config.segment_bytes) - HEADER_SIZE
+    if config.compression_type not in ("producer", "uncompressed"):
+        # what does not compress grows a little
+        room -= (room >> 10) + 64
+    if size > room:
+        raise InvalidRecordError("a record must fit max.message.bytes and segment.bytes", size=size, room=room)
+    if row.timestamp not in (None, NO_TIMESTAMP) and config.message_timestamp_type == "CreateTime":
+        before, after = _timestamp_limits(config, now_ms)
+        if not before <= row.timestamp <= after:
+            raise InvalidRecordError(_TIMESTAMP_REFUSED, timestamp=row.timestamp)
+
+
+def _check_names(names: Collection[Any]) -> None:
+    unknown = set(names).difference(ACCEPTED, IGNORED)
+    if unknown:
+        raise InvalidRecordError(f"unknown column {min(map(str, unknown))}; known are {', '.join(ACCEPTED)}")
+    if len(set(names)) < len(names):
+        raise InvalidRecordError("a column is there twice", columns=", ".join(names))
+
+
+def _cast(batch: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array:
+    column = batch.column(name)
+    if column.type == kind:
+        return column
+    try:
+        return column.cast(kind)
+    except pa.ArrowException as error:
+        raise InvalidRecordError(f"column {name} must be {kind}, not {column.type}: {error}") from None
+
+
+def _binary(batch: pa.RecordBatch, name: str) -> pa.Array:
+    if name not in batch.schema.names:
+        return pa.nulls(batch.num_rows, pa.binary())
+    if batch.column(name).type == pa.large_binary():
+        return batch.column(name)
+    if pa.types.is_large_string(batch.column(name).type):
+        return _cast(batch, name, pa.large_binary())
+    return _cast(batch, name, pa.binary())
+
+
+def _timestamps(batch: pa.RecordBatch, config: TopicConfig, now_ms: int, first_row: int) -> pa.Array:
+    if config.message_timestamp_type == "LogAppendTime" or "timestamp" not in batch.schema.names:
+        return pa.repeat(pa.scalar(now_ms, pa.int64()), batch.num_rows)
+    column = batch.column("timestamp")
+    if not any(is_kind(column.type) for is_kind in _TIMESTAMP_KINDS):
+        raise InvalidRecordError("column timestamp must be a timestamp or int64 milliseconds", type=column.type)
+    try:
+        if pa.types.is_timestamp(column.type):
+            kind = pa.timestamp("ms", column.type.tz)
+            column = column.cast(options=pc.CastOptions(kind, allow_time_truncate=True))
+        column = pc.fill_null(column.cast(pa.int64()), now_ms)
+    except pa.ArrowException as error:
+        raise InvalidRecordError(f"column timestamp must fit int64 milliseconds: {error}") from None
+    _check_timestamps(column, config, now_ms, first_row)
+    return column
+
+
+def _check_timestamps(column: pa.Array, config: TopicConfig, now_ms: int, first_row: int) -> None:
+    low, high = (value.as_py() for value in pc.min_max(column).values())
+    before, after = _timestamp_limits(config, now_ms)
+    if low is None or (low >= before and high <= after):
+        return
+    refused = pc.or_(pc.and_(pc.less(column, before), pc.not_equal(column, NO_TIMESTAMP)), pc.greater(column, after))
+    row = pc.index(refused, True).as_py()
+    if row >= 0:
+        raise InvalidRecordError(_TIMESTAMP_REFUSED, row=first_row + row, timestamp=column[row].as_py())
+
+
+def _timestamp_limits(config: TopicConfig, now_ms: int) -> tuple[int, int]:
+    """The smallest and the largest timestamp; NO_TIMESTAMP passes besides, as it passes Kafka's limits."""
+    before = max(now_ms - config.message_timestamp_before_max_ms, NO_TIMESTAMP)
+    return before, min(now_ms + config.message_timestamp_after_max_ms, MAX_LONG)

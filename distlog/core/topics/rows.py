@@ -1,0 +1,170 @@
+"""Records as Python values: each is checked as it comes, and together they become one Arrow batch."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from distlog.core.batches.record_batch import HEADERS_TYPE
+from distlog.core.config import MAX_INT, MAX_LONG
+from distlog.core.errors import InvalidRecordError
+from distlog.core.times import to_ms
+
+Header = tuple[str, bytes | None]
+
+SCHEMA = pa.schema(
+    [
+        ("partition", pa.int32()),
+        ("timestamp", pa.int64()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", HEADERS_TYPE),
+    ]
+)
+
+# Attributes, and the varints for length, timestamp, offset, key and value length, and number of headers.
+_ROW_OVERHEAD = 1 + 5 + 10 + 5 + 5 + 5 + 5
+_HEADER_OVERHEAD = 5 + 5
+
+
+class Row(NamedTuple):
+    """One record, its fields of the types that SCHEMA wants; None is null, a timestamp is in ms."""
+
+    partition: int | None
+    timestamp: int | None
+    key: bytes | None
+    value: bytes | None
+    headers: list[Header] | None
+
+    @property
+    def max_bytes(self) -> int:
+        """The most bytes it can take in a batch, uncompressed (Kafka's `DefaultRecord.recordSizeUpperBound`)."""
+        size = _ROW_OVERHEAD + len(self.key or b"") + len(self.value or b"")
+        for key, value in self.headers or ():
+            size += _HEADER_OVERHEAD + len(key.encode()) + len(value or b"")
+        return size
+
+
+def row_of(value: Any, key: Any = None, timestamp: Any = None, headers: Any = None, partition: Any = None) -> Row:
+    """The row of a record's fields; text becomes UTF-8, a datetime milliseconds.
+
+    Raises InvalidRecordError, naming the field, when one is of another type or out of range.
+    """
+    return Row(_partition(partition), _timestamp(timestamp), _key(key), _value(value), _headers(headers))
+
+
+def columns_of(rows: Sequence[Row]) -> dict[str, Sequence[Any]]:
+    """The rows' fields by name, without partition or headers where no row has any."""
+    columns = dict(zip(SCHEMA.names, zip(*rows, strict=True), strict=True))
+    empty = [name for name in ("partition", "headers") if not any(value is not None for value in columns[name])]
+    return {name: values for name, values in columns.items() if name not in empty}
+
+
+def batch_of(columns: Mapping[str, Sequence[Any]], first_row: int = 0) -> pa.RecordBatch:
+    """Columns of equally many values, some or all of SCHEMA, as a batch; what `row_of` takes, they may hold.
+
+    Raises InvalidRecordError, which counts rows from `first_row`, when one does not fit.
+    """
+    given = [field for field in SCHEMA if field.name in columns]
+    arrays = [_array(field, columns[field.name], first_row) for field in given]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(given))
+
+
+def _array(field: pa.Field, values: Sequence[Any], first_row: int) -> pa.Array:
+    # Types are looked at all at once, and values one by one only where that is needed.
+    plain = _PLAIN[field.name].issuperset(map(type, values))
+    try:
+        return pa.array(values if plain else _checked(field.name, values, first_row), field.type)
+    except (pa.ArrowException, OverflowError) as error:
+        raise InvalidRecordError(f"column {field.name} must be {field.type}: {error}") from None
+
+
+def _checked(name: str, values: Iterable[Any], first_row: int) -> list[Any]:
+    return [_checked_at(row, _CHECKS[name], value) for row, value in enumerate(values, first_row)]
+
+
+def _checked_at(row: int, check: Callable[[Any], Any], value: Any) -> Any:
+    try:
+        return check(value)
+    except InvalidRecordError as error:
+        raise InvalidRecordError(error.message, row=row, **error.details) from None
+
+
+def _timestamp(value: Any) -> int | None:
+    try:
+        value = to_ms(value) if isinstance(value, datetime) else value
+    except ValueError as error:
+        raise InvalidRecordError(f"timestamp: {error}") from None
+    return _integer("timestamp", value, -1, MAX_LONG)
+
+
+def _integer(name: str, value: Any, low: int, high: int) -> int | None:
+    if value is None or (type(value) is int and low <= value <= high):
+        return value
+    # Of numpy's integers, too; but True is no number, and 1.5 is not to become 1.
+    if isinstance(value, bool) or not hasattr(value, "__index__") or not low <= operator.index(value) <= high:
+        got = value if type(value) is int else type(value).__name__
+        raise InvalidRecordError(f"{name} must be an integer from {low} to {high}, or None", got=got)
+    return operator.index(value)
+
+
+def _bytes(name: str, value: Any) -> bytes | None:
+    if value is None or type(value) is bytes:
+        return value
+    if isinstance(value, str):
+        return _utf8(name, value)
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value)
+    raise InvalidRecordError(f"{name} must be bytes, text or None", got=type(value).__name__)
+
+
+def _utf8(name: str, text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise InvalidRecordError(f"{name} holds a lone surrogate, which is no character") from None
+
+
+def _headers(headers: Any) -> list[Header] | None:
+    if headers is None:
+        return None
+    if isinstance(headers, (str, bytes, Mapping)) or not isinstance(headers, Iterable):
+        raise InvalidRecordError("headers must be a list of (key, value)", got=type(headers).__name__)
+    return [_header(header) for header in headers]
+
+
+def _header(header: Any) -> Header:
+    if isinstance(header, Mapping) and header.keys() == {"key", "value"}:
+        header = header["key"], header["value"]
+    if not isinstance(header, (tuple, list)) or len(header) != 2 or not isinstance(header[0], str):
+        raise InvalidRecordError("a header must be (text, bytes), or a dict of key and value")
+    key, value = header
+    _utf8("a header's key", key)
+    return key, _bytes("a header's value", value)
+
+
+_partition = partial(_integer, "partition", low=0, high=MAX_INT)
+_key = partial(_bytes, "key")
+_value = partial(_bytes, "value")
+
+_CHECKS: Mapping[str, Callable[[Any], Any]] = {
+    "partition": _partition,
+    "timestamp": _timestamp,
+    "key": _key,
+    "value": _value,
+    "headers": _headers,
+}
+_NULL = type(None)
+#: The types that Arrow takes as they are; their ranges it checks, or `normalize` does.
+_PLAIN: Mapping[str, frozenset[type]] = {
+    "partition": frozenset({int, _NULL}),
+    "timestamp": frozenset({int, _NULL}),
+    "key": frozenset({bytes, _NULL}),
+    "value": frozenset({bytes, _NULL}),
+    "headers": frozenset({_NULL}),
+}

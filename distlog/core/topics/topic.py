@@ -1,0 +1,300 @@
+"""A topic: what users hold. It decides nothing itself, every method hands over to the layer that does."""
+
+from __future__ import annotations
+
+import platform
+import random
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from distlog.core import VERSION
+from distlog.core.commits.actions import Drop, SetConfig
+from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.config import TopicConfig
+from distlog.core.errors import InvalidRecordError, TopicNotFoundError
+from distlog.core.indexes.index_cache import IndexCache
+from distlog.core.maintenance.compact_or_merge import CompactReport, compact_or_merge
+from distlog.core.maintenance.delete_records import delete_records
+from distlog.core.maintenance.rebuild import RebuildReport, rebuild_indexes
+from distlog.core.maintenance.reports import DeleteRecordsReport, RetentionReport
+from distlog.core.maintenance.retention import retention
+from distlog.core.maintenance.vacuum import VacuumReport, vacuum
+from distlog.core.maintenance.verify import VerifyReport, verify
+from distlog.core.segments import scan_plan
+from distlog.core.segments.fetch import FetchedBatches, fetch
+from distlog.core.segments.isolation import IsolationLevel
+from distlog.core.segments.scan import Scan, check_columns
+from distlog.core.segments.segment import SegmentReader
+from distlog.core.segments.slices import OutOfRange
+from distlog.core.segments.time_lookup import Found, offset_for_time
+from distlog.core.storage.storage import Storage
+from distlog.core.times import Time, now_ms, to_ms
+from distlog.core.topics import metadata_tables
+from distlog.core.topics.append import Appender, AppendResult, BatchId
+from distlog.core.topics.record import Record, records_of
+from distlog.core.topics.records import Appendable
+from distlog.core.topics.transaction import Transaction
+from distlog.core.topics.writer import Writer
+
+
+class Topic:
+    """A topic at one snapshot: readers see that until `refresh`, or until an append of this object moves it on.
+
+    Cheap to hold and to pickle: a copy opens the same version again. Made by `distlog.create` and `distlog.open`.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        log: CommitLog,
+        snapshot: Snapshot,
+        *,
+        clock: Callable[[], int] = now_ms,
+        pinned: bool = False,
+    ) -> None:
+        self.storage, self.log, self.snapshot, self.clock = storage, log, snapshot, clock
+        self._pinned, self._lock, self._random = pinned, threading.Lock(), random.Random()
+        self._reader = SegmentReader(storage, snapshot.name, IndexCache())
+
+    @property
+    def url(self) -> str:
+        """The topic's address, without credentials."""
+        return self.storage.url
+
+    @property
+    def name(self) -> str:
+        """The topic's name: the last part of its address when it was created."""
+        return self.snapshot.name
+
+    @property
+    def version(self) -> int:
+        """The version of the snapshot that this object reads."""
+        return self.snapshot.version
+
+    @property
+    def config(self) -> TopicConfig:
+        """The topic's settings."""
+        return self.snapshot.config
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions there are, numbered from 0."""
+        return len(self.snapshot.partitions)
+
+    @property
+    def reader(self) -> SegmentReader:
+        """What reads this topic's segments."""
+        return self._reader
+
+    def refresh(self) -> Topic:
+        """Move on to the newest version (one GET when there is nothing new); returns this topic."""
+        if not self._pinned:
+            self.advance(self.log.refresh(self.snapshot))
+        return self
+
+    def advance(self, snapshot: Snapshot) -> None:
+        """Read `snapshot` from now on, unless another thread is further already."""
+        with self._lock:
+            if snapshot.version > self.snapshot.version:
+                self.snapshot = snapshot
+
+    def append(
+        self,
+        table: Appendable,
+        partition: int | None = None,
+        app_id: str | None = None,
+        batch_id: BatchId | None = None,
+    ) -> AppendResult:
+        """Append Arrow, pandas or an iterable of dicts in one commit, all partitions or none.
+
+        Columns: value, and perhaps key, timestamp (ms or Arrow timestamps; missing is now), headers, partition
+        (missing: murmur2 of the key, without a key sticky runs); `partition` is for all rows. The same
+        (app_id, batch_id) again within 30 days returns the first result and appends nothing.
+
+        Raises InvalidRecordError, TopicNotFoundError (it was dropped), StorageError, CommitConflictError (nothing
+        was appended), CommitStateUnknownError (it may have been; repeat with the same app_id and batch_id).
+        """
+        with self.transaction(app_id, batch_id) as transaction:
+            transaction.append(table, partition)
+        return transaction.result
+
+    def transaction(self, app_id: str | None = None, batch_id: BatchId | None = None) -> Transaction:
+        """Several appends that become visible together at the end of a `with` block, or not at all."""
+        return Transaction(self, app_id, batch_id)
+
+    def writer(self, *, linger_ms: int = 100) -> Writer:
+        """A buffered writer of single records: a commit by size, by linger, on flush and when it is closed."""
+        self._check_writable()
+        return Writer(self, linger_ms=linger_ms)
+
+    def appender(self) -> Appender:
+        """What writes rows of this topic as segments that wait for a commit."""
+        self._check_writable()
+        return Appender(
+            self.storage,
+            self.name,
+            self.config,
+            self.partitions,
+            begin=self.version,
+            first_partition=self._random.randrange(self.partitions),
+            clock=self.clock,
+        )
+
+    def scan(
+        self,
+        partitions: Iterable[int] | None = None,
+        start: int | Mapping[int, int] | None = None,
+        end: int | Mapping[int, int] | None = None,
+        start_time: Time | None = None,
+        end_time: Time | None = None,
+        columns: Iterable[str] | None = None,
+        isolation: IsolationLevel = "read_uncommitted",
+        out_of_range: OutOfRange = "fail",
+    ) -> Scan:
+        """The records from `start` (in) to `end` (out), all by default, as a Scan that runs when it is read.
+
+        Times stand for the first offset whose record has that time or a later one. Raises OffsetOutOfRangeError
+        for a start outside of the log, unless `out_of_range` is earliest or latest.
+        """
+        chosen, snapshot = check_columns(columns), self.snapshot
+        bounds = scan_plan.bounds(self._reader, snapshot, partitions, start, end, start_time, end_time)
+        slices, visible = scan_plan.plan(self._reader, snapshot, bounds, isolation, out_of_range)
+        return Scan(self._reader, slices, chosen, visible)
+
+    def records(self, partition: int = 0, start: int | None = None, limit: int | None = None) -> Iterator[Record]:
+        """Records as Python objects, for people; a few at a time, so a small limit reads little."""
+        self.check_partition(partition)
+        return records_of(self._reader, self.snapshot, partition, start, limit)
+
+    def read(self, partition: int, offset: int, max_bytes: int = 1_048_576) -> FetchedBatches:
+        """Kafka's fetch: the stored batches from the one that holds `offset` on, whole, at least one.
+
+        Empty at the log end. Raises OffsetOutOfRangeError below the log start and above the log end.
+        """
+        self.check_partition(partition)
+        slices, _ = scan_plan.plan(self._reader, self.snapshot, {partition: (offset, None)})
+        return fetch(self._reader, slices, offset, max_bytes)
+
+    def start_offsets(self) -> dict[int, int]:
+        """The first readable offset of each partition."""
+        return {number: state.log_start_offset for number, state in enumerate(self.snapshot.partitions)}
+
+    def end_offsets(self) -> dict[int, int]:
+        """The next offset to be assigned in each partition."""
+        return {number: state.log_end_offset for number, state in enumerate(self.snapshot.partitions)}
+
+    def offsets_for_times(self, times: Time | Mapping[int, Time]) -> dict[int, Found | None]:
+        """By partition, (offset, timestamp in ms) of the first record at or after the time, or None.
+
+        `times` is one time for all partitions, or one by partition: ms since 1970, a datetime, ISO 8601 text, or
+        LATEST, EARLIEST, MAX_TIMESTAMP.
+        """
+        asked = times if isinstance(times, Mapping) else dict.fromkeys(range(self.partitions), times)
+        for partition in asked:
+            self.check_partition(partition)
+        states = self.snapshot.partitions
+        return {number: offset_for_time(self._reader, states[number], to_ms(time)) for number, time in asked.items()}
+
+    def history(self, limit: int | None = None) -> pa.Table:
+        """The commits, newest first: version, time, operation, writer, and what they added and removed."""
+        return metadata_tables.history(self.log.history(limit))
+
+    def segments(self) -> pa.Table:
+        """The live segments, one row each, by partition and base offset."""
+        return metadata_tables.segments(self.snapshot)
+
+    def alter_config(self, settings: Mapping[str, object | None]) -> TopicConfig:
+        """Set Kafka-named settings (None: back to the default) in one commit; the new config."""
+        self._check_writable()
+        _, after = self.log.commit(
+            self.snapshot, "config", lambda current: [SetConfig(current.config.changed(settings).overrides())]
+        )
+        self.advance(after)
+        return self.config
+
+    def drop(self) -> None:
+        """End the topic: nobody can open or append to it from here on; vacuum removes its files later.
+
+        Objects that hold a snapshot of it, this one too, read on until then.
+        """
+        self._check_writable()
+        self.log.commit(self.snapshot, "drop", lambda snapshot: [Drop()])
+
+    def retention(self, *, dry_run: bool = False) -> RetentionReport:
+        """Let go of whole segments at the old end, as the config's `retention.*` say; `dry_run` only reports.
+
+        Only metadata changes; `vacuum` deletes the files when `file.delete.delay.ms` have passed.
+        """
+        self._check_writable()
+        gone, after = retention(self.log, self.snapshot, self.clock, dry_run=dry_run)
+        self.advance(after)
+        return RetentionReport(after.version, tuple(gone), dry_run)
+
+    def delete_records(self, before: Mapping[int, int]) -> DeleteRecordsReport:
+        """Let go of the records below an offset, by partition; -1 is the log end. Nobody sees them any more.
+
+        Raises OffsetOutOfRangeError above the log end, InvalidConfigError where `cleanup.policy` is only compact.
+        """
+        self._check_writable()
+        starts, after = delete_records(self.log, self.snapshot, before)
+        self.advance(after)
+        return DeleteRecordsReport(after.version, starts)
+
+    def compact(self, *, dry_run: bool = False) -> CompactReport:
+        """Of each key keep the last record, or where the topic is not compacted, merge small segments as they are."""
+        self._check_writable()
+        report, after = compact_or_merge(self._reader, self.log, self.snapshot, self.clock, dry_run=dry_run)
+        self.advance(after)
+        return report
+
+    def vacuum(self, *, dry_run: bool = False) -> VacuumReport:
+        """Delete the files that no reader can need and no writer can still commit; `dry_run` only reports."""
+        self._check_writable()
+        report = vacuum(self.storage, self.log, self.clock, dry_run=dry_run)
+        self.refresh()
+        return report
+
+    def rebuild_indexes(self, *, force: bool = False, dry_run: bool = False) -> RebuildReport:
+        """Make bad and missing index files again from the logs, with `force` all that the config would make anew."""
+        self._check_writable()
+        report, after = rebuild_indexes(self._reader, self.log, self.snapshot, force=force, dry_run=dry_run)
+        self.advance(after)
+        return report
+
+    def verify(self) -> VerifyReport:
+        """Check every checksum, record, index entry and metadata invariant of the snapshot; it changes nothing."""
+        return verify(self._reader, self.log, self.snapshot)
+
+    def check_partition(self, partition: int) -> None:
+        """Raise TopicNotFoundError unless the topic has this partition."""
+        if not 0 <= partition < self.partitions:
+            raise TopicNotFoundError(f"the topic has partitions 0 to {self.partitions - 1}", partition=partition)
+
+    def _check_writable(self) -> None:
+        if self._pinned:
+            raise InvalidRecordError(
+                "opened at an older version, so read-only; open it without version", url=self.url
+            )
+
+    def __repr__(self) -> str:
+        return f"Topic({self.url!r}, version={self.version}, partitions={self.partitions})"
+
+    def _repr_html_(self) -> str:
+        return metadata_tables.html(self.snapshot, self.url)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, (self.storage, self.version, self._pinned)
+
+
+def topic_log(storage: Storage) -> CommitLog:
+    """The commit log of the topic in `storage`, with this process's clock and name."""
+    return CommitLog(storage, clock=now_ms, random=random.Random(), writer=f"distlog {VERSION} {platform.node()}")
+
+
+def _reopen(storage: Storage, version: int, pinned: bool) -> Topic:
+    log = topic_log(storage)
+    return Topic(storage, log, log.load(version), pinned=pinned)

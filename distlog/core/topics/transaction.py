@@ -1,0 +1,87 @@
+"""Several appends, one commit, or none."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from distlog.core.errors import InvalidRecordError
+from distlog.core.topics.append import Appender, AppendResult, BatchId, check_batch, commit_append, replayed
+from distlog.core.topics.records import Appendable
+
+if TYPE_CHECKING:
+    from distlog.core.topics.topic import Topic
+
+
+class Transaction:
+    """Appends to any partitions of a topic that become visible together, when the `with` block ends well.
+
+    `result` tells the version and the offsets afterwards. When the block raises, nothing was appended. So it is
+    when one of the appends raises, since some of its rows may have been taken: `commit` raises its error again.
+    """
+
+    def __init__(self, topic: Topic, app_id: str | None, batch_id: BatchId | None) -> None:
+        check_batch(app_id, batch_id)
+        self._topic, self._app_id, self._batch_id = topic, app_id, batch_id
+        snapshot = topic.refresh().snapshot
+        self._begin = snapshot.version
+        self._is_replay = replayed(snapshot, app_id, batch_id) is not None
+        self._appender: Appender | None = topic.appender()
+        self._error: BaseException | None = None
+        self.result = AppendResult(None)
+
+    def append(self, data: Appendable, partition: int | None = None) -> int:
+        """Take Arrow, pandas or dicts; returns the number of rows. InvalidRecordError tells what does not fit.
+
+        The rows of a replayed (app_id, batch_id) are not looked at.
+        """
+        appender = self._open_appender()
+        if self._is_replay:
+            return 0
+        try:
+            return appender.append(data, partition)
+        except BaseException as error:
+            self.abort()
+            self._error = error
+            raise
+
+    def commit(self) -> AppendResult:
+        """Make the appends durable and visible, all at once; the outcome, also kept as `result`.
+
+        Raises CommitConflictError, StorageError (nothing was appended), CommitStateUnknownError (it may have been).
+        """
+        appender, self._appender = self._open_appender(), None
+        self.result, snapshot = commit_append(
+            self._topic.log,
+            self._topic.snapshot,
+            appender.close(),
+            begin=self._begin,
+            app_id=self._app_id,
+            batch_id=self._batch_id,
+        )
+        self._topic.advance(snapshot)
+        return self.result
+
+    def _open_appender(self) -> Appender:
+        if self._error is not None:
+            raise self._error
+        if self._appender is None:
+            raise InvalidRecordError("the transaction has ended; begin another")
+        return self._appender
+
+    def abort(self) -> None:
+        """Append nothing; what was written stays unnamed until vacuum."""
+        if self._appender is not None:
+            self._appender.abort()
+        self._appender = self._error = None
+
+    def __enter__(self) -> Transaction:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self.abort()
+        elif self._appender is not None or self._error is not None:
+            self.commit()

@@ -1,0 +1,128 @@
+"""Record by record: a buffer that becomes a commit by size, by time, on flush and on close."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from distlog.core.errors import InvalidConfigError, InvalidRecordError
+from distlog.core.topics.append import AppendResult
+from distlog.core.topics.records import check_row
+from distlog.core.topics.rows import Header, Row, batch_of, columns_of, row_of
+
+if TYPE_CHECKING:
+    from distlog.core.topics.topic import Topic
+
+#: Bytes of records, as they are at most in a batch, that are committed without waiting longer.
+BUFFER_BYTES = 16 << 20
+
+
+class Writer:
+    """Buffers records and appends them in one commit when `buffer_bytes` are there, or after `linger_ms`.
+
+    A record is durable when `flush` or `close` has returned, not before. A `with` block closes the writer, and so
+    commits what it took, however the block ends, as Kafka's producer does. A record that does not fit is refused by
+    `append`, and the others stay. After an error of a commit, which in the background is raised by the next call,
+    every call raises it again, and what was to be committed is given up. Safe to share between threads.
+    """
+
+    def __init__(self, topic: Topic, *, linger_ms: int, buffer_bytes: int = BUFFER_BYTES) -> None:
+        if linger_ms < 0 or buffer_bytes < 1:
+            raise InvalidConfigError("linger_ms must not be negative, buffer_bytes must be positive")
+        self._topic, self._linger_s, self._buffer_bytes = topic, linger_ms / 1000, buffer_bytes
+        self._rows: list[Row] = []
+        self._bytes = 0
+        self._lock = threading.RLock()
+        self._timer: threading.Timer | None = None
+        self._error: BaseException | None = None
+        self._closed = False
+        self.result = AppendResult(None)
+
+    def append(
+        self,
+        value: bytes | str | None,
+        *,
+        key: bytes | str | None = None,
+        timestamp: int | None = None,
+        headers: Iterable[Header] | None = None,
+        partition: int | None = None,
+    ) -> None:
+        """Take one record; a missing timestamp (ms) is now. InvalidRecordError tells what does not fit.
+
+        With a compressed topic, too, a record must fit `max.message.bytes` uncompressed.
+        """
+        now_ms = self._topic.clock()
+        row = row_of(value, key, now_ms if timestamp is None else timestamp, headers, partition)
+        size = row.max_bytes
+        self._check(row, size, now_ms)
+        with self._lock:
+            self._check_open()
+            self._rows.append(row)
+            self._bytes += size
+            if self._bytes >= self._buffer_bytes:
+                self.flush()
+            elif self._timer is None:
+                self._start_timer()
+
+    def _check(self, row: Row, size: int, now_ms: int) -> None:
+        check_row(row, size, self._topic.config, now_ms)
+        partitions = self._topic.partitions
+        if row.partition is not None and row.partition >= partitions:
+            raise InvalidRecordError(f"the topic has partitions 0 to {partitions - 1}", partition=row.partition)
+
+    def flush(self) -> AppendResult:
+        """Commit what is buffered; the outcome of the last commit, also kept as `result`. Raises what it raises."""
+        with self._lock:
+            self._check_open()
+            self._stop_timer()
+            rows, self._rows, self._bytes = self._rows, [], 0
+            if rows:
+                try:
+                    self.result = self._topic.append(batch_of(columns_of(rows)))
+                except BaseException as error:
+                    self._error = error
+                    raise
+            return self.result
+
+    def close(self) -> None:
+        """Flush, and take no more records. Raises what the last commit raises."""
+        with self._lock:
+            if not self._closed:
+                try:
+                    self.flush()
+                finally:
+                    self._closed = True
+
+    def _check_open(self) -> None:
+        if self._error is not None:
+            raise self._error
+        if self._closed:
+            raise InvalidRecordError("the writer is closed; open another")
+
+    def _start_timer(self) -> None:
+        self._timer = threading.Timer(self._linger_s, self._flush_in_background)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _flush_in_background(self) -> None:
+        with self._lock:
+            if not self._closed and self._error is None:
+                # flush keeps the error for the caller's next call
+                with contextlib.suppress(Exception):
+                    self.flush()
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
