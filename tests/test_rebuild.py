@@ -60,6 +60,12 @@ def contents(topic: Topic) -> dict[str, bytes]:
     return {name: topic.storage.read(name) for name in names}
 
 
+def written_files(folder: Path) -> dict[Path, tuple[int, int]]:
+    """Which files there are, and when each was written."""
+    files = {path: path.stat() for path in folder.rglob("*") if path.is_file()}
+    return {path: (status.st_ino, status.st_mtime_ns) for path, status in files.items()}
+
+
 def rebuilt(topic: Topic, **options: bool) -> RebuildReport:
     report, snapshot = rebuild_indexes(topic.reader, topic.log, topic.snapshot, **options)
     topic.advance(snapshot)
@@ -89,11 +95,11 @@ def damage(topic: Topic, suffix: str, kind: str) -> str:
 
 
 def test_what_is_right_is_left_alone(topic: Topic, tmp_path: Path) -> None:
-    before = {path: path.stat() for path in tmp_path.rglob("*") if path.is_file()}
+    before = written_files(tmp_path)
     report = rebuilt(topic)
     assert found(report) == ["fine fine"] * 2
     assert report.ok
-    assert {path: path.stat() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert written_files(tmp_path) == before
     assert topic.version == 2
 
 
@@ -209,9 +215,9 @@ def test_a_log_changed_outside_of_its_checksums_gives_no_index(topic: Topic, pos
 
 def test_a_dry_run_says_the_same_and_writes_nothing(topic: Topic, tmp_path: Path) -> None:
     damage(topic, ".index", "stale")
-    before = {path: path.stat() for path in tmp_path.rglob("*") if path.is_file()}
+    before = written_files(tmp_path)
     tried = rebuilt(topic, dry_run=True)
-    assert {path: path.stat() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert written_files(tmp_path) == before
     assert tried.segments == rebuilt(topic).segments
 
 

@@ -85,9 +85,10 @@ class _Verifier:
         before = len(self._anomalies)
         if end is not None:
             self._walk(end)
+        intact = end == self._segment.log_bytes and len(self._anomalies) == before
         for index in self._indexes:
-            self._check_index(index, compared=end is not None and len(self._anomalies) == before)
-        if end == self._segment.log_bytes and len(self._anomalies) == before:
+            self._check_index(index, compared=intact)
+        if intact:
             for message in self._facts.contradictions():
                 self._report("metadata_mismatch", message)
 
