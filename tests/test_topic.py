@@ -51,7 +51,10 @@ def local_url(tmp_path: Path) -> Address:
         (distlog.Topic.offsets_for_times, "self, times"),
         (distlog.Topic.history, "self, limit=None"),
         (distlog.Topic.alter_config, "self, settings"),
-        *((getattr(distlog.Topic, name), "self") for name in ("refresh", "segments", "drop")),
+        (distlog.Topic.delete_records, "self, before"),
+        (distlog.Topic.rebuild_indexes, "self, *, force=False, dry_run=False"),
+        *((getattr(distlog.Topic, name), "self, *, dry_run=False") for name in ("retention", "compact", "vacuum")),
+        *((getattr(distlog.Topic, name), "self") for name in ("refresh", "segments", "drop", "verify")),
         *((getattr(distlog.Topic, name), "self") for name in ("start_offsets", "end_offsets")),
     ],
 )
@@ -132,11 +135,17 @@ def test_every_version_can_be_opened_again_and_is_read_only(storage_url: Address
         lambda: old.transaction(),
         lambda: old.alter_config({}),
         lambda: old.drop(),
+        lambda: old.retention(),
+        lambda: old.delete_records({0: 1}),
+        lambda: old.compact(),
+        lambda: old.vacuum(),
+        lambda: old.rebuild_indexes(),
     ):
         with pytest.raises(distlog.DistlogError, match="read-only; open it without version"):
             change()
     assert old.refresh().version == 5
     assert old.scan(start=2).count() == 3
+    assert topic.refresh().version == 5
 
 
 def test_a_time_opens_the_version_of_that_time(local_url: Address) -> None:
@@ -212,6 +221,18 @@ def test_keys_stay_together_and_in_order(local_url: Address) -> None:
         numbers = [int(row["value"]) for row in rows if row["key"] == key]
         assert numbers == sorted(numbers)
     assert sorted(int(row["value"]) for row in rows) == list(range(300))
+
+
+def test_a_scan_outside_of_the_log_is_an_error_unless_it_is_told_where_to_begin(local_url: Address) -> None:
+    topic = create(local_url)
+    topic.append(values(range(5)))
+    with pytest.raises(distlog.OffsetOutOfRangeError, match="log_start_offset=0 log_end_offset=5"):
+        topic.scan(start=9)
+    assert topic.scan(start=9, out_of_range="earliest").count() == 5
+    assert topic.scan(start=9, out_of_range="latest").count() == 0
+    for wrong in ({"out_of_range": "first"}, {"isolation": "read_commited"}):
+        with pytest.raises(ValueError, match=f"{next(iter(wrong))} is one of .*, not "):
+            topic.scan(**wrong)  # type: ignore[arg-type]
 
 
 def test_records_are_python_objects(local_url: Address) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import get_args
+from typing import Any, get_args
 
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.errors import TopicNotFoundError
@@ -73,9 +73,10 @@ def plan(
     """The slices of what is asked, and what of them may be seen.
 
     Reads no data; but for read_committed the segments that hold transactions, as far as a last stable offset needs.
+    A word that is no isolation or policy is a ValueError.
     """
-    if isolation not in get_args(IsolationLevel):
-        raise ValueError(f"isolation is one of {', '.join(get_args(IsolationLevel))}, not {isolation}")
+    _check_choice("isolation", isolation, IsolationLevel)
+    _check_choice("out_of_range", out_of_range, OutOfRange)
     start, end = {}, {}
     aborted = {}
     for number, (low, high) in asked.items():
@@ -87,3 +88,8 @@ def plan(
             end[number] = min(end[number], last_stable_offset(reader, state))
             aborted[number] = [each for segment in segments for each in reader.aborted_transactions(segment)]
     return slices.plan(snapshot, start, end, out_of_range), Isolation.of(aborted)
+
+
+def _check_choice(name: str, value: str, choices: Any) -> None:
+    if value not in get_args(choices):
+        raise ValueError(f"{name} is one of {', '.join(get_args(choices))}, not {value}")
