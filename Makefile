@@ -22,7 +22,7 @@ unexport PYTHONPATH PYTHONHOME SPARK_HOME SPARK_CONF_DIR
 
 help:
 	@echo 'make demo [INPUT=file [KEY_COLUMN=name] [TIME_COLUMN=name]]'
-	@echo '                        append, read and look up events with Spark, on this machine'
+	@echo '                        append, read, look up and maintain events with Spark, on this machine'
 	@echo 'make test               ruff, mypy and every test'
 	@echo 'make bench              measure, beside other tools that do the same'
 	@echo 'make lint               ruff and mypy alone'

@@ -1,4 +1,4 @@
-"""The main job, end to end, on a local folder: append by Spark, read back, look up by offset and by time."""
+"""The main job, end to end, on a local folder: append by Spark, read back, look up, and keep it in shape."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import distlog
 from demo.clicks import clicks
-from distlog.spark import append, read, session
+from distlog.spark import append, compact, read, rebuild_indexes, session
 from distlog.spark.append_job import check_lines
 from distlog.spark.job_inputs import Input
 
@@ -65,7 +65,7 @@ def show(records: Iterator[distlog.Record]) -> None:
 def fill(spark: SparkSession, chosen: argparse.Namespace, url: str) -> distlog.Topic:
     """Create the topic and append to it."""
     with step(f"Create the topic {url} with {PARTITIONS} partitions"):
-        distlog.create(url, partitions=PARTITIONS, config={"segment.bytes": 16 << 20})
+        distlog.create(url, partitions=PARTITIONS, config={"segment.bytes": 2 << 20})
     what = chosen.input or f"{chosen.rows:,} generated clicks"
     with step(f"Append {what} by Spark: every task routes its rows, one commit for all partitions"):
         result = append(rows_of(spark, chosen), url)
@@ -99,6 +99,42 @@ def look_up(topic: distlog.Topic) -> None:
                 show(topic.records(number, start=found[0], limit=1))
 
 
+def shape(topic: distlog.Topic) -> str:
+    """Segments, bytes and records of a topic, in words."""
+    facts = topic.refresh().segments()
+    size, records = (sum(facts[name].to_pylist()) for name in ("log_bytes", "record_count"))
+    return f"{facts.num_rows} segments, {size / 1e6:.1f} MB, {records:,} records"
+
+
+def maintain(spark: SparkSession, topic: distlog.Topic) -> None:
+    """Retention, compaction and index rebuild, and what each did."""
+    print(f"\nThe topic has {shape(topic)}.")
+    sizes = [int(state.segments.log_bytes.sum()) for state in topic.snapshot.partitions]
+    with step("Retention: keep half of what the largest partition has"):
+        topic.alter_config({"retention.ms": -1, "retention.bytes": max(sizes) // 2})
+        print(f"   {str(topic.retention()).replace(chr(10), chr(10) + '   ')}\n   now {shape(topic)}")
+    with step("Merging: small segments become large ones, no record is decoded"):
+        topic.alter_config({"segment.bytes": 64 << 20})
+        compact(spark, topic.url)
+        print(f"   now {shape(topic)}")
+    with step("Compaction: the last record of each key stays, at its offset"):
+        topic.alter_config({"cleanup.policy": "compact"})
+        compact(spark, topic.url)
+        print(f"   now {shape(topic)}; the log ends where it did: {topic.end_offsets()}")
+    with step("Index rebuild: one index file is deleted and one is damaged, then both are made again from the log"):
+        damage(Path(topic.url))
+        rebuild_indexes(spark, topic.url)
+        print(f"   {str(topic.verify()).splitlines()[0]}")
+
+
+def damage(folder: Path) -> None:
+    """Delete the first time index that there is, and overwrite another."""
+    first, *others = sorted(folder.glob("*/*.timeindex"))
+    first.unlink()
+    if others:
+        others[-1].write_bytes(b"not an index")
+
+
 def main() -> None:
     """Run the demo; the folder of the run before is replaced."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -113,6 +149,7 @@ def main() -> None:
     topic = fill(spark, chosen, str((FOLDER / "logs" / "events").absolute()))
     read_back(spark, topic)
     look_up(topic)
+    maintain(spark, topic)
     print(f"\nThe topic is in {topic.url}; look around with: .venv/bin/distlog describe {topic.url}")
     spark.stop()
 
