@@ -114,6 +114,38 @@ def test_what_a_broker_wrote_passes(tmp_path: Path, name: str) -> None:
     assert found(adopt_golden(str(tmp_path / "log"), GOLDEN[name])) == []
 
 
+@pytest.mark.parametrize("policy", ["compact", "delete"])
+def test_what_compaction_and_merging_wrote_passes(tmp_path: Path, policy: str) -> None:
+    config = {
+        "cleanup.policy": policy,
+        "segment.bytes": 10_000,
+        "min.cleanable.dirty.ratio": 0,
+        "delete.retention.ms": 0,
+    }
+    topic = distlog.create(str(tmp_path / "log"), config={**CONFIG, **config})
+    for number in range(8):
+        rows = range(40 * number, 40 * number + 40)
+        topic.append(
+            [
+                {"key": b"%d" % (row % 7), "value": b"v" * 30 if row % 5 else None, "timestamp": NOW + row}
+                for row in rows
+            ]
+        )
+        if number % 4 == 3:
+            before = topic.segments().num_rows
+            topic.compact()
+            assert topic.segments().num_rows < before
+            assert found(topic) == []
+
+
+@pytest.mark.parametrize("name", [name for name in GOLDEN if "compact" in name])
+def test_what_compaction_made_of_what_a_broker_wrote_passes(tmp_path: Path, name: str) -> None:
+    config = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0, "delete.retention.ms": 0}
+    topic = adopt_golden(str(tmp_path / "log"), GOLDEN[name], config=config)
+    topic.compact()
+    assert found(topic) == []
+
+
 def test_a_missing_log(topic: Topic) -> None:
     topic.storage.delete([topic.reader.name(segment_of(topic, 1))])
     assert found(topic) == [("missing_segment", None, None)]

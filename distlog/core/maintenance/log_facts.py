@@ -12,7 +12,7 @@ from crc32c import crc32c
 
 from distlog.core import paths
 from distlog.core.batches.compression import CODEC_NAMES
-from distlog.core.batches.record_batch import CODEC_MASK, CONTROL, TRANSACTIONAL
+from distlog.core.batches.record_batch import APPEND_TIME, CODEC_MASK, CONTROL, DELETE_HORIZON, TRANSACTIONAL
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.times import NO_TIMESTAMP
 
@@ -45,7 +45,9 @@ class LogFacts:
             int(batches["base_offset"][-1] + batches["last_offset_delta"][-1]) + 1 + self._segment.shift
         )
         if self.batches == 0:
-            self._base_timestamp = int(batches["base_timestamp"][0])
+            # as SegmentFile takes it: the base may be a producer's time, or that from which on a tombstone may go
+            unusual = batches["attributes"][0] & (APPEND_TIME | DELETE_HORIZON)
+            self._base_timestamp = int(batches["max_timestamp" if unusual else "base_timestamp"][0])
         self.batches += len(batches)
         self._newest_batch = max(self._newest_batch, int(batches["max_timestamp"].max()))
         self._attributes |= int(np.bitwise_or.reduce(batches["attributes"]))
