@@ -122,6 +122,13 @@ def test_no_rows_are_no_commit(topic: distlog.Topic) -> None:
     assert topic.refresh().version == 0
 
 
+def test_small_writes_without_keys_take_the_partitions_in_turn(topic: distlog.Topic) -> None:
+    for value in "abcd":
+        planned = writer(topic.url)
+        commit(planned, write(planned, value))
+    assert topic.refresh().end_offsets() == {0: 2, 1: 2}
+
+
 def test_a_transaction_is_written_once(topic: distlog.Topic) -> None:
     transaction = {"txnAppId": "job", "txnVersion": "7"}
     first = writer(topic.url, **transaction)

@@ -71,7 +71,8 @@ class TaskWriter:
             target.config,
             target.partitions,
             begin=target.begin,
-            first_partition=context.partitionId() if context else 0,
+            # many small writes of one task each must not all begin at partition 0
+            first_partition=target.begin + (context.partitionId() if context else 0),
             clock=now_ms,
         )
         try:
