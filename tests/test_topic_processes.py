@@ -54,8 +54,10 @@ class Journal:
         return {number: None if offsets is None else dict(offsets) for number, offsets in noted}
 
 
-def produce(url: str, options: Mapping[str, Any], kind: str, journal: Path, appends: int) -> None:
-    """Append until there are `appends`; after a kill, go on with the one that was under way."""
+def produce(
+    url: str, options: Mapping[str, Any], kind: str, journal: Path, appends: int, dies_after: int | None
+) -> None:
+    """Append until there are `appends`, or die after one of them before it is noted; go on where a dead one was."""
     notes, producer = Journal(journal), journal.name
     topic = distlog.open(url, storage_options=options)
     for number in range(appends):
@@ -71,13 +73,15 @@ def produce(url: str, options: Mapping[str, Any], kind: str, journal: Path, appe
             result = topic.append(rows_of(producer, number), app_id=producer, batch_id=number)
         else:
             result = topic.append(rows_of(producer, number))
+        if number == dies_after:
+            os.kill(os.getpid(), signal.SIGKILL)
         notes.note(number, result.offsets)
 
 
-def start(address: Address, kind: str, journal: Path, appends: int) -> BaseProcess:
+def start(address: Address, kind: str, journal: Path, appends: int, dies_after: int | None = None) -> BaseProcess:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["distlog", "s3fs"])
-    process = context.Process(target=produce, args=(*address, kind, journal, appends))
+    process = context.Process(target=produce, args=(*address, kind, journal, appends, dies_after))
     process.start()
     return process
 
@@ -117,34 +121,34 @@ def check(topic: distlog.Topic, journals: list[Path]) -> dict[str, list[int]]:
     return {journal.name: sorted(number for name, number in found if name == journal.name) for journal in journals}
 
 
-def run(address: Address, folder: Path, kinds: list[str], appends: int, killed: int) -> dict[str, list[int]]:
-    """Run a producer of each kind; the first `killed` are killed once, and those with batches then go on."""
+def run(address: Address, folder: Path, kinds: list[str], appends: int, killed: int) -> None:
+    """Run a producer of each kind; `killed` are killed, half of them by themselves, and those with batches go on."""
     topic = distlog.create(address.url, PARTITIONS, {"segment.bytes": 300}, address.options)
     folder.mkdir()
     journals = [folder / f"{kind}-{number}" for number, kind in enumerate(kinds)]
-    processes = [start(address, *each, appends) for each in zip(kinds, journals, strict=True)]
     source = random.Random()
-    for process, journal in zip(processes[:killed], journals[:killed], strict=True):
-        kill_after(process, journal, source.randrange(appends - 2), source)
-    going_on = [
-        start(address, kind, journal, appends)
-        for kind, journal in zip(kinds[:killed], journals[:killed], strict=True)
-        if kind == "batches"
-    ]
+    deaths = [source.randrange(appends) if number < killed / 2 else None for number in range(len(kinds))]
+    processes = [start(address, *each, appends, death) for *each, death in zip(kinds, journals, deaths, strict=True)]
+    victims = list(zip(processes, journals, kinds, strict=True))[:killed]
+    for (process, journal, _), death in zip(victims, deaths, strict=False):
+        if death is None:
+            kill_after(process, journal, source.randrange(appends - 2), source)
+        process.join(120)
+    going_on = [start(address, kind, journal, appends) for _, journal, kind in victims if kind == "batches"]
     for process in processes[killed:] + going_on:
         process.join(120)
         assert process.exitcode == 0
     complete = check(topic.refresh(), journals)
-    for kind, journal in zip(kinds[killed:], journals[killed:], strict=True):
-        assert complete[journal.name] == list(range(appends)), kind
-    for kind, journal in zip(kinds[:killed], journals[:killed], strict=True):
-        if kind == "batches":
+    for journal, kind in zip(journals, kinds, strict=True):
+        if kind == "batches" or journal in journals[killed:]:
             assert complete[journal.name] == list(range(appends))
-    return complete
+    for journal, death in zip(journals, deaths, strict=True):
+        if death is not None:
+            assert death in complete[journal.name]
 
 
 def test_eight_processes_on_a_local_disk_four_of_them_killed(tmp_path: Path) -> None:
-    kinds = ["plain", "batches", "writer", "batches"] * 2
+    kinds = ["batches", "plain", "batches", "writer"] * 2
     run(Address(str(tmp_path / "topic"), {}), tmp_path / "journals", kinds, appends=12, killed=4)
 
 

@@ -52,7 +52,8 @@ class Writer:
     ) -> None:
         """Take one record; a missing timestamp (ms) is now. InvalidRecordError tells what does not fit.
 
-        With a compressed topic, too, a record must fit `max.message.bytes` uncompressed.
+        With a compressed topic, too, a record must fit `max.message.bytes` uncompressed. The commit asks the topic's
+        rules again: a config that was changed meanwhile, or a record that grew too old, fails it.
         """
         now_ms = self._topic.clock()
         row = row_of(value, key, now_ms if timestamp is None else timestamp, headers, partition)
