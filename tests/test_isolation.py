@@ -10,7 +10,7 @@ import golden
 import numpy as np
 import pyarrow as pa
 import pytest
-from adopted import adopt, adopt_golden, describe, offsets, put, rows
+from adopted import adopt, adopt_golden, commit, describe, offsets, put, rows
 from hypothesis import given
 from hypothesis import strategies as st
 from logs import changed
@@ -113,15 +113,8 @@ def test_a_moved_segment_takes_its_transactions_along(tmp_path: Path) -> None:
     topic.append([{"value": b"v"}] * 100)
     segment = describe(files, 0, 6, stem="v00000000000000000000-" + 32 * "a").at(100)
     put(topic, segment, files)
-    commit_at_end(topic, segment)
+    commit(topic, [segment])
     assert committed(topic) == [*range(100), 102, 103]
-
-
-def commit_at_end(topic: Topic, segment: Any) -> None:
-    from distlog.core.commits.actions import Add
-
-    _, snapshot = topic.log.commit(topic.snapshot, "import", lambda _: [Add(segment)])
-    topic.advance(snapshot)
 
 
 def test_a_transaction_index_that_is_damaged_or_gone_is_an_error_and_not_a_guess(tmp_path: Path) -> None:

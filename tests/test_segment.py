@@ -72,6 +72,7 @@ def test_any_range_of_offsets_is_what_was_written(log: Log, caplog: pytest.LogCa
 
 
 @pytest.mark.usefixtures("either_way")
+@settings(max_examples=30)
 @given(data=st.data())
 def test_any_cut_into_byte_ranges_gives_each_record_once(log: Log, data: st.DataObject) -> None:
     segment = data.draw(st.sampled_from([segment for segment in log.segments if segment.log_bytes]))

@@ -90,7 +90,7 @@ def test_changed_bytes_of_formats_0_and_1_are_found(tmp_path: Path, name: str) -
     log = log_of(adopt_golden(str(tmp_path / "t"), partition))
     data = log.file().read_bytes()
     headers = read_headers(data)
-    for position in range(0, len(data), 23):
+    for position in range(0, len(data), 41):
         log.file().write_bytes(changed(data, position, 0x10))
         if not errors(log):
             batch = headers[np.searchsorted(headers["position"], position, side="right") - 1]

@@ -13,7 +13,7 @@ import crc32c
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distlog.core.batches.record_batch import read_headers
@@ -120,8 +120,8 @@ def kafka_indexes(batches: list[Batch], interval: int) -> tuple[bytes, bytes]:
 def test_files_and_facts_follow_kafkas_rules(
     timestamps: list[int], interval: int, batch_bytes: int, segment_bytes: int
 ) -> None:
-    settings = {"index_interval_bytes": interval, "batch_bytes": batch_bytes, "segment_bytes": segment_bytes}
-    written = write(records(timestamps), **settings)
+    config = {"index_interval_bytes": interval, "batch_bytes": batch_bytes, "segment_bytes": segment_bytes}
+    written = write(records(timestamps), **config)
     first = 0
     for info, files in zip(*written, strict=True):
         batches = walk(files[".log"])
@@ -279,17 +279,18 @@ def test_small_appends_are_gathered_into_full_batches() -> None:
 cuts = st.lists(st.integers(0, 400), max_size=12).map(sorted)
 
 
+@settings(max_examples=50)
 @given(cuts, st.integers(1, 4000), st.sampled_from(["none", "lz4"]), st.integers(500, 20_000))
 def test_the_same_records_give_the_same_bytes_however_they_are_cut(
     edges: list[int], encode_bytes: int, codec: str, segment_bytes: int
 ) -> None:
     batch = records([number % 90 for number in range(400)], size=20)
-    settings = {"codec": codec, "batch_bytes": 400, "segment_bytes": segment_bytes, "index_interval_bytes": 1000}
-    whole = write(batch, **settings)
+    config = {"codec": codec, "batch_bytes": 400, "segment_bytes": segment_bytes, "index_interval_bytes": 1000}
+    whole = write(batch, **config)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(segment_writer, "ENCODE_BYTES", encode_bytes)
         parts = [batch.slice(low, high - low) for low, high in itertools.pairwise([0, *edges, 400])]
-        assert write(*parts, **settings) == whole
+        assert write(*parts, **config) == whole
 
 
 def test_encoding_what_waits_changes_no_byte() -> None:
