@@ -53,6 +53,11 @@ class Piece:
         """Whether the file ends with the piece."""
         return self.origin + self.end == self.slice.segment.log_bytes
 
+    def facts(self) -> tuple[int, int, int, int]:
+        """What its batches are checked by: first offset, stored end offset, whether dense, whether the file ends."""
+        segment = self.slice.segment
+        return self.first_offset, segment.next_offset - segment.shift, segment.dense, self.ends_file
+
     def located(self, error: CorruptRecordError) -> CorruptRecordError:
         """`error`, which knows the file and what is stored, with the partition, and the offset that readers know."""
         segment, details = self.slice.segment, dict(error.details)
@@ -115,19 +120,16 @@ class Chunk:
             raise self._located(self._source().corrupt(message, int(wrong[0]), self.batches[wrong[0]]))
 
     def _wrong_offsets(self) -> npt.NDArray[np.bool_]:
-        segments = [piece.slice.segment for piece in self.pieces]
-        dense = self._per_batch(segment.dense for segment in segments) != 0
-        stored_end = self._per_batch(segment.next_offset - segment.shift for segment in segments)
+        first_offset, stored_end, dense, ends_file = np.array([piece.facts() for piece in self.pieces])[self.owner].T
         base = self.batches["base_offset"]
         following = base + self.batches["last_offset_delta"] + 1
-        edges = np.flatnonzero(np.diff(self.owner, prepend=-1))
-        expected = np.roll(following, 1)
-        expected[edges] = np.array([piece.first_offset for piece in self.pieces])[self.owner[edges]]
-        wrong: npt.NDArray[np.bool_] = np.where(dense & (expected >= 0), base != expected, base < expected)
-        closing = np.zeros(len(base), bool)
-        closing[edges - 1] = np.array([piece.ends_file for piece in self.pieces])[np.roll(self.owner[edges], 1)]
+        edges = np.ones(len(base) + 1, bool)
+        edges[1:-1] = self.owner[1:] != self.owner[:-1]
+        expected = np.where(edges[:-1], first_offset, np.roll(following, 1))
+        wrong: npt.NDArray[np.bool_] = np.where((dense > 0) & (expected >= 0), base != expected, base < expected)
+        closes = edges[1:] & (ends_file > 0)
         # nothing follows the segment's last offset
-        wrong |= (following > stored_end - ~closing) | (dense & closing & (following != stored_end))
+        wrong |= (following > stored_end - ~closes) | ((dense > 0) & closes & (following != stored_end))
         return wrong
 
     def _asked(self) -> AskedBatches:
@@ -196,7 +198,7 @@ def chunk_of_batches(piece: Piece, data: memoryview) -> Chunk | None:
 def _headers_of_all(pieces: Sequence[Piece], data: memoryview) -> npt.NDArray[Any]:
     try:
         batches: npt.NDArray[Any] = read_headers(data)
-        if np.isin([piece.end for piece in pieces], [0, *(batches["position"] + batches["size"])]).all():
+        if np.isin([piece.end for piece in pieces], np.append(0, batches["position"] + batches["size"])).all():
             return batches
     except CorruptRecordError:
         pass

@@ -115,7 +115,8 @@ class SegmentReader:
         position, file_end = piece.file_position, piece.slice.segment.log_bytes
         header = data
         if len(data) < LOG_OVERHEAD <= file_end - position:
-            header = self.storage.read_joined([(piece.file, position, position + LOG_OVERHEAD)])
+            with self._explained([piece.slice.segment]):
+                header = self.storage.read_joined([(piece.file, position, position + LOG_OVERHEAD)])
         size = LOG_OVERHEAD + int.from_bytes(header[8:LOG_OVERHEAD], "big")
         if len(header) < LOG_OVERHEAD or not len(data) < size <= file_end - position:
             raise cut_short(piece, position)
@@ -235,6 +236,8 @@ def _owned(chunk: Chunk) -> Chunk | None:
     """The chunk of those batches that begin in the byte range of its slice and may hold its offsets."""
     (piece,), batches = chunk.pieces, chunk.batches
     part, shift = piece.slice, piece.slice.segment.shift
+    if part.whole:
+        return chunk
     positions, base_offsets = batches["position"] + piece.file_position, batches["base_offset"] + shift
     owned = (positions >= part.start_position) & (positions < part.end_position)
     owned &= (base_offsets + batches["last_offset_delta"] >= part.start_offset) & (base_offsets < part.end_offset)
