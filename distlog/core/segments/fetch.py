@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.snapshot import PartitionState
 from distlog.core.segments.chunk import Chunk
 from distlog.core.segments.segment import CHUNK_BYTES, SegmentReader
-from distlog.core.segments.slices import SegmentSlice
+from distlog.core.segments.slices import SegmentSlice, bounded_start
 
 #: What is read beside the bytes asked for: an index leads to some place before the first batch.
 _SPARE_BYTES = 64 << 10
@@ -71,18 +72,22 @@ class FetchedBatches:
             yield start + 8, end, base.to_bytes(8, "big")
 
 
-def fetch(reader: SegmentReader, slices: Sequence[SegmentSlice], offset: int, max_bytes: int) -> FetchedBatches:
+def fetch(
+    reader: SegmentReader, state: PartitionState, partition: int, offset: int, max_bytes: int
+) -> FetchedBatches:
     """Whole batches of one segment from the batch that holds `offset`, or the next one, on; none at the log end.
 
     As many as fit into `max_bytes`, at least one (`LogSegment.read` with minOneMessage). Every CRC is checked:
-    CorruptRecordError.
+    CorruptRecordError. Raises OffsetOutOfRangeError.
     """
-    for part in slices:
+    bounded_start(partition, offset, state, "fail")
+    for index in range(state.segments.find(offset), len(state.segments)):
+        segment = state.segments[index]
+        part = SegmentSlice(segment, offset, state.log_end_offset, 0, segment.log_bytes)
         if taken := _take(reader, part, max_bytes):
-            return _fetched(reader, part.segment, taken)
+            return _fetched(reader, segment, taken)
     none = np.zeros(0, np.int64)
-    end = slices[-1].segment.next_offset if slices else offset
-    return FetchedBatches(memoryview(b""), none, none, end, False, None, 0)
+    return FetchedBatches(memoryview(b""), none, none, state.log_end_offset, False, None, 0)
 
 
 def _take(reader: SegmentReader, part: SegmentSlice, max_bytes: int) -> list[Chunk]:

@@ -59,12 +59,13 @@ def plan(
     slices: list[SegmentSlice] = []
     for partition in sorted(start):
         state = snapshot.partitions[partition]
-        first = _bounded(partition, start[partition], state, out_of_range)
+        first = bounded_start(partition, start[partition], state, out_of_range)
         slices.extend(_partition_slices(state, first, min(end[partition], state.log_end_offset)))
     return slices
 
 
-def _bounded(partition: int, offset: int, state: PartitionState, out_of_range: OutOfRange) -> int:
+def bounded_start(partition: int, offset: int, state: PartitionState, out_of_range: OutOfRange) -> int:
+    """`offset` if it is in the log or at its end, else what `out_of_range` says: OffsetOutOfRangeError for fail."""
     if state.log_start_offset <= offset <= state.log_end_offset:
         return offset
     if out_of_range == "fail":

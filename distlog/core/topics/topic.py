@@ -176,8 +176,7 @@ class Topic:
         Empty at the log end. Raises OffsetOutOfRangeError below the log start and above the log end.
         """
         self.check_partition(partition)
-        slices, _ = scan_plan.plan(self._reader, self.snapshot, {partition: (offset, None)})
-        return fetch(self._reader, slices, offset, max_bytes)
+        return fetch(self._reader, self.snapshot.partitions[partition], partition, offset, max_bytes)
 
     def start_offsets(self) -> dict[int, int]:
         """The first readable offset of each partition."""
