@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from distlog.core.errors import StorageError
-from distlog.core.storage.backend import ObjectWriter, StorageCounters, byte_view
+from distlog.core.storage.backend import byte_view
 from distlog.core.storage.retry import ErrorJudge, Verdict
 
 if TYPE_CHECKING:
@@ -106,43 +105,3 @@ def write_file(path: str, data: Buffer) -> None:
             os.fsync(file)
         finally:
             os.close(file)
-
-
-class LocalWriter(ObjectWriter):
-    """Writes straight to the final name, which must be new; nothing refers to it before it is closed."""
-
-    def __init__(self, path: str, counters: StorageCounters) -> None:
-        self._path, self._counters = path, counters
-        with failing_as("create", path):
-            self._file: int | None = create_file(path)
-
-    def write(self, data: Buffer) -> None:
-        """See `ObjectWriter.write`."""
-        if self._file is None:
-            raise StorageError("cannot write: the file is closed", file=self._path)
-        view = byte_view(data)
-        with failing_as("write", self._path):
-            write_all(self._file, view)
-        self.written += view.nbytes
-
-    def close(self) -> None:
-        """See `ObjectWriter.close`."""
-        if self._file is None:
-            return
-        with failing_as("write", self._path):
-            os.fsync(self._file)
-            file, self._file = self._file, None
-            os.close(file)
-            sync_folder(os.path.dirname(self._path))
-        self._counters.puts += 1
-        self._counters.bytes_written += self.written
-
-    def abort(self) -> None:
-        """See `ObjectWriter.abort`."""
-        if self._file is None:
-            return
-        file, self._file = self._file, None
-        with suppress(OSError):
-            os.close(file)
-        with suppress(OSError):
-            os.unlink(self._path)

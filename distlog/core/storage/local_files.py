@@ -23,12 +23,12 @@ from distlog.core.errors import CommitStateUnknownError, StorageError
 from distlog.core.storage.backend import Entries, StorageCounters, byte_view
 from distlog.core.storage.durable_files import (
     LOCAL_ERRORS,
-    LocalWriter,
     failing_as,
     removed_on_error,
     sync_folder,
     write_file,
 )
+from distlog.core.storage.local_writer import LocalWriter
 from distlog.core.storage.retry import Deadline, settle
 
 if TYPE_CHECKING:

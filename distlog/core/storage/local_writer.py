@@ -1,0 +1,100 @@
+"""Writing a large local file piece by piece, past the page cache where the file system allows it (O_DIRECT, Linux).
+
+A segment is written once and synced anyhow. Pages of the cache would cost the processor more than making the records
+does, and push out those that readers use.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from distlog.core.errors import StorageError
+from distlog.core.storage.backend import ObjectWriter, StorageCounters, byte_view
+from distlog.core.storage.durable_files import create_file, failing_as, sync_folder, write_all
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+#: Written at once: a multiple of any disk's block, and enough to keep it busy.
+BLOCK_BYTES = 1 << 20
+
+_DIRECT: int = getattr(os, "O_DIRECT", 0)
+
+
+class LocalWriter(ObjectWriter):
+    """Writes straight to the final name, which must be new; nothing refers to it before it is closed."""
+
+    def __init__(self, path: str, counters: StorageCounters) -> None:
+        self._path, self._counters = path, counters
+        # a map, since O_DIRECT wants memory that is aligned
+        self._block, self._filled = memoryview(mmap.mmap(-1, BLOCK_BYTES)), 0
+        with failing_as("create", path):
+            self._file: int | None = create_file(path)
+        _pass_cache(self._file, True)
+
+    def write(self, data: Buffer) -> None:
+        """See `ObjectWriter.write`."""
+        file = self._opened()
+        view = byte_view(data)
+        self.written += view.nbytes
+        while view.nbytes:
+            count = min(view.nbytes, BLOCK_BYTES - self._filled)
+            self._block[self._filled : self._filled + count] = view[:count]
+            self._filled, view = self._filled + count, view[count:]
+            if self._filled == BLOCK_BYTES:
+                self._write_block(file)
+
+    def _opened(self) -> int:
+        if self._file is None:
+            raise StorageError("cannot write: the file is closed", file=self._path)
+        return self._file
+
+    def _write_block(self, file: int) -> None:
+        view, self._filled = self._block[: self._filled], 0
+        with failing_as("write", self._path):
+            try:
+                view = view[os.write(file, view) :]
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+            if view.nbytes:
+                # a file system that does not take direct writes after all, or took a part of a disk's block
+                _pass_cache(file, False)
+                write_all(file, view)
+
+    def close(self) -> None:
+        """See `ObjectWriter.close`."""
+        if self._file is None:
+            return
+        # the end is no whole block
+        _pass_cache(self._file, False)
+        self._write_block(self._file)
+        with failing_as("write", self._path):
+            os.fsync(self._file)
+            file, self._file = self._file, None
+            os.close(file)
+            sync_folder(os.path.dirname(self._path))
+        self._counters.puts += 1
+        self._counters.bytes_written += self.written
+
+    def abort(self) -> None:
+        """See `ObjectWriter.abort`."""
+        if self._file is None:
+            return
+        file, self._file = self._file, None
+        with suppress(OSError):
+            os.close(file)
+        with suppress(OSError):
+            os.unlink(self._path)
+
+
+def _pass_cache(file: int, wanted: bool) -> None:
+    """Ask for writes past the page cache, or for usual ones; a file system that cannot do the former says so."""
+    flags = fcntl.fcntl(file, fcntl.F_GETFL)
+    with suppress(OSError):
+        fcntl.fcntl(file, fcntl.F_SETFL, flags | _DIRECT if wanted else flags & ~_DIRECT)
