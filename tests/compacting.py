@@ -18,7 +18,8 @@ from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.config import TopicConfig
 from distlog.core.indexes.transaction_index import AbortedTransaction, encode_transactions
 from distlog.core.maintenance.cleanable import Cleanable
-from distlog.core.maintenance.compaction import PartitionCompaction, clean_partition, commit_compaction, compact
+from distlog.core.maintenance.compaction import clean_partition, commit_compaction, compact
+from distlog.core.maintenance.compaction_report import PartitionCompaction
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.topic import Topic
 

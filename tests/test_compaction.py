@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from compacting import DAY, NOW, CompactedTopic
-from raw_batches import batch, entry, record, with_right_crc
+from raw_batches import batch, record
 
 from distlog.core.batches.record_batch import APPEND_TIME, DELETE_HORIZON, read_headers
-from distlog.core.errors import CorruptRecordError, InvalidConfigError, UnsupportedVersionError
+from distlog.core.errors import InvalidConfigError
 from distlog.core.kernels.offset_map import SLOT_BYTES, OffsetMap
 from distlog.core.maintenance.batch_filter import BatchFilter
 from distlog.core.maintenance.batch_verdicts import Verdicts
@@ -425,37 +425,6 @@ def test_a_batch_larger_than_a_chunk_or_than_any_message_may_be_now(tmp_path: Pa
     log.topic().alter_config({"max.message.bytes": 1000})
     log.compact()
     assert log.values() == {b"a": b"2", b"b": b"1"}
-
-
-def test_damage_is_found_before_anything_is_committed(log: CompactedTopic, tmp_path: Path) -> None:
-    log.append((b"a", b"1"), (b"a", b"2"))
-    version = log.topic().version
-    (path,) = tmp_path.rglob("*.log")
-    good = path.read_bytes()
-    for bad in (good[:-1] + b"\xff", good[:16] + b"\x05" + good[17:], good[:-1]):
-        path.write_bytes(bad)
-        with pytest.raises(CorruptRecordError, match=path.name):
-            log.compact()
-    assert log.topic().version == version
-
-
-def test_a_malformed_record_behind_a_right_checksum_is_an_error(log: CompactedTopic) -> None:
-    data = bytearray(keyed(0, 1))
-    data[61] = 2
-    log.append((b"a", b"1"))
-    good = keyed(1, 1)
-    log.add(good)
-    topic = log.topic()
-    topic.storage.put(topic.reader.name(log.segments()[1]), with_right_crc(good[:61] + b"\x02" + good[62:]))
-    with pytest.raises(CorruptRecordError, match="offset"):
-        log.compact()
-
-
-def test_old_message_formats_are_refused(log: CompactedTopic) -> None:
-    log.add(entry(1, 0, b"a") + entry(1, 1, b"a"))
-    with pytest.raises(UnsupportedVersionError, match="message format 2"):
-        log.compact()
-    assert log.offsets() == [0, 1]
 
 
 def test_a_group_is_rewritten_against_offsets_as_it_is_against_a_map(log: CompactedTopic) -> None:

@@ -73,9 +73,11 @@ def _by_partition(before: list[tuple[int | None, int]], partition: int | None) -
 def compact(url: Url, *, dry_run: DryRun = False, storage: Storage, as_json: Json = False) -> None:
     """Keep the last record of each key, or merge small segments.
 
-    The first where the topic's cleanup.policy has compact.
+    The first where the topic's cleanup.policy has compact. Exit status 1 when a partition cannot be cleaned.
     """
-    _print(distlog.open(url, storage_options=dict(storage)).compact(dry_run=dry_run), as_json)
+    report = distlog.open(url, storage_options=dict(storage)).compact(dry_run=dry_run)
+    _print(report, as_json)
+    _exit(report.ok)
 
 
 def rebuild_index(

@@ -16,7 +16,8 @@ from distlog.core.config import TopicConfig
 from distlog.core.indexes.index_cache import IndexCache
 from distlog.core.maintenance.cleanable import Cleanable
 from distlog.core.maintenance.compact_or_merge import CompactReport
-from distlog.core.maintenance.compaction import CleanedRange, CompactionReport, clean_partition, compact_rounds
+from distlog.core.maintenance.compaction import CleanedRange, clean_partition, compact_rounds
+from distlog.core.maintenance.compaction_report import CompactionReport, Uncleanable, unless_uncleanable
 from distlog.core.maintenance.merge import MergeGroup, commit_merge, merge_group, plan_merge
 from distlog.core.maintenance.rebuild import (
     RebuildReport,
@@ -84,8 +85,9 @@ def compact(
 ) -> CompactReport:
     """Compact or merge, as `Topic.compact` does: a task per partition that is due, or per segment that is merged.
 
-    Raises TopicNotFoundError, CommitConflictError, CommitStateUnknownError, and Spark's own exceptions with the
-    text of ours.
+    A partition that cannot be cleaned is named in the report, and the others are compacted. Raises
+    TopicNotFoundError, CommitConflictError, CommitStateUnknownError, and Spark's own exceptions with the text of
+    ours.
     """
     topic = open_topic(url, storage_options=storage_options)
     if "compact" in topic.config.cleanup_policy:
@@ -105,15 +107,17 @@ def _merge(topic: Topic, group: MergeGroup) -> SegmentInfo:
 
 
 def _compact(spark: SparkSession, topic: Topic, *, dry_run: bool) -> CompactionReport:
-    def clean(snapshot: Snapshot, due: Sequence[Cleanable]) -> list[CleanedRange]:
+    def clean(snapshot: Snapshot, due: Sequence[Cleanable]) -> list[CleanedRange | Uncleanable]:
         topic.advance(snapshot)
         return run_tasks(spark, partial(_clean, topic), due)
 
     return compact_rounds(topic.reader, topic.log, topic.snapshot, topic.clock, clean, dry_run=dry_run)[0]
 
 
-def _clean(topic: Topic, due: Cleanable) -> CleanedRange:
-    return clean_partition(topic.reader, topic.snapshot, due, topic.clock, lambda: uuid.uuid4().hex)
+def _clean(topic: Topic, due: Cleanable) -> CleanedRange | Uncleanable:
+    # as a value: an exception would be tried again, and then end the job for every partition
+    work = partial(clean_partition, topic.reader, topic.snapshot, due, topic.clock, lambda: uuid.uuid4().hex)
+    return unless_uncleanable(due.partition, work)
 
 
 def _each_segment(

@@ -138,8 +138,9 @@ class Upkeep:
         return "; ".join(str(report) for report in self.reports.values())
 
     def to_dict(self) -> dict[str, Any]:
-        """The facts of each operation, by its name."""
-        return {name: report.to_dict() for name, report in self.reports.items()}
+        """The facts of each operation, by its name, and whether all of them went well."""
+        facts = {name: report.to_dict() for name, report in self.reports.items()}
+        return {**facts, "ok": all(each.get("ok", True) for each in facts.values())}
 
 
 def maintain_topic(url: str, chosen: argparse.Namespace) -> Upkeep:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.maintenance.compaction import CompactionReport, compact
+from distlog.core.maintenance.compaction import compact
+from distlog.core.maintenance.compaction_report import CompactionReport
 from distlog.core.maintenance.merge import merge
 from distlog.core.maintenance.reports import MergeReport
 from distlog.core.segments.segment import SegmentReader

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import pyarrow as pa
+from functools import partial
 
 from distlog.core.commits.actions import Action, Add, Cleaned, Remove
 from distlog.core.commits.commit_log import CommitLog
@@ -23,6 +21,12 @@ from distlog.core.kernels.offset_map import OffsetMap
 from distlog.core.maintenance.batch_filter import BatchFilter
 from distlog.core.maintenance.batch_verdicts import judge
 from distlog.core.maintenance.cleanable import Cleanable, first_dirty_offset, group_segments, plan_compaction
+from distlog.core.maintenance.compaction_report import (
+    CompactionReport,
+    PartitionCompaction,
+    Uncleanable,
+    unless_uncleanable,
+)
 from distlog.core.maintenance.group_rewrite import RewrittenGroup, rewrite_group
 from distlog.core.maintenance.record_keys import build_map
 from distlog.core.maintenance.survivors import MapSurvivors
@@ -31,8 +35,6 @@ from distlog.core.segments.stable_offset import last_stable_offset
 
 #: Kafka's log.cleaner.dedupe.buffer.size: memory for the keys of one round, 24 bytes each.
 DEDUPE_BUFFER_BYTES = 128 << 20
-
-_COUNTED = ("segments", "bytes", "records")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,57 +45,6 @@ class CleanedRange:
     start_offset: int
     end_offset: int
     groups: tuple[RewrittenGroup, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionCompaction:
-    """One partition below `end_offset`, before and after; a dry run has the same numbers twice.
-
-    `unkeyed_records` were dropped since they have no key. `skipped_groups` of segments were changed by somebody else
-    meanwhile, and are left to the next compaction.
-    """
-
-    partition: int
-    end_offset: int
-    segments_before: int
-    segments_after: int
-    bytes_before: int
-    bytes_after: int
-    records_before: int
-    records_after: int
-    rounds: int
-    unkeyed_records: int
-    skipped_groups: int
-
-
-@dataclass(frozen=True, slots=True)
-class CompactionReport:
-    """What compaction did, or with `dry_run` would look at, by partition."""
-
-    partitions: tuple[PartitionCompaction, ...]
-    dry_run: bool
-
-    def __str__(self) -> str:
-        sums = self._sums()
-        verb = "would compact" if self.dry_run else "compacted"
-        changes = (f"{name} {sums[f'{name}_before']:,} to {sums[f'{name}_after']:,}" for name in _COUNTED)
-        return f"{verb} {len(self.partitions):,} partition{'s' * (len(self.partitions) != 1)}: {', '.join(changes)}"
-
-    def to_table(self) -> pa.Table:
-        """A row per partition that was due."""
-        fields = [(field.name, pa.int64()) for field in dataclasses.fields(PartitionCompaction)]
-        return pa.Table.from_pylist(self._rows(), pa.schema(fields))
-
-    def to_dict(self) -> dict[str, Any]:
-        """The sums, and the rows of the table."""
-        return {"dry_run": self.dry_run, **self._sums(), "partitions": self._rows()}
-
-    def _rows(self) -> list[dict[str, int]]:
-        return [dataclasses.asdict(one) for one in self.partitions]
-
-    def _sums(self) -> dict[str, int]:
-        names = (f"{name}_{when}" for name in _COUNTED for when in ("before", "after"))
-        return {name: sum(getattr(one, name) for one in self.partitions) for name in names}
 
 
 def compact(
@@ -108,13 +59,15 @@ def compact(
 ) -> tuple[CompactionReport, Snapshot]:
     """Compact the partitions that the topic's config says are due, and the new state.
 
-    Partition after partition, each in as many rounds as `dedupe_buffer_bytes` need, a commit per round. Raises
-    CorruptRecordError, CommitConflictError when the topic was dropped, TransactionTooOldError when a round took
-    longer than vacuum waits, CommitStateUnknownError.
+    Partition after partition, each in as many rounds as `dedupe_buffer_bytes` need, a commit per round; one that
+    cannot be cleaned is left as it is, and named in the report. Raises CommitConflictError when the topic was
+    dropped, TransactionTooOldError when a round took longer than vacuum waits, CommitStateUnknownError.
     """
 
-    def clean(current: Snapshot, due: Sequence[Cleanable]) -> list[CleanedRange]:
-        return [clean_partition(reader, current, due[0], clock, new_id, dedupe_buffer_bytes)]
+    def clean(current: Snapshot, due: Sequence[Cleanable]) -> list[CleanedRange | Uncleanable]:
+        one = due[0]
+        work = partial(clean_partition, reader, current, one, clock, new_id, dedupe_buffer_bytes)
+        return [unless_uncleanable(one.partition, work)]
 
     return compact_rounds(reader, log, snapshot, clock, clean, dry_run=dry_run)
 
@@ -124,28 +77,54 @@ def compact_rounds(
     log: CommitLog,
     snapshot: Snapshot,
     clock: Callable[[], int],
-    clean: Callable[[Snapshot, Sequence[Cleanable]], Sequence[CleanedRange]],
+    clean: Callable[[Snapshot, Sequence[Cleanable]], Sequence[CleanedRange | Uncleanable]],
     *,
     dry_run: bool = False,
 ) -> tuple[CompactionReport, Snapshot]:
     """`compact` with rounds that are done by `clean`: of the partitions it gets, all or some, here or elsewhere."""
     before = after = log.refresh(snapshot)
-    stable = {number: last_stable_offset(reader, state) for number, state in enumerate(before.partitions)}
+    stable, failed = _last_stable_offsets(reader, before)
     due = plan_compaction(before, clock(), stable)
     rounds: dict[int, list[CleanedRange]] = {one.partition: [] for one in due}
     skipped = dict.fromkeys(rounds, 0)
-    while not dry_run and (dirty := [one for one in due if _is_dirty(after, one, rounds[one.partition])]):
+    while not dry_run and (dirty := _dirty(after, due, rounds, failed)):
         begin = after.version
-        for cleaned in clean(after, dirty):
-            left_out, after = commit_compaction(log, after, [cleaned], begin=begin)
-            rounds[cleaned.partition].append(cleaned)
-            skipped[cleaned.partition] += left_out
-    results = (_describe(one, before, after, rounds[one.partition], skipped[one.partition]) for one in due)
-    return CompactionReport(tuple(results), dry_run), after
+        for done in clean(after, dirty):
+            if isinstance(done, Uncleanable):
+                failed[done.partition] = done.reason
+                continue
+            left_out, after = commit_compaction(log, after, [done], begin=begin)
+            rounds[done.partition].append(done)
+            skipped[done.partition] += left_out
+    results = [_describe(one, before, after, rounds[one.partition], skipped[one.partition]) for one in due]
+    told = (dataclasses.replace(one, error=failed.get(one.partition)) for one in results)
+    return CompactionReport(tuple(told), dry_run), after
+
+
+def _last_stable_offsets(reader: SegmentReader, snapshot: Snapshot) -> tuple[dict[int, int], dict[int, str]]:
+    """By partition, where it is stable up to, or why that cannot be known."""
+    stable, failed = dict[int, int](), dict[int, str]()
+    for number, state in enumerate(snapshot.partitions):
+        found = unless_uncleanable(number, partial(last_stable_offset, reader, state))
+        if isinstance(found, Uncleanable):
+            failed[number] = found.reason
+        else:
+            stable[number] = found
+    return stable, failed
+
+
+def _dirty(
+    snapshot: Snapshot,
+    due: Sequence[Cleanable],
+    rounds: Mapping[int, Sequence[CleanedRange]],
+    failed: Container[int],
+) -> list[Cleanable]:
+    """Of what was due, where there is more to clean, and the last round got on with it."""
+    left = (one for one in due if one.partition not in failed)
+    return [one for one in left if _is_dirty(snapshot, one, rounds[one.partition])]
 
 
 def _is_dirty(snapshot: Snapshot, due: Cleanable, rounds: Sequence[CleanedRange]) -> bool:
-    """Whether there is more to clean of what was due, and the last round got on with it."""
     dirty = first_dirty_offset(snapshot.partitions[due.partition])
     return dirty < due.first_uncleanable_offset and (not rounds or dirty > rounds[-1].start_offset)
 

@@ -90,6 +90,11 @@ class MergeReport:
     groups: tuple[MergeGroup, ...]
     dry_run: bool
 
+    @property
+    def ok(self) -> bool:
+        """True: a segment that cannot be read ends a merge with an error."""
+        return True
+
     def __str__(self) -> str:
         sums = _sums(self._rows(), "segments_before", "segments_after", "bytes")
         verb = "would merge" if self.dry_run else "merged"

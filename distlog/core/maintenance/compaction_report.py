@@ -1,0 +1,98 @@
+"""What compaction did, partition by partition, and which partitions it could not clean."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from distlog.core.errors import CorruptionError, SnapshotTooOldError, UnsupportedVersionError
+
+Result = TypeVar("Result")
+
+#: What a partition's own files can be the reason of, so that it says nothing about other partitions.
+_OF_ITS_FILES = (CorruptionError, SnapshotTooOldError, UnsupportedVersionError)
+_COUNTED = ("segments", "bytes", "records")
+
+
+@dataclass(frozen=True, slots=True)
+class Uncleanable:
+    """A partition that cannot be cleaned, and why: it stays as it is, and the others go on without it."""
+
+    partition: int
+    reason: str
+
+
+def unless_uncleanable(partition: int, work: Callable[[], Result]) -> Result | Uncleanable:
+    """What `work` on one partition gives, or what is wrong with the partition's files; raises everything else."""
+    try:
+        return work()
+    except _OF_ITS_FILES as error:
+        return Uncleanable(partition, str(error))
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionCompaction:
+    """One partition below `end_offset`, before and after; a dry run has the same numbers twice.
+
+    `unkeyed_records` were dropped since they have no key. `skipped_groups` of segments were changed by somebody else
+    meanwhile, and are left to the next compaction. `error` says why the partition could not be cleaned, or not to
+    the end.
+    """
+
+    partition: int
+    end_offset: int
+    segments_before: int
+    segments_after: int
+    bytes_before: int
+    bytes_after: int
+    records_before: int
+    records_after: int
+    rounds: int
+    unkeyed_records: int
+    skipped_groups: int
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionReport:
+    """What compaction did, or with `dry_run` would look at, by partition."""
+
+    partitions: tuple[PartitionCompaction, ...]
+    dry_run: bool
+
+    @property
+    def ok(self) -> bool:
+        """Whether every partition that was due is clean now."""
+        return not self._failed()
+
+    def __str__(self) -> str:
+        sums, failed = self._sums(), self._failed()
+        verb = "would compact" if self.dry_run else "compacted"
+        done = len(self.partitions) - len(failed)
+        changes = (f"{name} {sums[f'{name}_before']:,} to {sums[f'{name}_after']:,}" for name in _COUNTED)
+        text = f"{verb} {done:,} partition{'s' * (done != 1)}: {', '.join(changes)}"
+        return "; ".join([text, *(f"cannot clean partition {one.partition}: {one.error}" for one in failed)])
+
+    def to_table(self) -> pa.Table:
+        """A row per partition that was due."""
+        names = [field.name for field in dataclasses.fields(PartitionCompaction)]
+        schema = pa.schema([(name, pa.string() if name == "error" else pa.int64()) for name in names])
+        return pa.Table.from_pylist(self._rows(), schema)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The sums, and the rows of the table."""
+        return {"ok": self.ok, "dry_run": self.dry_run, **self._sums(), "partitions": self._rows()}
+
+    def _failed(self) -> list[PartitionCompaction]:
+        return [one for one in self.partitions if one.error is not None]
+
+    def _rows(self) -> list[dict[str, Any]]:
+        return [dataclasses.asdict(one) for one in self.partitions]
+
+    def _sums(self) -> dict[str, int]:
+        names = (f"{name}_{when}" for name in _COUNTED for when in ("before", "after"))
+        return {name: sum(getattr(one, name) for one in self.partitions) for name in names}
