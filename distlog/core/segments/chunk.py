@@ -198,7 +198,8 @@ def chunk_of_batches(piece: Piece, data: memoryview) -> Chunk | None:
 def _headers_of_all(pieces: Sequence[Piece], data: memoryview) -> npt.NDArray[Any]:
     try:
         batches: npt.NDArray[Any] = read_headers(data)
-        if np.isin([piece.end for piece in pieces], np.append(0, batches["position"] + batches["size"])).all():
+        batch_ends, ends = np.append(0, batches["position"] + batches["size"]), [piece.end for piece in pieces]
+        if (batch_ends[np.searchsorted(batch_ends[:-1], ends)] == ends).all():
             return batches
     except CorruptRecordError:
         pass

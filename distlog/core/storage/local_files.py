@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from distlog.core import paths
 from distlog.core.buffers import new_array
 from distlog.core.errors import CommitStateUnknownError, StorageError
 from distlog.core.storage.backend import Entries, StorageCounters, byte_view
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _READ = os.O_RDONLY | os.O_CLOEXEC
+#: A buffer of this size needs no reason.
+_PLAIN_BYTES = 8 << 20
 _NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
 
 T = TypeVar("T")
@@ -62,7 +65,10 @@ class LocalFiles:
 
     def read_joined(self, ranges: Sequence[tuple[str, int, int]]) -> memoryview:
         """See `Storage.read_joined`; what follows a range that is cut short is left out."""
-        sizes = [max(min(end, self.size(path)) - start, 0) for path, start, end in ranges]
+        sizes = [max(end - start, 0) for _, start, end in ranges]
+        if sum(sizes) > _PLAIN_BYTES:
+            # nobody makes us allocate more than there is
+            sizes = [max(min(end, self.size(path)) - start, 0) for path, start, end in ranges]
         buffer = new_array(sum(sizes), np.uint8).data
         position = 0
         for (path, start, end), size in zip(ranges, sizes, strict=True):
@@ -81,6 +87,15 @@ class LocalFiles:
         """See `Storage.size`."""
         try:
             return os.stat(path).st_size
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise LOCAL_ERRORS.failure("look at", path, error) from error
+
+    def modified_ms(self, path: str) -> int:
+        """See `Storage.modified_ms`."""
+        try:
+            return os.stat(path).st_mtime_ns // 1_000_000
         except FileNotFoundError:
             raise
         except OSError as error:
@@ -154,7 +169,7 @@ class LocalFiles:
         return found
 
     def _write_temporary(self, path: str, data: Buffer) -> str:
-        temporary = os.path.join(os.path.dirname(path), f".{uuid.uuid4().hex}.tmp")
+        temporary = os.path.join(os.path.dirname(path), paths.temporary_file(uuid.uuid4().hex))
         with failing_as("put", path):
             write_file(temporary, data)
         self._counters.puts += 1

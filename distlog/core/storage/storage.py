@@ -147,7 +147,7 @@ class Storage:
     def list(self, folder: str = "") -> list[FileInfo]:
         """The files right inside `folder`, none if it does not exist, in no particular order.
 
-        On a local disk that includes `.<hex>.tmp`, which a process that died inside a put leaves.
+        On a local disk that includes temporary files, which a process that died inside a put leaves.
         """
         return [FileInfo(name, size) for name, size in self._entries(folder) if size is not None]
 
@@ -158,6 +158,10 @@ class Storage:
     def map(self, name: str) -> memoryview:
         """A local file as read-only memory, without a read; it holds a file descriptor until it is released."""
         return self._local().map(self._prefix + name)
+
+    def modified_ms(self, name: str) -> int:
+        """When a local file was last written, in ms since 1970 by the file system's clock."""
+        return self._local().modified_ms(self._prefix + name)
 
     def local_path(self, name: str) -> str:
         """The path of a local file."""
