@@ -2,9 +2,9 @@
 
 import sys
 
-from distlog.spark.maintenance_job import maintain_topic, maintenance_parser, run_maintenance
+from distlog.spark.maintenance_job import compaction_parser, maintain_topic, run_maintenance
 
-parser = maintenance_parser(__doc__)
+parser = compaction_parser(__doc__)
 
 if __name__ == "__main__":
     sys.exit(run_maintenance(parser, maintain_topic))

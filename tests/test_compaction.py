@@ -437,7 +437,8 @@ def test_a_group_is_rewritten_against_offsets_as_it_is_against_a_map(log: Compac
         np.concatenate([getattr(one, name)[one.keyed] for one in found]) for name in ("hashes", "offsets")
     )
     newest = dict(zip(map(bytes, hashes), offsets.tolist(), strict=True))
-    survivors = OffsetSurvivors(np.setdiff1d(offsets, list(newest.values())), 8)
+    survivors = OffsetSurvivors(0, 9, latest_offset=8)
+    survivors.supersede(np.setdiff1d(offsets, list(newest.values())))
     batch_filter = BatchFilter(survivors, Verdicts(), 9, NOW, DAY)
     group = rewrite_group(
         topic.reader,

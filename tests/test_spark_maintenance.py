@@ -17,7 +17,7 @@ from topics import NOW, TINY, named_files
 import distlog
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.spark import compact, rebuild_indexes, verify
-from distlog.spark.maintenance import pack
+from distlog.spark.splits import pack
 from distlog.spark.tasks import run_tasks
 
 pytestmark = pytest.mark.spark

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import chain
 from typing import Any, TypeVar
@@ -11,13 +11,10 @@ from typing import Any, TypeVar
 from pyspark.sql import SparkSession
 
 from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.indexes.index_cache import IndexCache
-from distlog.core.maintenance.cleanable import Cleanable
 from distlog.core.maintenance.compact_or_merge import CompactReport
-from distlog.core.maintenance.compaction import CleanedRange, clean_partition, compact_rounds
-from distlog.core.maintenance.compaction_report import CompactionReport, Uncleanable, unless_uncleanable
+from distlog.core.maintenance.compaction import DEDUPE_BUFFER_BYTES
 from distlog.core.maintenance.merge import MergeGroup, commit_merge, merge_group, plan_merge
 from distlog.core.maintenance.rebuild import (
     RebuildReport,
@@ -33,8 +30,9 @@ from distlog.core.maintenance.verify_segment import verify_segment
 from distlog.core.segments.segment import SegmentReader
 from distlog.core.topics.open_topic import open as open_topic
 from distlog.core.topics.topic import Topic
+from distlog.spark.compaction import compact_topic
 from distlog.spark.spark_session import cores
-from distlog.spark.splits import SplitSize
+from distlog.spark.splits import SplitSize, pack
 from distlog.spark.tasks import run_tasks
 
 Result = TypeVar("Result")
@@ -81,17 +79,19 @@ def compact(
     url: str,
     *,
     dry_run: bool = False,
+    dedupe_buffer_bytes: int = DEDUPE_BUFFER_BYTES,
     storage_options: Mapping[str, Any] | None = None,
 ) -> CompactReport:
     """Compact or merge, as `Topic.compact` does: a task per partition that is due, or per segment that is merged.
 
-    A partition that cannot be cleaned is named in the report, and the others are compacted. Raises
-    TopicNotFoundError, CommitConflictError, CommitStateUnknownError, and Spark's own exceptions with the text of
-    ours.
+    A partition with more keys than fit in `dedupe_buffer_bytes`, 24 bytes each, is shared by many tasks, of which
+    none needs more than that for keys. A partition that cannot be cleaned is named in the report, and the others are
+    compacted. Raises TopicNotFoundError, CommitConflictError, CommitStateUnknownError, and Spark's own exceptions
+    with the text of ours.
     """
     topic = open_topic(url, storage_options=storage_options)
     if "compact" in topic.config.cleanup_policy:
-        return _compact(spark, topic, dry_run=dry_run)
+        return compact_topic(spark, topic, dedupe_buffer_bytes, dry_run=dry_run)
     groups, begin = plan_merge(topic.snapshot), topic.version
     if dry_run:
         return MergeReport(begin, tuple(groups), dry_run)
@@ -104,20 +104,6 @@ def _merge(topic: Topic, group: MergeGroup) -> SegmentInfo:
     return merge_group(
         topic.reader, group, topic.config, begin=topic.version, clock=topic.clock, new_id=lambda: uuid.uuid4().hex
     )
-
-
-def _compact(spark: SparkSession, topic: Topic, *, dry_run: bool) -> CompactionReport:
-    def clean(snapshot: Snapshot, due: Sequence[Cleanable]) -> list[CleanedRange | Uncleanable]:
-        topic.advance(snapshot)
-        return run_tasks(spark, partial(_clean, topic), due)
-
-    return compact_rounds(topic.reader, topic.log, topic.snapshot, topic.clock, clean, dry_run=dry_run)[0]
-
-
-def _clean(topic: Topic, due: Cleanable) -> CleanedRange | Uncleanable:
-    # as a value: an exception would be tried again, and then end the job for every partition
-    work = partial(clean_partition, topic.reader, topic.snapshot, due, topic.clock, lambda: uuid.uuid4().hex)
-    return unless_uncleanable(due.partition, work)
 
 
 def _each_segment(
@@ -133,17 +119,3 @@ def _each_segment(
     segments = [segment for state in topic.snapshot.partitions for segment in state.segments]
     target = SplitSize(cores(spark)).target_bytes(sum(segment.log_bytes for segment in segments))
     return list(chain.from_iterable(run_tasks(spark, of_group, list(pack(segments, target)))))
-
-
-def pack(segments: Iterable[SegmentInfo], target_bytes: int) -> Iterator[list[SegmentInfo]]:
-    """The segments in groups of about `target_bytes` of log, in their order; none is cut, and no group is empty."""
-    group: list[SegmentInfo] = []
-    size = 0
-    for segment in segments:
-        if group and size + segment.log_bytes > target_bytes:
-            yield group
-            group, size = [], 0
-        group.append(segment)
-        size += segment.log_bytes
-    if group:
-        yield group

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from distlog.core.errors import TopicNotFoundError
 from distlog.core.maintenance.compact_or_merge import CompactReport
+from distlog.core.maintenance.compaction import DEDUPE_BUFFER_BYTES
 from distlog.core.maintenance.rebuild import RebuildReport
 from distlog.core.maintenance.reports import RetentionReport, counted
 from distlog.core.maintenance.vacuum import VacuumReport, vacuum
@@ -25,7 +26,7 @@ from distlog.core.times import now_ms
 from distlog.core.topics.open_topic import find_topics
 from distlog.core.topics.open_topic import open as open_topic
 from distlog.core.topics.topic import topic_log
-from distlog.spark.job import add_shared_arguments, reason
+from distlog.spark.job import add_shared_arguments, argument, reason
 from distlog.spark.maintenance import compact, rebuild_indexes, verify
 from distlog.spark.spark_session import session
 
@@ -54,6 +55,25 @@ def maintenance_parser(description: str | None, *, read_only: bool = False) -> a
         parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
     add_shared_arguments(parser)
     return parser
+
+
+def compaction_parser(description: str | None) -> argparse.ArgumentParser:
+    """`maintenance_parser` with --dedupe-buffer-size, for jobs that compact."""
+    parser = maintenance_parser(description)
+    parser.add_argument(
+        "--dedupe-buffer-size",
+        type=argument(_size),
+        default=DEDUPE_BUFFER_BYTES,
+        metavar="BYTES",
+        help="memory of a task for keys; more of them are shared by tasks (default: %(default)s)",
+    )
+    return parser
+
+
+def _size(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text)):
+        raise ValueError(f"{text!r} is no number of bytes")
+    return int(text)
 
 
 def run_maintenance(parser: argparse.ArgumentParser, work: Work, given: Sequence[str] | None = None) -> int:
@@ -103,7 +123,13 @@ def retain(url: str, chosen: argparse.Namespace) -> RetentionReport:
 
 def compact_topic(url: str, chosen: argparse.Namespace) -> CompactReport:
     """Compact a topic, or merge its small segments, by Spark tasks; the work of `jobs/compact.py`."""
-    return compact(session("compact"), url, dry_run=chosen.dry_run, storage_options=dict(chosen.storage))
+    return compact(
+        session("compact"),
+        url,
+        dry_run=chosen.dry_run,
+        dedupe_buffer_bytes=chosen.dedupe_buffer_size,
+        storage_options=dict(chosen.storage),
+    )
 
 
 def vacuum_topic(url: str, chosen: argparse.Namespace) -> VacuumReport:

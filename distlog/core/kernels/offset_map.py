@@ -72,6 +72,25 @@ class OffsetMap:
         _get_all(self._table, self.slots, hashes, found)
         return found
 
+    def take(self, rows: Longs) -> Longs:
+        """Note records in any order, each a row of its hash and its offset; the offsets of those that are superseded.
+
+        They are, of two records of a key, the earlier one, be it noted now or before. Raises InvalidConfigError when
+        there is no room for a key.
+        """
+        superseded = np.empty(len(rows), np.int64)
+        count, self.size = _take_all(self._table, self.slots, self._limit, self.size, rows, superseded)
+        if count < 0:
+            raise InvalidConfigError(
+                "more keys than there is room for: give compaction more memory", slots=self.slots
+            )
+        return superseded[:count]
+
+    def superseded(self, rows: Longs) -> Longs:
+        """The offsets of those records, rows as of `take`, of whose key a later one is noted."""
+        superseded = np.empty(len(rows), np.int64)
+        return superseded[: _find_superseded(self._table, self.slots, rows, superseded)]
+
     def update_latest_offset(self, offset: int) -> None:
         """Say that everything up to `offset` was looked at."""
         self.latest_offset = offset
@@ -129,3 +148,39 @@ def _get_all(table: np.ndarray, slots: int, hashes: np.ndarray, found: np.ndarra
         if row + _AHEAD < found.size:
             prefetch(table, _home(slots, hashes[row + _AHEAD, 0]) * SLOT_WORDS)
         found[row] = table[_find(table, slots, hashes[row, 0], hashes[row, 1]) + 2] - 1
+
+
+@fill_kernel
+def _take_all(
+    table: np.ndarray, slots: int, limit: int, size: int, rows: np.ndarray, superseded: np.ndarray
+) -> tuple[int, int]:
+    """(superseded records, or -1 when the map is full; keys in the map)."""
+    count = 0
+    for row in range(superseded.size):
+        if row + _AHEAD < superseded.size:
+            prefetch(table, _home(slots, rows[row + _AHEAD, 0]) * SLOT_WORDS)
+        at = _find(table, slots, rows[row, 0], rows[row, 1])
+        noted, offset = table[at + 2] - 1, rows[row, 2]
+        if noted < 0:
+            if size >= limit:
+                return -1, size
+            table[at] = rows[row, 0]
+            table[at + 1] = rows[row, 1]
+            size += 1
+        elif noted != offset:
+            superseded[count] = min(noted, offset)
+            count += 1
+        table[at + 2] = max(noted, offset) + 1
+    return count, size
+
+
+@fill_kernel
+def _find_superseded(table: np.ndarray, slots: int, rows: np.ndarray, superseded: np.ndarray) -> int:
+    count = 0
+    for row in range(superseded.size):
+        if row + _AHEAD < superseded.size:
+            prefetch(table, _home(slots, rows[row + _AHEAD, 0]) * SLOT_WORDS)
+        if table[_find(table, slots, rows[row, 0], rows[row, 1]) + 2] - 1 > rows[row, 2]:
+            superseded[count] = rows[row, 2]
+            count += 1
+    return count

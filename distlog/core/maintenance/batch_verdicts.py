@@ -50,12 +50,25 @@ class Verdicts:
         """Which of the batches are the last of their producer."""
         return _contains(self.last_offsets, base_offsets)
 
+    def within(self, start_offset: int, end_offset: int) -> Verdicts:
+        """The verdicts on the batches of some segments, and on the transactions that end there."""
+        return Verdicts(
+            _within(self.discardable_offsets, start_offset, end_offset),
+            _within(self.last_offsets, start_offset, end_offset),
+            tuple(each for each in self.aborted if start_offset <= each.last_offset < end_offset),
+        )
+
 
 def _contains(known: npt.NDArray[np.int64], asked: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
     if len(known) == 0:
         return np.zeros(len(asked), bool)
     found: npt.NDArray[np.bool_] = known[np.searchsorted(known, asked).clip(max=len(known) - 1)] == asked
     return found
+
+
+def _within(offsets: npt.NDArray[np.int64], start_offset: int, end_offset: int) -> npt.NDArray[np.int64]:
+    start, end = np.searchsorted(offsets, [start_offset, end_offset])
+    return offsets[start:end]
 
 
 def judge(reader: SegmentReader, segments: Sequence[SegmentInfo], now_ms: int) -> Verdicts:

@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from distlog.core.kernels.offset_bits import set_bits, unset_bits
 from distlog.core.kernels.offset_map import OffsetMap
 from distlog.core.maintenance.scanned_records import ScannedRecords
 
@@ -40,13 +41,23 @@ class MapSurvivors:
         return newest
 
 
-@dataclass(frozen=True, slots=True)
 class OffsetSurvivors:
-    """Survivors by the offsets, ascending, of those records that a later one supersedes: 8 bytes each, for a task."""
+    """Survivors of a group of segments by the offsets of those records that a later one supersedes, a bit for each.
 
-    superseded: npt.NDArray[np.int64]
-    latest_offset: int
+    All offsets are in [base_offset, next_offset), which as the span of a group is less than 2^31.
+    """
+
+    def __init__(self, base_offset: int, next_offset: int, latest_offset: int) -> None:
+        self.latest_offset = latest_offset
+        self._base_offset = base_offset
+        self._bits = np.zeros((next_offset - base_offset + 7) // 8, np.uint8)
+
+    def supersede(self, offsets: npt.NDArray[np.int64]) -> None:
+        """Say that there are later records of the keys of these."""
+        set_bits(self._bits, self._base_offset, offsets)
 
     def current(self, records: ScannedRecords) -> npt.NDArray[np.bool_]:
         """Per record: that its offset is not among the superseded."""
-        return ~np.isin(records.offsets, self.superseded, assume_unique=True)
+        current = np.empty(records.count, bool)
+        unset_bits(self._bits, self._base_offset, records.offsets, current)
+        return current
