@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from distlog.core.commits import checkpoint
 from distlog.core.commits.actions import Pin
 from distlog.core.commits.commit_log import CommitLog
-from distlog.core.config import TopicConfig
+from distlog.core.commits.fold import apply
+from distlog.core.config import MAX_LONG, TopicConfig
 from distlog.core.errors import TransactionTooOldError
 from distlog.core.maintenance.retention import retention
 from distlog.core.maintenance.vacuum import VacuumReport, vacuum
@@ -38,7 +40,14 @@ class World:
         self.clock = Clock()
         self.random = random.Random(seed)
         self.storage = Storage(url)
-        self.log = CommitLog(self.storage, clock=self.clock, random=self.random, writer="test", sleep=lambda _: None)
+        self.log = CommitLog(
+            self.storage,
+            clock=self.clock,
+            random=self.random,
+            writer="test",
+            sleep=lambda _: None,
+            checkpoint_commits=2,
+        )
         config = TopicConfig.parse({"file.delete.delay.ms": DELAY, "retention.ms": 0})
         self.log.create(2, config)
 
@@ -60,6 +69,11 @@ class World:
         self.clock.now += 1
         retention(self.log, self.log.load(), self.clock)
 
+    def pin(self) -> None:
+        """Pin the version at the head for ever."""
+        head = self.log.load()
+        self.log.commit(head, "config", lambda snapshot: [Pin("report", head.version, MAX_LONG)])
+
     def wait(self, after_head_ms: int = DELAY) -> None:
         self.clock.now = self.log.load(include_dropped=True).timestamp_ms + after_head_ms
 
@@ -73,6 +87,24 @@ class World:
             if folder != "_commits"
             for file in self.storage.list(folder)
         }
+
+    def checkpoints(self) -> list[int]:
+        """The versions of the checkpoints that are there, in order."""
+        names = (file.name for file in self.storage.list("_commits"))
+        return sorted(version for name in names if (version := checkpoint.version_of(name)) is not None)
+
+    def check_supported_versions(self) -> None:
+        """Each version since the gc floor, and each pinned one, opens as its commits say, and reads."""
+        head = self.log.load(include_dropped=True)
+        state, supported = (
+            None,
+            {*range(head.gc_floor, head.version + 1), *(pin.version for pin in head.pins.values())},
+        )
+        for commit in self.log.history()[::-1]:
+            state = apply(state, commit)
+            if state.version in supported:
+                assert self.log.load(version=state.version) == state
+                Topic(self.storage, self.log, state, clock=self.clock).scan().to_table()
 
     def values(self) -> list[bytes]:
         return self.topic().scan(columns=["value"]).to_table().column(0).to_pylist()
@@ -204,7 +236,7 @@ def test_no_interleaving_of_writers_maintenance_and_time_loses_a_live_file(seed:
     choose = world.random
     writers: list[tuple[Appender, int]] = []
     for _ in range(10):
-        step = choose.choice(["begin", "upload", "commit", "append", "expire", "vacuum", "wait", "back"])
+        step = choose.choice(["begin", "upload", "commit", "append", "expire", "vacuum", "pin", "wait", "back"])
         if step == "begin":
             writers.append(world.slow_writer())
         elif step == "upload" and writers:
@@ -218,6 +250,9 @@ def test_no_interleaving_of_writers_maintenance_and_time_loses_a_live_file(seed:
             world.expire()
         elif step == "vacuum":
             world.vacuum()
+            world.check_supported_versions()
+        elif step == "pin":
+            world.pin()
         else:
             world.clock.now += choose.choice([1, DELAY // 2, DELAY * 2]) * (1 if step == "wait" else -1)
         live = sum(1 for state in world.log.load().partitions for _ in state.segments)

@@ -6,6 +6,8 @@ A topic is a folder; all names below are relative to it:
     _commits/00000000000000000100.<uuid hex>.checkpoint.parquet the state at version 100
     _commits/_last_checkpoint                                   a hint
     <topic>-<partition>/<stem>.log .index .timeindex .txnindex  a segment
+
+On a local disk, `.<uuid hex>.tmp` in any of these folders is a file on its way to its name.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ SEGMENT_SUFFIXES = (".log", ".index", ".timeindex", ".txnindex")
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _COMMIT = re.compile(r"([0-9]{20})\.json")
 _CHECKPOINT = re.compile(r"([0-9]{20})\.[0-9a-f]{32}\.checkpoint\.parquet")
+_TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.tmp")
 _STEM = re.compile(STEM_PATTERN)
 _SEGMENT_FILE = re.compile(
     rf"(?P<topic>.+)-(?P<partition>0|[1-9][0-9]{{0,5}})/(?P<stem>{_STEM.pattern})"
@@ -87,3 +90,13 @@ def parse_checkpoint_file(name: str) -> int | None:
     """The version of a checkpoint's file name (its last path part), or None if it is no checkpoint."""
     match = _CHECKPOINT.fullmatch(name)
     return int(match[1]) if match else None
+
+
+def temporary_file(unique_hex: str) -> str:
+    """The name, in the folder of the file that it becomes, of a file that is being written."""
+    return f".{unique_hex}.tmp"
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a file's name (its last path part) is one of `temporary_file`."""
+    return _TEMPORARY.fullmatch(name) is not None

@@ -17,8 +17,8 @@ from distlog.core.storage.storage import Storage
 
 # On a load the commits right after the checkpoint are asked for at once; most often these are all.
 _FIRST_GROUP = 4
-# After so many unusable checkpoints something else is wrong, and the commits will tell what.
-_CHECKPOINTS_TRIED = 2
+#: After so many unusable checkpoints something else is wrong, and the commits will tell what.
+CHECKPOINTS_TRIED = 2
 
 _log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class SnapshotLoader:
     def _from_listing(self, end: int) -> Snapshot | None:
         names = [file.name for file in self._storage.list(paths.COMMITS_DIR)]
         known = max(map(_version_seen, names), default=-1)
-        for name in sorted((name for name in names if _is_below(name, end)), reverse=True)[:_CHECKPOINTS_TRIED]:
+        for name in sorted((name for name in names if _is_below(name, end)), reverse=True)[:CHECKPOINTS_TRIED]:
             snapshot = self._from_checkpoint(name, end, known)
             if snapshot:
                 return snapshot

@@ -3,12 +3,13 @@
 A commit raises the gc floor first: from then on a commit whose files were begun below it is refused
 (TransactionTooOldError), so what is unnamed and begun below the floor stays unnamed for ever, whatever the clocks
 say. The clock only chooses the floor: the version at the head when `file.delete.delay.ms` ago. Files that a snapshot
-since that version names are kept, and those of pinned versions. Commits are never deleted.
+since that version names are kept, and those of pinned versions. Commits are never deleted. With the segments go
+checkpoints that loading such a version does not need, and what is left of puts that nobody finished.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from distlog.core.commits.actions import Commit, Drop, GcFloor, Remove
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import OffsetOutOfRangeError
+from distlog.core.maintenance.obsolete_files import obsolete_checkpoints, torn_puts
 from distlog.core.storage.storage import FileInfo, Storage
 
 #: (partition, stem): what names a segment's files
@@ -63,7 +65,12 @@ def vacuum(storage: Storage, log: CommitLog, clock: Callable[[], int], *, dry_ru
         return VacuumReport((), head.gc_floor, dry_run)
     if not dry_run and floor > head.gc_floor:
         _, head = log.commit(head, "gc", lambda current: [GcFloor(floor)] if floor > current.gc_floor else None)
-    garbage = _garbage(storage, log, head, floor, clock())
+    pinned = [pin.version for pin in head.pins.values() if pin.until_ms > clock()]
+    garbage = [
+        *_garbage(storage, log, head, floor, pinned),
+        *obsolete_checkpoints(storage, floor, pinned),
+        *torn_puts(storage, head.name, clock(), head.config.file_delete_delay_ms),
+    ]
     if not dry_run:
         storage.delete([file.name for file in garbage])
     return VacuumReport(tuple(garbage), max(floor, head.gc_floor), dry_run)
@@ -76,12 +83,11 @@ def _version_at(log: CommitLog, timestamp_ms: int) -> int | None:
         return None
 
 
-def _garbage(storage: Storage, log: CommitLog, head: Snapshot, floor: int, now_ms: int) -> list[FileInfo]:
+def _garbage(storage: Storage, log: CommitLog, head: Snapshot, floor: int, pinned: Sequence[int]) -> list[FileInfo]:
     # listed after the floor was committed: what is begun below it from here on is refused
     found = list(_segment_files(storage, head.name))
     recent = log.history(head.version - floor)
     kept = _stems(head) | _removed(recent)
-    pinned = [pin.version for pin in head.pins.values() if pin.until_ms > now_ms]
     for version in (*pinned, *_before_drops(recent)):
         kept |= _stems(log.load(version=version))
     unnamed = [(file, stem) for file, stem in found if stem not in kept]

@@ -55,6 +55,8 @@ def _checkpoints(storage: Storage) -> dict[int, list[str]]:
 def _compare(storage: Storage, name: str, state: Snapshot) -> Iterator[Anomaly]:
     try:
         same = _same(checkpoint.read(storage, name), state)
+    except FileNotFoundError:
+        return  # vacuum deleted it meanwhile
     except CorruptMetadataError as error:
         yield dataclasses.replace(Anomaly.of("checkpoint_mismatch", error), file=name)
         return

@@ -1,0 +1,49 @@
+"""Files beside the segments that nobody needs any more: checkpoints that no load begins with, and torn puts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from distlog.core import paths
+from distlog.core.commits import checkpoint
+from distlog.core.commits.snapshot_loader import CHECKPOINTS_TRIED
+from distlog.core.storage.storage import FileInfo, Storage
+
+#: However short `file.delete.delay.ms` is: a put that meets trouble is given up after ten minutes.
+LONGEST_PUT_MS = 3_600_000
+
+
+def obsolete_checkpoints(storage: Storage, floor: int, pinned: Iterable[int]) -> list[FileInfo]:
+    """The checkpoints below version `floor` that loading a version from there on, or a pinned one, does not read.
+
+    A load tries the newest checkpoints up to its version, the second where the first is damaged. What is older than
+    that can still be loaded, from its commits.
+    """
+    found = {file.name: file for file in storage.list(paths.COMMITS_DIR)}
+    versions = {name: version for name in found if (version := checkpoint.version_of(name)) is not None}
+    kept = {name for name, version in versions.items() if version > floor}
+    for target in (floor, *pinned):
+        kept.update(sorted(name for name, version in versions.items() if version <= target)[-CHECKPOINTS_TRIED:])
+    return [found[name] for name in sorted(versions.keys() - kept)]
+
+
+def torn_puts(storage: Storage, topic: str, now_ms: int, delay_ms: int) -> Iterator[FileInfo]:
+    """What processes that died inside a put left on a local disk, last written more than `delay_ms` ago.
+
+    A writer that was only slow finds its temporary file gone and fails: nothing was put then.
+    """
+    if not storage.is_local:
+        return
+    before_ms = now_ms - max(delay_ms, LONGEST_PUT_MS)
+    for folder in storage.list_folders():
+        if folder == paths.COMMITS_DIR or folder.startswith(f"{topic}-"):
+            for file in storage.list(folder):
+                if paths.is_temporary(file.name.rpartition("/")[2]) and _is_older(storage, file.name, before_ms):
+                    yield file
+
+
+def _is_older(storage: Storage, name: str, before_ms: int) -> bool:
+    try:
+        return storage.modified_ms(name) < before_ms
+    except FileNotFoundError:
+        return False  # its put came to an end
