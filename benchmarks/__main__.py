@@ -68,7 +68,7 @@ def _shown(value: Any) -> str:
 def plot(rows: list[dict[str, Any]], path: Path) -> None:
     """The ratios as bars, on a log scale around 1."""
     try:
-        from matplotlib import pyplot
+        from matplotlib import pyplot, ticker
     except ImportError:
         print("no plot: pip install 'distlog[plot]'", file=sys.stderr)
         return
@@ -77,6 +77,7 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
     figure, axes = pyplot.subplots(figsize=(11, 1 + 0.28 * len(rows)), layout="constrained")
     axes.barh(labels, [ratio - 1 for ratio in ratios], left=1, color=["#2a7" if r >= 1 else "#c64" for r in ratios])
     axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
     axes.axvline(1, color="black", linewidth=0.8)
     axes.set_xlabel("times its peer (log scale; right of 1 is better)")
     axes.tick_params(labelsize=7)

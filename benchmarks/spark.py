@@ -2,8 +2,9 @@
 
     python -m benchmarks spark
 
-Rows have a key of 16 bytes and a value of 100. What Spark itself takes is in all figures: ready-made batches are the
-most that a Python source can give it, dropped rows the most that a Python sink can take.
+Keys are 16 random bytes, values 16, 100 or 1000. What Spark itself takes is in all figures: ready-made batches are
+the most that a Python source can give it, dropped rows the most that a Python sink can take. "append and read back"
+is the first read of what was just written; the other reads are of files in the page cache.
 """
 
 from __future__ import annotations
@@ -32,66 +33,89 @@ from pyspark.sql.types import StructType
 import distlog
 from distlog.spark import append, read, session
 
-ROWS = 5_000_000
-ROUNDS = 5
-KEY_BYTES, VALUE_BYTES = 16, 100
+#: How many rows there are of each size of value: some 200 to 700 MB.
+ROWS = {16: 6_000_000, 100: 5_000_000, 1000: 600_000}
+ROUNDS = 3
+KEY_BYTES = 16
 PARTITIONS = 4
 TASKS = 8
 COLUMNS = ["partition", "offset", "timestamp", "key", "value"]
 SCHEMA = "partition int, offset long, timestamp timestamp, key binary, value binary"
 #: About what a batch of the source holds.
-BATCH_ROWS = 32_000
+BATCH_BYTES = 4 << 20
+CASES = (
+    ("scan", "ready", "scan, data source", "a Python source of ready-made batches"),
+    ("read", "ready", "scan, distlog.spark.read", "a Python source of ready-made batches"),
+    ("read", "scan none", "scan, distlog.spark.read", "Spark's Parquet scan, uncompressed"),
+    ("read", "scan snappy", "scan, distlog.spark.read", "Spark's Parquet scan, snappy"),
+    ("append", "drop", "append", "a Python sink that drops its rows"),
+    ("append", "write none", "append", "Spark's Parquet write, uncompressed"),
+    ("append", "write snappy", "append", "Spark's Parquet write, snappy"),
+    ("append and read", "write and scan", "append and read back", "Spark's Parquet, uncompressed"),
+)
 
 
-def run(rows: int = ROWS, rounds: int = ROUNDS) -> list[dict[str, Any]]:
-    """Measure every case beside its peers in turn, the best of `rounds`; one dict per pair."""
+def run(rows: Mapping[int, int] = ROWS, rounds: int = ROUNDS) -> list[dict[str, Any]]:
+    """Measure every case beside its peers in turn, the best of `rounds`; one dict per pair and size of value."""
     spark = session("benchmark", **{"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"})
     spark.dataSource.register(ReadyBatches)
     spark.dataSource.register(DroppedRows)
+    return [row for value_bytes, count in rows.items() for row in _of_size(spark, value_bytes, count, rounds)]
+
+
+def _of_size(spark: SparkSession, value_bytes: int, rows: int, rounds: int) -> list[dict[str, Any]]:
     folder = Path(tempfile.mkdtemp(prefix="distlog-benchmark-"))
     try:
-        return _measure(spark, folder, rows, rounds)
+        seconds = _best(rounds, _actions(spark, folder, value_bytes, rows))
     finally:
         shutil.rmtree(folder)
+    return [
+        {
+            "benchmark": "spark",
+            "case": f"{case}, {value_bytes}-byte values",
+            "distlog": rows / seconds[ours] / 1e6,
+            "peer": rows / seconds[peer] / 1e6,
+            "peer_name": peer_name,
+            "unit": "M rows/s",
+            "ratio": seconds[peer] / seconds[ours],
+        }
+        for ours, peer, case, peer_name in CASES
+    ]
 
 
-def _measure(spark: SparkSession, folder: Path, rows: int, rounds: int) -> list[dict[str, Any]]:
-    source, url = str(folder / "rows.parquet"), str(folder / "scanned")
-    pq.write_table(_table(rows), source, compression="none", row_group_size=rows // TASKS)
+def _actions(spark: SparkSession, folder: Path, value_bytes: int, rows: int) -> dict[str, Callable[[], object]]:
+    source, snappy, url = (str(folder / name) for name in ("rows.parquet", "snappy.parquet", "scanned"))
+    for path, codec in ((source, "none"), (snappy, "snappy")):
+        pq.write_table(_table(rows, value_bytes), path, compression=codec, row_group_size=rows // TASKS)
     distlog.create(url, PARTITIONS)
     append(spark.read.parquet(source), url)
     table = spark.read.parquet(source)
-    seconds = _best(
-        rounds,
-        {
-            "scan": lambda: _noop(spark.read.format("distlog").option("columns", ",".join(COLUMNS)).load(url)),
-            "read": lambda: _noop(read(spark, url, COLUMNS)),
-            "ready": lambda: _noop(spark.read.format("ready").option("rows", rows).load()),
-            "scan parquet": lambda: _noop(spark.read.parquet(source)),
-            "append": lambda: _append_anew(table, folder / "appended"),
-            "drop": lambda: table.write.format("dropped").mode("append").save(),
-            "write parquet": lambda: _write_parquet(table, str(folder / "written")),
-        },
-    )
-    pairs = [
-        ("scan", "ready", "scan, data source", "a Python source of ready-made batches"),
-        ("read", "ready", "scan, distlog.spark.read", "a Python source of ready-made batches"),
-        ("read", "scan parquet", "scan, distlog.spark.read", "Spark's Parquet scan, uncompressed"),
-        ("append", "drop", "append", "a Python sink that drops its rows"),
-        ("append", "write parquet", "append", "Spark's Parquet write, uncompressed"),
-    ]
-    return [_row(case, rows / seconds[mine], rows / seconds[peer], name) for mine, peer, case, name in pairs]
+    ready = spark.read.format("ready").option("rows", rows).option("valueBytes", value_bytes)
+    appended, written = folder / "appended", str(folder / "written")
 
+    def write_parquet(codec: str = "none") -> None:
+        table.write.mode("overwrite").option("compression", codec).parquet(written)
 
-def _row(case: str, mine: float, peer: float, peer_name: str) -> dict[str, Any]:
+    def append_and_read() -> None:
+        _append_anew(table, appended)
+        _noop(read(spark, str(appended), COLUMNS))
+
+    def write_and_scan() -> None:
+        write_parquet()
+        _noop(spark.read.parquet(written))
+
     return {
-        "benchmark": "spark",
-        "case": f"{case}, {VALUE_BYTES}-byte values",
-        "distlog": mine / 1e6,
-        "peer": peer / 1e6,
-        "peer_name": peer_name,
-        "unit": "M rows/s",
-        "ratio": mine / peer,
+        "scan": lambda: _noop(spark.read.format("distlog").option("columns", ",".join(COLUMNS)).load(url)),
+        "read": lambda: _noop(read(spark, url, COLUMNS)),
+        "ready": lambda: _noop(ready.load()),
+        "scan none": lambda: _noop(spark.read.parquet(source)),
+        "scan snappy": lambda: _noop(spark.read.parquet(snappy)),
+        "append": lambda: _append_anew(table, appended),
+        "drop": lambda: table.write.format("dropped").mode("append").save(),
+        "write none": write_parquet,
+        "write snappy": lambda: write_parquet("snappy"),
+        "append and read": append_and_read,
+        "write and scan": write_and_scan,
     }
 
 
@@ -110,10 +134,6 @@ def _noop(df: DataFrame) -> None:
     df.write.format("noop").mode("overwrite").save()
 
 
-def _write_parquet(df: DataFrame, path: str) -> None:
-    df.write.mode("overwrite").option("compression", "none").parquet(path)
-
-
 def _append_anew(df: DataFrame, folder: Path) -> None:
     """As Parquet's overwriting does it: what was there goes first, and its memory is used again."""
     shutil.rmtree(folder, ignore_errors=True)
@@ -127,9 +147,9 @@ def _random_bytes(rows: int, size: int) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(ends), pa.py_buffer(data)])
 
 
-def _table(rows: int) -> pa.Table:
+def _table(rows: int, value_bytes: int) -> pa.Table:
     times = pa.array(1_700_000_000_000_000 + 1000 * np.arange(rows), pa.timestamp("us", "UTC"))
-    keys, values = _random_bytes(rows, KEY_BYTES), _random_bytes(rows, VALUE_BYTES)
+    keys, values = _random_bytes(rows, KEY_BYTES), _random_bytes(rows, value_bytes)
     return pa.table({"key": keys, "value": values, "timestamp": times})
 
 
@@ -144,29 +164,30 @@ class ReadyBatches(DataSource):
         return SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return ReadyReader(int(self.options["rows"]))
+        return ReadyReader(int(self.options["rows"]), int(self.options["valueBytes"]))
 
 
 class ReadyReader(DataSourceReader):
-    def __init__(self, rows: int) -> None:
-        self._rows = rows
+    def __init__(self, rows: int, value_bytes: int) -> None:
+        self._rows, self._value_bytes = rows, value_bytes
 
     def partitions(self) -> list[InputPartition]:
         return [InputPartition(task) for task in range(TASKS)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        numbers = np.arange(BATCH_ROWS)
+        size = BATCH_BYTES // (4 + 8 + 8 + KEY_BYTES + self._value_bytes)
+        numbers = np.arange(size)
         columns = [
             pa.array(numbers.astype(np.int32)),
             pa.array(numbers),
             pa.array(numbers).view(pa.timestamp("us", "UTC")),
-            _random_bytes(BATCH_ROWS, KEY_BYTES),
-            _random_bytes(BATCH_ROWS, VALUE_BYTES),
+            _random_bytes(size, KEY_BYTES),
+            _random_bytes(size, self._value_bytes),
         ]
         batch = pa.record_batch(columns, names=COLUMNS)
         wanted = self._rows // TASKS
-        for start in range(0, wanted, BATCH_ROWS):
-            yield batch.slice(0, min(BATCH_ROWS, wanted - start))
+        for start in range(0, wanted, size):
+            yield batch.slice(0, min(size, wanted - start))
 
 
 class DroppedRows(DataSource):
