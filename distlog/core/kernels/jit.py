@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
+from functools import cache
+from importlib.resources import files
 from typing import Any, TypeVar, cast
 
 import numba
@@ -19,10 +22,7 @@ def kernel(function: F) -> F:
     Where no folder for compiled code can be written (a read-only installation without a home, an archive),
     numba refuses to cache; the kernel then compiles once per process instead.
     """
-    try:
-        return cast(F, numba.njit(cache=True, nogil=True)(function))
-    except RuntimeError:
-        return cast(F, numba.njit(nogil=True)(function))
+    return _kept(function, nogil=True)
 
 
 def fill_kernel(function: F) -> F:
@@ -31,15 +31,30 @@ def fill_kernel(function: F) -> F:
     Numba then counts no references. That matters where arrays are handed on to `inlined` functions: counting costs
     several times what reading a varint does.
     """
-    try:
-        return cast(F, numba.njit(cache=True, **_UNCOUNTED)(function))
-    except RuntimeError:
-        return cast(F, numba.njit(**_UNCOUNTED)(function))
+    return _kept(function, **_UNCOUNTED)
 
 
 def inlined(function: F) -> F:
-    """A part of fill kernels, merged into each of them by LLVM; it creates no array either.
-
-    Numba looks for changes in a kernel's own file only: after a change here, remove the `.nbi` files of its callers.
-    """
+    """A part of fill kernels, merged into each of them by LLVM; it creates no array either."""
     return cast(F, numba.njit(forceinline=True, **_UNCOUNTED)(function))
+
+
+def _kept(function: F, **options: Any) -> F:
+    try:
+        compiled = numba.njit(cache=True, **options)(function)
+    except RuntimeError:
+        return cast(F, numba.njit(**options)(function))
+    if not numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
+        # numba looks for changes in the function's own file only, not in what is inlined from others
+        index = compiled._cache._cache_file
+        index._source_stamp = (index._source_stamp, _digest_of_sources())
+    return cast(F, compiled)
+
+
+@cache
+def _digest_of_sources() -> bytes:
+    """Changes with any source file of this package."""
+    found = sorted(
+        (file.name, file.read_bytes()) for file in files(__package__).iterdir() if file.name.endswith(".py")
+    )
+    return hashlib.sha256(repr(found).encode()).digest()
