@@ -11,7 +11,7 @@ from conftest import Address
 from topics import Clock, contents, files, named_files, topic_on, values
 
 import distlog
-from distlog.core.errors import InvalidRecordError
+from distlog.core.errors import ReadOnlyTopicError
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.topic import Topic
 
@@ -85,7 +85,7 @@ def test_a_topic_at_an_older_version_is_not_maintained(tmp_path: Path) -> None:
     distlog.create(url).append([{"value": "v"}])
     old = distlog.open(url, version=0)
     for operation in (old.retention, old.compact, old.vacuum, lambda: old.delete_records({0: 0})):
-        with pytest.raises(InvalidRecordError, match="read-only"):
+        with pytest.raises(ReadOnlyTopicError, match="read-only"):
             operation()
 
 

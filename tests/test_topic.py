@@ -10,6 +10,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from conftest import Address
@@ -141,11 +142,41 @@ def test_every_version_can_be_opened_again_and_is_read_only(storage_url: Address
         lambda: old.vacuum(),
         lambda: old.rebuild_indexes(),
     ):
-        with pytest.raises(distlog.DistlogError, match="read-only; open it without version"):
+        with pytest.raises(distlog.ReadOnlyTopicError, match="read-only; open it without version"):
             change()
     assert old.refresh().version == 5
     assert old.scan(start=2).count() == 3
     assert topic.refresh().version == 5
+
+
+@pytest.mark.parametrize("wrong", ["1", 1.5, [1]])
+def test_what_is_no_whole_number_is_refused_by_name(local_url: Address, wrong: Any) -> None:
+    topic = distlog.create(local_url.url)
+    for name, call in (
+        ("version", lambda: distlog.open(local_url.url, version=wrong)),
+        ("linger_ms", lambda: topic.writer(linger_ms=wrong)),
+        ("offset", lambda: topic.scan(start=wrong)),
+        ("offset", lambda: topic.scan(end={0: wrong})),
+        ("partition", lambda: topic.scan(partitions=[wrong])),
+        ("partition", lambda: topic.scan(start={str(wrong): 1})),  # type: ignore[dict-item]
+        ("start", lambda: list(topic.records(start=wrong))),
+        ("limit", lambda: list(topic.records(limit=wrong))),
+        ("offset", lambda: topic.read(0, wrong)),
+        ("partition", lambda: topic.read(wrong, 0)),
+        ("offset", lambda: topic.delete_records({0: wrong})),
+    ):
+        with pytest.raises(distlog.InvalidConfigError, match=f"{name} must be a whole number"):
+            call()
+
+
+def test_numpys_numbers_are_as_good_as_pythons(local_url: Address) -> None:
+    topic = distlog.create(local_url.url)
+    topic.append(values([0, 1, 2]))
+    number = np.int64(1)
+    assert topic.scan(partitions=[np.int32(0)], start=number, end={0: np.int64(2)}).count() == 1
+    assert [record.offset for record in topic.records(start=number)] == [1, 2]
+    assert len(topic.read(0, number)) == len(topic.read(0, 1)) > 0
+    assert distlog.open(local_url.url, version=number).version == 1
 
 
 def test_a_time_opens_the_version_of_that_time(local_url: Address) -> None:

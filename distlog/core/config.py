@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -17,6 +18,15 @@ from distlog.core.errors import InvalidConfigError
 MAX_INT = 2**31 - 1
 MAX_LONG = 2**63 - 1
 DAY_MS = 86_400_000
+
+
+def whole_number(name: str, value: object) -> int:
+    """`value` as an int, where it is one of Python's or numpy's; InvalidConfigError names the argument otherwise."""
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise InvalidConfigError(f"{name} must be a whole number", value=repr(value)) from None
+
 
 _Check = Callable[[Any], bool]
 

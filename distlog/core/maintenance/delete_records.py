@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from distlog.core.commits.actions import Action, SetLogStartOffset
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot import Snapshot
+from distlog.core.config import whole_number
 from distlog.core.errors import InvalidConfigError, OffsetOutOfRangeError, TopicNotFoundError
 
 #: In place of an offset: everything that is there now (Kafka's high watermark).
@@ -33,10 +34,10 @@ def delete_records(log: CommitLog, snapshot: Snapshot, before: Mapping[int, int]
 
 
 def _resolve(snapshot: Snapshot, partition: int, offset: int) -> int:
-    if not 0 <= partition < len(snapshot.partitions):
+    if not 0 <= whole_number("partition", partition) < len(snapshot.partitions):
         raise TopicNotFoundError(f"the topic has partitions 0 to {len(snapshot.partitions) - 1}", partition=partition)
     state = snapshot.partitions[partition]
-    if offset == LOG_END:
+    if whole_number("offset", offset) == LOG_END:
         return state.log_end_offset
     if not 0 <= offset <= state.log_end_offset:
         raise OffsetOutOfRangeError(

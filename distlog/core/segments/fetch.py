@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import PartitionState
+from distlog.core.config import whole_number
 from distlog.core.segments.chunk import Chunk
 from distlog.core.segments.segment import CHUNK_BYTES, SegmentReader
 from distlog.core.segments.slices import SegmentSlice, bounded_start
@@ -80,11 +81,11 @@ def fetch(
     As many as fit into `max_bytes`, at least one (`LogSegment.read` with minOneMessage). Every CRC is checked:
     CorruptRecordError. Raises OffsetOutOfRangeError.
     """
-    bounded_start(partition, offset, state, "fail")
+    bounded_start(partition, whole_number("offset", offset), state, "fail")
     for index in range(state.segments.find(offset), len(state.segments)):
         segment = state.segments[index]
         part = SegmentSlice(segment, offset, state.log_end_offset, 0, segment.log_bytes)
-        if taken := _take(reader, part, max_bytes):
+        if taken := _take(reader, part, whole_number("max_bytes", max_bytes)):
             return _fetched(reader, segment, taken)
     none = np.zeros(0, np.int64)
     return FetchedBatches(memoryview(b""), none, none, state.log_end_offset, False, None, 0)

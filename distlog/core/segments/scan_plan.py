@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, get_args
 
 from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.config import whole_number
 from distlog.core.errors import TopicNotFoundError
 from distlog.core.segments import slices
 from distlog.core.segments.isolation import Isolation, IsolationLevel
@@ -28,11 +29,14 @@ def bounds(
     start_time: Time | None,
     end_time: Time | None,
 ) -> Bounds:
-    """The offsets that a range of offsets or times means; both given for one side is a ValueError."""
+    """The offsets that a range of offsets or times means; both given for one side is a ValueError.
+
+    Raises InvalidConfigError for what is no number.
+    """
     if (start is not None and start_time is not None) or (end is not None and end_time is not None):
         raise ValueError("give an offset or a time for a bound, not both")
-    chosen = range(len(snapshot.partitions)) if partitions is None else sorted(set(partitions))
-    for number in (*chosen, *_given(start), *_given(end)):
+    chosen = range(len(snapshot.partitions)) if partitions is None else sorted({*_numbers(partitions)})
+    for number in (*chosen, *_numbers(_given(start)), *_numbers(_given(end))):
         if not 0 <= number < len(snapshot.partitions):
             raise TopicNotFoundError(
                 f"the topic has partitions 0 to {len(snapshot.partitions) - 1}", partition=number
@@ -50,6 +54,10 @@ def _given(offsets: int | Mapping[int, int] | None) -> Iterable[int]:
     return offsets if isinstance(offsets, Mapping) else ()
 
 
+def _numbers(partitions: Iterable[int]) -> list[int]:
+    return [whole_number("partition", number) for number in partitions]
+
+
 def _bound(
     reader: SegmentReader,
     state: PartitionState,
@@ -60,7 +68,8 @@ def _bound(
     if time is not None:
         found = offset_for_time(reader, state, to_ms(time))
         return found[0] if found else state.log_end_offset
-    return offset.get(partition) if isinstance(offset, Mapping) else offset
+    own = offset.get(partition) if isinstance(offset, Mapping) else offset
+    return None if own is None else whole_number("offset", own)
 
 
 def plan(

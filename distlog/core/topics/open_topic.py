@@ -7,7 +7,7 @@ from typing import Any
 
 from distlog.core import paths
 from distlog.core.commits.actions import MAX_PARTITIONS
-from distlog.core.config import TopicConfig
+from distlog.core.config import TopicConfig, whole_number
 from distlog.core.errors import InvalidConfigError
 from distlog.core.storage.storage import Storage
 from distlog.core.times import Time, to_ms
@@ -43,14 +43,15 @@ def open(
     """Open the topic at `url`: its newest version, or read-only as of a version or a time.
 
     Raises TopicNotFoundError where there is none, OffsetOutOfRangeError where it has no such version, or none yet
-    at that time.
+    at that time, InvalidConfigError for a version that is no number.
     """
     if version is not None and timestamp is not None:
         raise ValueError("give a version or a timestamp to open a topic at, not both")
+    number = None if version is None else whole_number("version", version)
     storage = Storage(url, storage_options)
     log = topic_log(storage)
     timestamp_ms = None if timestamp is None else to_ms(timestamp)
-    snapshot = log.load(version=version, timestamp_ms=timestamp_ms)
+    snapshot = log.load(version=number, timestamp_ms=timestamp_ms)
     return Topic(storage, log, snapshot, pinned=version is not None or timestamp is not None)
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from distlog.core.batches.record_batch import COLUMNS
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.config import MAX_LONG
+from distlog.core.config import MAX_LONG, whole_number
 from distlog.core.segments import scan_plan
 from distlog.core.segments.scan import read
 from distlog.core.segments.segment import SegmentReader
@@ -36,8 +36,8 @@ def records_of(
     Raises OffsetOutOfRangeError, when the first is asked for, unless `start` is in the log or at its end.
     """
     state = snapshot.partitions[partition]
-    position = state.log_start_offset if start is None else start
-    left = MAX_LONG if limit is None else limit
+    position = state.log_start_offset if start is None else whole_number("start", start)
+    left = MAX_LONG if limit is None else whole_number("limit", limit)
     step = min(left, _STEP)
     while left > 0:
         end = position + step

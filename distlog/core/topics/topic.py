@@ -14,8 +14,8 @@ from distlog.core import VERSION
 from distlog.core.commits.actions import Drop, SetConfig
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.config import TopicConfig
-from distlog.core.errors import InvalidRecordError, TopicNotFoundError
+from distlog.core.config import TopicConfig, whole_number
+from distlog.core.errors import ReadOnlyTopicError, TopicNotFoundError
 from distlog.core.indexes.index_cache import IndexCache
 from distlog.core.maintenance.compact_or_merge import CompactReport, compact_or_merge
 from distlog.core.maintenance.delete_records import delete_records
@@ -270,14 +270,13 @@ class Topic:
 
     def check_partition(self, partition: int) -> None:
         """Raise TopicNotFoundError unless the topic has this partition."""
-        if not 0 <= partition < self.partitions:
+        if not 0 <= whole_number("partition", partition) < self.partitions:
             raise TopicNotFoundError(f"the topic has partitions 0 to {self.partitions - 1}", partition=partition)
 
     def _check_writable(self) -> None:
         if self._pinned:
-            raise InvalidRecordError(
-                "opened at an older version, so read-only; open it without version", url=self.url
-            )
+            text = "opened at a version or time, so read-only; open it without version and timestamp to change it"
+            raise ReadOnlyTopicError(text, url=self.url, version=self.version)
 
     def __repr__(self) -> str:
         return f"Topic({self.url!r}, version={self.version}, partitions={self.partitions})"

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from distlog.core.config import whole_number
 from distlog.core.errors import InvalidConfigError, InvalidRecordError
 from distlog.core.topics.append import AppendResult
 from distlog.core.topics.records import check_row
@@ -30,7 +31,7 @@ class Writer:
     """
 
     def __init__(self, topic: Topic, *, linger_ms: int, buffer_bytes: int = BUFFER_BYTES) -> None:
-        if linger_ms < 0 or buffer_bytes < 1:
+        if whole_number("linger_ms", linger_ms) < 0 or buffer_bytes < 1:
             raise InvalidConfigError("linger_ms must not be negative, buffer_bytes must be positive")
         self._topic, self._linger_s, self._buffer_bytes = topic, linger_ms / 1000, buffer_bytes
         self._rows: list[Row] = []
