@@ -1,6 +1,6 @@
 """Compaction on one core, without Spark, by share of duplicate keys, against Arrow on Parquet files.
 
-    python benchmarks/compaction.py [FOLDER]
+    python -m benchmarks.compaction [FOLDER]
 
 100-byte values, 16-byte keys, uncompressed, from and to FOLDER (a temporary one in memory where the system has one).
 The peer reads the same records from a Parquet file, groups them by key, takes the last of each and writes those, with
@@ -15,32 +15,26 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 import distlog
+from benchmarks import spark_compaction
+from benchmarks.keyed_tables import memory_folder, tables
 from distlog.core.maintenance.compaction import compact
 
 RECORDS = 2_000_000
-VALUE_BYTES = 100
 DUPLICATES = (0.0, 0.5, 0.9, 0.99)
-_APPENDED = 500_000
 _CONFIG = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0, "segment.bytes": 256 << 20}
 
 
 def run(records: int = RECORDS, folder: str | None = None) -> list[dict[str, Any]]:
-    """One dict per share of duplicates."""
-    return [_run(records, share, folder or _memory()) for share in DUPLICATES]
-
-
-def _memory() -> str | None:
-    return "/dev/shm" if Path("/dev/shm").is_dir() else None
+    """One dict per share of duplicates, then what `spark_compaction` measures."""
+    alone = [_run(records, share, folder or memory_folder()) for share in DUPLICATES]
+    return alone + spark_compaction.run()
 
 
 def _run(records: int, duplicates: float, folder: str | None) -> dict[str, Any]:
@@ -64,7 +58,7 @@ def _run(records: int, duplicates: float, folder: str | None) -> dict[str, Any]:
 
 def _compact(url: str, records: int, duplicates: float) -> tuple[float, int]:
     topic = distlog.create(url, config=_CONFIG)
-    for table in _tables(records, duplicates):
+    for table in tables(records, duplicates):
         topic.append(table)
     log_bytes = int(topic.snapshot.partitions[0].segments.log_bytes.sum())
     start = time.process_time()
@@ -73,7 +67,7 @@ def _compact(url: str, records: int, duplicates: float) -> tuple[float, int]:
 
 
 def _group_by(path: str, records: int, duplicates: float) -> float:
-    table = pa.concat_tables(_tables(records, duplicates)).append_column("offset", pa.array(range(records)))
+    table = pa.concat_tables(tables(records, duplicates)).append_column("offset", pa.array(range(records)))
     pq.write_table(table, path, compression="none", use_dictionary=False)
     start = time.process_time()
     table = pq.read_table(path, use_threads=False)
@@ -81,27 +75,6 @@ def _group_by(path: str, records: int, duplicates: float) -> float:
     kept = table.take(last.take(pc.sort_indices(last)))
     pq.write_table(kept, path, compression="none", use_dictionary=False)
     return time.process_time() - start
-
-
-def _tables(records: int, duplicates: float) -> Iterator[pa.Table]:
-    """Rows in random order of keys, of which each comes 1 / (1 - duplicates) times, on average or exactly."""
-    random = np.random.default_rng(7)
-    keys = max(1, round(records * (1 - duplicates)))
-    numbers = random.permutation(np.arange(records) % keys)
-    for first in range(0, records, _APPENDED):
-        part = numbers[first : first + _APPENDED]
-        values = random.integers(0, 256, len(part) * VALUE_BYTES, np.uint8)
-        yield pa.table(
-            {
-                "key": _fixed(np.char.mod("key-%012d", part).astype("S16").view(np.uint8), 16, len(part)),
-                "value": _fixed(values, VALUE_BYTES, len(part)),
-                "timestamp": pa.array(np.full(len(part), 1_700_000_000_000)),
-            }
-        )
-
-
-def _fixed(data: np.ndarray, width: int, count: int) -> pa.Array:
-    return pa.Array.from_buffers(pa.binary(width), count, [None, pa.py_buffer(data)]).cast(pa.binary())
 
 
 if __name__ == "__main__":
