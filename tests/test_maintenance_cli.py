@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -12,8 +15,11 @@ from topics import Clock, contents, files, named_files, topic_on, values
 
 import distlog
 from distlog.core.errors import ReadOnlyTopicError
+from distlog.core.maintenance.rebuild import rebuild_indexes
+from distlog.core.maintenance.verify import verify
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.topic import Topic
+from distlog.progress import Progress
 
 
 def topic_of_small_segments(storage: Storage, clock: Clock, **config: object) -> Topic:
@@ -225,3 +231,25 @@ def test_offsets_that_do_not_exist_cannot_be_deleted(filled: CommandLine) -> Non
 def test_a_missing_topic_is_a_failure(cli: CommandLine) -> None:
     for command in (["retention"], ["compact"], ["vacuum"], ["delete-records", "--before", "0:1"]):
         assert failed(cli(*command, "--json"), 1).count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["verify", "rebuild-index"])
+def test_what_takes_long_shows_how_far_it_is_on_a_terminal_alone(
+    filled: CommandLine, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    assert filled.ok(command, "--json").json["ok"]
+    monkeypatch.setattr(type(sys.stderr), "isatty", lambda _: True)
+    monkeypatch.setattr(Progress.__init__, "__kwdefaults__", {**Progress.__init__.__kwdefaults__, "interval_s": 0})
+    shown = filled(command, "--json")
+    assert shown.json["ok"]
+    assert re.match(r"\r(verifying|rebuilding)  5 rows  .*100%", shown.err)
+    assert shown.err.endswith("\r\x1b[K")
+
+
+@pytest.mark.parametrize("work", [verify, rebuild_indexes])
+def test_each_segment_is_told_when_it_is_done(storage_url: Address, clock: Clock, work: Any) -> None:
+    topic = topic_of_small_segments(Storage(*storage_url), clock)
+    told: list[tuple[int, int]] = []
+    work(topic.reader, topic.log, topic.snapshot, tell=lambda *done: told.append(done))
+    sizes = topic.segments()["log_bytes"].to_pylist()
+    assert told == [(1, size) for size in sizes]

@@ -11,10 +11,13 @@ import distlog
 from distlog import arguments
 from distlog.cli import output
 from distlog.cli.options import Json, Storage, Url, usage
+from distlog.core.maintenance.rebuild import rebuild_indexes
 from distlog.core.maintenance.vacuum import vacuum as vacuum_files
+from distlog.core.maintenance.verify import verify as verify_all
 from distlog.core.storage.storage import Storage as TopicStorage
 from distlog.core.times import now_ms
 from distlog.core.topics.topic import topic_log
+from distlog.progress import Progress
 
 
 class Report(Protocol):
@@ -93,7 +96,10 @@ def rebuild_index(
     Exit status 1 when a log is damaged, or a transaction index, which cannot be made again.
     """
     topic = distlog.open(url, storage_options=dict(storage))
-    report = topic.rebuild_indexes(force=force, dry_run=dry_run)
+    with _progress("rebuilding", topic) as progress:
+        report, _ = rebuild_indexes(
+            topic.reader, topic.log, topic.snapshot, force=force, dry_run=dry_run, tell=progress.add
+        )
     _print(report, as_json)
     _exit(report.ok)
 
@@ -103,12 +109,19 @@ def verify(url: Url, *, storage: Storage, as_json: Json = False) -> None:
 
     Exit status 1 when something is wrong.
     """
-    report = distlog.open(url, storage_options=dict(storage)).verify()
+    topic = distlog.open(url, storage_options=dict(storage))
+    with _progress("verifying", topic) as progress:
+        report = verify_all(topic.reader, topic.log, topic.snapshot, tell=progress.add)
     _print(report, as_json)
     if not as_json:
         for anomaly in report.topic_anomalies:
             print(output.text(str(anomaly)))
     _exit(report.ok)
+
+
+def _progress(label: str, topic: distlog.Topic) -> Progress:
+    sizes = (int(state.segments.log_bytes.sum()) for state in topic.snapshot.partitions)
+    return Progress(label, total_bytes=sum(sizes))
 
 
 def _exit(ok: bool) -> None:

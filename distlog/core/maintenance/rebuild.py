@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -24,13 +23,10 @@ from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CorruptRecordError, SnapshotTooOldError
 from distlog.core.indexes.index_builder import IndexBuilder
+from distlog.core.maintenance.each_segment import Tell, each_segment, tell_nobody
 from distlog.core.maintenance.index_files import SIZES, IndexFile, State, find_indexes
-from distlog.core.segments.read_ahead import in_order
 from distlog.core.segments.segment import SegmentReader
 from distlog.core.segments.slices import SegmentSlice
-
-#: Segments of a remote topic that are worked on at the same time; each holds a few MiB.
-PARALLEL = 8
 
 _REPORT = pa.schema(
     [
@@ -188,16 +184,15 @@ def write_indexes(reader: SegmentReader, rebuilt: RebuiltIndexes, *, dry_run: bo
 
 
 def rebuild_segments(
-    reader: SegmentReader, snapshot: Snapshot, *, force: bool = False, dry_run: bool = False
+    reader: SegmentReader, snapshot: Snapshot, *, force: bool = False, dry_run: bool = False, tell: Tell = tell_nobody
 ) -> Iterator[SegmentRebuild]:
-    """Rebuild the indexes of every segment, one after the other, without the commit that tells new sizes."""
+    """Rebuild the indexes of every segment, without the commit that tells new sizes."""
 
-    def rebuild(segment: SegmentInfo) -> SegmentRebuild:
+    def rebuild(reader: SegmentReader, segment: SegmentInfo) -> SegmentRebuild:
         rebuilt = rebuild_segment(reader, segment, snapshot.config, force=force)
         return write_indexes(reader, rebuilt, dry_run=dry_run)
 
-    tasks = (partial(rebuild, segment) for state in snapshot.partitions for segment in state.segments)
-    return (task() for task in tasks) if reader.storage.is_local else in_order(tasks, PARALLEL)
+    return each_segment(reader, snapshot, rebuild, tell)
 
 
 def commit_sizes(log: CommitLog, snapshot: Snapshot, rebuilt: Sequence[SegmentRebuild]) -> Snapshot:
@@ -228,15 +223,22 @@ def live_segment(snapshot: Snapshot, segment: SegmentInfo) -> SegmentInfo | None
 
 
 def rebuild_indexes(
-    reader: SegmentReader, log: CommitLog, snapshot: Snapshot, *, force: bool = False, dry_run: bool = False
+    reader: SegmentReader,
+    log: CommitLog,
+    snapshot: Snapshot,
+    *,
+    force: bool = False,
+    dry_run: bool = False,
+    tell: Tell = tell_nobody,
 ) -> tuple[RebuildReport, Snapshot]:
     """Make the index files of all segments right; what was found and done, and the new state.
 
     With `force` every index becomes what the topic's config gives today. A segment whose log is damaged is reported
-    and left as it is. Raises CommitStateUnknownError; the indexes are right then, their sizes perhaps not yet told.
+    and left as it is; `tell` gets the records and log bytes of each that is done. Raises CommitStateUnknownError; the
+    indexes are right then, their sizes perhaps not yet told.
     """
     snapshot = log.refresh(snapshot)
-    rebuilt = list(rebuild_segments(reader, snapshot, force=force, dry_run=dry_run))
+    rebuilt = list(rebuild_segments(reader, snapshot, force=force, dry_run=dry_run, tell=tell))
     return finish_rebuild(log, snapshot, rebuilt, dry_run=dry_run)
 
 

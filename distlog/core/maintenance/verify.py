@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -12,10 +11,10 @@ import pyarrow as pa
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.maintenance.anomalies import Anomaly
-from distlog.core.maintenance.rebuild import PARALLEL, live_segment
+from distlog.core.maintenance.each_segment import Tell, each_segment, tell_nobody
+from distlog.core.maintenance.rebuild import live_segment
 from distlog.core.maintenance.verify_commits import verify_commits, verify_table
 from distlog.core.maintenance.verify_segment import SegmentVerdict, verify_segment
-from distlog.core.segments.read_ahead import in_order
 from distlog.core.segments.segment import SegmentReader
 
 _TABLE = pa.schema(
@@ -85,19 +84,15 @@ def _row(verdict: SegmentVerdict) -> dict[str, Any]:
     }
 
 
-def verify(reader: SegmentReader, log: CommitLog, snapshot: Snapshot) -> VerifyReport:
+def verify(reader: SegmentReader, log: CommitLog, snapshot: Snapshot, *, tell: Tell = tell_nobody) -> VerifyReport:
     """Check all of the topic at `snapshot`; appends and maintenance may go on meanwhile.
 
-    Raises StorageError when the storage does not answer, and TopicNotFoundError when the topic was dropped.
+    `tell` gets the records and log bytes of each segment that is done. Raises StorageError when the storage does not
+    answer, and TopicNotFoundError when the topic was dropped.
     """
     topic = (*verify_commits(reader.storage, snapshot), *verify_table(snapshot))
-    return VerifyReport(snapshot.version, settled(reader, log, snapshot, verify_segments(reader, snapshot)), topic)
-
-
-def verify_segments(reader: SegmentReader, snapshot: Snapshot) -> Iterator[SegmentVerdict]:
-    """A verdict on each segment, by partition and base offset."""
-    tasks = (partial(verify_segment, reader, segment) for state in snapshot.partitions for segment in state.segments)
-    return (task() for task in tasks) if reader.storage.is_local else in_order(tasks, PARALLEL)
+    verdicts = each_segment(reader, snapshot, verify_segment, tell)
+    return VerifyReport(snapshot.version, settled(reader, log, snapshot, verdicts), topic)
 
 
 def settled(
