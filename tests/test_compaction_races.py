@@ -39,7 +39,8 @@ class Running:
         self.done: CleanedRange = clean_partition(reader, self.before, due, log.clock, lambda: uuid.uuid4().hex)
 
     def commit(self) -> tuple[int, Snapshot]:
-        return commit_compaction(self.log.log, self.before, [self.done], begin=self.before.version)
+        skipped, after = commit_compaction(self.log.log, self.before, [self.done], begin=self.before.version)
+        return skipped[0], after
 
 
 def fill(log: CompactedTopic, *keys: bytes) -> None:

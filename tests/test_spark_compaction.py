@@ -158,10 +158,11 @@ def test_tasks_that_share_partitions_make_what_one_process_makes(spark: SparkSes
     topic = fill(f"{tmp_path}/log")
     for now in (NOW, NOW + 2 * DAY):
         twin = copy(topic, tmp_path / f"{now}")
-        before = contents(topic)
+        before, version = contents(topic), topic.version
         report, expected = shared(spark, at(topic, now)), alone(at(twin, now))
         assert contents(topic) == contents(twin)
         assert contents(topic) != before
+        assert (topic.version, topic.history(1)["operation"].to_pylist()) == (version + 1, ["compact"])
         assert report == expected
         assert (report.ok, {one.rounds for one in report.partitions}) == (True, {1})
         dirty_again(topic)
@@ -183,14 +184,23 @@ def offsets(topic: distlog.Topic, partition: int = 0) -> list[int]:
     return topic.refresh().scan([partition], columns=["offset"]).to_table()["offset"].to_pylist()  # type: ignore[no-any-return]
 
 
-def test_partitions_with_too_many_keys_are_shared_and_the_others_are_not(spark: SparkSession, tmp_path: Path) -> None:
+def test_partitions_with_too_many_keys_are_shared_and_the_others_are_not(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    divided: list[int] = []
+
+    def noted(spark: SparkSession, topic: Topic, plans: Sequence[LargePartition], memory: int) -> list[Any]:
+        divided.extend(plan.partition for plan in plans)
+        return [*clean_shared(spark, topic, plans, memory)]
+
+    monkeypatch.setattr("distlog.spark.compaction.clean_shared", noted)
     topic = keyed_topic(f"{tmp_path}/log")
     Partition(topic, 1).append(*range(300))
     twin = copy(topic, tmp_path / "twin")
     # the keys of partition 0 fit, and those of partition 1 do not
     report = compact(spark, topic.url, dedupe_buffer_bytes=300 * SLOT_BYTES)
-    expected = alone(twin)
-    assert report == expected
+    assert divided == [1]
+    assert report == alone(twin)
     assert contents(topic) == contents(twin)
     assert offsets(topic, 1) == list(range(200, 500))
 

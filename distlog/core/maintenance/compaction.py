@@ -81,21 +81,23 @@ def compact_rounds(
     *,
     dry_run: bool = False,
 ) -> tuple[CompactionReport, Snapshot]:
-    """`compact` with rounds that are done by `clean`: of the partitions it gets, all or some, here or elsewhere."""
+    """`compact` with rounds that are done by `clean`: of the partitions it gets, all or some, here or elsewhere.
+
+    A round is one commit.
+    """
     before = after = log.refresh(snapshot)
     stable, failed = _last_stable_offsets(reader, before)
     due = plan_compaction(before, clock(), stable)
     rounds: dict[int, list[CleanedRange]] = {one.partition: [] for one in due}
     skipped = dict.fromkeys(rounds, 0)
     while not dry_run and (dirty := _dirty(after, due, rounds, failed)):
-        begin = after.version
-        for done in clean(after, dirty):
-            if isinstance(done, Uncleanable):
-                failed[done.partition] = done.reason
-                continue
-            left_out, after = commit_compaction(log, after, [done], begin=begin)
-            rounds[done.partition].append(done)
-            skipped[done.partition] += left_out
+        done = clean(after, dirty)
+        failed |= {one.partition: one.reason for one in done if isinstance(one, Uncleanable)}
+        cleaned = [one for one in done if isinstance(one, CleanedRange)]
+        left_out, after = commit_compaction(log, after, cleaned, begin=after.version)
+        for one in cleaned:
+            rounds[one.partition].append(one)
+            skipped[one.partition] += left_out[one.partition]
     results = [_describe(one, before, after, rounds[one.partition], skipped[one.partition]) for one in due]
     told = (dataclasses.replace(one, error=failed.get(one.partition)) for one in results)
     return CompactionReport(tuple(told), dry_run), after
@@ -159,22 +161,21 @@ def clean_partition(
 
 def commit_compaction(
     log: CommitLog, snapshot: Snapshot, cleaned: Sequence[CleanedRange], *, begin: int
-) -> tuple[int, Snapshot]:
+) -> tuple[dict[int, int], Snapshot]:
     """Put rewritten groups in the place of their inputs, in one commit; how many were left out, and the new state.
 
-    A group of which an input is gone is left out, and its partition stays dirty from there. Nothing is committed
-    where the topic is not compacted any more.
+    They are counted by partition. A group of which an input is gone is left out, and its partition stays dirty from
+    there. Nothing is committed where the topic is not compacted any more.
     """
-    skipped = 0
+    skipped: dict[int, int] = {}
 
     def plan(current: Snapshot) -> list[Action] | None:
-        nonlocal skipped
         if "compact" not in current.config.cleanup_policy:
-            skipped = sum(len(one.groups) for one in cleaned)
+            skipped.update({one.partition: len(one.groups) for one in cleaned})
             return None
-        parts = [_replace(current.partitions[one.partition], one) for one in cleaned]
-        skipped = sum(left_out for _, left_out in parts)
-        return [action for actions, _ in parts for action in actions] or None
+        parts = [(one.partition, *_replace(current.partitions[one.partition], one)) for one in cleaned]
+        skipped.update({partition: left_out for partition, _, left_out in parts})
+        return [action for _, actions, _ in parts for action in actions] or None
 
     _, after = log.commit(snapshot, "compact", plan, begin=begin)
     return skipped, after

@@ -40,3 +40,8 @@ class LargePartition:
     def dirty_records(self) -> int:
         """How many keys there are at most."""
         return sum(one.record_count for one in self.cleaned if one.next_offset > self.start_offset)
+
+    @property
+    def log_bytes(self) -> int:
+        """The size of all groups."""
+        return sum(one.log_bytes for one in self.cleaned)
