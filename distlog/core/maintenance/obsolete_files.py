@@ -13,33 +13,31 @@ from distlog.core.storage.storage import FileInfo, Storage
 LONGEST_PUT_MS = 3_600_000
 
 
-def obsolete_checkpoints(storage: Storage, floor: int, pinned: Iterable[int]) -> list[FileInfo]:
-    """The checkpoints below version `floor` that loading a version from there on, or a pinned one, does not read.
+def obsolete_checkpoints(found: Iterable[FileInfo], floor: int, pinned: Iterable[int]) -> list[FileInfo]:
+    """The checkpoints among a topic's files that are below version `floor`, and that no load reads of a version kept.
 
-    A load tries the newest checkpoints up to its version, the second where the first is damaged. What is older than
-    that can still be loaded, from its commits.
+    Kept are the versions from `floor` on, and the pinned ones. A load tries the newest checkpoints up to its version,
+    the second where the first is damaged. What is older than that can still be loaded, from its commits.
     """
-    found = {file.name: file for file in storage.list(paths.COMMITS_DIR)}
-    versions = {name: version for name in found if (version := checkpoint.version_of(name)) is not None}
+    files = {file.name: file for file in found}
+    versions = {name: version for name in files if (version := checkpoint.version_of(name)) is not None}
     kept = {name for name, version in versions.items() if version > floor}
     for target in (floor, *pinned):
         kept.update(sorted(name for name, version in versions.items() if version <= target)[-CHECKPOINTS_TRIED:])
-    return [found[name] for name in sorted(versions.keys() - kept)]
+    return [files[name] for name in sorted(versions.keys() - kept)]
 
 
-def torn_puts(storage: Storage, topic: str, now_ms: int, delay_ms: int) -> Iterator[FileInfo]:
-    """What processes that died inside a put left on a local disk, last written more than `delay_ms` ago.
+def torn_puts(storage: Storage, found: Iterable[FileInfo], now_ms: int, delay_ms: int) -> Iterator[FileInfo]:
+    """What processes that died inside a put left among a topic's files, last written more than `delay_ms` ago.
 
-    A writer that was only slow finds its temporary file gone and fails: nothing was put then.
+    Only on a local disk. A writer that was only slow finds its temporary file gone and fails: nothing was put then.
     """
     if not storage.is_local:
         return
     before_ms = now_ms - max(delay_ms, LONGEST_PUT_MS)
-    for folder in storage.list_folders():
-        if folder == paths.COMMITS_DIR or folder.startswith(f"{topic}-"):
-            for file in storage.list(folder):
-                if paths.is_temporary(file.name.rpartition("/")[2]) and _is_older(storage, file.name, before_ms):
-                    yield file
+    for file in found:
+        if paths.is_temporary(file.name.rpartition("/")[2]) and _is_older(storage, file.name, before_ms):
+            yield file
 
 
 def _is_older(storage: Storage, name: str, before_ms: int) -> bool:

@@ -66,10 +66,12 @@ def vacuum(storage: Storage, log: CommitLog, clock: Callable[[], int], *, dry_ru
     if not dry_run and floor > head.gc_floor:
         _, head = log.commit(head, "gc", lambda current: [GcFloor(floor)] if floor > current.gc_floor else None)
     pinned = [pin.version for pin in head.pins.values() if pin.until_ms > clock()]
+    # listed after the floor was committed: what is begun below it from here on is refused
+    found = _files(storage, head.name)
     garbage = [
-        *_garbage(storage, log, head, floor, pinned),
-        *obsolete_checkpoints(storage, floor, pinned),
-        *torn_puts(storage, head.name, clock(), head.config.file_delete_delay_ms),
+        *_garbage(found, log, head, floor, pinned),
+        *obsolete_checkpoints(found, floor, pinned),
+        *torn_puts(storage, found, clock(), head.config.file_delete_delay_ms),
     ]
     if not dry_run:
         storage.delete([file.name for file in garbage])
@@ -83,14 +85,20 @@ def _version_at(log: CommitLog, timestamp_ms: int) -> int | None:
         return None
 
 
-def _garbage(storage: Storage, log: CommitLog, head: Snapshot, floor: int, pinned: Sequence[int]) -> list[FileInfo]:
-    # listed after the floor was committed: what is begun below it from here on is refused
-    found = list(_segment_files(storage, head.name))
+def _files(storage: Storage, topic: str) -> list[FileInfo]:
+    """All files in the folders of the topic's commits and partitions."""
+    folders = (name for name in storage.list_folders() if name.startswith(f"{topic}-"))
+    return [file for folder in (paths.COMMITS_DIR, *folders) for file in storage.list(folder)]
+
+
+def _garbage(
+    found: Iterable[FileInfo], log: CommitLog, head: Snapshot, floor: int, pinned: Sequence[int]
+) -> list[FileInfo]:
     recent = log.history(head.version - floor)
     kept = _stems(head) | _removed(recent)
     for version in (*pinned, *_before_drops(recent)):
         kept |= _stems(log.load(version=version))
-    unnamed = [(file, stem) for file, stem in found if stem not in kept]
+    unnamed = [(file, stem) for file, stem in _segment_files(found, head.name) if stem not in kept]
     adopted = {stem for _, stem in unnamed if paths.stem_begin(stem[1]) is None}
     # a file of Kafka's does not say when it came here: it goes only after a commit has let it go
     gone = _removed(log.history()) if adopted else set()
@@ -102,13 +110,11 @@ def _is_garbage(stem: Stem, floor: int, gone: set[Stem]) -> bool:
     return stem in gone if begin is None else begin < floor
 
 
-def _segment_files(storage: Storage, topic: str) -> Iterator[tuple[FileInfo, Stem]]:
-    for folder in storage.list_folders():
-        if folder.startswith(f"{topic}-"):
-            for file in storage.list(folder):
-                stem = paths.parse_segment_file(file.name, topic)
-                if stem is not None:
-                    yield file, stem
+def _segment_files(found: Iterable[FileInfo], topic: str) -> Iterator[tuple[FileInfo, Stem]]:
+    for file in found:
+        stem = paths.parse_segment_file(file.name, topic)
+        if stem is not None:
+            yield file, stem
 
 
 def _stems(snapshot: Snapshot) -> set[Stem]:
