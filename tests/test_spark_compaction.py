@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import pickle
 import runpy
 import shutil
 import sys
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from adopted import describe, put
 from compacting import DAY, NOW
@@ -27,13 +30,24 @@ from distlog.core.commits.snapshot import Snapshot
 from distlog.core.indexes.transaction_index import AbortedTransaction, encode_transactions
 from distlog.core.kernels.offset_map import SLOT_BYTES
 from distlog.core.maintenance import compaction
+from distlog.core.maintenance.batch_verdicts import Verdicts
 from distlog.core.maintenance.cleanable import Cleanable
 from distlog.core.maintenance.compaction import CleanedRange, commit_compaction, compact_rounds
 from distlog.core.maintenance.compaction_report import CompactionReport, Uncleanable
 from distlog.core.maintenance.large_partition import LargePartition
 from distlog.core.topics.topic import Topic
 from distlog.spark import compact
-from distlog.spark.compaction import clean_shared
+from distlog.spark.compaction import ALONE_BYTES, clean_shared, too_large
+from distlog.spark.compaction_stages import (
+    ITEM,
+    RESULT,
+    BucketItem,
+    FindSuperseded,
+    GroupItem,
+    HashKeys,
+    KeysItem,
+    RewriteGroup,
+)
 from distlog.spark.exchange import frame_of, rows, run_stage
 
 pytestmark = pytest.mark.spark
@@ -203,6 +217,45 @@ def test_partitions_with_too_many_keys_are_shared_and_the_others_are_not(
     assert report == alone(twin)
     assert contents(topic) == contents(twin)
     assert offsets(topic, 1) == list(range(200, 500))
+
+
+def plan_of(partition: int, log_bytes: int, records: int = 1) -> LargePartition:
+    """All of it dirty, and one segment."""
+    segment: Any = SimpleNamespace(log_bytes=log_bytes, record_count=records, next_offset=1)
+    return LargePartition(partition, 0, 1, [segment], [[segment]])
+
+
+def test_a_partition_is_shared_for_its_keys_or_for_cores_that_would_wait() -> None:
+    def shared_of(*plans: LargePartition, cores: int) -> list[int]:
+        return [plan.partition for plan in too_large(plans, 1000 * SLOT_BYTES, cores)]
+
+    assert shared_of(plan_of(0, 1, 899), plan_of(1, 1, 900), cores=9) == [1]
+    assert shared_of(plan_of(0, ALONE_BYTES), cores=9) == []
+    assert shared_of(plan_of(0, ALONE_BYTES + 1), plan_of(1, 5), cores=9) == [0]
+    assert shared_of(plan_of(0, 9 * ALONE_BYTES), cores=2) == []
+    assert shared_of(*(plan_of(number, 9 * ALONE_BYTES) for number in range(9)), cores=9) == []
+
+
+def sent(stage: Any, *taken: tuple[int, bytes]) -> list[tuple[int, int, bytes]]:
+    """The rows that a stage sends for what it takes."""
+    batches = [batch for kind, data in taken for batch in stage.take(kind, memoryview(data))] + [*stage.finish()]
+    return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
+
+
+def test_a_failure_of_the_first_stage_goes_to_the_end_in_place_of_a_result(tmp_path: Path) -> None:
+    topic = keyed_topic(f"{tmp_path}/log", 1)
+    segments = list(topic.snapshot.partitions[0].segments)
+    topic.storage.delete([topic.reader.name(segments[1])])
+    keys = KeysItem(0, segments, Verdicts(), 0, first_bucket=3, buckets=1)
+    rows_of_keys = sent(HashKeys(topic.storage, topic.name), (ITEM, pickle.dumps(keys)))
+    ((target, _, failure),) = (row for row in rows_of_keys if row[1] == RESULT)
+    assert (target, pickle.loads(failure).partition) == (3, 0)
+    bucket = BucketItem(9, first_group=5, base_offsets=np.array([0]))
+    assert (5, RESULT, failure) in sent(FindSuperseded(), (ITEM, pickle.dumps(bucket)), (RESULT, failure))
+    # of this group nothing is wrong, but not all keys are known
+    group = GroupItem(segments[:1], Verdicts(), 200, topic.config, topic.version, NOW)
+    stage = RewriteGroup(topic.storage, topic.name, lambda: NOW)
+    assert sent(stage, (ITEM, pickle.dumps(group)), (RESULT, failure)) == [(0, RESULT, failure)]
 
 
 def test_what_is_appended_meanwhile_stays_dirty(spark: SparkSession, tmp_path: Path) -> None:

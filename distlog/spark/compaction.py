@@ -46,23 +46,34 @@ from distlog.spark.spark_session import cores
 from distlog.spark.splits import SplitSize, pack
 from distlog.spark.tasks import run_tasks
 
+#: What one task cleans in some seconds, so that sharing it would not be worth a job of three stages.
+ALONE_BYTES = 1 << 30
+#: Measured: tasks that share a partition take twice the processor time of one task.
+_COST_OF_SHARING = 2
+
 
 def compact_topic(spark: SparkSession, topic: Topic, dedupe_buffer_bytes: int, *, dry_run: bool) -> CompactionReport:
     """Compact the partitions of a compacted topic that are due; errors are those of `compact`, and Spark's own."""
 
     def clean(snapshot: Snapshot, due: Sequence[Cleanable]) -> list[CleanedRange | Uncleanable]:
         topic.advance(snapshot)
-        planned = [(one, LargePartition.plan(snapshot, one)) for one in due]
-        small = [one for one, plan in planned if _is_small(plan, dedupe_buffer_bytes)]
-        large = [plan for _, plan in planned if not _is_small(plan, dedupe_buffer_bytes)]
+        large = too_large([LargePartition.plan(snapshot, one) for one in due], dedupe_buffer_bytes, cores(spark))
+        shared = {plan.partition for plan in large}
+        small = [one for one in due if one.partition not in shared]
         alone = run_tasks(spark, partial(_clean_alone, topic, dedupe_buffer_bytes), small)
         return [*alone, *clean_shared(spark, topic, large, dedupe_buffer_bytes)]
 
     return compact_rounds(topic.reader, topic.log, topic.snapshot, topic.clock, clean, dry_run=dry_run)[0]
 
 
-def _is_small(plan: LargePartition, dedupe_buffer_bytes: int) -> bool:
-    return map_slots(plan.dirty_records) * SLOT_BYTES <= dedupe_buffer_bytes
+def too_large(plans: Sequence[LargePartition], dedupe_buffer_bytes: int, cores: int) -> list[LargePartition]:
+    """The partitions that one task does not clean alone: their keys are too many, or the other cores would wait."""
+    most_bytes = max(ALONE_BYTES, _COST_OF_SHARING * sum(plan.log_bytes for plan in plans) // cores)
+    return [
+        plan
+        for plan in plans
+        if map_slots(plan.dirty_records) * SLOT_BYTES > dedupe_buffer_bytes or plan.log_bytes > most_bytes
+    ]
 
 
 def _clean_alone(topic: Topic, dedupe_buffer_bytes: int, due: Cleanable) -> CleanedRange | Uncleanable:
