@@ -30,7 +30,7 @@ from distlog.spark import compact, session
 
 RECORDS = 3_000_000
 DUPLICATES = (0.1, 0.9)
-ROUNDS = 3
+ROUNDS = 2
 KEYS = (1_000_000, 3_000_000)
 #: Of keys and of the map of one task that takes all of them.
 BUFFER_BYTES, UNBOUNDED = 32 << 20, 1 << 40
