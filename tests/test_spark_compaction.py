@@ -136,6 +136,9 @@ def shared(
     def clean(snapshot: Snapshot, due: Sequence[Cleanable]) -> list[CleanedRange | Uncleanable]:
         topic.advance(snapshot)
         done = clean_shared(spark, topic, [LargePartition.plan(snapshot, one) for one in due], memory)
+        for one in done:
+            starts = [group.base_offset for group in one.groups] if isinstance(one, CleanedRange) else []
+            assert starts == sorted(starts)
         before_commit()
         return done
 
@@ -366,11 +369,17 @@ def test_the_job_takes_the_size_of_the_dedupe_buffer(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert spark
-    topic = keyed_topic(f"{tmp_path}/log", 1)
+    topic, sizes = keyed_topic(f"{tmp_path}/log", 1), list[int]()
+
+    def noted(*args: Any, dedupe_buffer_bytes: int, **options: Any) -> Any:
+        sizes.append(dedupe_buffer_bytes)
+        return compact(*args, dedupe_buffer_bytes=dedupe_buffer_bytes, **options)
+
+    monkeypatch.setattr("distlog.spark.maintenance_job.compact", noted)
     script = str(Path(__file__).parent.parent / "jobs" / "compact.py")
     for given, status in ((["--dedupe-buffer-size", "0"], 2), (["--dedupe-buffer-size", "4096"], 0)):
         monkeypatch.setattr(sys, "argv", [script, "--topic", topic.url, *given])
         with pytest.raises(SystemExit) as ended:
             runpy.run_path(script, run_name="__main__")
         assert ended.value.code == status
-    assert len(offsets(topic)) == 100
+    assert (sizes, len(offsets(topic))) == ([4096], 100)
