@@ -107,3 +107,9 @@ def test_the_same_records_appended_here_leave_the_same_offsets(tmp_path: Path, p
     topic.compact()
     kept = [row["offset"] for row in partitions()[f"cleaned.{partition}"].records() if row["offset"] < end]
     assert topic.offsets() == kept
+
+
+@pytest.mark.parametrize("partition", TOPICS)
+def test_what_compaction_leaves_has_nothing_wrong(tmp_path: Path, partition: str) -> None:
+    report = compacted(tmp_path, partition).topic().verify()
+    assert report.ok, str(report)

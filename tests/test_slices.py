@@ -100,11 +100,16 @@ def test_splits_cover_every_byte_of_every_segment_once_and_in_order(log_bytes: l
 
 
 @given(sizes, st.integers(1, 4000))
-def test_groups_are_near_the_target(log_bytes: list[int], target: int) -> None:
+def test_all_groups_but_the_last_are_near_the_target(log_bytes: list[int], target: int) -> None:
     whole = [SegmentSlice(segment(0, 10, size), 0, 10, 0, size) for size in log_bytes]
     groups = [sum(piece.estimated_bytes for piece in group) for group in split_by_bytes(whole, target)]
-    assert all(size <= 2 * target for size in groups)
-    assert len(groups) <= 2 + 3 * sum(log_bytes) / target
+    assert all(abs(size - target) <= target // 8 for size in groups[:-1])
+    assert groups[-1] <= target + target // 8
+
+
+def test_a_segment_that_nearly_fits_is_not_cut() -> None:
+    whole = [SegmentSlice(segment(0, 10, size), 0, 10, 0, size) for size in (95, 90, 108)]
+    assert split_by_bytes(whole, 100) == [[piece] for piece in whole]
 
 
 def test_a_slice_knows_whether_it_is_the_whole_segment() -> None:

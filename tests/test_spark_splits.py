@@ -74,12 +74,18 @@ def test_a_part_of_a_large_segment_is_shared_by_all_tasks(tmp_path: Path) -> Non
 
 
 def test_the_size_of_splits_follows_the_cores_between_two_bounds() -> None:
-    assert SplitSize(2).target_bytes(1 << 20) == MIN_BYTES
+    assert SplitSize(2).target_bytes(1 << 20) == 1 << 20
+    assert SplitSize(8).target_bytes(2 * MIN_BYTES) == MIN_BYTES
     assert SplitSize(2).target_bytes(800 << 20) == 100 << 20
     assert SplitSize(2).target_bytes(1 << 40) == MAX_BYTES
     assert SplitSize(2, min_splits=100).target_bytes(1000) == 10
     assert SplitSize(2, min_splits=3).target_bytes(1 << 40) == MAX_BYTES
     assert SplitSize(2, min_splits=3).target_bytes(0) == 1
+
+
+def test_no_core_is_idle_while_the_last_splits_are_read() -> None:
+    assert SplitSize(2).target_bytes(3 * MIN_BYTES) == 3 * MIN_BYTES // 4
+    assert SplitSize(3).target_bytes(7 * MIN_BYTES) == -(-7 * MIN_BYTES // 9)
 
 
 def test_no_slices_are_no_splits() -> None:

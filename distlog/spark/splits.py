@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import ceil
 
 from pyspark.sql.datasource import InputPartition
 
@@ -38,11 +39,12 @@ class SplitSize:
     max_records: int | None = None
 
     def target_bytes(self, total_bytes: int) -> int:
-        """Log bytes of one split; where a number of splits is asked for, that decides."""
-        target = min(max(total_bytes // (SPLITS_PER_CORE * self.cores), MIN_BYTES), MAX_BYTES)
-        if self.min_splits is not None:
-            target = min(target, -(-total_bytes // self.min_splits))
-        return max(target, 1)
+        """Log bytes of one split, so that the cores have equally much to do, the last time round too."""
+        usual = min(max(total_bytes // (SPLITS_PER_CORE * self.cores), MIN_BYTES), MAX_BYTES)
+        count = ceil(total_bytes / usual)
+        if count > self.cores:
+            count = ceil(count / self.cores) * self.cores
+        return max(ceil(total_bytes / max(count, self.min_splits or 1)), 1)
 
 
 def split(slices: Sequence[SegmentSlice], size: SplitSize) -> list[list[SegmentSlice]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -86,26 +85,24 @@ def _partition_slices(state: PartitionState, start: int, end: int) -> Iterable[S
 
 
 def split_by_bytes(slices: Iterable[SegmentSlice], target_bytes: int) -> list[list[SegmentSlice]]:
-    """Pack `slices`, in order, into groups of about `target_bytes`, cutting segments that are larger."""
+    """Groups of `slices`, in order, of nearly `target_bytes` each; a segment is cut where a group is full."""
     groups: list[list[SegmentSlice]] = [[]]
-    room = target_bytes
-    for piece in _cut(slices, target_bytes):
-        # half a target of overshoot is better than a task for the rest
-        if groups[-1] and piece.estimated_bytes > room + target_bytes // 2:
+    room, tolerance = target_bytes, target_bytes // 8
+    for piece in slices:
+        rest = piece
+        while rest.estimated_bytes > room + tolerance:
+            if room > tolerance:
+                head, rest = _cut(rest, room)
+                groups[-1].append(head)
             groups.append([])
             room = target_bytes
-        groups[-1].append(piece)
-        room -= piece.estimated_bytes
-        if room <= 0:
-            groups.append([])
-            room = target_bytes
+        groups[-1].append(rest)
+        room -= rest.estimated_bytes
     return [group for group in groups if group]
 
 
-def _cut(slices: Iterable[SegmentSlice], target_bytes: int) -> Iterable[SegmentSlice]:
-    for piece in slices:
-        parts = max(1, round(piece.estimated_bytes / target_bytes))
-        span = piece.end_position - piece.start_position
-        edges = [piece.start_position + span * part // parts for part in range(parts + 1)]
-        for low, high in pairwise(edges):
-            yield replace(piece, start_position=low, end_position=high)
+def _cut(piece: SegmentSlice, size: int) -> tuple[SegmentSlice, SegmentSlice]:
+    """The first `size` of the estimated bytes, and the rest, which is not empty."""
+    span = piece.end_position - piece.start_position
+    position = piece.start_position + span * size // piece.estimated_bytes
+    return replace(piece, end_position=position), replace(piece, start_position=position)
