@@ -77,6 +77,7 @@ def test_the_size_of_splits_follows_the_cores_between_two_bounds() -> None:
     assert SplitSize(2).target_bytes(1 << 20) == 1 << 20
     assert SplitSize(8).target_bytes(2 * MIN_BYTES) == MIN_BYTES
     assert SplitSize(2).target_bytes(800 << 20) == 100 << 20
+    assert SplitSize(2).target_bytes((800 << 20) + 1) == (100 << 20) + 1
     assert SplitSize(2).target_bytes(1 << 40) == MAX_BYTES
     assert SplitSize(2, min_splits=100).target_bytes(1000) == 10
     assert SplitSize(2, min_splits=3).target_bytes(1 << 40) == MAX_BYTES

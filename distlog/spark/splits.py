@@ -40,7 +40,7 @@ class SplitSize:
 
     def target_bytes(self, total_bytes: int) -> int:
         """Log bytes of one split, so that the cores have equally much to do, the last time round too."""
-        usual = min(max(total_bytes // (SPLITS_PER_CORE * self.cores), MIN_BYTES), MAX_BYTES)
+        usual = min(max(ceil(total_bytes / (SPLITS_PER_CORE * self.cores)), MIN_BYTES), MAX_BYTES)
         count = ceil(total_bytes / usual)
         if count > self.cores:
             count = ceil(count / self.cores) * self.cores

@@ -94,8 +94,10 @@ def split_by_bytes(slices: Iterable[SegmentSlice], target_bytes: int) -> list[li
             if room > tolerance:
                 head, rest = _cut(rest, room)
                 groups[-1].append(head)
+                room = 0
             groups.append([])
-            room = target_bytes
+            # what one group lacks the next one gets, lest there be a group more
+            room += target_bytes
         groups[-1].append(rest)
         room -= rest.estimated_bytes
     return [group for group in groups if group]
