@@ -6,6 +6,7 @@ import itertools
 import json
 import logging
 import pickle
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -283,7 +284,9 @@ from pyspark.sql import SparkSession
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
 print(spark.read.format("distlog").load({url!r}).count())
 """
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    # Spark plans with this interpreter, or with a python3 on PATH, which may be another
+    python = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+    run = subprocess.run([sys.executable, "-c", program], env=python, capture_output=True, text=True, check=False)
     assert run.stdout.strip() == str(PARTITIONS * RECORDS), run.stderr
 
 

@@ -32,7 +32,7 @@ class SplitReader:
         self._format = RowFormat(topic, schema)
 
     def read(self, part: Split) -> Iterator[pa.RecordBatch]:
-        """The records of a split in batches of 1 to 4 MB.
+        """The records of a split in batches of some MB.
 
         Raises CorruptRecordError, and FileNotFoundError for a file that vacuum has removed since the snapshot.
         """

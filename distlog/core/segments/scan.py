@@ -39,7 +39,7 @@ def read(
     columns: Sequence[str] = COLUMNS,
     isolation: Isolation = READ_UNCOMMITTED,
 ) -> Iterator[pa.RecordBatch]:
-    """The records of `slices`, in order, in batches of 1 to 4 MB where there is that much.
+    """The records of `slices`, in order, in batches of some MB where there is that much.
 
     Memory is bounded by a few chunks whatever the size of a segment. Raises CorruptRecordError, and
     SnapshotTooOldError for a file that vacuum has removed since the snapshot.
