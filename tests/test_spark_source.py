@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import logging
-import pickle
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
