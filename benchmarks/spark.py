@@ -141,15 +141,18 @@ def _append_anew(df: DataFrame, folder: Path) -> None:
     append(df, str(folder))
 
 
-def _random_bytes(rows: int, size: int) -> pa.Array:
-    data = np.random.default_rng(size).integers(0, 256, rows * size, dtype=np.uint8)
+def _strings(data: np.ndarray, rows: int, size: int) -> pa.Array:
     ends = np.arange(0, rows * size + 1, size, dtype=np.int32)
     return pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(ends), pa.py_buffer(data)])
 
 
+def _random_strings(rows: int, size: int) -> pa.Array:
+    return _strings(np.random.default_rng(size).integers(0, 256, rows * size, dtype=np.uint8), rows, size)
+
+
 def _table(rows: int, value_bytes: int) -> pa.Table:
     times = pa.array(1_700_000_000_000_000 + 1000 * np.arange(rows), pa.timestamp("us", "UTC"))
-    keys, values = _random_bytes(rows, KEY_BYTES), _random_bytes(rows, value_bytes)
+    keys, values = _random_strings(rows, KEY_BYTES), _random_strings(rows, value_bytes)
     return pa.table({"key": keys, "value": values, "timestamp": times})
 
 
@@ -181,8 +184,8 @@ class ReadyReader(DataSourceReader):
             pa.array(numbers.astype(np.int32)),
             pa.array(numbers),
             pa.array(numbers).view(pa.timestamp("us", "UTC")),
-            _random_bytes(size, KEY_BYTES),
-            _random_bytes(size, self._value_bytes),
+            _strings(np.zeros(size * KEY_BYTES, np.uint8), size, KEY_BYTES),
+            _strings(np.zeros(size * self._value_bytes, np.uint8), size, self._value_bytes),
         ]
         batch = pa.record_batch(columns, names=COLUMNS)
         wanted = self._rows // TASKS
