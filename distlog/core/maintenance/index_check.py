@@ -167,7 +167,7 @@ class TransactionIndexCheck(IndexCheck):
     def _checked_keys(self) -> Longs:
         bad = self._entries["version"] != transaction_index.VERSION
         # a transaction may begin before its segment, where a relocated one counts below 0
-        bad |= self._entries["first_offset"] < -self._segment.shift
+        bad |= self._entries["first_offset"] < -max(self._segment.shift, 0)
         bad |= self._entries["first_offset"] > self._entries["last_offset"]
         if bad.any():
             raise self._wrong_entry("has an unknown version, or ends before it begins", int(bad.argmax()))
