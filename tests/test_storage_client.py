@@ -6,7 +6,6 @@ import os
 import pickle
 import sys
 import traceback
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,7 @@ from fsspec.registry import _registry
 
 from distlog.core.errors import StorageError
 from distlog.core.storage import client as storage_client
-from distlog.core.storage import retry as storage_retry
 from distlog.core.storage.client import ClientErrors, StorageOptions
-from distlog.core.storage.retry import Deadline, Verdict
 from distlog.core.storage.storage import Storage
 from distlog.core.storage.url import parse_url
 
@@ -233,55 +230,3 @@ def test_a_store_other_than_s3_is_written_through_its_client(monkeypatch: pytest
     assert storage.read("f/big") == data
     storage.delete(["f/big", "f/missing"])
     assert [file.name for file in storage.list("f")] == ["f/c"]
-
-
-class Unconnected(Exception):  # noqa: N818 - as botocore's, which keeps what happened in `kwargs`
-    def __init__(self) -> None:
-        class ClientConnectorError(OSError):
-            """aiohttp's, by its name."""
-
-        self.kwargs = {"error": ClientConnectorError()}
-
-
-def test_an_address_is_doubted_until_it_answers_once() -> None:
-    errors = ClientErrors(StorageOptions())
-    assert errors.verdict(Unconnected()) is Verdict.UNREACHABLE
-    assert "check endpoint_url" in errors.describe(Unconnected())
-    assert errors.verdict(OSError("reset by peer")) is Verdict.UNCLEAR
-    errors.answered = True
-    assert errors.verdict(Unconnected()) is Verdict.UNCLEAR
-
-
-def test_an_answer_of_any_kind_proves_the_address() -> None:
-    errors = ClientErrors(StorageOptions())
-    busy = OSError("busy")
-    busy.response = {"ResponseMetadata": {"HTTPStatusCode": 503}, "Error": {"Code": "SlowDown"}}  # type: ignore[attr-defined]
-    assert errors.verdict(busy) is Verdict.UNCLEAR
-    assert errors.verdict(Unconnected()) is Verdict.UNCLEAR
-
-
-@pytest.mark.s3
-@pytest.mark.parametrize("endpoint", ["http://127.0.0.1:9", "http://no-such-host.invalid:9000"])
-def test_a_mistyped_endpoint_is_given_up_soon(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage_retry, "UNREACHABLE_TIMEOUT_S", 0)
-    storage = Storage("s3://bucket/folder", {"endpoint_url": endpoint, "key": "some key", "secret": "some secret"})
-    with pytest.raises(StorageError, match="nobody answers at the endpoint"):
-        storage.read("name")
-
-
-@pytest.mark.s3
-def test_a_store_that_answered_once_is_waited_for(s3_url: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise Unconnected
-
-    storage = Storage(*s3_url)
-    storage.put("name", b"data")
-    client = storage._backend.fs  # type: ignore[attr-defined]
-    monkeypatch.setattr(client, "cat_file", fail)
-    paused: list[float] = []
-    now = iter(range(1000))
-    deadline = partial(Deadline, clock=lambda: float(next(now)), sleep=paused.append)
-    monkeypatch.setattr("distlog.core.storage.object_store.Deadline", deadline)
-    with pytest.raises(StorageError, match="nobody answers"):
-        storage.read("name")
-    assert len(paused) == storage_retry.RETRY_TIMEOUT_S - 1

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distlog.core.errors import CommitStateUnknownError, StorageError
-from distlog.core.storage.retry import UNREACHABLE_TIMEOUT_S, Deadline, ErrorJudge, Verdict, retried, settle
+from distlog.core.storage.retry import Deadline, ErrorJudge, Verdict, retried, settle
 
 OURS, THEIRS = b"ours", b"theirs"
 
@@ -94,31 +94,6 @@ def test_a_clear_answer_ends_the_tries(outcome: Verdict, raised: type[Exception]
     with pytest.raises(raised):
         retried(call, "read", "a", Judge(), Clock().deadline(60))
     assert call.made == 2
-
-
-def test_where_nobody_ever_was_it_is_tried_for_a_few_seconds() -> None:
-    clock = Clock()
-    with pytest.raises(StorageError, match="UNREACHABLE"):
-        retried(Attempts(*[Verdict.UNREACHABLE] * 99), "read", "path", Judge(), clock.deadline(60))
-    assert clock.now == pytest.approx(100 + UNREACHABLE_TIMEOUT_S)
-
-
-def test_who_answers_at_last_is_given_all_the_time() -> None:
-    clock = Clock()
-    attempts = Attempts(*[Verdict.UNREACHABLE] * 5, *[Verdict.UNCLEAR] * 10, 7)
-    assert retried(attempts, "read", "path", Judge(), clock.deadline(60)) == 7
-    assert clock.now > 110
-
-
-def test_a_commit_where_nobody_ever_was_is_given_up_as_soon() -> None:
-    clock = Clock()
-
-    def fail() -> bytes:
-        raise SaidError(Verdict.UNREACHABLE)
-
-    with pytest.raises(CommitStateUnknownError):
-        settle(fail, fail, "path", Judge(), clock.deadline(600))
-    assert clock.now == pytest.approx(100 + UNREACHABLE_TIMEOUT_S)
 
 
 def test_the_deadline_ends_the_tries() -> None:

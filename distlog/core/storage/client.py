@@ -36,7 +36,6 @@ _NEVER_STATUS = (501, 505)
 _LAPSED_CODES = ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestTimeTooSkewed")
 _WRONG_CALL = (TypeError, ValueError, LookupError, ImportError, NotImplementedError, PermissionError, StorageError)
 _FORBIDDEN_HINT = "; check the credentials and their permissions (without s3:ListBucket a missing object is 403 too)"
-_NO_ENDPOINT_HINT = "nobody answers at the endpoint; check endpoint_url and the network"
 _LOST_CONNECTION = {"HTTPClientError", "ConnectionError", "IncompleteReadError"}
 
 
@@ -132,25 +131,18 @@ def _connect(protocol: str, options: StorageOptions) -> Any:
 
 
 class ClientErrors(ErrorJudge):
-    """The errors of fsspec clients: s3fs and botocore in detail, others by their Python type.
-
-    `answered`: the store has answered once, so that its address is right.
-    """
+    """The errors of fsspec clients: s3fs and botocore in detail, others by their Python type."""
 
     def __init__(self, options: StorageOptions) -> None:
         self._options = options
-        self.answered = False
 
     def verdict(self, error: Exception) -> Verdict:
         """What the error says; 412 and 409 are unclear, as only a read tells who is there."""
         status, code, _ = _reply(error)
         if code:
-            self.answered = True
             return _verdict_of_reply(status, code)
         if isinstance(error, FileNotFoundError):
             return Verdict.MISSING
-        if not self.answered and _is_unconnected(error):
-            return Verdict.UNREACHABLE
         kinds = {kind.__name__ for kind in type(error).__mro__}
         refused = isinstance(error, _WRONG_CALL) or ("BotoCoreError" in kinds and not kinds & _LOST_CONNECTION)
         return Verdict.REFUSED if refused else Verdict.UNCLEAR
@@ -161,8 +153,6 @@ class ClientErrors(ErrorJudge):
         if code:
             hint = _FORBIDDEN_HINT if status == 403 else ""
             return f"{code} (HTTP {status}): {self._options.masked(words[:300])}{hint}"
-        if _is_unconnected(error):
-            return f"{type(error).__name__}: {_NO_ENDPOINT_HINT}"
         words = f": {self._options.masked(str(error))}" if isinstance(error, _WRONG_CALL) else ""
         return type(error).__name__ + words
 
@@ -175,12 +165,6 @@ def _verdict_of_reply(status: int, code: str) -> Verdict:
     if status == 404 and code != "NoSuchBucket":
         return Verdict.MISSING
     return Verdict.REFUSED if 300 <= status < 500 or status in _NEVER_STATUS else Verdict.UNCLEAR
-
-
-def _is_unconnected(error: BaseException) -> bool:
-    """Whether no connection came about: refused, or no such host. Botocore keeps aiohttp's error in its own."""
-    original = getattr(error, "kwargs", {}).get("error", error)
-    return any(kind.__name__ == "ClientConnectorError" for kind in type(original).__mro__)
 
 
 def is_past_the_end(error: Exception) -> bool:

@@ -46,9 +46,7 @@ class ObjectStore:
 
     def retried(self, action: str, path: str, call: Callable[[], T]) -> T:
         """`call()`, again while it fails for reasons that may pass."""
-        found = retried(call, action, path, self._errors, Deadline(storage_retry.RETRY_TIMEOUT_S))
-        self._errors.answered = True
-        return found
+        return retried(call, action, path, self._errors, Deadline(storage_retry.RETRY_TIMEOUT_S))
 
     def failure(self, action: str, path: str, error: Exception) -> StorageError:
         """What to raise instead of `error`."""
@@ -86,15 +84,13 @@ class ObjectStore:
     def put_if_absent(self, path: str, data: bytes, timeout_s: float) -> bytes:
         """See `Storage.put_if_absent`."""
         self._check_writable()
-        standing = settle(
+        return settle(
             lambda: self._create(path, data),
             lambda: self._get(path, 0, None),
             path,
             self._errors,
             Deadline(timeout_s),
         )
-        self._errors.answered = True
-        return standing
 
     def open_write(self, path: str) -> BufferedWriter:
         """See `Storage.open_write`."""

@@ -16,8 +16,6 @@ from typing import TypeVar
 from distlog.core.errors import CommitStateUnknownError, StorageError
 
 RETRY_TIMEOUT_S = 60.0
-#: An address that is wrong stays wrong, however long it is tried.
-UNREACHABLE_TIMEOUT_S = 4.0
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 2.0
 
@@ -31,10 +29,6 @@ class Verdict(enum.Enum):
     REFUSED = "the answer is no, and would be no again"
     LAPSED = "no longer allowed, though it may have been a moment ago"
     UNCLEAR = "no answer, or one that may change"
-    UNREACHABLE = "there is nobody at the address, nor ever was"
-
-
-_MAY_PASS = (Verdict.UNCLEAR, Verdict.UNREACHABLE)
 
 
 class Deadline:
@@ -49,14 +43,12 @@ class Deadline:
         random: Callable[[], float] = random_source.random,
     ) -> None:
         self._clock, self._sleep, self._random = clock, sleep, random
-        self._start = clock()
-        self._end = self._start + timeout_s
+        self._end = clock() + timeout_s
         self._longest_s = FIRST_PAUSE_S
 
-    def pause(self, verdict: Verdict = Verdict.UNCLEAR) -> bool:
-        """Wait a little; False, at once, when no time is left: a few seconds in all while nobody is there."""
-        end = min(self._end, self._start + UNREACHABLE_TIMEOUT_S) if verdict is Verdict.UNREACHABLE else self._end
-        left_s = end - self._clock()
+    def pause(self) -> bool:
+        """Wait a little; False, at once, when no time is left."""
+        left_s = self._end - self._clock()
         if left_s <= 0:
             return False
         self._sleep(min(left_s, self._random() * self._longest_s))
@@ -96,7 +88,7 @@ def retried(call: Callable[[], T], action: str, path: str, judge: ErrorJudge, de
             verdict = judge.verdict(error)
             if verdict is Verdict.MISSING:
                 raise FileNotFoundError(errno.ENOENT, "no such object", path) from None
-            if verdict not in _MAY_PASS or not deadline.pause(verdict):
+            if verdict is not Verdict.UNCLEAR or not deadline.pause():
                 raise judge.failure(action, path, error) from None
 
 
@@ -122,11 +114,10 @@ def settle(
         try:
             return read_back()
         except Exception as error:
-            verdict = judge.verdict(error)
             if refusal is not None and not may_have_landed:
                 raise judge.failure("put", path, refusal) from None
-            blind = verdict in (Verdict.REFUSED, Verdict.LAPSED)
-            if refusal is not None or blind or not deadline.pause(verdict):
+            blind = judge.verdict(error) in (Verdict.REFUSED, Verdict.LAPSED)
+            if refusal is not None or blind or not deadline.pause():
                 raise _unknown(path, refusal or error, judge) from None
 
 
