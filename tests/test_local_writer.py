@@ -109,13 +109,32 @@ def test_a_write_that_takes_a_part_is_gone_on_with(storage: Storage, monkeypatch
 def test_a_full_disk_is_named_with_the_file_and_nothing_stays(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(file: int, view: memoryview) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "write", full)
+    monkeypatch.setattr(os, "write", raising(errno.ENOSPC))
     with pytest.raises(StorageError, match=r"No space left on device.*a\.log"):
         write_in_pieces(storage, "a.log", [2 * BLOCK_BYTES])
     assert os.listdir(storage.url) == []
+
+
+def test_a_file_that_lacks_a_block_is_never_closed_as_if_it_were_whole(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = storage.open_write("a.log")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", raising(errno.ENOSPC))
+        with pytest.raises(StorageError, match="cannot write"):
+            writer.write(bytes(BLOCK_BYTES))
+    for step in (lambda: writer.write(b"more"), writer.close):
+        with pytest.raises(StorageError, match=r"a part was lost before.*a\.log"):
+            step()
+    writer.abort()
+    assert os.listdir(storage.url) == []
+
+
+def raising(number: int) -> Callable[..., int]:
+    def fail(*arguments: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    return fail
 
 
 def takes_direct_writes(folder: Path) -> bool:

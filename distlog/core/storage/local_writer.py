@@ -35,6 +35,7 @@ class LocalWriter(ObjectWriter):
         self._block, self._filled = memoryview(mmap.mmap(-1, BLOCK_BYTES)), 0
         with failing_as("create", path):
             self._file: int | None = create_file(path)
+        self._is_broken = False
         _pass_cache(self._file, True)
 
     def write(self, data: Buffer) -> None:
@@ -52,10 +53,14 @@ class LocalWriter(ObjectWriter):
     def _opened(self) -> int:
         if self._file is None:
             raise StorageError("cannot write: the file is closed", file=self._path)
+        if self._is_broken:
+            raise StorageError("cannot write: a part was lost before, so give the file up", file=self._path)
         return self._file
 
     def _write_block(self, file: int) -> None:
         view, self._filled = self._block[: self._filled], 0
+        # what callers gave before is in the block too, and must not be missing behind their back
+        self._is_broken = True
         with failing_as("write", self._path):
             try:
                 view = view[os.write(file, view) :]
@@ -66,17 +71,20 @@ class LocalWriter(ObjectWriter):
                 # a file system that does not take direct writes after all, or took a part of a disk's block
                 _pass_cache(file, False)
                 write_all(file, view)
+        self._is_broken = False
 
     def close(self) -> None:
         """See `ObjectWriter.close`."""
         if self._file is None:
             return
+        file = self._opened()
         # the end is no whole block
-        _pass_cache(self._file, False)
-        self._write_block(self._file)
+        _pass_cache(file, False)
+        self._write_block(file)
+        self._block = memoryview(b"")
         with failing_as("write", self._path):
-            os.fsync(self._file)
-            file, self._file = self._file, None
+            os.fsync(file)
+            self._file = None
             os.close(file)
             sync_folder(os.path.dirname(self._path))
         self._counters.puts += 1
@@ -87,6 +95,7 @@ class LocalWriter(ObjectWriter):
         if self._file is None:
             return
         file, self._file = self._file, None
+        self._block = memoryview(b"")
         with suppress(OSError):
             os.close(file)
         with suppress(OSError):
