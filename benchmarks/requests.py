@@ -22,9 +22,7 @@ from distlog.core.topics.topic import Topic
 
 def run(rows: int = 300_000) -> list[dict[str, Any]]:
     """One dict per case: requests of distlog, the least possible, and kilobytes read."""
-    with _server() as (url, options), tempfile.TemporaryDirectory() as cache:
-        os.environ["TMPDIR"] = cache
-        tempfile.tempdir = cache
+    with _server() as (url, options), _own_cache():
         topic = distlog.create(f"{url}/log", storage_options=options)
         return list(_cases(topic, rows, options))
 
@@ -61,6 +59,18 @@ def _facts(case: str, counters: Any, least: int) -> dict[str, Any]:
         "unit": "requests",
         "ratio": round(least / made, 2) if made else 1.0,
     }
+
+
+@contextmanager
+def _own_cache() -> Iterator[None]:
+    """Index files are cached in a folder for temporary files: in one of this run alone, meanwhile."""
+    before = tempfile.tempdir
+    with tempfile.TemporaryDirectory() as cache:
+        tempfile.tempdir = cache
+        try:
+            yield
+        finally:
+            tempfile.tempdir = before
 
 
 @contextmanager

@@ -377,9 +377,9 @@ def test_the_job_takes_the_size_of_the_dedupe_buffer(
 
     monkeypatch.setattr("distlog.spark.maintenance_job.compact", noted)
     script = str(Path(__file__).parent.parent / "jobs" / "compact.py")
-    for given, status in ((["--dedupe-buffer-size", "0"], 2), (["--dedupe-buffer-size", "4096"], 0)):
+    for given, status in ((["--dedupe-buffer-size", "128"], 2), (["--dedupe-buffer-size", "2097152"], 0)):
         monkeypatch.setattr(sys, "argv", [script, "--topic", topic.url, *given])
         with pytest.raises(SystemExit) as ended:
             runpy.run_path(script, run_name="__main__")
         assert ended.value.code == status
-    assert (sizes, len(offsets(topic))) == ([4096], 100)
+    assert (sizes, len(offsets(topic))) == ([2097152], 100)

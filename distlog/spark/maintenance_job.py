@@ -38,6 +38,9 @@ class Report(Protocol):
         """The object that `--json` prints."""
 
 
+#: Kafka's least; with far less a partition would be shared by more tasks than Spark can plan.
+_LEAST_BUFFER_BYTES = 1 << 20
+
 #: Maintains the topic at a URL as the arguments say.
 Work = Callable[[str, argparse.Namespace], Report]
 
@@ -71,8 +74,8 @@ def compaction_parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def _size(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and int(text)):
-        raise ValueError(f"{text!r} is no number of bytes")
+    if not (text.isascii() and text.isdecimal() and int(text) >= _LEAST_BUFFER_BYTES):
+        raise ValueError(f"{text!r} is no number of bytes from {_LEAST_BUFFER_BYTES} on")
     return int(text)
 
 
