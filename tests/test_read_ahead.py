@@ -45,6 +45,11 @@ def test_results_come_in_order_while_later_tasks_run_beside_the_first() -> None:
     ]
 
 
+def test_one_task_alone_is_run_by_who_asks() -> None:
+    assert list(in_order([threading.get_ident])) == [threading.get_ident()]
+    assert list(in_order(iter([]))) == []
+
+
 def test_no_task_is_begun_before_the_first_result_is_wanted() -> None:
     begun: list[int] = []
     assert in_order([lambda: begun.append(1)]) is not None

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from itertools import chain, islice
 from typing import TypeVar
 
 from distlog.core.errors import StorageError
@@ -20,11 +21,16 @@ DEPTH = 3
 
 
 def in_order(tasks: Iterable[Callable[[], T]], depth: int = DEPTH) -> Iterator[T]:
-    """The results of `tasks` in their order, up to `depth` of them running ahead in threads."""
+    """The results of `tasks` in their order, up to `depth` of them running ahead in threads; one alone needs none."""
+    left = iter(tasks)
+    first = list(islice(left, 2))
+    if len(first) < 2:
+        yield from (task() for task in first)
+        return
     pool = ThreadPoolExecutor(depth)
     running: deque[Future[T]] = deque()
     try:
-        for task in tasks:
+        for task in chain(first, left):
             running.append(pool.submit(task))
             if len(running) > depth:
                 yield running.popleft().result()

@@ -13,7 +13,7 @@ from distlog.core.batches.record_batch import COLUMNS, SCHEMA
 from distlog.core.errors import InvalidRecordError
 from distlog.core.segments.chunk import Chunk
 from distlog.core.segments.isolation import READ_UNCOMMITTED, Isolation
-from distlog.core.segments.read_ahead import in_order
+from distlog.core.segments.read_ahead import DEPTH, in_order
 from distlog.core.segments.segment import CHUNK_BYTES, INDEX_WORTH_BYTES, SegmentReader
 from distlog.core.segments.slices import SegmentSlice
 
@@ -50,9 +50,8 @@ def read(
 
 def _chunks(reader: SegmentReader, slices: Iterable[SegmentSlice]) -> Iterator[Chunk]:
     tasks = (partial(_begun, reader, group) for group in _groups(slices))
-    # local files are read where they are decoded: a thread would only pass them on
-    fetched = (task() for task in tasks) if reader.storage.is_local else in_order(tasks)
-    for chunks in fetched:
+    # local files answer at once: one group ahead hides what opening them costs
+    for chunks in in_order(tasks, 1 if reader.storage.is_local else DEPTH):
         yield from chunks
 
 
