@@ -130,6 +130,19 @@ def test_a_file_that_lacks_a_block_is_never_closed_as_if_it_were_whole(
     assert os.listdir(storage.url) == []
 
 
+def test_a_sync_that_failed_is_not_tried_again(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = storage.open_write("a.log")
+    writer.write(b"1")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", raising(errno.EIO))
+        with pytest.raises(StorageError, match="cannot write"):
+            writer.close()
+    with pytest.raises(StorageError, match="a part was lost before"):
+        writer.close()
+    writer.abort()
+    assert os.listdir(storage.url) == []
+
+
 def raising(number: int) -> Callable[..., int]:
     def fail(*arguments: object) -> int:
         raise OSError(number, os.strerror(number))

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from adopted import describe, put
 from compacting import DAY, NOW
+from conftest import Address
 from golden import partitions as golden_partitions
 from producers import Producers
 from pyspark.sql import SparkSession
@@ -220,6 +221,22 @@ def test_partitions_with_too_many_keys_are_shared_and_the_others_are_not(
     assert report == alone(twin)
     assert contents(topic) == contents(twin)
     assert offsets(topic, 1) == list(range(200, 500))
+
+
+@pytest.mark.s3
+def test_tasks_share_a_partition_of_an_object_store(spark: SparkSession, s3_url: Address) -> None:
+    topic = distlog.create(s3_url.url, 1, CONFIG, storage_options=s3_url.options)
+    for turn in range(3):
+        topic.append([{"key": f"key {n}", "value": f"{turn}"} for n in range(turn * 50, 200)])
+    report = compact(spark, topic.url, dedupe_buffer_bytes=FEW_KEYS, storage_options=s3_url.options)
+    assert isinstance(report, CompactionReport)
+    assert [one.rounds for one in report.partitions] == [1]
+    rows = topic.refresh().scan(columns=["offset", "key", "value"]).to_table().to_pylist()
+    assert {row["key"]: row["value"] for row in rows} == {
+        f"key {n}".encode(): f"{min(n // 50, 2)}".encode() for n in range(200)
+    }
+    assert [row["offset"] for row in rows] == [*range(50), *range(200, 250), *range(350, 450)]
+    assert topic.verify().ok
 
 
 def plan_of(partition: int, log_bytes: int, records: int = 1) -> LargePartition:

@@ -82,6 +82,8 @@ class LocalWriter(ObjectWriter):
         _pass_cache(file, False)
         self._write_block(file)
         self._block = memoryview(b"")
+        # a second sync after one that failed would succeed, without what was lost
+        self._is_broken = True
         with failing_as("write", self._path):
             os.fsync(file)
             self._file = None
