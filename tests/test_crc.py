@@ -12,7 +12,7 @@ from raw_batches import batch, record
 from distlog.core.batches.record_batch import BATCH, SHORT_BATCH, check_crcs, read_headers
 from distlog.core.buffers import byte_array
 from distlog.core.errors import CorruptRecordError
-from distlog.core.kernels.crc import first_mismatch
+from distlog.core.kernels.crc import crc_of_batches, first_mismatch
 
 
 def mismatch(data: bytes, ranges: list[tuple[int, int]], crcs: list[int]) -> int:
@@ -35,6 +35,27 @@ def test_it_is_the_librarys_checksum_at_every_alignment_and_length(data: bytes, 
     crc = crc32c(data[start:end])
     assert mismatch(data, [(start, end)], [crc]) == -1
     assert mismatch(data, [(start, end), (start, end)], [crc, crc ^ 1 << draw.draw(st.integers(0, 31))]) == 1
+
+
+@given(st.binary(max_size=50), st.lists(st.binary(max_size=3000), max_size=5), st.integers(0, 30))
+def test_the_checksum_of_a_whole_comes_from_those_of_its_parts(
+    before: bytes, parts: list[bytes], prefix: int
+) -> None:
+    parts = [bytes(prefix) + part for part in parts]
+    batches = np.zeros(len(parts), BATCH)
+    batches["size"] = [len(part) for part in parts]
+    batches["position"] = np.cumsum(batches["size"]) - batches["size"]
+    batches["crc"] = [crc32c(part[prefix:]) for part in parts]
+    whole = b"".join(parts)
+    assert crc_of_batches(crc32c(before), byte_array(whole), batches, prefix) == crc32c(before + whole)
+
+
+def test_parts_of_any_length_are_joined() -> None:
+    data = bytes(range(256)) * 70_000
+    for size in (1 << 24, (1 << 24) - 1, 12_345_678):
+        batches = np.zeros(1, BATCH)
+        batches["size"], batches["crc"] = size, crc32c(data[21:size])
+        assert crc_of_batches(99, byte_array(data), batches, 21) == crc32c(data[:size], 99)
 
 
 @pytest.mark.parametrize("bad", [0, 1, 2, 3])

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from distlog.core.buffers import BLOCK_BYTES
 from distlog.core.errors import StorageError
-from distlog.core.storage.local_writer import BLOCK_BYTES
 from distlog.core.storage.storage import Storage
 
 DIRECT = getattr(os, "O_DIRECT", 0)
@@ -57,7 +57,7 @@ def test_the_caller_may_reuse_its_buffer_at_once(storage: Storage) -> None:
     assert storage.read("a") == b"first second"
 
 
-def test_whole_blocks_pass_the_page_cache_and_the_end_does_not(
+def test_whole_pages_pass_the_page_cache_and_the_end_does_not(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not takes_direct_writes(Path(storage.url)):
@@ -73,7 +73,13 @@ def test_whole_blocks_pass_the_page_cache_and_the_end_does_not(
 
     monkeypatch.setattr(os, "write", noting(os.write))
     write_in_pieces(storage, "a", [700_000] * 4)
-    assert direct == [(True, BLOCK_BYTES), (True, BLOCK_BYTES), (False, 2_800_000 - 2 * BLOCK_BYTES)]
+    rest = 2_800_000 % 4096
+    assert direct == [
+        (True, BLOCK_BYTES),
+        (True, BLOCK_BYTES),
+        (True, 2_800_000 - 2 * BLOCK_BYTES - rest),
+        (False, rest),
+    ]
 
 
 def test_a_file_system_that_refuses_direct_writes_is_written_as_usual(

@@ -11,10 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from raw_batches import batch, record
 
+from distlog.core.batches.batch_format import BatchFormat
 from distlog.core.batches.compression import CODEC_NAMES, compress
 from distlog.core.batches.record_batch import HEADERS_TYPE, check_crcs, read_headers
 from distlog.core.batches.record_decoder import decode
-from distlog.core.batches.record_encoder import EncodedBatches, encode
+from distlog.core.batches.record_encoder import EncodedBatches, RecordEncoder, encode
+from distlog.core.batches.record_input import RecordInput
 from distlog.core.errors import InvalidConfigError, InvalidRecordError
 
 Row = tuple[int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
@@ -125,7 +127,7 @@ def test_a_compressed_record_that_no_reader_would_expand_is_refused(monkeypatch:
 
 def test_append_time_marks_the_batch_and_keeps_the_deltas() -> None:
     rows = [(5, None, b"a", []), (9, None, b"b", [])]
-    encoded = encode(table(rows), append_time_ms=77, base_offset=30)
+    encoded = encode(table(rows), append_time=lambda: 77, base_offset=30)
     (header,) = read_headers(encoded.data)
     assert (header["attributes"], header["base_timestamp"], header["max_timestamp"]) == (0x08, 5, 77)
     assert bytes(encoded.data[61:]) == record(0, 0, None, b"a") + record(1, 4, None, b"b")
@@ -277,3 +279,55 @@ def test_long_values_and_many_rows() -> None:
     rows: list[Row] = [(row, None, b"x" * (row * 37 % 5000), []) for row in range(3000)]
     assert back(encode(table(rows))) == rows
     assert back(encode(table([(0, None, b"y" * 900_000, [])]))) == [(0, None, b"y" * 900_000, [])]
+
+
+def in_steps(source: RecordInput, cuts: list[list[int]], **settings: Any) -> tuple[bytes, int]:
+    """The bytes that an encoder hands on for rows given in several calls, and in how many steps it does."""
+    gather = settings.pop("gather_bytes")
+    encoder = RecordEncoder(BatchFormat(**settings), base_offset=9, gather_bytes=gather, room=100)
+    steps = [bytes(encoded.data) for rows in cuts for encoded in encoder.append(source, np.array(rows, np.int64))]
+    steps.append(bytes(encoder.finish().data))
+    encoder.release()
+    return b"".join(steps), len(steps)
+
+
+@given(
+    ROWS.filter(bool),
+    st.lists(st.lists(st.integers(0, 2**16), max_size=40), max_size=5),
+    st.integers(1, 2000),
+    st.sampled_from([1, 60, 300, 131_072]),
+    st.sampled_from([0, 3]),
+)
+def test_rows_given_bit_by_bit_become_the_same_batches(
+    rows: list[Row], picked: list[list[int]], gather_bytes: int, batch_bytes: int, codec: int
+) -> None:
+    cuts = [[number % len(rows) for number in part] for part in picked]
+    whole = table([rows[number] for part in cuts for number in part])
+    settings = {"batch_bytes": batch_bytes, "codec": codec}
+    source = RecordInput.from_arrow(table(rows))
+    in_pieces, _ = in_steps(source, cuts, gather_bytes=gather_bytes, **settings)
+    assert in_pieces == bytes(encode(whole, base_offset=9, **settings).data)
+
+
+def test_full_batches_are_handed_on_as_soon_as_enough_is_gathered() -> None:
+    source = RecordInput.from_arrow(table(simple(3000, bytes(1000))))
+    data, steps = in_steps(source, [list(range(3000))], gather_bytes=1 << 20, batch_bytes=100_000)
+    assert steps == 4
+    assert len(data) > 3_000_000
+
+
+def test_what_is_handed_on_in_turn_has_the_offsets_of_its_largest_timestamps() -> None:
+    rows: list[Row] = [(number % 37, None, bytes(50), []) for number in range(500)]
+    whole = encode(table(rows), base_offset=9, batch_bytes=400)
+    encoder = RecordEncoder(BatchFormat(batch_bytes=400), base_offset=9, gather_bytes=2000, room=100)
+    steps = list(encoder.append(RecordInput.from_arrow(table(rows)), np.arange(500)))
+    newest = np.concatenate([step.offsets_of_max_timestamp for step in [*steps, encoder.finish()]])
+    assert newest.tolist() == whole.offsets_of_max_timestamp.tolist()
+
+
+def test_a_bad_row_among_many_calls_is_counted_from_the_first_record() -> None:
+    good, bad = RecordInput.from_arrow(table(simple(10))), RecordInput.from_arrow(table([(-2, None, None, [])]))
+    encoder = RecordEncoder(BatchFormat(batch_bytes=20))
+    assert list(encoder.append(good, np.arange(10))) == []
+    with pytest.raises(InvalidRecordError, match=r"timestamp is negative.*row=10"):
+        list(encoder.append(bad, np.arange(1)))

@@ -6,6 +6,7 @@ import gc
 import itertools
 import struct
 import uuid
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +19,8 @@ from hypothesis import strategies as st
 
 from distlog.core.batches.record_batch import read_headers
 from distlog.core.batches.record_decoder import decode
+from distlog.core.batches.record_encoder import RecordEncoder
+from distlog.core.batches.record_input import RecordInput
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidRecordError
@@ -53,6 +56,10 @@ def writer(storage: Storage, codec: str = "none", **settings: object) -> Segment
     return SegmentWriter(storage, "t", 3, 7, config, codec=codec, clock=lambda: NOW, new_id=ids.__next__)
 
 
+def append(made: SegmentWriter, batch: pa.RecordBatch) -> None:
+    made.append(RecordInput.from_arrow(batch), np.arange(batch.num_rows))
+
+
 def memory() -> Storage:
     return Storage(f"memory://{uuid.uuid4().hex}")
 
@@ -62,7 +69,7 @@ def write(*batches: pa.RecordBatch, storage: Storage | None = None, **settings: 
     storage = storage or memory()
     made = writer(storage, **settings)
     for batch in batches:
-        made.append(batch)
+        append(made, batch)
     segments = made.close()
     return Written(segments, [_files(storage, segment) for segment in segments])
 
@@ -216,9 +223,9 @@ def test_a_streamed_log_has_the_same_bytes_as_a_held_one(
 def test_a_large_segment_is_streamed(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
     made = writer(storage)
-    made.append(records([0] * 3000, size=1000))
+    append(made, records([0] * 3000, size=1000))
     assert storage.counters.bytes_written == 0
-    made.append(records([0] * 1000, size=1000))
+    append(made, records([0] * 3000, size=1000))
     assert sum(file.stat().st_size for file in tmp_path.rglob("*") if file.is_file()) > 3_000_000
     made.abort()
     assert [file for file in tmp_path.rglob("*") if file.is_file()] == []
@@ -261,8 +268,8 @@ def test_a_record_that_fits_no_batch_is_refused_by_its_row(setting: str) -> None
 
 def test_rows_of_an_error_count_from_the_first_append() -> None:
     made = writer(memory(), max_message_bytes=2000)
-    made.append(records([0] * 20_000, size=100))
-    made.append(records([0], value=pa.array([b"x" * 2000])))
+    append(made, records([0] * 20_000, size=100))
+    append(made, records([0], value=pa.array([b"x" * 2000])))
     with pytest.raises(InvalidRecordError, match="row_of_partition=20000"):
         made.close()
 
@@ -282,26 +289,26 @@ cuts = st.lists(st.integers(0, 400), max_size=12).map(sorted)
 @settings(max_examples=50)
 @given(cuts, st.integers(1, 4000), st.sampled_from(["none", "lz4"]), st.integers(500, 20_000))
 def test_the_same_records_give_the_same_bytes_however_they_are_cut(
-    edges: list[int], encode_bytes: int, codec: str, segment_bytes: int
+    edges: list[int], gather_bytes: int, codec: str, segment_bytes: int
 ) -> None:
     batch = records([number % 90 for number in range(400)], size=20)
     config = {"codec": codec, "batch_bytes": 400, "segment_bytes": segment_bytes, "index_interval_bytes": 1000}
     whole = write(batch, **config)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(segment_writer, "ENCODE_BYTES", encode_bytes)
+        patch.setattr(segment_writer, "RecordEncoder", partial(RecordEncoder, gather_bytes=gather_bytes, room=100))
         parts = [batch.slice(low, high - low) for low, high in itertools.pairwise([0, *edges, 400])]
         assert write(*parts, **config) == whole
 
 
-def test_encoding_what_waits_changes_no_byte() -> None:
-    batch = records([0] * 3000, size=100)
-    storage = memory()
-    made = writer(storage)
-    for start in range(0, 3000, 100):
-        made.append(batch.slice(start, 100))
-        made.encode()
+def test_rows_are_written_in_the_order_they_are_given_and_no_others() -> None:
+    made = writer(storage := memory())
+    source = RecordInput.from_arrow(records(list(range(10))))
+    made.append(source, np.array([7, 2, 2]))
+    made.append(source, np.array([], np.int64))
+    made.append(source, np.array([0]))
     (info,) = made.close()
-    assert _files(storage, info) == write(batch).files[0]
+    log = _files(storage, info)[".log"]
+    assert decode(log, read_headers(log))["timestamp"].cast("int64").to_pylist() == [7, 2, 2, 0]
 
 
 def test_a_batch_larger_than_what_is_gathered_is_filled() -> None:
@@ -336,12 +343,12 @@ def test_a_small_slice_does_not_keep_what_it_was_cut_from() -> None:
     gc.collect()
     before = pa.total_allocated_bytes()
     for _ in range(10):
-        made.append(pa.concat_batches([records([0] * 10_000, size=100)] * 2).slice(17, 5))
+        append(made, pa.concat_batches([records([0] * 10_000, size=100)] * 2).slice(17, 5))
     assert pa.total_allocated_bytes() - before < 100_000
     assert made.close()[0].record_count == 50
 
 
 def test_close_twice_is_close_once() -> None:
     made = writer(memory())
-    made.append(records([1, 2]))
+    append(made, records([1, 2]))
     assert len(made.close()) == len(made.close()) == 1

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import mmap
+from collections import deque
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 _SMALL = 4096
+
+#: What writing gathers: a multiple of any disk's block, and enough to keep it busy.
+BLOCK_BYTES = 1 << 20
+_KEPT_BLOCKS = 16
+
+_free_blocks: deque[npt.NDArray[np.uint8]] = deque(maxlen=_KEPT_BLOCKS)
 
 
 def byte_array(data: Any) -> np.ndarray:
@@ -25,3 +34,19 @@ def new_array(size: int, dtype: type[np.generic]) -> np.ndarray:
     if size < _SMALL:
         return np.empty(size, dtype)
     return np.frombuffer(pa.allocate_buffer(size * np.dtype(dtype).itemsize), dtype)
+
+
+def take_block() -> npt.NDArray[np.uint8]:
+    """BLOCK_BYTES of uninitialised memory that begin at a page, as direct writes want it.
+
+    Its pages are those of a block that was given back, where there is one; safe to call from any thread.
+    """
+    try:
+        return _free_blocks.pop()
+    except IndexError:
+        return np.frombuffer(mmap.mmap(-1, BLOCK_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), np.uint8)
+
+
+def give_back(block: npt.NDArray[np.uint8]) -> None:
+    """Keep a block, which nobody looks at any more, for the next one who takes one; 16 MiB of them at most."""
+    _free_blocks.append(block)

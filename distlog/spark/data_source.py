@@ -13,6 +13,7 @@ from distlog.spark.kafka_rows import check_schema, schema_of
 from distlog.spark.options import ReadOptions, WriteOptions
 from distlog.spark.sink import DistlogWriter
 from distlog.spark.source import DistlogReader
+from distlog.spark.worker import freeze_imports
 
 
 class DistlogDataSource(DataSource):
@@ -22,6 +23,10 @@ class DistlogDataSource(DataSource):
     """
 
     _snapshot: Snapshot | None = None
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        freeze_imports()
 
     @classmethod
     def name(cls) -> str:

@@ -1,34 +1,38 @@
-"""Arrow to record batches of format 2: one kernel call writes the records of all batches."""
+"""Arrow to record batches of format 2: rows go straight to their place in a batch (`MemoryRecordsBuilder`)."""
 
 from __future__ import annotations
 
 import struct
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from crc32c import crc32c
 
 from distlog.core.batches import compression
+from distlog.core.batches.batch_format import BatchFormat
 from distlog.core.batches.record_batch import (
-    APPEND_TIME,
-    BATCH,
-    CONTROL,
     CRC_AT,
     CRC_START,
     HEADER,
     HEADER_SIZE,
     LOG_OVERHEAD,
     NO_TIMESTAMP,
-    TRANSACTIONAL,
     increment_sequence,
 )
 from distlog.core.batches.record_input import RecordInput
-from distlog.core.buffers import new_array
+from distlog.core.buffers import BLOCK_BYTES, give_back, new_array, take_block
 from distlog.core.errors import InvalidRecordError
 from distlog.core.kernels import record_write
-from distlog.core.kernels.record_write import PLAN, plan_batches, write_records
+from distlog.core.kernels.record_write import DRAFT, append_records
+
+_FIRST_ROOM, _FIRST_DRAFTS = 1 << 16, 64
+#: About what a record takes in a batch beyond what it takes in Arrow, at most.
+_RECORD_SPARE = 8
 
 _COMPLAINTS = {
     record_write.BAD_TIMESTAMP: "a timestamp is negative (-1 alone says that there is none)",
@@ -58,122 +62,135 @@ class EncodedBatches:
         return int(self.batches["base_timestamp"][0]) if self.batches.size else NO_TIMESTAMP
 
 
-def encode(
-    records: pa.RecordBatch,
-    *,
-    codec: int = compression.NONE,
-    level: int | None = None,
-    batch_bytes: int = 131_072,
-    max_batch_bytes: int = 1_048_588,
-    base_offset: int = 0,
-    append_time_ms: int | None = None,
-    leader_epoch: int = -1,
-    producer_id: int = -1,
-    producer_epoch: int = -1,
-    base_sequence: int = -1,
-    transactional: bool = False,
-    control: bool = False,
-    open_end: bool = False,
-) -> EncodedBatches:
-    """Batches of format 2 that hold `records` at offsets from `base_offset` on, in order.
+class RecordEncoder:
+    """Writes records into batches as they come, at offsets from `base_offset` on; the last batch stays open.
+
+    Holds about `gather_bytes`, or two batches if these are larger; it begins with room for `room` bytes. The same
+    records give the same batches, however they are cut into calls. After an error nothing more may be asked of it.
+    """
+
+    def __init__(
+        self, form: BatchFormat, base_offset: int = 0, gather_bytes: int = BLOCK_BYTES, room: int = _FIRST_ROOM
+    ) -> None:
+        self._form, self._base_offset, self._gather_bytes = form, base_offset, gather_bytes
+        self._limit = form.limit
+        self._data, self._is_block = new_array(room, np.uint8), False
+        self._drafts = np.zeros(_FIRST_DRAFTS, DRAFT)
+        self._last = 0
+
+    def append(self, source: RecordInput, rows: npt.NDArray[np.int64]) -> Iterator[EncodedBatches]:
+        """Take the `rows` of `source`, in this order; yields full batches, whose data is valid until the next step.
+
+        InvalidRecordError: a record that is malformed or that makes a batch above `max_batch_bytes`; its `row` counts
+        from the first record of all.
+        """
+        first, columns = 0, source.columns()
+        while True:
+            status, first, self._last = append_records(
+                self._data, self._drafts, self._last, first, rows, *columns, self._limit
+            )
+            if status == record_write.OK:
+                return
+            if status != record_write.FULL:
+                raise InvalidRecordError(_COMPLAINTS[status], row=self._record_count())
+            full = int(self._drafts["position"][self._last])
+            if 2 * full >= max(self._data.size, self._gather_bytes):
+                yield self._encoded(self._drafts[: self._last])
+                self._move_open_batch()
+            else:
+                self._grow()
+
+    def finish(self) -> EncodedBatches:
+        """The batches that are left."""
+        drafts = self._drafts[: self._last + 1]
+        return self._encoded(drafts[drafts["record_count"] > 0])
+
+    def release(self) -> None:
+        """Give the memory up, for others to use; nobody may look any more at what was handed on."""
+        if self._is_block:
+            give_back(self._data)
+        self._data, self._is_block = new_array(0, np.uint8), False
+        self._drafts, self._last = np.zeros(1, DRAFT), 0
+
+    def _record_count(self) -> int:
+        draft = self._drafts[self._last]
+        return int(draft["first_record"] + draft["record_count"])
+
+    def _move_open_batch(self) -> None:
+        draft = self._drafts[self._last].copy()
+        start = int(draft["position"]) + HEADER_SIZE
+        end = start + int(draft["record_bytes"])
+        self._data[HEADER_SIZE : HEADER_SIZE + end - start] = self._data[start:end]
+        draft["position"] = 0
+        self._drafts[0], self._last = draft, 0
+
+    def _grow(self) -> None:
+        if self._last + 1 == self._drafts.size:
+            self._drafts = np.concatenate([self._drafts, np.zeros_like(self._drafts)])
+            return
+        size = 2 * self._data.size
+        grown = take_block() if size <= BLOCK_BYTES else new_array(size, np.uint8)
+        grown[: self._data.size] = self._data
+        if self._is_block:
+            give_back(self._data)
+        self._data, self._is_block = grown, size <= BLOCK_BYTES
+
+    def _encoded(self, drafts: np.ndarray) -> EncodedBatches:
+        form, append_time = self._form, self._form.append_time
+        batches = form.headers(drafts.size)
+        batches["base_offset"] = self._base_offset + drafts["first_record"]
+        batches["last_offset_delta"] = drafts["record_count"] - 1
+        batches["base_timestamp"] = drafts["base_timestamp"]
+        batches["max_timestamp"] = drafts["max_timestamp"] if append_time is None else append_time()
+        sequence = form.base_sequence
+        batches["base_sequence"] = increment_sequence(sequence, drafts["first_record"]) if sequence >= 0 else -1
+        batches["record_count"] = drafts["record_count"]
+        data = self._lay_out(drafts, batches)
+        _check_sizes(batches["size"], form.max_batch_bytes, drafts, "a record makes a batch above max.message.bytes")
+        write_headers(data.data, batches)
+        newest = self._base_offset + drafts["newest_record" if append_time is None else "first_record"]
+        return EncodedBatches(data.data, batches, np.where(batches["max_timestamp"] < 0, -1, newest))
+
+    def _lay_out(self, drafts: np.ndarray, batches: np.ndarray) -> npt.NDArray[np.uint8]:
+        """The bytes of all batches but for their headers; puts position and size into `batches`."""
+        form = self._form
+        starts, ends = drafts["position"] + HEADER_SIZE, drafts["position"] + HEADER_SIZE + drafts["record_bytes"]
+        if form.codec == compression.NONE:
+            batches["position"], batches["size"] = drafts["position"], drafts["record_bytes"] + HEADER_SIZE
+            return self._data[: int(ends[-1]) if drafts.size else 0]
+        too_large = "a record is too large to compress"
+        _check_sizes(drafts["record_bytes"], compression.MAX_RECORDS_BYTES, drafts, too_large)
+        packed = [
+            compression.compress(form.codec, self._data[start:end], form.level)
+            for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
+        ]
+        batches["size"] = [HEADER_SIZE + len(part) for part in packed]
+        ends = np.cumsum(batches["size"])
+        batches["position"] = ends - batches["size"]
+        data = new_array(int(ends[-1]) if ends.size else 0, np.uint8)
+        for start, part in zip((batches["position"] + HEADER_SIZE).tolist(), packed, strict=True):
+            data[start : start + len(part)] = np.frombuffer(part, np.uint8)
+        return data
+
+
+def encode(records: pa.RecordBatch, base_offset: int = 0, **settings: Any) -> EncodedBatches:
+    """All of `records` in batches of the format that `settings` tell, the fields of BatchFormat.
 
     `records` has the columns timestamp (timestamp[ms] or int64, -1: none), key, value and, it may be absent, headers;
-    see RecordInput. A batch ends before its uncompressed records would pass `batch_bytes`, but holds one record
-    at least. With `append_time_ms` the batches are LogAppendTime. `codec` and `level` are those of `compress`.
-    The sequence numbers go on from batch to batch; the rules for what goes with a producer id are Kafka's.
-    `open_end` leaves out the last batch, since more records may belong to it: its records are to be given again.
-    InvalidRecordError: a record that is malformed or that makes a batch above `max_batch_bytes`, and its row.
+    see RecordInput. InvalidRecordError: a record that is malformed or that makes a batch too large, and its row.
     """
-    common = np.zeros((), BATCH)
-    common["leader_epoch"], common["magic"] = leader_epoch, 2
-    common["attributes"] = _attributes(codec, append_time_ms is not None, transactional, control)
-    common["producer_id"], common["producer_epoch"] = producer_id, producer_epoch
-    _check_producer(producer_id, producer_epoch, base_sequence, transactional, control)
     source = RecordInput.from_arrow(records)
-    plan, sizes = _plan(source, _limit(codec, batch_bytes, max_batch_bytes))
-    if open_end:
-        plan = plan[:-1]
-    batches = np.full(plan.size, common)
-    batches["base_offset"] = base_offset + plan["first_row"]
-    batches["last_offset_delta"] = plan["record_count"] - 1
-    batches["base_timestamp"] = source.timestamps[plan["first_row"]]
-    batches["max_timestamp"] = plan["max_timestamp"] if append_time_ms is None else append_time_ms
-    batches["base_sequence"] = increment_sequence(base_sequence, plan["first_row"]) if base_sequence >= 0 else -1
-    batches["record_count"] = plan["record_count"]
-    if codec != compression.NONE:
-        _check_sizes(plan["record_bytes"], compression.MAX_RECORDS_BYTES, plan, "a record is too large to compress")
-    data = _write(source, plan, sizes, batches, codec, level)
-    _check_sizes(batches["size"], max_batch_bytes, plan, "a record makes a batch above max.message.bytes")
-    view = data.data
-    write_headers(view, batches)
-    rows_of_max = plan["max_row"] if append_time_ms is None else plan["first_row"]
-    return EncodedBatches(view, batches, np.where(batches["max_timestamp"] < 0, -1, base_offset + rows_of_max))
+    form, room = BatchFormat(**settings), records.nbytes + _RECORD_SPARE * records.num_rows + _FIRST_ROOM
+    encoder = RecordEncoder(form, base_offset, gather_bytes=sys.maxsize, room=room)
+    # one step takes all rows, since it may gather as much as there is
+    next(encoder.append(source, np.arange(records.num_rows)), None)
+    return encoder.finish()
 
 
-def _attributes(codec: int, by_append_time: bool, transactional: bool, control: bool) -> int:
-    return codec | by_append_time * APPEND_TIME | transactional * TRANSACTIONAL | control * CONTROL
-
-
-def _check_producer(producer_id: int, epoch: int, base_sequence: int, transactional: bool, control: bool) -> None:
-    if producer_id == -1:
-        if transactional:
-            raise InvalidRecordError("a transactional batch needs a producer id")
-    elif epoch < 0:
-        raise InvalidRecordError("a producer id needs an epoch", producer_id=producer_id)
-    elif base_sequence < 0 and not control:
-        raise InvalidRecordError("a producer id needs a sequence number", producer_id=producer_id)
-
-
-def _limit(codec: int, batch_bytes: int, max_batch_bytes: int) -> int:
-    room = max_batch_bytes - HEADER_SIZE
-    if codec != compression.NONE:
-        # What does not compress grows: by 10 bytes per 32 KiB at worst, in snappy.
-        room = min(room - (room >> 10) - 64, compression.MAX_RECORDS_BYTES)
-    return min(batch_bytes, room)
-
-
-def _plan(source: RecordInput, limit: int) -> tuple[np.ndarray, np.ndarray]:
-    rows = source.timestamps.size
-    sizes, plan = new_array(rows, np.int64), np.empty(rows, PLAN)
-    status, number = plan_batches(*source.columns(), limit, sizes, plan)
-    if status != record_write.OK:
-        raise InvalidRecordError(_COMPLAINTS[status], row=number)
-    return plan[:number], sizes
-
-
-def _write(
-    source: RecordInput, plan: np.ndarray, sizes: np.ndarray, batches: np.ndarray, codec: int, level: int | None
-) -> np.ndarray:
-    """The bytes of all batches but for their headers; puts position and size into `batches`."""
-    if codec == compression.NONE:
-        data = _lay_out(batches, plan["record_bytes"])
-        write_records(data, batches["position"] + HEADER_SIZE, plan, sizes, *source.columns())
-        return data
-    ends = np.cumsum(plan["record_bytes"])
-    raw = new_array(int(ends[-1]) if ends.size else 0, np.uint8)
-    write_records(raw, ends - plan["record_bytes"], plan, sizes, *source.columns())
-    starts = (ends - plan["record_bytes"]).tolist()
-    packed = [
-        compression.compress(codec, raw[start:end], level) for start, end in zip(starts, ends.tolist(), strict=True)
-    ]
-    data = _lay_out(batches, [len(part) for part in packed])
-    for start, part in zip((batches["position"] + HEADER_SIZE).tolist(), packed, strict=True):
-        data[start : start + len(part)] = np.frombuffer(part, np.uint8)
-    return data
-
-
-def _lay_out(batches: np.ndarray, payload_sizes: Any) -> np.ndarray:
-    batches["size"] = payload_sizes
-    batches["size"] += HEADER_SIZE
-    ends = np.cumsum(batches["size"])
-    batches["position"] = ends - batches["size"]
-    return new_array(int(ends[-1]) if ends.size else 0, np.uint8)
-
-
-def _check_sizes(sizes: np.ndarray, largest: int, plan: np.ndarray, complaint: str) -> None:
+def _check_sizes(sizes: np.ndarray, largest: int, drafts: np.ndarray, complaint: str) -> None:
     if (sizes > largest).any():
         batch = int(np.argmax(sizes > largest))
-        raise InvalidRecordError(complaint, row=int(plan["first_row"][batch]), size=int(sizes[batch]))
+        raise InvalidRecordError(complaint, row=int(drafts["first_record"][batch]), size=int(sizes[batch]))
 
 
 def write_headers(view: memoryview, batches: np.ndarray) -> None:

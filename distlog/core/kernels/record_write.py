@@ -10,22 +10,30 @@ from typing import NamedTuple
 import numpy as np
 
 from distlog.core.config import MAX_INT
+from distlog.core.kernels.batch_scan import HEADER_SIZE
 from distlog.core.kernels.jit import fill_kernel, inlined
-from distlog.core.kernels.memory import copy_bytes
+from distlog.core.kernels.memory import copy_bytes, prefetch
 from distlog.core.kernels.varint import varlong_size, write_varlong
 
-OK, BAD_TIMESTAMP, NULL_HEADER_KEY, TOO_LARGE = range(4)
+OK, FULL, BAD_TIMESTAMP, NULL_HEADER_KEY, TOO_LARGE = range(5)
 
-#: One batch to be: its rows, the size of its records, its largest timestamp and the first row that has it.
-PLAN = np.dtype(
+#: A batch in the making: where its header will begin, which record is its first, how many it has, their bytes and
+#: first timestamp, the largest timestamp and the first record that has it.
+DRAFT = np.dtype(
     [
-        ("first_row", np.int64),
+        ("position", np.int64),
+        ("first_record", np.int64),
         ("record_count", np.int64),
         ("record_bytes", np.int64),
+        ("base_timestamp", np.int64),
         ("max_timestamp", np.int64),
-        ("max_row", np.int64),
+        ("newest_record", np.int64),
     ]
 )
+
+
+#: The rows of one partition lie apart: they are fetched this many rows before they are wanted (180 to 40 ns a row).
+_AHEAD = 16
 
 
 class ByteColumn(NamedTuple):
@@ -71,52 +79,6 @@ def _headers_size(headers: HeaderColumn, row: int) -> int:
     return size
 
 
-@fill_kernel
-def plan_batches(
-    timestamps: np.ndarray,
-    key: ByteColumn,
-    value: ByteColumn,
-    headers: HeaderColumn,
-    limit: int,
-    sizes: np.ndarray,
-    plan: np.ndarray,
-) -> tuple[int, int]:
-    """Cut the rows into batches of at most `limit` bytes of records, or of one record: (status, batches or bad row).
-
-    Fills `sizes`, what the length field of each record will say, and `plan` (PLAN rows); both have a slot per row.
-    """
-    count = -1
-    first_row = 0
-    used = 0
-    for row in range(timestamps.size):
-        timestamp = timestamps[row]
-        headers_size = _headers_size(headers, row)
-        if timestamp < -1:
-            return BAD_TIMESTAMP, row
-        if headers_size < 0:
-            return NULL_HEADER_KEY, row
-        fixed = 1 + _slice_size(key, row) + _slice_size(value, row) + headers_size
-        size = fixed + varlong_size(timestamp - timestamps[first_row]) + varlong_size(row - first_row)
-        if count < 0 or used + varlong_size(size) + size > limit or row - first_row == MAX_INT:
-            size = fixed + 2
-            used = 0
-            first_row = row
-            count += 1
-            plan[count]["first_row"] = row
-            plan[count]["max_timestamp"] = timestamp
-            plan[count]["max_row"] = row
-        if size > MAX_INT - 5:
-            return TOO_LARGE, row
-        sizes[row] = size
-        used += varlong_size(size) + size
-        plan[count]["record_bytes"] = used
-        plan[count]["record_count"] = row + 1 - first_row
-        if timestamp > plan[count]["max_timestamp"]:
-            plan[count]["max_timestamp"] = timestamp
-            plan[count]["max_row"] = row
-    return OK, count + 1
-
-
 @inlined
 def _write_slice(target: np.ndarray, position: int, column: ByteColumn, index: int) -> int:
     length = _length(column, index)
@@ -140,26 +102,78 @@ def _write_headers(target: np.ndarray, position: int, headers: HeaderColumn, row
     return position
 
 
+@inlined
+def _prefetch_row(key: ByteColumn, value: ByteColumn, row: int) -> None:
+    prefetch(key.data, key.offsets[row])
+    prefetch(value.data, value.offsets[row])
+    prefetch(value.data, value.offsets[row] + 64)
+
+
 @fill_kernel
-def write_records(
+def append_records(
     target: np.ndarray,
-    positions: np.ndarray,
-    plan: np.ndarray,
-    sizes: np.ndarray,
+    drafts: np.ndarray,
+    last: int,
+    first: int,
+    rows: np.ndarray,
     timestamps: np.ndarray,
     key: ByteColumn,
     value: ByteColumn,
     headers: HeaderColumn,
-) -> None:
-    """Write the records of each batch of `plan` to `target`, from the batch's place in `positions` on."""
-    for batch in range(plan.size):
-        position = positions[batch]
-        first_row = plan[batch]["first_row"]
-        for row in range(first_row, first_row + plan[batch]["record_count"]):
-            position = write_varlong(target, position, sizes[row])
-            target[position] = 0
-            position = write_varlong(target, position + 1, timestamps[row] - timestamps[first_row])
-            position = write_varlong(target, position, row - first_row)
-            position = _write_slice(target, position, key, row)
-            position = _write_slice(target, position, value, row)
-            position = _write_headers(target, position, headers, row)
+    limit: int,
+) -> tuple[int, int, int]:
+    """Write the records of `rows[first:]` behind what `target` holds: (status, the rows taken, the last draft).
+
+    `drafts` (DRAFT rows) describes the batches in `target` up to the open one, `last`; it ends when its records would
+    pass `limit` bytes, but holds one at least. FULL: there is no room for the next record, in `target` or `drafts`.
+    """
+    status, taken = OK, first
+    count, used = drafts[last]["record_count"], drafts[last]["record_bytes"]
+    base, newest = drafts[last]["base_timestamp"], drafts[last]["max_timestamp"]
+    position = drafts[last]["position"] + HEADER_SIZE + used
+    while taken < rows.size:
+        row = rows[taken]
+        if taken + _AHEAD < rows.size:
+            _prefetch_row(key, value, rows[taken + _AHEAD])
+        timestamp = timestamps[row]
+        headers_size = _headers_size(headers, row)
+        fixed = 1 + _slice_size(key, row) + _slice_size(value, row) + headers_size
+        if timestamp < -1 or headers_size < 0 or fixed + 2 > MAX_INT - 5:
+            status = BAD_TIMESTAMP if timestamp < -1 else NULL_HEADER_KEY if headers_size < 0 else TOO_LARGE
+            break
+        delta = timestamp - base if count else 0
+        size = fixed + varlong_size(delta) + varlong_size(count)
+        whole = varlong_size(size) + size
+        if count and (used + whole > limit or count == MAX_INT):
+            if last + 1 == drafts.size:
+                status = FULL
+                break
+            drafts[last]["record_count"], drafts[last]["record_bytes"] = count, used
+            last += 1
+            drafts[last]["position"] = position
+            drafts[last]["first_record"] = drafts[last - 1]["first_record"] + count
+            position += HEADER_SIZE
+            count = used = 0
+            continue
+        if position + whole > target.size:
+            status = FULL
+            break
+        if not count or timestamp > newest:
+            newest = timestamp
+            drafts[last]["max_timestamp"] = timestamp
+            drafts[last]["newest_record"] = drafts[last]["first_record"] + count
+        if not count:
+            base = timestamp
+            drafts[last]["base_timestamp"] = timestamp
+        position = write_varlong(target, position, size)
+        target[position] = 0
+        position = write_varlong(target, position + 1, delta)
+        position = write_varlong(target, position, count)
+        position = _write_slice(target, position, key, row)
+        position = _write_slice(target, position, value, row)
+        position = _write_headers(target, position, headers, row)
+        count += 1
+        used += whole
+        taken += 1
+    drafts[last]["record_count"], drafts[last]["record_bytes"] = count, used
+    return status, taken, last

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import crc32c
 import numpy as np
 import numpy.typing as npt
+from crc32c import crc32c
 
 from distlog.core import paths
-from distlog.core.batches.record_batch import APPEND_TIME, DELETE_HORIZON
+from distlog.core.batches.record_batch import APPEND_TIME, CRC_START, DELETE_HORIZON
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.config import MAX_INT, TopicConfig
 from distlog.core.indexes.index_builder import IndexBuilder
+from distlog.core.kernels.crc import crc_of_batches
 from distlog.core.storage.storage import ObjectWriter, Storage
 from distlog.core.times import NO_TIMESTAMP
 
@@ -30,7 +31,7 @@ class SegmentFile:
         self._storage, self._topic, self._partition, self._stem = storage, topic, partition, stem
         self._segment_bytes = config.segment_bytes
         self._indexes = IndexBuilder(config.index_interval_bytes)
-        self._held: list[memoryview] = []
+        self._held = bytearray()
         self._stream: ObjectWriter | None = None
         self._bytes = self._crc = self._records = 0
         self._max_timestamp = self._first_timestamp = NO_TIMESTAMP
@@ -52,7 +53,7 @@ class SegmentFile:
     ) -> None:
         """Append `batches` (BATCH rows, positions in `data`), which are all of `data`, at `base_offsets`.
 
-        The base offsets in `data`, which is kept, are overwritten. They ascend; gaps are allowed.
+        The base offsets in `data` are overwritten. They ascend; gaps are allowed.
         """
         _patch_base_offsets(data, batches["position"], base_offsets)
         if self._bytes == 0:
@@ -67,17 +68,21 @@ class SegmentFile:
         self._records += int(batches["record_count"].sum())
         self._bytes += len(data)
         self.next_offset = int(base_offsets[-1] + batches["last_offset_delta"][-1]) + 1
+        self._crc = self._crc_with(data, batches)
         self._store(data.data)
 
+    def _crc_with(self, data: npt.NDArray[np.uint8], batches: npt.NDArray[Any]) -> int:
+        if (batches["magic"] == 2).all():
+            return crc_of_batches(self._crc, data, batches, CRC_START)
+        return crc32c(data.data, self._crc)
+
     def _store(self, data: memoryview) -> None:
-        self._crc = crc32c.crc32c(data, self._crc)
+        if self._stream is None and self._bytes > HELD_BYTES:
+            self._stream = self._storage.open_write(self._name(".log"))
+            self._stream.write(self._held)
+            self._held = bytearray()
         if self._stream is None:
-            self._held.append(data)
-            if self._bytes > HELD_BYTES:
-                self._stream = self._storage.open_write(self._name(".log"))
-                for part in self._held:
-                    self._stream.write(part)
-                self._held = []
+            self._held += data
         else:
             self._stream.write(data)
 
@@ -86,7 +91,7 @@ class SegmentFile:
         files = self._indexes.finish()
         sizes = {suffix: len(data) for suffix, data in files.items()}
         if self._stream is None:
-            files[".log"] = b"".join(self._held)
+            files[".log"] = bytes(self._held)
         else:
             self._stream.close()
         self._storage.put_many({self._name(suffix): data for suffix, data in files.items() if data})

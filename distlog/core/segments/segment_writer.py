@@ -6,25 +6,22 @@ A segment is written as if it began at offset 0, since its offsets are given at 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
+import numpy.typing as npt
 
 from distlog.core import paths
+from distlog.core.batches.batch_format import BatchFormat
 from distlog.core.batches.compression import CODEC_NAMES
-from distlog.core.batches.record_encoder import EncodedBatches, encode
+from distlog.core.batches.record_encoder import EncodedBatches, RecordEncoder
+from distlog.core.batches.record_input import RecordInput
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidRecordError
 from distlog.core.segments.segment_file import SegmentFile
 from distlog.core.storage.storage import Storage
 
-#: Rows are gathered up to this many bytes before they are encoded: many batches in one kernel call.
-ENCODE_BYTES = 1 << 20
 BATCH_OVERHEAD = 61 + 21
-#: What a slice may hold on to beside its own bytes before it is copied.
-_SPARE_BYTES = 4096
 
 
 class SegmentWriter:
@@ -49,68 +46,37 @@ class SegmentWriter:
     ) -> None:
         self._storage, self._topic, self._partition, self._begin = storage, topic, partition, begin
         self._config, self._codec, self._clock, self._new_id = config, codec, clock, new_id
-        self._pending: list[pa.RecordBatch] = []
-        self._pending_bytes, self._encode_at = 0, ENCODE_BYTES
-        self._encoded_rows = 0
+        self._encoder = RecordEncoder(_batch_format(config, codec, clock))
         self._segment: SegmentFile | None = None
         self._sealed: list[SegmentInfo] = []
 
-    def append(self, records: pa.RecordBatch) -> None:
-        """Take `records` (columns timestamp, key, value and perhaps headers) to be written in this order."""
-        if records.num_rows == 0:
-            return
-        self._pending.append(_compact(records))
-        self._pending_bytes += records.nbytes
-        if self._pending_bytes >= self._encode_at:
-            self.encode()
+    def append(self, source: RecordInput, rows: npt.NDArray[np.int64]) -> None:
+        """Take the `rows` of `source`, to be written in this order."""
+        try:
+            for encoded in self._encoder.append(source, rows):
+                self._write(encoded)
+        except InvalidRecordError as error:
+            raise self._in_partition(error) from None
 
     def close(self) -> list[SegmentInfo]:
         """Make everything durable; the segments in order, each starting at offset 0. Empty if nothing came."""
-        self._encode_pending(last=True)
+        try:
+            self._write(self._encoder.finish())
+        except InvalidRecordError as error:
+            raise self._in_partition(error) from None
+        self._encoder.release()
         self._seal()
         return self._sealed
 
     def abort(self) -> None:
         """Give up; files already written are named by nobody."""
+        self._encoder.release()
         if self._segment is not None:
             self._segment.abort()
 
-    def encode(self) -> None:
-        """Write what was taken so far, but for the last batch: more records may belong to it."""
-        self._encode_pending(last=False)
-
-    def _encode_pending(self, last: bool) -> None:
-        if not self._pending:
-            return
-        records = _joined(self._pending)
-        try:
-            encoded = encode(records, open_end=not last, **self._encoding())
-        except InvalidRecordError as error:
-            row = error.details.pop("row", 0) + self._encoded_rows
-            raise InvalidRecordError(
-                error.message, partition=self._partition, row_of_partition=row, **error.details
-            ) from None
-        self._write(encoded)
-        count = int(encoded.batches["record_count"].sum())
-        self._encoded_rows += count
-        self._keep(records.slice(count))
-
-    def _keep(self, rest: pa.RecordBatch) -> None:
-        self._pending, self._pending_bytes = [_compact(rest)] if rest.num_rows else [], rest.nbytes
-        # a batch may be larger than what is gathered; then it is not looked at again for every little append
-        self._encode_at = max(ENCODE_BYTES, 2 * rest.nbytes)
-
-    def _encoding(self) -> dict[str, Any]:
-        config = self._config
-        limit = min(config.max_message_bytes, config.segment_bytes)
-        append_time = self._clock() if config.message_timestamp_type == "LogAppendTime" else None
-        return {
-            "codec": CODEC_NAMES.index(self._codec),
-            "level": compression_level(config, self._codec),
-            "batch_bytes": max(1, min(config.batch_bytes, limit - BATCH_OVERHEAD)),
-            "max_batch_bytes": limit,
-            "append_time_ms": append_time,
-        }
+    def _in_partition(self, error: InvalidRecordError) -> InvalidRecordError:
+        row = error.details.pop("row")
+        return InvalidRecordError(error.message, partition=self._partition, row_of_partition=row, **error.details)
 
     def _write(self, encoded: EncodedBatches) -> None:
         batches, data = encoded.batches, np.frombuffer(encoded.data, np.uint8)
@@ -143,19 +109,15 @@ class SegmentWriter:
             self._segment = None
 
 
-def _compact(records: pa.RecordBatch) -> pa.RecordBatch:
-    """`records`, copied if they are a small slice, which would keep in memory all that it was cut from."""
-    if records.get_total_buffer_size() <= 2 * records.nbytes + _SPARE_BYTES:
-        return records
-    return pa.concat_batches([records])
-
-
-def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    tables = [pa.Table.from_batches([batch]) for batch in batches]
-    # permissive: one append may have headers, or large_binary values, and the next may not
-    table = tables[0] if len(tables) == 1 else pa.concat_tables(tables, promote_options="permissive")
-    (joined,) = table.combine_chunks().to_batches()
-    return joined
+def _batch_format(config: TopicConfig, codec: str, clock: Callable[[], int]) -> BatchFormat:
+    limit = min(config.max_message_bytes, config.segment_bytes)
+    return BatchFormat(
+        codec=CODEC_NAMES.index(codec),
+        level=compression_level(config, codec),
+        batch_bytes=max(1, min(config.batch_bytes, limit - BATCH_OVERHEAD)),
+        max_batch_bytes=limit,
+        append_time=clock if config.message_timestamp_type == "LogAppendTime" else None,
+    )
 
 
 def compression_level(config: TopicConfig, codec: str) -> int | None:

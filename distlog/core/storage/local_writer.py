@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import mmap
 import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from distlog.core.buffers import BLOCK_BYTES, give_back, take_block
 from distlog.core.errors import StorageError
 from distlog.core.storage.backend import ObjectWriter, StorageCounters, byte_view
 from distlog.core.storage.durable_files import create_file, failing_as, sync_folder, write_all
@@ -20,9 +20,8 @@ from distlog.core.storage.durable_files import create_file, failing_as, sync_fol
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-#: Written at once: a multiple of any disk's block, and enough to keep it busy.
-BLOCK_BYTES = 1 << 20
-
+#: Direct writes are of whole pages, whatever the blocks of the disk.
+_PAGE = 4096
 _DIRECT: int = getattr(os, "O_DIRECT", 0)
 
 
@@ -31,10 +30,9 @@ class LocalWriter(ObjectWriter):
 
     def __init__(self, path: str, counters: StorageCounters) -> None:
         self._path, self._counters = path, counters
-        # a map, since O_DIRECT wants memory that is aligned
-        self._block, self._filled = memoryview(mmap.mmap(-1, BLOCK_BYTES)), 0
         with failing_as("create", path):
             self._file: int | None = create_file(path)
+        self._block, self._filled = take_block(), 0
         self._is_broken = False
         _pass_cache(self._file, True)
 
@@ -45,10 +43,11 @@ class LocalWriter(ObjectWriter):
         self.written += view.nbytes
         while view.nbytes:
             count = min(view.nbytes, BLOCK_BYTES - self._filled)
-            self._block[self._filled : self._filled + count] = view[:count]
+            self._block.data[self._filled : self._filled + count] = view[:count]
             self._filled, view = self._filled + count, view[count:]
             if self._filled == BLOCK_BYTES:
-                self._write_block(file)
+                self._write_out(file, self._block.data)
+                self._filled = 0
 
     def _opened(self) -> int:
         if self._file is None:
@@ -57,9 +56,8 @@ class LocalWriter(ObjectWriter):
             raise StorageError("cannot write: a part was lost before, so give the file up", file=self._path)
         return self._file
 
-    def _write_block(self, file: int) -> None:
-        view, self._filled = self._block[: self._filled], 0
-        # what callers gave before is in the block too, and must not be missing behind their back
+    def _write_out(self, file: int, view: memoryview) -> None:
+        # what callers gave before is in it too, and must not be missing behind their back
         self._is_broken = True
         with failing_as("write", self._path):
             try:
@@ -78,10 +76,11 @@ class LocalWriter(ObjectWriter):
         if self._file is None:
             return
         file = self._opened()
-        # the end is no whole block
+        whole = self._filled // _PAGE * _PAGE
+        if whole:
+            self._write_out(file, self._block.data[:whole])
         _pass_cache(file, False)
-        self._write_block(file)
-        self._block = memoryview(b"")
+        self._write_out(file, self._block.data[whole : self._filled])
         # a second sync after one that failed would succeed, without what was lost
         self._is_broken = True
         with failing_as("write", self._path):
@@ -89,6 +88,7 @@ class LocalWriter(ObjectWriter):
             self._file = None
             os.close(file)
             sync_folder(os.path.dirname(self._path))
+        give_back(self._block)
         self._counters.puts += 1
         self._counters.bytes_written += self.written
 
@@ -97,7 +97,7 @@ class LocalWriter(ObjectWriter):
         if self._file is None:
             return
         file, self._file = self._file, None
-        self._block = memoryview(b"")
+        give_back(self._block)
         with suppress(OSError):
             os.close(file)
         with suppress(OSError):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+from distlog.core.batches.record_input import RecordInput
 from distlog.core.commits import fields
 from distlog.core.commits.actions import Action, Add, Transaction
 from distlog.core.commits.commit_log import CommitLog
@@ -78,8 +79,9 @@ class Appender:
         rows = 0
         for batch in batches(data):
             records = normalize(batch, self._config, self._clock(), rows)
-            for number, part in self._partitioner.split(records, partition, rows):
-                self._writer(number).append(part)
+            source = RecordInput.from_arrow(records)
+            for number, chosen in self._partitioner.split(records, partition, rows):
+                self._writer(number).append(source, chosen)
             rows += records.num_rows
         return rows
 

@@ -17,6 +17,8 @@ import pyarrow as pa
 from distlog.core.errors import InvalidRecordError
 from distlog.core.kernels import routing
 
+Longs = npt.NDArray[np.int64]
+
 #: Bytes of keys and values after which records without a key go on to the next partition.
 STICKY_BYTES = 131_072
 
@@ -33,27 +35,20 @@ class Partitioner:
 
     def split(
         self, records: pa.RecordBatch, partition: int | None = None, first_row: int = 0
-    ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield (partition, its records in their order, without the partition column), by partition.
+    ) -> Iterator[tuple[int, Longs]]:
+        """Yield (partition, the numbers of its rows in their order, int64), by partition.
 
         Raises InvalidRecordError, which counts rows from `first_row`, for a partition that the topic does not have.
         """
         if partition is not None:
-            yield self._checked(partition), _without_partition(records)
+            yield self._checked(partition), np.arange(records.num_rows)
         elif self._partitions == 1 and "partition" not in records.schema.names:
-            yield 0, records
+            yield 0, np.arange(records.num_rows)
         elif records.num_rows:
-            yield from self._grouped(records, first_row)
-
-    def _grouped(self, records: pa.RecordBatch, first_row: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-        order, counts = routing.group_by_partition(self._assign(records, first_row), self._partitions)
-        grouped = _without_partition(records)
-        if np.count_nonzero(counts) > 1:
-            grouped = grouped.take(pa.array(order))
-        start = 0
-        for index in np.flatnonzero(counts):
-            yield int(index), grouped.slice(start, int(counts[index]))
-            start += int(counts[index])
+            order, counts = routing.group_by_partition(self._assign(records, first_row), self._partitions)
+            ends = np.cumsum(counts)
+            for number in np.flatnonzero(counts).tolist():
+                yield number, order[ends[number] - counts[number] : ends[number]]
 
     def _assign(self, records: pa.RecordBatch, first_row: int) -> npt.NDArray[np.int32]:
         assigned, self._sticky = routing.assign_partitions(
@@ -77,8 +72,3 @@ class Partitioner:
                 f"the topic has partitions 0 to {self._partitions - 1}", partition=partition, row=row
             )
         return operator.index(partition)
-
-
-def _without_partition(records: pa.RecordBatch) -> pa.RecordBatch:
-    names = [name for name in records.schema.names if name != "partition"]
-    return records.select(names)

@@ -179,7 +179,8 @@ def _timestamps(batch: pa.RecordBatch, config: TopicConfig, now_ms: int, first_r
         if pa.types.is_timestamp(column.type):
             kind = pa.timestamp("ms", column.type.tz)
             column = column.cast(options=pc.CastOptions(kind, allow_time_truncate=True))
-        column = pc.fill_null(column.cast(pa.int64()), now_ms)
+        column = column.cast(pa.int64())
+        column = pc.fill_null(column, now_ms) if column.null_count else column
     except pa.ArrowException as error:
         raise InvalidRecordError(f"column timestamp must fit int64 milliseconds: {error}") from None
     _check_timestamps(column, config, now_ms, first_row)
