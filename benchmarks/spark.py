@@ -4,15 +4,19 @@
 
 Keys are 16 random bytes, values 16, 100 or 1000. What Spark itself takes is in all figures: ready-made batches are
 the most that a Python source can give it, dropped rows the most that a Python sink can take. "append and read back"
-is the first read of what was just written; the other reads are of files in the page cache.
+is the first read of what was just written; the other reads are of files in the page cache. What was written before
+is removed between the measurements. A ratio is the median of those of the rounds: a virtual machine that is given its
+memory page by page makes single runs differ by a third.
 """
 
 from __future__ import annotations
 
 import shutil
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from operator import truediv
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +39,7 @@ from distlog.spark import append, read, session
 
 #: How many rows there are of each size of value: some 200 to 700 MB.
 ROWS = {16: 6_000_000, 100: 5_000_000, 1000: 600_000}
-ROUNDS = 3
+ROUNDS = 5
 KEY_BYTES = 16
 PARTITIONS = 4
 TASKS = 8
@@ -56,7 +60,7 @@ CASES = (
 
 
 def run(rows: Mapping[int, int] = ROWS, rounds: int = ROUNDS) -> list[dict[str, Any]]:
-    """Measure every case beside its peers in turn, the best of `rounds`; one dict per pair and size of value."""
+    """Measure every case beside its peers in turn, `rounds` times; one dict per pair and size of value."""
     spark = session("benchmark", **{"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"})
     spark.dataSource.register(ReadyBatches)
     spark.dataSource.register(DroppedRows)
@@ -66,18 +70,18 @@ def run(rows: Mapping[int, int] = ROWS, rounds: int = ROUNDS) -> list[dict[str, 
 def _of_size(spark: SparkSession, value_bytes: int, rows: int, rounds: int) -> list[dict[str, Any]]:
     folder = Path(tempfile.mkdtemp(prefix="distlog-benchmark-"))
     try:
-        seconds = _best(rounds, _actions(spark, folder, value_bytes, rows))
+        seconds = _rounds(rounds, _actions(spark, folder, value_bytes, rows), folder / "made")
     finally:
         shutil.rmtree(folder)
     return [
         {
             "benchmark": "spark",
             "case": f"{case}, {value_bytes}-byte values",
-            "distlog": rows / seconds[ours] / 1e6,
-            "peer": rows / seconds[peer] / 1e6,
+            "distlog": rows / statistics.median(seconds[ours]) / 1e6,
+            "peer": rows / statistics.median(seconds[peer]) / 1e6,
             "peer_name": peer_name,
             "unit": "M rows/s",
-            "ratio": seconds[peer] / seconds[ours],
+            "ratio": statistics.median(map(truediv, seconds[peer], seconds[ours])),
         }
         for ours, peer, case, peer_name in CASES
     ]
@@ -91,18 +95,22 @@ def _actions(spark: SparkSession, folder: Path, value_bytes: int, rows: int) -> 
     append(spark.read.parquet(source), url)
     table = spark.read.parquet(source)
     ready = spark.read.format("ready").option("rows", rows).option("valueBytes", value_bytes)
-    appended, written = folder / "appended", str(folder / "written")
+    made = str(folder / "made")
+
+    def append_all() -> None:
+        distlog.create(made, PARTITIONS)
+        append(table, made)
 
     def write_parquet(codec: str = "none") -> None:
-        table.write.mode("overwrite").option("compression", codec).parquet(written)
+        table.write.option("compression", codec).parquet(made)
 
     def append_and_read() -> None:
-        _append_anew(table, appended)
-        _noop(read(spark, str(appended), COLUMNS))
+        append_all()
+        _noop(read(spark, made, COLUMNS))
 
     def write_and_scan() -> None:
         write_parquet()
-        _noop(spark.read.parquet(written))
+        _noop(spark.read.parquet(made))
 
     return {
         "scan": lambda: _noop(spark.read.format("distlog").option("columns", ",".join(COLUMNS)).load(url)),
@@ -110,7 +118,7 @@ def _actions(spark: SparkSession, folder: Path, value_bytes: int, rows: int) -> 
         "ready": lambda: _noop(ready.load()),
         "scan none": lambda: _noop(spark.read.parquet(source)),
         "scan snappy": lambda: _noop(spark.read.parquet(snappy)),
-        "append": lambda: _append_anew(table, appended),
+        "append": append_all,
         "drop": lambda: table.write.format("dropped").mode("append").save(),
         "write none": write_parquet,
         "write snappy": lambda: write_parquet("snappy"),
@@ -119,26 +127,23 @@ def _actions(spark: SparkSession, folder: Path, value_bytes: int, rows: int) -> 
     }
 
 
-def _best(rounds: int, actions: Mapping[str, Callable[[], object]]) -> dict[str, float]:
-    """The least seconds that each takes, in turn, so that a slow moment of the machine meets all of them alike."""
-    best = dict.fromkeys(actions, float("inf"))
-    for _ in range(rounds):
+def _rounds(rounds: int, actions: Mapping[str, Callable[[], object]], made: Path) -> dict[str, list[float]]:
+    """The seconds of each, in turn, so that a slow moment of the machine meets all alike; a first round warms.
+
+    `made`, what an action may have written, is gone before the next.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in actions}
+    for _ in range(1 + rounds):
         for name, action in actions.items():
+            shutil.rmtree(made, ignore_errors=True)
             started = time.perf_counter()
             action()
-            best[name] = min(best[name], time.perf_counter() - started)
-    return best
+            seconds[name].append(time.perf_counter() - started)
+    return {name: each[1:] for name, each in seconds.items()}
 
 
 def _noop(df: DataFrame) -> None:
     df.write.format("noop").mode("overwrite").save()
-
-
-def _append_anew(df: DataFrame, folder: Path) -> None:
-    """As Parquet's overwriting does it: what was there goes first, and its memory is used again."""
-    shutil.rmtree(folder, ignore_errors=True)
-    distlog.create(str(folder), PARTITIONS)
-    append(df, str(folder))
 
 
 def _strings(data: np.ndarray, rows: int, size: int) -> pa.Array:

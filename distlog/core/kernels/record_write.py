@@ -103,6 +103,29 @@ def _write_headers(target: np.ndarray, position: int, headers: HeaderColumn, row
 
 
 @inlined
+def _fields_size(row: int, key: ByteColumn, value: ByteColumn, headers: HeaderColumn) -> int:
+    """The size of a record's key, value and headers, or -1 if the key of a header is null."""
+    headers_size = _headers_size(headers, row)
+    return -1 if headers_size < 0 else _slice_size(key, row) + _slice_size(value, row) + headers_size
+
+
+@inlined
+def _write_fields(
+    target: np.ndarray, position: int, row: int, key: ByteColumn, value: ByteColumn, headers: HeaderColumn
+) -> int:
+    position = _write_slice(target, position, key, row)
+    position = _write_slice(target, position, value, row)
+    return _write_headers(target, position, headers, row)
+
+
+@inlined
+def _refusal(timestamp: int, fields_size: int) -> int:
+    if timestamp < -1:
+        return BAD_TIMESTAMP
+    return NULL_HEADER_KEY if fields_size < 0 else TOO_LARGE
+
+
+@inlined
 def _prefetch_row(key: ByteColumn, value: ByteColumn, row: int) -> None:
     prefetch(key.data, key.offsets[row])
     prefetch(value.data, value.offsets[row])
@@ -136,42 +159,35 @@ def append_records(
         if taken + _AHEAD < rows.size:
             _prefetch_row(key, value, rows[taken + _AHEAD])
         timestamp = timestamps[row]
-        headers_size = _headers_size(headers, row)
-        fixed = 1 + _slice_size(key, row) + _slice_size(value, row) + headers_size
-        if timestamp < -1 or headers_size < 0 or fixed + 2 > MAX_INT - 5:
-            status = BAD_TIMESTAMP if timestamp < -1 else NULL_HEADER_KEY if headers_size < 0 else TOO_LARGE
+        fields_size = _fields_size(row, key, value, headers)
+        if timestamp < -1 or fields_size < 0 or fields_size > MAX_INT - 8:
+            status = _refusal(timestamp, fields_size)
             break
         delta = timestamp - base if count else 0
-        size = fixed + varlong_size(delta) + varlong_size(count)
+        size = 1 + varlong_size(delta) + varlong_size(count) + fields_size
         whole = varlong_size(size) + size
         if count and (used + whole > limit or count == MAX_INT):
             if last + 1 == drafts.size:
                 status = FULL
                 break
             drafts[last]["record_count"], drafts[last]["record_bytes"] = count, used
-            last += 1
-            drafts[last]["position"] = position
-            drafts[last]["first_record"] = drafts[last - 1]["first_record"] + count
-            position += HEADER_SIZE
-            count = used = 0
+            drafts[last + 1]["position"] = position
+            drafts[last + 1]["first_record"] = drafts[last]["first_record"] + count
+            position, last, count, used = position + HEADER_SIZE, last + 1, 0, 0
             continue
         if position + whole > target.size:
             status = FULL
             break
-        if not count or timestamp > newest:
-            newest = timestamp
-            drafts[last]["max_timestamp"] = timestamp
-            drafts[last]["newest_record"] = drafts[last]["first_record"] + count
         if not count:
-            base = timestamp
-            drafts[last]["base_timestamp"] = timestamp
+            base = drafts[last]["base_timestamp"] = timestamp
+        if not count or timestamp > newest:
+            newest = drafts[last]["max_timestamp"] = timestamp
+            drafts[last]["newest_record"] = drafts[last]["first_record"] + count
         position = write_varlong(target, position, size)
         target[position] = 0
         position = write_varlong(target, position + 1, delta)
         position = write_varlong(target, position, count)
-        position = _write_slice(target, position, key, row)
-        position = _write_slice(target, position, value, row)
-        position = _write_headers(target, position, headers, row)
+        position = _write_fields(target, position, row, key, value, headers)
         count += 1
         used += whole
         taken += 1
