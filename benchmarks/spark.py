@@ -36,6 +36,7 @@ from pyspark.sql.types import StructType
 
 import distlog
 from distlog.spark import append, read, session
+from distlog.spark.worker import freeze_imports
 
 #: How many rows there are of each size of value: some 200 to 700 MB.
 ROWS = {16: 6_000_000, 100: 5_000_000, 1000: 600_000}
@@ -162,7 +163,10 @@ def _table(rows: int, value_bytes: int) -> pa.Table:
 
 
 class ReadyBatches(DataSource):
-    """Gives Spark one batch, made once, again and again: what is left is Spark's own cost."""
+    """Gives Spark one batch, made once, again and again: what is left is Spark's own cost.
+
+    Its workers, too, do not collect what this module imports.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -183,6 +187,7 @@ class ReadyReader(DataSourceReader):
         return [InputPartition(task) for task in range(TASKS)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        freeze_imports()
         size = BATCH_BYTES // (4 + 8 + 8 + KEY_BYTES + self._value_bytes)
         numbers = np.arange(size)
         columns = [
@@ -211,6 +216,7 @@ class DroppedRows(DataSource):
 
 class DroppingWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        freeze_imports()
         for _ in iterator:
             pass
         return WriterCommitMessage()

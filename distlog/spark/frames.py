@@ -72,6 +72,8 @@ def append(
 
 def _project(df: DataFrame, given: Mapping[str, str | Column | None]) -> DataFrame:
     named = {name: source for name, source in given.items() if source is not None}
+    if not named and set(df.columns) <= set(ACCEPTED):
+        return df
     chosen: dict[str, str | Column] = {**{name: name for name in ACCEPTED if name in df.columns}, **named}
     columns = [(F.col(source) if isinstance(source, str) else source).alias(name) for name, source in chosen.items()]
     if not named:

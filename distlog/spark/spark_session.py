@@ -55,7 +55,8 @@ def activate(spark: SparkSession) -> None:
     Spark looks for Python data sources in the active session, and a thread that Python started has none until it
     makes a DataFrame of its own.
     """
-    spark.createDataFrame([], "nothing int")
+    if SparkSession.getActiveSession() is not spark:
+        spark.createDataFrame([], "nothing int")
 
 
 def cores(spark: SparkSession) -> int:
