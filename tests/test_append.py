@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,9 @@ from distlog.core.errors import (
     StorageError,
     TransactionTooOldError,
 )
+from distlog.core.segments.segment_writer import SegmentWriter
 from distlog.core.storage.storage import Storage
+from distlog.core.topics import append
 from distlog.core.topics.append import AppendResult, commit_append
 from distlog.core.topics.topic import Topic
 
@@ -332,3 +336,47 @@ def test_records_without_a_key_fill_every_partition_in_the_long_run(local: Stora
     topic.append([{"value": b"x" * 1000}] * 2000)
     counts = [len(found) for found in contents(topic).values()]
     assert min(counts) > 300
+
+
+def test_a_close_that_is_interrupted_twice_leaves_alone_what_a_thread_still_writes(
+    local: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. One writer hangs in its thread. 2. An interrupt ends the wait for it. 3. So does another. 4. It goes on."""
+    appender = topic_on(local, partitions=2).appender()
+    for partition in (0, 1):
+        appender.append([{"value": b"v"}], partition)
+    hangs, goes_on = threading.Event(), threading.Event()
+    events: list[str] = []
+    real_close, real_abort = SegmentWriter.close, SegmentWriter.abort
+
+    def close(writer: SegmentWriter) -> list[SegmentInfo]:
+        if writer is appender._writers[0]:
+            hangs.wait()
+            raise KeyboardInterrupt  # where the main thread waits for results
+        hangs.set()
+        goes_on.wait()
+        events.append("wrote")
+        return real_close(writer)
+
+    def abort(writer: SegmentWriter) -> None:
+        if writer is appender._writers[1]:
+            events.append("gave up")
+        real_abort(writer)
+
+    pools: list[Pool] = []
+
+    class Pool(ThreadPoolExecutor):
+        def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+            pools.append(self)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(SegmentWriter, "close", close)
+    monkeypatch.setattr(SegmentWriter, "abort", abort)
+    monkeypatch.setattr(append, "ThreadPoolExecutor", Pool)
+    with pytest.raises(KeyboardInterrupt):
+        appender.close()
+    appender.abort()
+    assert events == []
+    goes_on.set()
+    ThreadPoolExecutor.shutdown(pools[0])
+    assert events == ["wrote", "gave up"]

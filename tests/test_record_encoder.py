@@ -17,6 +17,7 @@ from distlog.core.batches.record_batch import HEADERS_TYPE, check_crcs, read_hea
 from distlog.core.batches.record_decoder import decode
 from distlog.core.batches.record_encoder import EncodedBatches, RecordEncoder, encode
 from distlog.core.batches.record_input import RecordInput
+from distlog.core.buffers import take_block
 from distlog.core.errors import InvalidConfigError, InvalidRecordError
 
 Row = tuple[int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
@@ -331,3 +332,21 @@ def test_a_bad_row_among_many_calls_is_counted_from_the_first_record() -> None:
     assert list(encoder.append(good, np.arange(10))) == []
     with pytest.raises(InvalidRecordError, match=r"timestamp is negative.*row=10"):
         list(encoder.append(bad, np.arange(1)))
+
+
+def test_a_record_that_no_batch_may_hold_is_refused_before_there_is_room_for_it() -> None:
+    source = RecordInput.from_arrow(table([(0, None, bytes(50_000_000), [])]))
+    encoder = RecordEncoder(BatchFormat())
+    before = pa.total_allocated_bytes()
+    with pytest.raises(InvalidRecordError, match=r"above max.message.bytes \(row=0 size=50000\d+\)"):
+        list(encoder.append(source, np.arange(1)))
+    assert pa.total_allocated_bytes() - before < 1_000_000
+
+
+def test_memory_is_given_back_once_however_often_it_is_released() -> None:
+    encoder = RecordEncoder(BatchFormat())
+    list(encoder.append(RecordInput.from_arrow(table(simple(1000, bytes(200)))), np.arange(1000)))
+    encoder.release()
+    encoder.release()
+    blocks = [take_block() for _ in range(20)]
+    assert len({block.__array_interface__["data"] for block in blocks}) == 20

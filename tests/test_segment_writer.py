@@ -23,7 +23,7 @@ from distlog.core.batches.record_encoder import RecordEncoder
 from distlog.core.batches.record_input import RecordInput
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.config import TopicConfig
-from distlog.core.errors import InvalidRecordError
+from distlog.core.errors import InvalidRecordError, StorageError
 from distlog.core.segments import segment_file, segment_writer
 from distlog.core.segments.segment_writer import SegmentWriter
 from distlog.core.storage.storage import Storage
@@ -269,9 +269,8 @@ def test_a_record_that_fits_no_batch_is_refused_by_its_row(setting: str) -> None
 def test_rows_of_an_error_count_from_the_first_append() -> None:
     made = writer(memory(), max_message_bytes=2000)
     append(made, records([0] * 20_000, size=100))
-    append(made, records([0], value=pa.array([b"x" * 2000])))
     with pytest.raises(InvalidRecordError, match="row_of_partition=20000"):
-        made.close()
+        append(made, records([0], value=pa.array([b"x" * 2000])))
 
 
 def test_small_appends_are_gathered_into_full_batches() -> None:
@@ -352,3 +351,21 @@ def test_close_twice_is_close_once() -> None:
     made = writer(memory())
     append(made, records([1, 2]))
     assert len(made.close()) == len(made.close()) == 1
+
+
+def test_what_was_given_up_is_never_closed_as_if_it_were_whole() -> None:
+    made = writer(memory())
+    append(made, records([0] * 3000, size=1000))
+    made.abort()
+    with pytest.raises(StorageError, match=r"given up.*partition=3"):
+        made.close()
+
+
+def test_columns_whose_memory_ends_in_the_middle_of_an_item_are_taken() -> None:
+    numbers = np.arange(11, dtype=np.int64).tobytes() + b"loose"
+    timestamps = pa.Array.from_buffers(pa.int64(), 10, [None, pa.py_buffer(numbers)])
+    offsets = pa.py_buffer(np.arange(0, 44, 4, dtype=np.int32).tobytes() + b"end")
+    values = pa.Array.from_buffers(pa.binary(), 10, [None, offsets, pa.py_buffer(bytes(40))])
+    batch = pa.RecordBatch.from_pydict({"timestamp": timestamps, "key": pa.nulls(10, pa.binary()), "value": values})
+    (log,) = (files[".log"] for files in write(batch).files)
+    assert decode(log, read_headers(log))["timestamp"].cast("int64").to_pylist() == list(range(10))

@@ -43,6 +43,13 @@ class BatchFormat:
             raise InvalidRecordError("a producer id needs a sequence number", producer_id=self.producer_id)
 
     @property
+    def largest(self) -> int:
+        """The bytes of records, uncompressed, that any batch may have."""
+        if self.codec == compression.NONE:
+            return self.max_batch_bytes - HEADER_SIZE
+        return compression.MAX_RECORDS_BYTES
+
+    @property
     def limit(self) -> int:
         """The bytes of records, uncompressed, that a batch of more than one may have."""
         room = self.max_batch_bytes - HEADER_SIZE

@@ -34,6 +34,7 @@ _FIRST_ROOM, _FIRST_DRAFTS = 1 << 16, 64
 #: About what a record takes in a batch beyond what it takes in Arrow, at most.
 _RECORD_SPARE = 8
 
+_ABOVE_MAX = "a record makes a batch above max.message.bytes"
 _COMPLAINTS = {
     record_write.BAD_TIMESTAMP: "a timestamp is negative (-1 alone says that there is none)",
     record_write.NULL_HEADER_KEY: "the key of a header is null",
@@ -73,7 +74,7 @@ class RecordEncoder:
         self, form: BatchFormat, base_offset: int = 0, gather_bytes: int = BLOCK_BYTES, room: int = _FIRST_ROOM
     ) -> None:
         self._form, self._base_offset, self._gather_bytes = form, base_offset, gather_bytes
-        self._limit = form.limit
+        self._limit, self._largest = form.limit, form.largest
         self._data, self._is_block = new_array(room, np.uint8), False
         self._drafts = np.zeros(_FIRST_DRAFTS, DRAFT)
         self._last = 0
@@ -86,19 +87,19 @@ class RecordEncoder:
         """
         first, columns = 0, source.columns()
         while True:
-            status, first, self._last = append_records(
-                self._data, self._drafts, self._last, first, rows, *columns, self._limit
+            status, first, self._last, end = append_records(
+                self._data, self._drafts, self._last, first, rows, columns, self._limit, self._largest
             )
             if status == record_write.OK:
                 return
             if status != record_write.FULL:
-                raise InvalidRecordError(_COMPLAINTS[status], row=self._record_count())
+                raise self._refused(status, end)
             full = int(self._drafts["position"][self._last])
             if 2 * full >= max(self._data.size, self._gather_bytes):
                 yield self._encoded(self._drafts[: self._last])
                 self._move_open_batch()
             else:
-                self._grow()
+                self._grow(end)
 
     def finish(self) -> EncodedBatches:
         """The batches that are left."""
@@ -107,14 +108,18 @@ class RecordEncoder:
 
     def release(self) -> None:
         """Give the memory up, for others to use; nobody may look any more at what was handed on."""
-        if self._is_block:
-            give_back(self._data)
-        self._data, self._is_block = new_array(0, np.uint8), False
+        self._use(new_array(0, np.uint8), is_block=False)
         self._drafts, self._last = np.zeros(1, DRAFT), 0
 
-    def _record_count(self) -> int:
+    def _refused(self, status: int, end: int) -> InvalidRecordError:
         draft = self._drafts[self._last]
-        return int(draft["first_record"] + draft["record_count"])
+        row = int(draft["first_record"] + draft["record_count"])
+        if status != record_write.OVERSIZED:
+            return InvalidRecordError(_COMPLAINTS[status], row=row)
+        size = end - int(draft["position"])
+        if self._form.codec == compression.NONE:
+            return InvalidRecordError(_ABOVE_MAX, row=row, size=size)
+        return InvalidRecordError("a record is too large to compress", row=row, size=size - HEADER_SIZE)
 
     def _move_open_batch(self) -> None:
         draft = self._drafts[self._last].copy()
@@ -124,16 +129,22 @@ class RecordEncoder:
         draft["position"] = 0
         self._drafts[0], self._last = draft, 0
 
-    def _grow(self) -> None:
+    def _grow(self, end: int) -> None:
         if self._last + 1 == self._drafts.size:
             self._drafts = np.concatenate([self._drafts, np.zeros_like(self._drafts)])
             return
-        size = 2 * self._data.size
-        grown = take_block() if size <= BLOCK_BYTES else new_array(size, np.uint8)
+        size = max(2 * self._data.size, end)
+        is_block = size <= BLOCK_BYTES
+        grown = take_block() if is_block else new_array(size, np.uint8)
         grown[: self._data.size] = self._data
-        if self._is_block:
-            give_back(self._data)
-        self._data, self._is_block = grown, size <= BLOCK_BYTES
+        self._use(grown, is_block)
+
+    def _use(self, data: npt.NDArray[np.uint8], is_block: bool) -> None:
+        before, was_block = self._data, self._is_block
+        self._data, self._is_block = data, is_block
+        # last, since an interrupt may come in between, and what is given back twice has two owners
+        if was_block:
+            give_back(before)
 
     def _encoded(self, drafts: np.ndarray) -> EncodedBatches:
         form, append_time = self._form, self._form.append_time
@@ -146,7 +157,7 @@ class RecordEncoder:
         batches["base_sequence"] = increment_sequence(sequence, drafts["first_record"]) if sequence >= 0 else -1
         batches["record_count"] = drafts["record_count"]
         data = self._lay_out(drafts, batches)
-        _check_sizes(batches["size"], form.max_batch_bytes, drafts, "a record makes a batch above max.message.bytes")
+        _check_sizes(batches["size"], form.max_batch_bytes, drafts)
         write_headers(data.data, batches)
         newest = self._base_offset + drafts["newest_record" if append_time is None else "first_record"]
         return EncodedBatches(data.data, batches, np.where(batches["max_timestamp"] < 0, -1, newest))
@@ -158,8 +169,6 @@ class RecordEncoder:
         if form.codec == compression.NONE:
             batches["position"], batches["size"] = drafts["position"], drafts["record_bytes"] + HEADER_SIZE
             return self._data[: int(ends[-1]) if drafts.size else 0]
-        too_large = "a record is too large to compress"
-        _check_sizes(drafts["record_bytes"], compression.MAX_RECORDS_BYTES, drafts, too_large)
         packed = [
             compression.compress(form.codec, self._data[start:end], form.level)
             for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
@@ -187,10 +196,10 @@ def encode(records: pa.RecordBatch, base_offset: int = 0, **settings: Any) -> En
     return encoder.finish()
 
 
-def _check_sizes(sizes: np.ndarray, largest: int, drafts: np.ndarray, complaint: str) -> None:
+def _check_sizes(sizes: np.ndarray, largest: int, drafts: np.ndarray) -> None:
     if (sizes > largest).any():
         batch = int(np.argmax(sizes > largest))
-        raise InvalidRecordError(complaint, row=int(drafts["first_record"][batch]), size=int(sizes[batch]))
+        raise InvalidRecordError(_ABOVE_MAX, row=int(drafts["first_record"][batch]), size=int(sizes[batch]))
 
 
 def write_headers(view: memoryview, batches: np.ndarray) -> None:

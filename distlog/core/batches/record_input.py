@@ -88,7 +88,7 @@ def _frozen(array: np.ndarray) -> np.ndarray:
 def _offsets(array: pa.Array, buffer: pa.Buffer | None, kind: Any) -> np.ndarray:
     if buffer is None or len(array) == 0:
         return _frozen(np.zeros(len(array) + 1, np.int64))
-    stored = np.frombuffer(buffer, kind)[array.offset : array.offset + len(array) + 1]
+    stored = _items(buffer, kind, array.offset, len(array) + 1)
     return _frozen(stored.astype(np.int64, copy=False))
 
 
@@ -101,7 +101,14 @@ def _timestamps(array: pa.Array) -> np.ndarray:
         raise InvalidRecordError("timestamps must be timestamp[ms] or int64", type=str(array.type))
     if array.null_count:
         raise InvalidRecordError("a timestamp is null", row=int(np.argmin(_valid(array))))
-    return _frozen(np.frombuffer(array.buffers()[1], np.int64)[array.offset : array.offset + len(array)])
+    return _frozen(_items(array.buffers()[1], np.int64, array.offset, len(array)))
+
+
+def _items(buffer: pa.Buffer | None, kind: Any, first: int, count: int) -> np.ndarray:
+    # What lies behind them may be no whole item.
+    if buffer is None or count == 0:
+        return np.empty(0, kind)
+    return np.frombuffer(buffer, kind, count, first * np.dtype(kind).itemsize)
 
 
 _NO_DATA = _frozen(np.empty(0, np.uint8))

@@ -15,7 +15,7 @@ from distlog.core.kernels.jit import fill_kernel, inlined
 from distlog.core.kernels.memory import copy_bytes, prefetch
 from distlog.core.kernels.varint import varlong_size, write_varlong
 
-OK, FULL, BAD_TIMESTAMP, NULL_HEADER_KEY, TOO_LARGE = range(5)
+OK, FULL, OVERSIZED, BAD_TIMESTAMP, NULL_HEADER_KEY, TOO_LARGE = range(6)
 
 #: A batch in the making: where its header will begin, which record is its first, how many it has, their bytes and
 #: first timestamp, the largest timestamp and the first record that has it.
@@ -126,10 +126,12 @@ def _refusal(timestamp: int, fields_size: int) -> int:
 
 
 @inlined
-def _prefetch_row(key: ByteColumn, value: ByteColumn, row: int) -> None:
-    prefetch(key.data, key.offsets[row])
-    prefetch(value.data, value.offsets[row])
-    prefetch(value.data, value.offsets[row] + 64)
+def _prefetch_row(key: ByteColumn, value: ByteColumn, rows: np.ndarray, index: int) -> None:
+    if index < rows.size:
+        row = rows[index]
+        prefetch(key.data, key.offsets[row])
+        prefetch(value.data, value.offsets[row])
+        prefetch(value.data, value.offsets[row] + 64)
 
 
 @fill_kernel
@@ -139,25 +141,24 @@ def append_records(
     last: int,
     first: int,
     rows: np.ndarray,
-    timestamps: np.ndarray,
-    key: ByteColumn,
-    value: ByteColumn,
-    headers: HeaderColumn,
+    columns: tuple[np.ndarray, ByteColumn, ByteColumn, HeaderColumn],
     limit: int,
-) -> tuple[int, int, int]:
-    """Write the records of `rows[first:]` behind what `target` holds: (status, the rows taken, the last draft).
+    largest: int,
+) -> tuple[int, int, int, int]:
+    """Write the records of `rows[first:]` behind what `target` holds: (status, rows taken, last draft, end).
 
     `drafts` (DRAFT rows) describes the batches in `target` up to the open one, `last`; it ends when its records would
-    pass `limit` bytes, but holds one at least. FULL: there is no room for the next record, in `target` or `drafts`.
+    pass `limit` bytes, but holds one at least. FULL: the next record, which would go up to `end`, has no room in
+    `target` or in `drafts`; OVERSIZED: its bytes alone are more than `largest`.
     """
-    status, taken = OK, first
+    timestamps, key, value, headers = columns
+    status, taken, end = OK, first, 0
     count, used = drafts[last]["record_count"], drafts[last]["record_bytes"]
     base, newest = drafts[last]["base_timestamp"], drafts[last]["max_timestamp"]
     position = drafts[last]["position"] + HEADER_SIZE + used
     while taken < rows.size:
         row = rows[taken]
-        if taken + _AHEAD < rows.size:
-            _prefetch_row(key, value, rows[taken + _AHEAD])
+        _prefetch_row(key, value, rows, taken + _AHEAD)
         timestamp = timestamps[row]
         fields_size = _fields_size(row, key, value, headers)
         if timestamp < -1 or fields_size < 0 or fields_size > MAX_INT - 8:
@@ -175,8 +176,9 @@ def append_records(
             drafts[last + 1]["first_record"] = drafts[last]["first_record"] + count
             position, last, count, used = position + HEADER_SIZE, last + 1, 0, 0
             continue
-        if position + whole > target.size:
-            status = FULL
+        end = position + whole
+        if whole > largest or end > target.size:
+            status = OVERSIZED if whole > largest else FULL
             break
         if not count:
             base = drafts[last]["base_timestamp"] = timestamp
@@ -192,4 +194,4 @@ def append_records(
         used += whole
         taken += 1
     drafts[last]["record_count"], drafts[last]["record_bytes"] = count, used
-    return status, taken, last
+    return status, taken, last, end

@@ -73,7 +73,7 @@ class SegmentFile:
 
     def _crc_with(self, data: npt.NDArray[np.uint8], batches: npt.NDArray[Any]) -> int:
         if (batches["magic"] == 2).all():
-            return crc_of_batches(self._crc, data, batches, CRC_START)
+            return int(crc_of_batches(self._crc, data, batches, CRC_START))
         return crc32c(data.data, self._crc)
 
     def _store(self, data: memoryview) -> None:

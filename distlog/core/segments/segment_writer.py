@@ -17,7 +17,7 @@ from distlog.core.batches.record_encoder import EncodedBatches, RecordEncoder
 from distlog.core.batches.record_input import RecordInput
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.config import TopicConfig
-from distlog.core.errors import InvalidRecordError
+from distlog.core.errors import InvalidRecordError, StorageError
 from distlog.core.segments.segment_file import SegmentFile
 from distlog.core.storage.storage import Storage
 
@@ -49,6 +49,7 @@ class SegmentWriter:
         self._encoder = RecordEncoder(_batch_format(config, codec, clock))
         self._segment: SegmentFile | None = None
         self._sealed: list[SegmentInfo] = []
+        self._is_given_up = False
 
     def append(self, source: RecordInput, rows: npt.NDArray[np.int64]) -> None:
         """Take the `rows` of `source`, to be written in this order."""
@@ -60,6 +61,8 @@ class SegmentWriter:
 
     def close(self) -> list[SegmentInfo]:
         """Make everything durable; the segments in order, each starting at offset 0. Empty if nothing came."""
+        if self._is_given_up:
+            raise StorageError("cannot close: the segment was given up", partition=self._partition)
         try:
             self._write(self._encoder.finish())
         except InvalidRecordError as error:
@@ -69,8 +72,8 @@ class SegmentWriter:
         return self._sealed
 
     def abort(self) -> None:
-        """Give up; files already written are named by nobody."""
-        self._encoder.release()
+        """Give up; files already written are named by nobody. What was encoded is left to the garbage collector."""
+        self._is_given_up = True
         if self._segment is not None:
             self._segment.abort()
 

@@ -30,9 +30,9 @@ class LocalWriter(ObjectWriter):
 
     def __init__(self, path: str, counters: StorageCounters) -> None:
         self._path, self._counters = path, counters
+        self._block, self._filled = take_block(), 0
         with failing_as("create", path):
             self._file: int | None = create_file(path)
-        self._block, self._filled = take_block(), 0
         self._is_broken = False
         _pass_cache(self._file, True)
 
@@ -96,8 +96,8 @@ class LocalWriter(ObjectWriter):
         """See `ObjectWriter.abort`."""
         if self._file is None:
             return
+        # another thread may still be in the middle of a write, so the block is not for others
         file, self._file = self._file, None
-        give_back(self._block)
         with suppress(OSError):
             os.close(file)
         with suppress(OSError):

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 
 from distlog.core.batches.record_input import RecordInput
 from distlog.core.commits import fields
@@ -70,6 +71,7 @@ class Appender:
         self._clock, self._new_id = clock, new_id
         self._partitioner = Partitioner(partitions, first_partition)
         self._writers: dict[int, SegmentWriter] = {}
+        self._is_closing = False
 
     def append(self, data: Appendable, partition: int | None = None) -> int:
         """Take Arrow, pandas or dicts; how many rows there were. InvalidRecordError tells what does not fit.
@@ -102,18 +104,30 @@ class Appender:
 
     def close(self) -> list[SegmentInfo]:
         """Make all files durable; their segments by partition, then in order. An error leaves nothing half open."""
+        self._is_closing = True
         writers = [self._writers[partition] for partition in sorted(self._writers)]
+        pool = ThreadPoolExecutor(_CLOSERS)
+        closing = [pool.submit(writer.close) for writer in writers]
         try:
-            with ThreadPoolExecutor(_CLOSERS) as pool:
-                return [segment for segments in pool.map(SegmentWriter.close, writers) for segment in segments]
+            return [segment for segments in closing for segment in segments.result()]
         except BaseException:
-            self.abort()
+            for writer, done in zip(writers, closing, strict=True):
+                done.cancel()
+                # not before its thread has left it, which a second interrupt does not wait for
+                done.add_done_callback(partial(_abort, writer))
             raise
+        finally:
+            pool.shutdown()
 
     def abort(self) -> None:
-        """Give up; what was written stays unnamed until vacuum."""
-        for writer in self._writers.values():
-            writer.abort()
+        """Give up; what was written stays unnamed until vacuum. A `close` that fails has done it by itself."""
+        if not self._is_closing:
+            for writer in self._writers.values():
+                writer.abort()
+
+
+def _abort(writer: SegmentWriter, done: Future[list[SegmentInfo]]) -> None:
+    writer.abort()
 
 
 def commit_append(
