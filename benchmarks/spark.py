@@ -48,6 +48,7 @@ COLUMNS = ["partition", "offset", "timestamp", "key", "value"]
 SCHEMA = "partition int, offset long, timestamp timestamp, key binary, value binary"
 #: About what a batch of the source holds.
 BATCH_BYTES = 4 << 20
+_BUFFER = bytearray(1 << 20)
 CASES = (
     ("scan", "ready", "scan, data source", "a Python source of ready-made batches"),
     ("read", "ready", "scan, distlog.spark.read", "a Python source of ready-made batches"),
@@ -71,7 +72,7 @@ def run(rows: Mapping[int, int] = ROWS, rounds: int = ROUNDS) -> list[dict[str, 
 def _of_size(spark: SparkSession, value_bytes: int, rows: int, rounds: int) -> list[dict[str, Any]]:
     folder = Path(tempfile.mkdtemp(prefix="distlog-benchmark-"))
     try:
-        seconds = _rounds(rounds, _actions(spark, folder, value_bytes, rows), folder / "made")
+        seconds = _rounds(rounds, _actions(spark, folder, value_bytes, rows), folder)
     finally:
         shutil.rmtree(folder)
     return [
@@ -128,19 +129,29 @@ def _actions(spark: SparkSession, folder: Path, value_bytes: int, rows: int) -> 
     }
 
 
-def _rounds(rounds: int, actions: Mapping[str, Callable[[], object]], made: Path) -> dict[str, list[float]]:
+def _rounds(rounds: int, actions: Mapping[str, Callable[[], object]], folder: Path) -> dict[str, list[float]]:
     """The seconds of each, in turn, so that a slow moment of the machine meets all alike; a first round warms.
 
-    `made`, what an action may have written, is gone before the next.
+    What an action made is gone before the next, and what it reads is in the page cache.
     """
     seconds: dict[str, list[float]] = {name: [] for name in actions}
     for _ in range(1 + rounds):
         for name, action in actions.items():
-            shutil.rmtree(made, ignore_errors=True)
+            shutil.rmtree(folder / "made", ignore_errors=True)
+            _read_through(folder)
             started = time.perf_counter()
             action()
             seconds[name].append(time.perf_counter() - started)
     return {name: each[1:] for name, each in seconds.items()}
+
+
+def _read_through(folder: Path) -> None:
+    """Some machines give pages of the cache back by themselves."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb", buffering=0) as file:
+                while file.readinto(_BUFFER):
+                    pass
 
 
 def _noop(df: DataFrame) -> None:

@@ -42,6 +42,7 @@ class DistlogDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """What plans and reads `schema`, which the user may have given and so is checked."""
+        freeze_imports()
         options = ReadOptions.parse(self.options)
         check_schema(schema)
         # from here on this object travels to the tasks, and the snapshot is too large for that
@@ -51,6 +52,7 @@ class DistlogDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """What appends rows of `schema`, all of them in one commit."""
+        freeze_imports()
         if overwrite:
             raise InvalidConfigError("a log is only appended to: use mode('append'), or drop the topic first")
         return DistlogWriter.open(WriteOptions.parse(self.options), schema)

@@ -119,6 +119,7 @@ class DistlogWriter(DataSourceArrowWriter):
         Raises CommitConflictError (nothing was appended) or CommitStateUnknownError (it may have been; repeat with
         the same txnAppId and txnVersion).
         """
+        freeze_imports()
         written = [message for message in messages if isinstance(message, Written)]
         if len(written) < len(messages):
             raise CommitConflictError("nothing was committed: a task did not say what it wrote")
