@@ -67,7 +67,7 @@ def test_what_is_encoded_decodes_to_itself(rows: list[Row], codec: int, batch_by
         assert each["base_timestamp"] == stamps[0]
         assert each["max_timestamp"] == max(stamps)
         assert offset == (-1 if max(stamps) == -1 else each["base_offset"] + stamps.index(max(stamps)))
-    assert encoded.first_timestamp == (rows[0][0] if rows else -1)
+    assert encoded.batches["base_timestamp"][:1].tolist() == [row[0] for row in rows[:1]]
 
 
 @given(ROWS, st.integers(0, 4))
@@ -139,7 +139,7 @@ def test_append_time_marks_the_batch_and_keeps_the_deltas() -> None:
 def test_records_without_a_timestamp_have_no_largest_one() -> None:
     encoded = encode(table([(-1, None, b"a", []), (-1, None, b"b", [])]), base_offset=30)
     assert encoded.batches["max_timestamp"].tolist() == encoded.offsets_of_max_timestamp.tolist() == [-1]
-    assert encoded.first_timestamp == -1
+    assert encoded.batches["base_timestamp"].tolist() == [-1]
     assert [row[0] for row in back(encoded)] == [-1, -1]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import distlog
 from distlog.core.errors import InvalidRecordError, TopicNotFoundError
-from distlog.spark import append, read
+from distlog.spark import append, read, register
 from distlog.spark.spark_session import DEFAULTS, default_settings
 
 pytestmark = pytest.mark.spark
@@ -209,3 +210,18 @@ def test_what_spark_submit_says_goes_above_the_defaults(submitted: dict[str, str
 def test_spark_connect_gets_only_what_can_be_set_at_run_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_REMOTE", "local[2]")
     assert all(name.startswith("spark.sql.") for name in default_settings())
+
+
+def test_an_append_from_a_thread_or_of_another_session_finds_the_format(
+    spark: SparkSession, topic: distlog.Topic
+) -> None:
+    def rows(session: SparkSession) -> DataFrame:
+        return session.range(5).selectExpr("cast(id as string) as value")
+
+    frame, other = rows(spark), spark.newSession()
+    register(other)
+    with ThreadPoolExecutor(1) as pool:
+        results = [pool.submit(append, frame, topic.url).result(), append(rows(other), topic.url)]
+    results.append(append(rows(spark), topic.url))
+    assert [result.record_count for result in results] == [5, 5, 5]
+    assert sum(topic.refresh().end_offsets().values()) == 15

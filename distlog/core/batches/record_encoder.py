@@ -21,7 +21,6 @@ from distlog.core.batches.record_batch import (
     HEADER,
     HEADER_SIZE,
     LOG_OVERHEAD,
-    NO_TIMESTAMP,
     increment_sequence,
 )
 from distlog.core.batches.record_input import RecordInput
@@ -56,11 +55,6 @@ class EncodedBatches:
     data: memoryview
     batches: np.ndarray
     offsets_of_max_timestamp: np.ndarray
-
-    @property
-    def first_timestamp(self) -> int:
-        """The timestamp of the first record; -1 if it has none, or there is none."""
-        return int(self.batches["base_timestamp"][0]) if self.batches.size else NO_TIMESTAMP
 
 
 class RecordEncoder:

@@ -47,7 +47,7 @@ class LocalWriter(ObjectWriter):
             self._filled, view = self._filled + count, view[count:]
             if self._filled == BLOCK_BYTES:
                 self._write_out(file, self._block.data)
-                self._filled = 0
+                self._filled, self._is_broken = 0, False
 
     def _opened(self) -> int:
         if self._file is None:
@@ -57,7 +57,7 @@ class LocalWriter(ObjectWriter):
         return self._file
 
     def _write_out(self, file: int, view: memoryview) -> None:
-        # what callers gave before is in it too, and must not be missing behind their back
+        # what callers gave before is in it too, and must not be missing, or there twice, behind their back
         self._is_broken = True
         with failing_as("write", self._path):
             try:
@@ -69,7 +69,6 @@ class LocalWriter(ObjectWriter):
                 # a file system that does not take direct writes after all, or took a part of a disk's block
                 _pass_cache(file, False)
                 write_all(file, view)
-        self._is_broken = False
 
     def close(self) -> None:
         """See `ObjectWriter.close`."""
@@ -81,8 +80,7 @@ class LocalWriter(ObjectWriter):
             self._write_out(file, self._block.data[:whole])
         _pass_cache(file, False)
         self._write_out(file, self._block.data[whole : self._filled])
-        # a second sync after one that failed would succeed, without what was lost
-        self._is_broken = True
+        # it stays broken until it is closed: a second sync after one that failed would succeed, without what was lost
         with failing_as("write", self._path):
             os.fsync(file)
             self._file = None
