@@ -2,8 +2,9 @@
 
     python -m benchmarks spark
 
-Keys are 16 random bytes, values 16, 100 or 1000. What Spark itself takes is in all figures: ready-made batches are
-the most that a Python source can give it, dropped rows the most that a Python sink can take. "append and read back"
+Keys are 16 random bytes, values 16, 100 or 1000. What Spark itself takes is in all figures: ready-made batches, the
+same ones that a scan gives, but kept in memory, are the most that a Python source can give it, dropped rows the most
+that a Python sink can take. "append and read back"
 is the first read of what was just written; the other reads are of files in the page cache. What was written before
 is removed between the measurements. A ratio is the median of those of the rounds: a virtual machine that is given its
 memory page by page makes single runs differ by a third.
@@ -11,12 +12,12 @@ memory page by page makes single runs differ by a third.
 
 from __future__ import annotations
 
+import pickle
 import shutil
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
 from operator import truediv
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ from pyspark.sql.types import StructType
 
 import distlog
 from distlog.spark import append, read, session
+from distlog.spark.data_source import DistlogDataSource
 from distlog.spark.worker import freeze_imports
 
 #: How many rows there are of each size of value: some 200 to 700 MB.
@@ -46,9 +48,6 @@ KEY_BYTES = 16
 PARTITIONS = 4
 TASKS = 8
 COLUMNS = ["partition", "offset", "timestamp", "key", "value"]
-SCHEMA = "partition int, offset long, timestamp timestamp, key binary, value binary"
-#: About what a batch of the source holds.
-BATCH_BYTES = 4 << 20
 _BUFFER = bytearray(1 << 20)
 CASES = (
     ("scan", "ready", "scan, data source", "a Python source of ready-made batches"),
@@ -97,7 +96,7 @@ def _actions(spark: SparkSession, folder: Path, value_bytes: int, rows: int) -> 
     distlog.create(url, PARTITIONS)
     append(spark.read.parquet(source), url)
     table = spark.read.parquet(source)
-    ready = spark.read.format("ready").option("rows", rows).option("valueBytes", value_bytes)
+    by_source = spark.read.option("columns", ",".join(COLUMNS))
     made = str(folder / "made")
 
     def append_all() -> None:
@@ -116,9 +115,9 @@ def _actions(spark: SparkSession, folder: Path, value_bytes: int, rows: int) -> 
         _noop(spark.read.parquet(made))
 
     return {
-        "scan": lambda: _noop(spark.read.format("distlog").option("columns", ",".join(COLUMNS)).load(url)),
+        "scan": lambda: _noop(by_source.format("distlog").load(url)),
         "read": lambda: _noop(read(spark, url, COLUMNS)),
-        "ready": lambda: _noop(ready.load()),
+        "ready": lambda: _noop(by_source.format("ready").load(url)),
         "scan none": lambda: _noop(spark.read.parquet(source)),
         "scan snappy": lambda: _noop(spark.read.parquet(snappy)),
         "append": append_all,
@@ -174,51 +173,35 @@ def _table(rows: int, value_bytes: int) -> pa.Table:
     return pa.table({"key": keys, "value": values, "timestamp": times})
 
 
-class ReadyBatches(DataSource):
-    """Gives Spark one batch, made once, again and again: what is left is Spark's own cost.
-
-    Its workers, too, do not collect what this module imports.
-    """
+class ReadyBatches(DistlogDataSource):
+    """Gives Spark the very batches that a scan gives, made beforehand: what is left is Spark's own cost."""
 
     @classmethod
     def name(cls) -> str:
         return "ready"
 
-    def schema(self) -> str:
-        return SCHEMA
-
     def reader(self, schema: StructType) -> DataSourceReader:
-        return ReadyReader(int(self.options["rows"]), int(self.options["valueBytes"]))
+        return ReadyReader(super().reader(schema))
 
 
 class ReadyReader(DataSourceReader):
-    def __init__(self, rows: int, value_bytes: int) -> None:
-        self._rows, self._value_bytes = rows, value_bytes
+    def __init__(self, reader: DataSourceReader) -> None:
+        self._reader, self._splits = reader, reader.partitions()
 
     def partitions(self) -> list[InputPartition]:
-        return [InputPartition(task) for task in range(TASKS)]
+        return [InputPartition(number) for number in range(len(self._splits))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         freeze_imports()
-        batch = _ready_batch(self._value_bytes)
-        wanted = self._rows // TASKS
-        for start in range(0, wanted, batch.num_rows):
-            yield batch.slice(0, wanted - start)
+        which = pickle.dumps(self._splits)
+        if which not in _made:
+            _made.clear()
+            _made[which] = [list(self._reader.read(split)) for split in self._splits]
+        return iter(_made[which][partition.value])
 
 
-@cache
-def _ready_batch(value_bytes: int) -> pa.RecordBatch:
-    """Of real bytes: zeros that nobody wrote would be one page of memory, which never leaves the nearest cache."""
-    size = BATCH_BYTES // (4 + 8 + 8 + KEY_BYTES + value_bytes)
-    numbers = np.arange(size)
-    columns = [
-        pa.array(numbers.astype(np.int32)),
-        pa.array(numbers),
-        pa.array(numbers).view(pa.timestamp("us", "UTC")),
-        _random_strings(size, KEY_BYTES),
-        _random_strings(size, value_bytes),
-    ]
-    return pa.record_batch(columns, names=COLUMNS)
+#: The batches of the splits that were last asked for, in each worker of Spark.
+_made: dict[bytes, list[list[pa.RecordBatch]]] = {}
 
 
 class DroppedRows(DataSource):

@@ -36,6 +36,15 @@ def new_array(size: int, dtype: type[np.generic]) -> np.ndarray:
     return np.frombuffer(pa.allocate_buffer(size * np.dtype(dtype).itemsize), dtype)
 
 
+def fitted(array: np.ndarray, size: int) -> np.ndarray:
+    """The first `size` items of an array that was made larger than it had to be: copied where it wastes a third."""
+    if 3 * size > 2 * array.size:
+        return array[:size]
+    copied = new_array(size, array.dtype.type)
+    copied[:] = array[:size]
+    return copied
+
+
 def take_block() -> npt.NDArray[np.uint8]:
     """BLOCK_BYTES of uninitialised memory that begin at a page, as direct writes want it.
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
@@ -21,8 +21,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from distlog.core.buffers import new_array
 from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidConfigError, InvalidRecordError
+from distlog.core.kernels.times import multiply_times
 from distlog.core.topics.records import IGNORED
 
 HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
@@ -126,13 +128,14 @@ def _unchanged(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _to_microseconds(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    try:
-        return pc.multiply_checked(column.view(pa.int64()), 1000).view(kind)
-    except pa.ArrowInvalid:
+    times = column.view(pa.int64()).to_numpy()
+    products = new_array(times.size, np.int64)
+    if not multiply_times(times, 1000, products):
         raise InvalidRecordError(
             "a timestamp is beyond what Spark can hold; read without it, as in option('columns', 'offset,value')",
-            timestamp_ms=pc.max(pc.abs(column.view(pa.int64()))).as_py(),
-        ) from None
+            timestamp_ms=max(times.tolist(), key=abs),
+        )
+    return pa.Array.from_buffers(kind, times.size, [None, pa.py_buffer(products)], 0)
 
 
 def _headers(column: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -1,7 +1,7 @@
 """Record batches to Arrow, many batches at a time and no Python object per record.
 
 One kernel pass over the records sections (of the data itself, or of what compressed ones expand to) finds every
-field; bytes columns are then copied once, into exactly as much memory as they need.
+field and copies those of bytes columns.
 """
 
 from __future__ import annotations
@@ -117,7 +117,8 @@ def _decode_run(asked: AskedBatches, names: tuple[str, ...], enough: int) -> tup
     data, sections = open_sections(asked, enough)
     if sections.size < asked.batches.size:
         asked = asked.of_rows(np.arange(sections.size))
-    fields = RecordFields.allocate(int(sections["record_count"].sum()), names)
+    room = int((sections["end"] - sections["start"]).sum())
+    fields = RecordFields.allocate(int(sections["record_count"].sum()), names, room)
     count = scan_sections(asked, data, sections, fields)
     arrays = []
     for name in names:
@@ -126,9 +127,9 @@ def _decode_run(asked: AskedBatches, names: tuple[str, ...], enough: int) -> tup
         elif name == "timestamp_type":
             arrays.append(_repeated(name, _timestamp_types(asked.batches), sections, count))
         elif name == "headers":
-            arrays.append(headers_to_arrow(data, fields.value, count, int(sections["header_count"].sum())))
+            arrays.append(headers_to_arrow(data, fields.value, count, int(sections["header_count"].sum()), room))
         else:
-            arrays.append(fields.to_arrow(name, data, count))
+            arrays.append(fields.to_arrow(name, count))
     # By way of a struct, since a record batch without columns must know its number of records too.
     records = pa.StructArray.from_buffers(kind, count, [None], 0, children=arrays)
     return sections.size, pa.RecordBatch.from_struct_array(records)

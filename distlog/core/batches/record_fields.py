@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from distlog.core.batches.record_batch import SCHEMA
-from distlog.core.buffers import new_array
-from distlog.core.kernels.record_scan import Slices, gather_slices, locate_headers
+from distlog.core.buffers import fitted, new_array
+from distlog.core.kernels.record_scan import Slices, locate_headers
 
 _HEADERS = SCHEMA.field("headers").type
 _NO_HEADERS = pa.array([], _HEADERS.value_type)
@@ -27,30 +27,33 @@ class RecordFields:
     value: Slices
 
     @classmethod
-    def allocate(cls, size: int, asked: Collection[str]) -> RecordFields:
-        """Room for `size` records, for keys and values only where they are asked for; headers are found by values."""
+    def allocate(cls, size: int, asked: Collection[str], copied_bytes: int = 0) -> RecordFields:
+        """Room for `size` records, for keys and values only where they are asked for; headers are found by values.
+
+        `copied_bytes` is what sections hold whose keys and values are to be copied, too.
+        """
         values = "value" in asked or "headers" in asked
         return cls(
             new_array(size, np.int64),
             new_array(size, np.int64),
-            _allocate(size if "key" in asked else 0),
-            _allocate(size if values else 0),
+            _allocate(size if "key" in asked else 0, copied_bytes if "key" in asked else 0),
+            _allocate(size if values else 0, copied_bytes if "value" in asked else 0),
         )
 
-    def to_arrow(self, name: str, data: np.ndarray, count: int) -> pa.Array:
-        """Column `name`, one of offset, timestamp, key and value, of the first `count` records of scanned `data`."""
+    def to_arrow(self, name: str, count: int) -> pa.Array:
+        """Column `name`, one of offset, timestamp, key and value, of the first `count` records, which were copied."""
         if name in ("key", "value"):
-            return _strings(self.key if name == "key" else self.value, pa.binary(), data, count)
+            return _strings(self.key if name == "key" else self.value, pa.binary(), count)
         return fixed_width(name, (self.offsets if name == "offset" else self.timestamps)[:count])
 
 
-def headers_to_arrow(data: np.ndarray, values: Slices, count: int, header_count: int) -> pa.Array:
-    """The column of headers of the first `count` records, which have `header_count` altogether."""
+def headers_to_arrow(data: np.ndarray, values: Slices, count: int, header_count: int, room: int) -> pa.Array:
+    """The column of headers of the first `count` records, `header_count` altogether, of sections of `room` bytes."""
     if not header_count:
         offsets, pairs = np.zeros(count + 1, np.int32), _NO_HEADERS
     else:
         offsets = new_array(count + 1, np.int32)
-        pairs = _header_pairs(data, values, count, offsets, header_count)
+        pairs = _header_pairs(data, values, count, offsets, header_count, room)
     return pa.Array.from_buffers(_HEADERS, count, [None, pa.py_buffer(offsets)], 0, children=[pairs])
 
 
@@ -65,33 +68,34 @@ def struct_of(columns: tuple[str, ...]) -> pa.DataType:
     return pa.struct([SCHEMA.field(name) for name in columns])
 
 
-def _allocate(size: int) -> Slices:
+def _allocate(size: int, copied_bytes: int) -> Slices:
     offsets = new_array(size + 1, np.int32)
     offsets[0] = 0
-    return Slices(new_array(size, np.int64), offsets, new_array(size, np.bool_))
+    return Slices(new_array(size, np.int64), offsets, new_array(size, np.bool_), new_array(copied_bytes, np.uint8))
 
 
-def _strings(slices: Slices, kind: pa.DataType, data: np.ndarray, count: int) -> pa.Array:
+def _strings(slices: Slices, kind: pa.DataType, count: int) -> pa.Array:
     valid = slices.valid[:count]
     nulls = count - int(np.count_nonzero(valid))
     if count and nulls == count:
         return pa.nulls(count, kind)
-    copied = new_array(int(slices.offsets[count]), np.uint8)
-    gather_slices(data, slices, count, copied)
+    copied = fitted(slices.copies, int(slices.offsets[count]))
     bitmap = pa.py_buffer(np.packbits(valid, bitorder="little")) if nulls else None
     offsets = pa.py_buffer(slices.offsets[: count + 1])
     return pa.Array.from_buffers(kind, count, [bitmap, offsets, pa.py_buffer(copied)], nulls)
 
 
-def _header_pairs(data: np.ndarray, values: Slices, count: int, offsets: np.ndarray, header_count: int) -> pa.Array:
-    key, value = _allocate(header_count), _allocate(header_count)
+def _header_pairs(
+    data: np.ndarray, values: Slices, count: int, offsets: np.ndarray, header_count: int, room: int
+) -> pa.Array:
+    key, value = _allocate(header_count, room), _allocate(header_count, room)
     locate_headers(data, values, count, offsets, key, value)
-    children = [_text(key, data, header_count), _strings(value, pa.binary(), data, header_count)]
+    children = [_text(key, header_count), _strings(value, pa.binary(), header_count)]
     return pa.StructArray.from_buffers(_HEADERS.value_type, header_count, [None], 0, children=children)
 
 
-def _text(slices: Slices, data: np.ndarray, count: int) -> pa.Array:
-    text = _strings(slices, pa.string(), data, count)
+def _text(slices: Slices, count: int) -> pa.Array:
+    text = _strings(slices, pa.string(), count)
     try:
         text.validate(full=True)
     except pa.ArrowInvalid:

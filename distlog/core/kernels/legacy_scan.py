@@ -107,9 +107,9 @@ def scan_entries(
             append_time = section["append_time"]
             timestamps[emitted] = timestamp if append_time == NOT_APPEND_TIME else append_time
             if key.positions.size:
-                key_bytes = put_slice(key, emitted, key_bytes, key_at, key_size)
+                key_bytes = put_slice(key, emitted, key_bytes, data, key_at, key_size)
             if value.positions.size:
-                value_bytes = put_slice(value, emitted, value_bytes, value_at, value_size)
+                value_bytes = put_slice(value, emitted, value_bytes, data, value_at, value_size)
             emitted += 1
         section["emitted"] = emitted - first
     return OK, sections.size, emitted

@@ -1,7 +1,8 @@
 """Finds the fields of records, format 2, in one pass over the records sections of many batches (`DefaultRecord`).
 
-A column of bytes is found as `Slices` of the data; `gather_slices` then copies them back to back. Arrays of size 0
-mean that the column is not asked for. No length is used before it is compared with what encloses it.
+A column of bytes is found as `Slices` of the data, and copied on the way where that is wanted: its bytes are in the
+nearest cache then. Arrays of size 0 mean that something is not asked for. No length is used before it is compared
+with what encloses it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from distlog.core.kernels.jit import fill_kernel, inlined
-from distlog.core.kernels.memory import copy_bytes
+from distlog.core.kernels.memory import byte_at, copy_bytes
 from distlog.core.kernels.varint import read_varint, read_varlong
 
 SMALLEST_RECORD = 7
@@ -42,21 +43,33 @@ class Slices(NamedTuple):
     """Byte strings in a buffer, one slot each; of `offsets` there is one more, and the first is 0.
 
     `positions` in the buffer, `offsets` (Arrow's) as if the strings stood back to back, `valid` (False: null).
+    `copies` is where they stand back to back, with room for as many bytes as the sections have, or is empty.
     """
 
     positions: np.ndarray
     offsets: np.ndarray
     valid: np.ndarray
+    copies: np.ndarray
 
 
 @inlined
-def put_slice(slices: Slices, index: int, total: int, position: int, size: int) -> int:
+def put_slice(slices: Slices, index: int, total: int, data: np.ndarray, position: int, size: int) -> int:
     """Put the string at `position` into slot `index`; `total` bytes came before it; a negative size is null."""
-    total += max(size, 0)
+    length = max(size, 0)
     slices.positions[index] = position
-    slices.offsets[index + 1] = total
+    slices.offsets[index + 1] = total + length
     slices.valid[index] = size >= 0
-    return total
+    if slices.copies.size:
+        copy_bytes(slices.copies, total, data, position, length)
+    return total + length
+
+
+@inlined
+def read_header_count(data: np.ndarray, position: int, end: int) -> tuple[int, int]:
+    """What `read_varint` gives; nearly always it is 0."""
+    if position < end and byte_at(data, position) == 0:
+        return 0, position + 1
+    return read_varint(data, position, end)
 
 
 @inlined
@@ -109,7 +122,7 @@ def scan_records(
             value_size, value_at = read_varint(data, key_at + max(key_size, 0), end)
             if value_size > position - value_at:
                 return BAD_VALUE, index, number
-            headers, header_at = read_varint(data, value_at + max(value_size, 0), end)
+            headers, header_at = read_header_count(data, value_at + max(value_size, 0), end)
             if headers < 0 or headers > position - header_at:
                 return BAD_HEADERS, index, number
             if skip_headers(data, header_at, position, headers) != position:
@@ -123,9 +136,9 @@ def scan_records(
             offsets[emitted] = offset
             timestamps[emitted] = base_timestamp + timestamp_delta if append_time == NOT_APPEND_TIME else append_time
             if key.positions.size:
-                key_bytes = put_slice(key, emitted, key_bytes, key_at, key_size)
+                key_bytes = put_slice(key, emitted, key_bytes, data, key_at, key_size)
             if value.positions.size:
-                value_bytes = put_slice(value, emitted, value_bytes, value_at, value_size)
+                value_bytes = put_slice(value, emitted, value_bytes, data, value_at, value_size)
             header_count += headers
             emitted += 1
         if position != end:
@@ -151,17 +164,9 @@ def locate_headers(
         headers, position = read_varint(data, position, data.size)
         for header in range(first, first + headers):
             size, position = read_varint(data, position, data.size)
-            key_bytes = put_slice(key, header, key_bytes, position, size)
+            key_bytes = put_slice(key, header, key_bytes, data, position, size)
             size, position = read_varint(data, position + size, data.size)
-            value_bytes = put_slice(value, header, value_bytes, position, size)
+            value_bytes = put_slice(value, header, value_bytes, data, position, size)
             position += max(size, 0)
         first += headers
     header_offsets[count] = first
-
-
-@fill_kernel
-def gather_slices(data: np.ndarray, slices: Slices, count: int, target: np.ndarray) -> None:
-    """Copy the first `count` slices of `data` to `target`, back to back."""
-    for index in range(count):
-        start = slices.offsets[index]
-        copy_bytes(target, start, data, slices.positions[index], slices.offsets[index + 1] - start)

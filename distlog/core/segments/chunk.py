@@ -20,6 +20,7 @@ from distlog.core.batches.record_sections import AskedBatches
 from distlog.core.batches.source import Source
 from distlog.core.buffers import byte_array
 from distlog.core.errors import CorruptRecordError
+from distlog.core.kernels.batch_order import RUN, first_misplaced
 from distlog.core.segments.isolation import Isolation, PerBatch
 from distlog.core.segments.slices import SegmentSlice
 
@@ -55,7 +56,7 @@ class Piece:
         return self.origin + self.end == self.slice.segment.log_bytes
 
     def facts(self) -> tuple[int, int, int, int]:
-        """What its batches are checked by: first offset, stored end offset, whether dense, whether the file ends."""
+        """What its batches are checked by, a RUN row."""
         segment = self.slice.segment
         return self.first_offset, segment.next_offset - segment.shift, segment.dense, self.ends_file
 
@@ -115,23 +116,10 @@ class Chunk:
         Base offsets are outside of the checksums, so only their place tells: batches follow each other, without a
         gap where the segment is dense, from the first offset of the file to the last.
         """
-        wrong = np.flatnonzero(self._wrong_offsets())
-        if len(wrong):
+        wrong = first_misplaced(self.batches, self.owner, np.array([piece.facts() for piece in self.pieces], RUN))
+        if wrong >= 0:
             message = "a batch is not at the offsets that its segment has there: verify, then restore it from a copy"
-            raise self._located(self._source().corrupt(message, int(wrong[0]), self.batches[wrong[0]]))
-
-    def _wrong_offsets(self) -> npt.NDArray[np.bool_]:
-        first_offset, stored_end, dense, ends_file = np.array([piece.facts() for piece in self.pieces])[self.owner].T
-        base = self.batches["base_offset"]
-        following = base + self.batches["last_offset_delta"] + 1
-        edges = np.ones(len(base) + 1, bool)
-        edges[1:-1] = self.owner[1:] != self.owner[:-1]
-        expected = np.where(edges[:-1], first_offset, np.roll(following, 1))
-        wrong: npt.NDArray[np.bool_] = np.where((dense > 0) & (expected >= 0), base != expected, base < expected)
-        closes = edges[1:] & (ends_file > 0)
-        # nothing follows the segment's last offset
-        wrong |= (following > stored_end - ~closes) | ((dense > 0) & closes & (following != stored_end))
-        return wrong
+            raise self._located(self._source().corrupt(message, wrong, self.batches[wrong]))
 
     def _asked(self) -> AskedBatches:
         slices = [piece.slice for piece in self.pieces]
