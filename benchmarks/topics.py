@@ -18,7 +18,7 @@ import distlog
 from distlog.core.topics.topic import Topic
 
 ROWS = 1_000_000
-ROUNDS = 5
+ROUNDS = 15
 
 
 def table(rows: int, value_bytes: int, seed: int = 1) -> pa.Table:
@@ -33,15 +33,16 @@ def table(rows: int, value_bytes: int, seed: int = 1) -> pa.Table:
     return pa.table({"key": column(16), "value": column(value_bytes), "timestamp": times})
 
 
-def best(function: Callable[[], Any]) -> float:
-    """Seconds of the fastest of some rounds, after one that compiles and warms."""
+def best(*functions: Callable[[], Any]) -> list[float]:
+    """Seconds of the fastest of some rounds of each, in turn, after one that compiles and warms."""
+    rounds = [[_seconds(function) for function in functions] for _ in range(1 + ROUNDS)]
+    return [min(each) for each in zip(*rounds[1:], strict=True)]
+
+
+def _seconds(function: Callable[[], Any]) -> float:
+    started = time.perf_counter()
     function()
-    rounds = []
-    for _ in range(ROUNDS):
-        started = time.perf_counter()
-        function()
-        rounds.append(time.perf_counter() - started)
-    return min(rounds)
+    return time.perf_counter() - started
 
 
 def run(rows: int = ROWS) -> list[dict[str, Any]]:
@@ -65,11 +66,12 @@ def _append(folder: str, rows: int) -> list[dict[str, Any]]:
         return path
 
     topic, path = ours(), theirs()
-    written = _row("append, 4 partitions, durable", rows, best(ours), best(theirs), "pyarrow.parquet, not synced")
-    read = _row(
-        "scan all columns", rows, best(lambda: _drain(topic)), best(lambda: pq.read_table(path)), "pyarrow.parquet"
-    )
-    return [written, read]
+    written = best(ours, theirs)
+    read = best(lambda: _drain(topic), lambda: pq.read_table(path))
+    return [
+        _row("append, 4 partitions, durable", rows, *written, "pyarrow.parquet, not synced"),
+        _row("scan all columns", rows, *read, "pyarrow.parquet"),
+    ]
 
 
 def _small_segments(folder: str, rows: int) -> list[dict[str, Any]]:
@@ -80,8 +82,8 @@ def _small_segments(folder: str, rows: int) -> list[dict[str, Any]]:
     for topic in (small, large):
         topic.append(records)
     count = small.segments().num_rows
-    ours, theirs = best(lambda: _drain(small)), best(lambda: _drain(large))
-    return [_row(f"scan {count:,} small segments", rows, ours, theirs, "one large segment")]
+    scans = best(lambda: _drain(small), lambda: _drain(large))
+    return [_row(f"scan {count:,} small segments", rows, *scans, "one large segment")]
 
 
 def _drain(topic: Topic) -> int:

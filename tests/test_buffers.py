@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
+from pathlib import Path
 
-from distlog.core.buffers import BLOCK_BYTES, give_back, take_block
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import distlog
+from distlog.core.buffers import BLOCK_BYTES, fitted, give_back, take_block
 
 
 def address(block: np.ndarray) -> int:
@@ -25,3 +30,26 @@ def test_a_block_that_was_given_back_is_used_again_and_has_one_user_at_a_time() 
     again, other = take_block(), take_block()
     assert address(again) == address(blocks[3])
     assert address(other) != address(again)
+
+
+@pytest.mark.parametrize("size", [0, 1, 6000])
+def test_a_little_of_a_large_array_is_copied_so_that_the_rest_is_free(size: int) -> None:
+    array = np.arange(9000)
+    part = fitted(array, size)
+    assert (part.tolist(), np.shares_memory(part, array)) == (list(range(size)), False)
+
+
+@pytest.mark.parametrize("size", [6001, 9000])
+def test_most_of_an_array_is_not_copied(size: int) -> None:
+    array = np.arange(9000)
+    part = fitted(array, size)
+    assert (part.size, part[-1], np.shares_memory(part, array)) == (size, size - 1, True)
+
+
+def test_keys_that_were_read_do_not_hold_the_memory_of_the_values_beside_them(tmp_path: Path) -> None:
+    topic = distlog.create(str(tmp_path / "t"))
+    topic.append(pa.table({"key": [b"%016d" % number for number in range(5000)], "value": [b"v" * 1000] * 5000}))
+    before = pa.total_allocated_bytes()
+    keys = topic.scan(columns=["key"]).to_table()
+    assert keys.num_rows == 5000
+    assert pa.total_allocated_bytes() - before < 3 * keys.nbytes < 500_000

@@ -5,9 +5,14 @@ from __future__ import annotations
 import re
 from datetime import datetime, timedelta, timezone
 
+import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from distlog.core.config import MAX_LONG
+from distlog.core.kernels.times import multiply_times
 from distlog.core.times import to_ms
 
 
@@ -43,3 +48,12 @@ def test_every_millisecond_of_a_datetime_is_exact() -> None:
 def test_what_is_no_time_is_refused(value: object) -> None:
     with pytest.raises(ValueError, match=f"a time is ms since 1970, .*: {re.escape(repr(value))}"):
         to_ms(value)  # type: ignore[arg-type]
+
+
+@given(st.lists(st.integers(-MAX_LONG - 1, MAX_LONG) | st.integers(-MAX_LONG // 1000 - 1, MAX_LONG // 1000 + 1)))
+def test_times_are_multiplied_exactly_or_said_not_to_fit(times: list[int]) -> None:
+    products = np.empty(len(times), np.int64)
+    fits = multiply_times(np.array(times, np.int64), 1000, products)
+    expected = [1000 * time for time in times]
+    assert fits == all(-MAX_LONG <= product <= MAX_LONG for product in expected)
+    assert not fits or products.tolist() == expected

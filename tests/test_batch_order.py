@@ -1,0 +1,87 @@
+"""Batches must stand at the offsets that their segment has at their place, whatever their checksums say."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distlog.core.kernels.batch_order import RUN, first_misplaced
+from distlog.core.kernels.batch_scan import BATCH
+
+#: (base offset, last offset delta) of each batch of a run, and what is known of the run.
+Batches = list[tuple[int, int]]
+Facts = tuple[int, int, bool, bool]
+
+mostly_none = st.sampled_from([0, 0, 0, 0, 0, 0, 1, -1])
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> tuple[Batches, Facts]:
+    """A run that is nearly as it should be."""
+    start = draw(st.integers(0, 3))
+    batches, position = [], start
+    for _ in range(draw(st.integers(1, 4))):
+        base, delta = max(0, position + draw(mostly_none)), draw(st.integers(0, 2))
+        batches.append((base, delta))
+        position = base + delta + 1
+    first = draw(st.sampled_from([start, start, start, -1]))
+    return batches, (
+        first,
+        position + draw(mostly_none),
+        draw(st.booleans()),
+        draw(st.sampled_from([True, True, False])),
+    )
+
+
+def model(batches: Batches, facts: Facts) -> int | None:
+    """The first wrong batch of one run, by the offsets that each batch covers."""
+    first, end, dense, ends_file = facts
+    for number, (base, delta) in enumerate(batches):
+        before = first if number == 0 else batches[number - 1][0] + batches[number - 1][1] + 1
+        after, last = base + delta + 1, number == len(batches) - 1
+        follows = base == before if dense and before >= 0 else base >= before
+        highest = end if ends_file and last else end - 1
+        complete = after == end if dense and ends_file and last else True
+        if not (follows and after <= highest and complete):
+            return number
+    return None
+
+
+def found(chosen: list[tuple[Batches, Facts]]) -> int:
+    rows = [batch for batches, _ in chosen for batch in batches]
+    batches = np.zeros(len(rows), BATCH)
+    batches["base_offset"], batches["last_offset_delta"] = zip(*rows, strict=True)
+    owner = np.repeat(np.arange(len(chosen)), [len(batches) for batches, _ in chosen])
+    return first_misplaced(batches, owner, np.array([facts for _, facts in chosen], RUN))
+
+
+@given(st.lists(runs(), min_size=1, max_size=3))
+def test_the_first_batch_out_of_its_place_is_found(chosen: list[tuple[Batches, Facts]]) -> None:
+    expected, before = -1, 0
+    for batches, facts in chosen:
+        wrong = model(batches, facts)
+        if wrong is not None:
+            expected = before + wrong
+            break
+        before += len(batches)
+    assert found(chosen) == expected
+
+
+def test_a_dense_file_is_whole_from_its_first_offset_to_its_last() -> None:
+    whole = [(3, 1), (5, 0), (6, 2)]
+    assert found([(whole, (3, 9, True, True))]) == -1
+    assert found([(whole, (-1, 9, True, True))]) == -1, "an unknown first offset"
+    assert found([(whole[1:], (3, 9, True, True))]) == 0, "the first batch is missing"
+    assert found([([whole[0], whole[2]], (3, 9, True, True))]) == 1, "one in the middle is missing"
+    assert found([(whole[:2], (3, 9, True, True))]) == 1, "the last batch is missing"
+    assert found([(whole[:2], (3, 9, True, False))]) == -1, "the file goes on"
+    assert found([(whole, (3, 8, True, True))]) == 2, "a batch behind the end"
+
+
+def test_batches_of_a_file_with_gaps_ascend_to_at_most_its_end() -> None:
+    assert found([([(4, 0), (7, 1)], (3, 12, False, True))]) == -1
+    assert found([([(7, 1), (4, 0)], (3, 12, False, True))]) == 1
+    assert found([([(4, 0), (4, 0)], (3, 12, False, True))]) == 1
+    assert found([([(2, 0)], (3, 12, False, True))]) == 0
+    assert found([([(4, 8)], (3, 12, False, True))]) == 0
