@@ -78,10 +78,11 @@ class Chunk:
     owner: Longs
 
     def records(self, columns: Sequence[str], isolation: Isolation) -> Iterator[pa.RecordBatch]:
-        """The records that the pieces ask for, in batches of at most about OUTPUT_BYTES; `check` comes before.
+        """The records that the pieces ask for, checked, in batches of at most about OUTPUT_BYTES.
 
-        Raises CorruptRecordError, naming the file and position, for what does not decode.
+        Raises CorruptRecordError, naming the file and position, before a record that is not what was written.
         """
+        self.check()
         asked = self._asked()
         seen = isolation.visible(self.batches, asked.shift, asked.partition)
         if not seen.all():
