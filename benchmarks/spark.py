@@ -3,11 +3,10 @@
     python -m benchmarks spark
 
 Keys are 16 random bytes, values 16, 100 or 1000. What Spark itself takes is in all figures: ready-made batches, the
-same ones that a scan gives, but kept in memory, are the most that a Python source can give it, dropped rows the most
-that a Python sink can take. "append and read back"
-is the first read of what was just written; the other reads are of files in the page cache. What was written before
-is removed between the measurements. A ratio is the median of those of the rounds: a virtual machine that is given its
-memory page by page makes single runs differ by a third.
+very ones of the scan but kept in memory, are the most that a Python source can give it, dropped rows the most that a
+Python sink can take. "append and read back" is the first read of what was just written; the other reads are of files
+in the page cache. What was written before is removed between the measurements. A ratio is the median of those of the
+rounds: a virtual machine that is given its memory page by page makes single runs differ by a third.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ import distlog
 from distlog.core.topics.topic import Topic
 
 ROWS = 1_000_000
-ROUNDS = 15
+ROUNDS = 5
 
 
 def table(rows: int, value_bytes: int, seed: int = 1) -> pa.Table:

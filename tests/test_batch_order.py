@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distlog.core.config import MAX_LONG
 from distlog.core.kernels.batch_order import RUN, first_misplaced
 from distlog.core.kernels.batch_scan import BATCH
 
@@ -85,3 +87,13 @@ def test_batches_of_a_file_with_gaps_ascend_to_at_most_its_end() -> None:
     assert found([([(4, 0), (4, 0)], (3, 12, False, True))]) == 1
     assert found([([(2, 0)], (3, 12, False, True))]) == 0
     assert found([([(4, 8)], (3, 12, False, True))]) == 0
+
+
+@pytest.mark.parametrize("dense", [True, False])
+@pytest.mark.parametrize("ends_file", [True, False])
+def test_the_largest_offset_is_beyond_every_end(dense: bool, ends_file: bool) -> None:
+    """A number above it would be a negative one."""
+    facts = (0, 10, dense, ends_file)
+    assert found([([(0, 0), (MAX_LONG, 0)], facts)]) == 1
+    assert found([([(0, 0), (MAX_LONG - 5, 5), (1, 0)], facts)]) == 1
+    assert found([([(MAX_LONG, 0)], (MAX_LONG, MAX_LONG, dense, ends_file))]) == 0

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, timezone
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from distlog.core.config import MAX_LONG
@@ -50,7 +50,14 @@ def test_what_is_no_time_is_refused(value: object) -> None:
         to_ms(value)  # type: ignore[arg-type]
 
 
-@given(st.lists(st.integers(-MAX_LONG - 1, MAX_LONG) | st.integers(-MAX_LONG // 1000 - 1, MAX_LONG // 1000 + 1)))
+LIMIT = MAX_LONG // 1000
+
+
+@given(st.lists(st.integers(-MAX_LONG - 1, MAX_LONG) | st.integers(-LIMIT - 1, LIMIT + 1)))
+@example([LIMIT, -LIMIT])
+@example([LIMIT + 1])
+@example([-LIMIT - 1])
+@example([-MAX_LONG - 1])
 def test_times_are_multiplied_exactly_or_said_not_to_fit(times: list[int]) -> None:
     products = np.empty(len(times), np.int64)
     fits = multiply_times(np.array(times, np.int64), 1000, products)

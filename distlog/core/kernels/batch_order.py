@@ -17,19 +17,20 @@ def first_misplaced(batches: np.ndarray, owner: np.ndarray, runs: np.ndarray) ->
 
     In a run batches follow each other, without a gap where the segment is dense, and nothing follows its end.
     """
-    following = 0
+    last = -1
     for row in range(batches.size):
         run = runs[owner[row]]
         opens = row == 0 or owner[row] != owner[row - 1]
         closes = run["ends_file"] and (row + 1 == batches.size or owner[row] != owner[row + 1])
-        expected = run["first_offset"] if opens else following
-        base_offset = batches[row]["base_offset"]
-        following = base_offset + batches[row]["last_offset_delta"] + 1
-        exact = run["dense"] and expected >= 0
-        if base_offset < expected or (exact and base_offset != expected):
+        # all offsets are below or at the largest int64: one is taken away, since one more could be too many
+        before, end = run["first_offset"] - 1 if opens else last, run["end_offset"] - 1
+        previous = batches[row]["base_offset"] - 1
+        last = batches[row]["base_offset"] + batches[row]["last_offset_delta"]
+        exact = run["dense"] and before >= -1
+        if previous < before or (exact and previous != before):
             return row
-        if following > run["end_offset"] or (not closes and following == run["end_offset"]):
+        if last > end or (not closes and last == end):
             return row
-        if closes and run["dense"] and following != run["end_offset"]:
+        if closes and run["dense"] and last != end:
             return row
     return -1

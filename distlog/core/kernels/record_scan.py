@@ -54,7 +54,7 @@ class Slices(NamedTuple):
 
 @inlined
 def put_slice(slices: Slices, index: int, total: int, data: np.ndarray, position: int, size: int) -> int:
-    """Put the string at `position` into slot `index`; `total` bytes came before it; a negative size is null."""
+    """Put, and copy, the string at `position` into slot `index`; `total` bytes came before; a negative size is null."""
     length = max(size, 0)
     slices.positions[index] = position
     slices.offsets[index + 1] = total + length
@@ -95,7 +95,10 @@ def scan_records(
     key: Slices,
     value: Slices,
 ) -> tuple[int, int, int]:
-    """Scan all `sections` (SECTION rows): (status, section, records emitted or number of the bad record)."""
+    """Scan all `sections` (SECTION rows): (status, section, records emitted or number of the bad record).
+
+    Keys and values are copied where their slices have room for it.
+    """
     emitted = 0
     key_bytes = 0
     value_bytes = 0
@@ -151,7 +154,7 @@ def scan_records(
 def locate_headers(
     data: np.ndarray, values: Slices, count: int, header_offsets: np.ndarray, key: Slices, value: Slices
 ) -> None:
-    """Find the headers of the first `count` records, which stand behind `values`; `scan_records` found them sound.
+    """Find and copy the headers of the first `count` records, behind `values`; `scan_records` found them sound.
 
     Those of record i are slots header_offsets[i] to header_offsets[i + 1] of `key` and `value`.
     """

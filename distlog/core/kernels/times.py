@@ -10,7 +10,7 @@ from distlog.core.kernels.jit import fill_kernel
 
 @fill_kernel
 def multiply_times(times: np.ndarray, factor: int, products: np.ndarray) -> bool:
-    """Fill `products` with `factor` times each; whether all of them fit into 64 bits."""
+    """Fill `products` with `factor`, above 0, times each; whether none is beyond MAX_LONG, or below -MAX_LONG."""
     limit = MAX_LONG // factor
     fitting = True
     for index in range(times.size):
