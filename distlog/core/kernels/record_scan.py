@@ -54,7 +54,7 @@ class Slices(NamedTuple):
 
 @inlined
 def put_slice(slices: Slices, index: int, total: int, data: np.ndarray, position: int, size: int) -> int:
-    """Put, and copy, the string at `position` into slot `index`; `total` bytes came before it; a size below 0 is null."""
+    """Put, and copy, the string at `position` into slot `index`, after `total` bytes; a size below 0 is null."""
     length = max(size, 0)
     slices.positions[index] = position
     slices.offsets[index + 1] = total + length
