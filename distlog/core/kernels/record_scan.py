@@ -95,10 +95,7 @@ def scan_records(
     key: Slices,
     value: Slices,
 ) -> tuple[int, int, int]:
-    """Scan all `sections` (SECTION rows): (status, section, records emitted or number of the bad record).
-
-    Keys and values are copied where their slices have room for it.
-    """
+    """Scan all `sections` (SECTION rows), copying to slices with room: (status, section, emitted or the bad record)."""
     emitted = 0
     key_bytes = 0
     value_bytes = 0
