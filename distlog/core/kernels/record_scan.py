@@ -95,7 +95,7 @@ def scan_records(
     key: Slices,
     value: Slices,
 ) -> tuple[int, int, int]:
-    """Scan all `sections` (SECTION rows), copying to slices with room: (status, section, emitted or the bad record)."""
+    """Scan all `sections` (SECTION rows), copy to slices with room: (status, section, emitted or the bad record)."""
     emitted = 0
     key_bytes = 0
     value_bytes = 0
