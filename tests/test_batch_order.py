@@ -27,13 +27,8 @@ def runs(draw: st.DrawFn) -> tuple[Batches, Facts]:
         base, delta = max(0, position + draw(mostly_none)), draw(st.integers(0, 2))
         batches.append((base, delta))
         position = base + delta + 1
-    first = draw(st.sampled_from([start, start, start, -1]))
-    return batches, (
-        first,
-        position + draw(mostly_none),
-        draw(st.booleans()),
-        draw(st.sampled_from([True, True, False])),
-    )
+    first, end = draw(st.sampled_from([start, start, start, -1])), position + draw(mostly_none)
+    return batches, (first, end, draw(st.booleans()), draw(st.sampled_from([True, True, False])))
 
 
 def model(batches: Batches, facts: Facts) -> int | None:

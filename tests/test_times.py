@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from distlog.core.config import MAX_LONG
-from distlog.core.kernels.times import multiply_times
+from distlog.core.kernels.times import to_microseconds
 from distlog.core.times import to_ms
 
 
@@ -58,9 +58,9 @@ LIMIT = MAX_LONG // 1000
 @example([LIMIT + 1])
 @example([-LIMIT - 1])
 @example([-MAX_LONG - 1])
-def test_times_are_multiplied_exactly_or_said_not_to_fit(times: list[int]) -> None:
-    products = np.empty(len(times), np.int64)
-    fits = multiply_times(np.array(times, np.int64), 1000, products)
+def test_microseconds_are_exact_or_said_not_to_fit(times: list[int]) -> None:
+    converted = np.empty(len(times), np.int64)
+    fits = to_microseconds(np.array(times, np.int64), converted)
     expected = [1000 * time for time in times]
     assert fits == all(-MAX_LONG <= product <= MAX_LONG for product in expected)
-    assert not fits or products.tolist() == expected
+    assert not fits or converted.tolist() == expected

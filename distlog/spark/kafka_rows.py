@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 from distlog.core.buffers import new_array
 from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidConfigError, InvalidRecordError
-from distlog.core.kernels.times import multiply_times
+from distlog.core.kernels.times import to_microseconds
 from distlog.core.topics.records import IGNORED
 
 HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
@@ -129,13 +129,13 @@ def _unchanged(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 def _to_microseconds(column: pa.Array, kind: pa.DataType) -> pa.Array:
     times = column.view(pa.int64()).to_numpy()
-    products = new_array(times.size, np.int64)
-    if not multiply_times(times, 1000, products):
+    converted = new_array(times.size, np.int64)
+    if not to_microseconds(times, converted):
         raise InvalidRecordError(
             "a timestamp is beyond what Spark can hold; read without it, as in option('columns', 'offset,value')",
             timestamp_ms=max(times.tolist(), key=abs),
         )
-    return pa.Array.from_buffers(kind, times.size, [None, pa.py_buffer(products)], 0)
+    return pa.Array.from_buffers(kind, times.size, [None, pa.py_buffer(converted)], 0)
 
 
 def _headers(column: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -7,13 +7,14 @@ import numpy as np
 from distlog.core.config import MAX_LONG
 from distlog.core.kernels.jit import fill_kernel
 
+_LIMIT = MAX_LONG // 1000
+
 
 @fill_kernel
-def multiply_times(times: np.ndarray, factor: int, products: np.ndarray) -> bool:
-    """Fill `products` with `factor`, above 0, times each; whether none is beyond MAX_LONG, or below -MAX_LONG."""
-    limit = MAX_LONG // factor
+def to_microseconds(milliseconds: np.ndarray, microseconds: np.ndarray) -> bool:
+    """Fill `microseconds` with the same times; whether all of them fit into 64 bits."""
     fitting = True
-    for index in range(times.size):
-        fitting &= -limit <= times[index] <= limit
-        products[index] = times[index] * factor
+    for index in range(milliseconds.size):
+        fitting &= -_LIMIT <= milliseconds[index] <= _LIMIT
+        microseconds[index] = milliseconds[index] * 1000
     return fitting
