@@ -11,7 +11,7 @@ import pyarrow as pa
 from distlog.core.batches.record_batch import HEADERS_TYPE
 from distlog.core.buffers import byte_array
 from distlog.core.errors import InvalidRecordError
-from distlog.core.kernels.record_write import ByteColumn, HeaderColumn
+from distlog.core.kernels.record_write import ByteColumn, Columns, HeaderColumn
 
 _OFFSET_TYPES = {pa.binary(): np.int32, pa.string(): np.int32, pa.large_binary(): np.int64}
 
@@ -23,9 +23,9 @@ class RecordInput:
     timestamps: np.ndarray
     key: ByteColumn
     value: ByteColumn
-    headers: HeaderColumn
+    headers: HeaderColumn | None
 
-    def columns(self) -> tuple[np.ndarray, ByteColumn, ByteColumn, HeaderColumn]:
+    def columns(self) -> Columns:
         """All of it, in the order in which kernels take it."""
         return self.timestamps, self.key, self.value, self.headers
 
@@ -42,9 +42,8 @@ class RecordInput:
         try:
             return cls(
                 _timestamps(records.column("timestamp")),
-                _byte_column(records.column("key")),
-                _byte_column(records.column("value")),
-                _header_column(records.column("headers") if "headers" in names else None),
+                *_alike(_byte_column(records.column("key")), _byte_column(records.column("value"))),
+                _header_column(records.column("headers")) if "headers" in names else None,
             )
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise InvalidRecordError(f"key and value must be binary, headers like {HEADERS_TYPE}: {error}") from None
@@ -54,7 +53,7 @@ def _byte_column(array: pa.Array) -> ByteColumn:
     """The strings of `array`: null, binary or large_binary without a copy, else whatever Arrow casts to that."""
     count = len(array)
     if array.type == pa.null():
-        return ByteColumn(_frozen(np.zeros(count + 1, np.int64)), _frozen(np.zeros(count, np.bool_)), _NO_DATA)
+        return ByteColumn(_frozen(np.zeros(count + 1, np.int32)), _frozen(np.zeros(count, np.bool_)), _NO_DATA)
     if array.type not in _OFFSET_TYPES:
         array = array.cast(pa.large_binary())
     _, offsets, data = array.buffers()
@@ -62,10 +61,19 @@ def _byte_column(array: pa.Array) -> ByteColumn:
     return ByteColumn(offsets, _valid(array), byte_array(data) if data else _NO_DATA)
 
 
-def _header_column(array: pa.Array | None) -> HeaderColumn:
-    """The headers of `array`, a list<struct<key: string, value: binary>>; None and null stand for no headers."""
-    if array is None or array.type == pa.null() or len(array) == 0:
-        return _NO_HEADERS
+def _alike(key: ByteColumn, value: ByteColumn) -> tuple[ByteColumn, ByteColumn]:
+    """The two with offsets of one width, that of the wider."""
+    kind = np.result_type(key.offsets, value.offsets)
+    key, value = (
+        column._replace(offsets=_frozen(column.offsets.astype(kind, copy=False))) for column in (key, value)
+    )
+    return key, value
+
+
+def _header_column(array: pa.Array) -> HeaderColumn | None:
+    """The headers of `array`, a list<struct<key: string, value: binary>>, or None if there are none at all."""
+    if array.type == pa.null() or len(array) == 0:
+        return None
     array = array.cast(HEADERS_TYPE)
     offsets = _offsets(array, array.buffers()[1], np.int32)
     firsts, ends = offsets[:-1], offsets[1:]
@@ -87,9 +95,8 @@ def _frozen(array: np.ndarray) -> np.ndarray:
 
 def _offsets(array: pa.Array, buffer: pa.Buffer | None, kind: Any) -> np.ndarray:
     if buffer is None or len(array) == 0:
-        return _frozen(np.zeros(len(array) + 1, np.int64))
-    stored = _items(buffer, kind, array.offset, len(array) + 1)
-    return _frozen(stored.astype(np.int64, copy=False))
+        return _frozen(np.zeros(len(array) + 1, kind))
+    return _frozen(_items(buffer, kind, array.offset, len(array) + 1))
 
 
 def _valid(array: pa.Array) -> np.ndarray:
@@ -113,6 +120,3 @@ def _items(buffer: pa.Buffer | None, kind: Any, first: int, count: int) -> np.nd
 
 _NO_DATA = _frozen(np.empty(0, np.uint8))
 _NO_NULLS = _frozen(np.empty(0, np.bool_))
-_NO_ROWS = _frozen(np.empty(0, np.int64))
-_NO_BYTES = ByteColumn(_frozen(np.zeros(1, np.int64)), _NO_NULLS, _NO_DATA)
-_NO_HEADERS = HeaderColumn(_NO_ROWS, _NO_ROWS, _NO_BYTES, _NO_BYTES)

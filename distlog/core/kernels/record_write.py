@@ -37,7 +37,10 @@ _AHEAD = 16
 
 
 class ByteColumn(NamedTuple):
-    """Byte strings: string i is data[offsets[i]:offsets[i + 1]]; int64 offsets; `valid` of size 0: none is null."""
+    """Byte strings: string i is data[offsets[i]:offsets[i + 1]]; offsets as Arrow has them, int32 or int64.
+
+    `valid` of size 0: none is null.
+    """
 
     offsets: np.ndarray
     valid: np.ndarray
@@ -45,12 +48,16 @@ class ByteColumn(NamedTuple):
 
 
 class HeaderColumn(NamedTuple):
-    """Headers: those of record i are [firsts[i], ends[i]) of `key` and `value`; size 0 if no record has any."""
+    """Headers: those of record i are [firsts[i], ends[i]) of `key` and `value`."""
 
     firsts: np.ndarray
     ends: np.ndarray
     key: ByteColumn
     value: ByteColumn
+
+
+#: Timestamps, keys, values, and headers where any record has some: without them the kernel is compiled apart.
+Columns = tuple[np.ndarray, ByteColumn, ByteColumn, HeaderColumn | None]
 
 
 @inlined
@@ -60,28 +67,26 @@ def _length(column: ByteColumn, index: int) -> int:
 
 
 @inlined
-def _slice_size(column: ByteColumn, index: int) -> int:
-    length = _length(column, index)
+def _slice_size(length: int) -> int:
     return varlong_size(length) + max(length, 0)
 
 
 @inlined
-def _headers_size(headers: HeaderColumn, row: int) -> int:
+def _headers_size(headers: HeaderColumn | None, row: int) -> int:
     """The size of a record's headers and their count, or -1 if the key of one is null."""
-    if not headers.firsts.size:
+    if headers is None:
         return 1
     first, end = headers.firsts[row], headers.ends[row]
     size = varlong_size(end - first)
     for header in range(first, end):
         if headers.key.valid.size and not headers.key.valid[header]:
             return -1
-        size += _slice_size(headers.key, header) + _slice_size(headers.value, header)
+        size += _slice_size(_length(headers.key, header)) + _slice_size(_length(headers.value, header))
     return size
 
 
 @inlined
-def _write_slice(target: np.ndarray, position: int, column: ByteColumn, index: int) -> int:
-    length = _length(column, index)
+def _write_slice(target: np.ndarray, position: int, column: ByteColumn, index: int, length: int) -> int:
     position = write_varlong(target, position, length)
     if length > 0:
         copy_bytes(target, position, column.data, column.offsets[index], length)
@@ -90,39 +95,30 @@ def _write_slice(target: np.ndarray, position: int, column: ByteColumn, index: i
 
 
 @inlined
-def _write_headers(target: np.ndarray, position: int, headers: HeaderColumn, row: int) -> int:
-    if not headers.firsts.size:
+def _write_headers(target: np.ndarray, position: int, headers: HeaderColumn | None, row: int) -> int:
+    if headers is None:
         target[position] = 0
         return position + 1
     first, end = headers.firsts[row], headers.ends[row]
     position = write_varlong(target, position, end - first)
     for header in range(first, end):
-        position = _write_slice(target, position, headers.key, header)
-        position = _write_slice(target, position, headers.value, header)
+        position = _write_slice(target, position, headers.key, header, _length(headers.key, header))
+        position = _write_slice(target, position, headers.value, header, _length(headers.value, header))
     return position
 
 
 @inlined
-def _fields_size(row: int, key: ByteColumn, value: ByteColumn, headers: HeaderColumn) -> int:
-    """The size of a record's key, value and headers, or -1 if the key of a header is null."""
-    headers_size = _headers_size(headers, row)
-    return -1 if headers_size < 0 else _slice_size(key, row) + _slice_size(value, row) + headers_size
+def _write_start(target: np.ndarray, position: int, size: int, timestamp_delta: int, offset_delta: int) -> int:
+    position = write_varlong(target, position, size)
+    target[position] = 0
+    return write_varlong(target, write_varlong(target, position + 1, timestamp_delta), offset_delta)
 
 
 @inlined
-def _write_fields(
-    target: np.ndarray, position: int, row: int, key: ByteColumn, value: ByteColumn, headers: HeaderColumn
-) -> int:
-    position = _write_slice(target, position, key, row)
-    position = _write_slice(target, position, value, row)
-    return _write_headers(target, position, headers, row)
-
-
-@inlined
-def _refusal(timestamp: int, fields_size: int) -> int:
+def _refusal(timestamp: int, headers_size: int) -> int:
     if timestamp < -1:
         return BAD_TIMESTAMP
-    return NULL_HEADER_KEY if fields_size < 0 else TOO_LARGE
+    return NULL_HEADER_KEY if headers_size < 0 else TOO_LARGE
 
 
 @inlined
@@ -141,7 +137,7 @@ def append_records(
     last: int,
     first: int,
     rows: np.ndarray,
-    columns: tuple[np.ndarray, ByteColumn, ByteColumn, HeaderColumn],
+    columns: Columns,
     limit: int,
     largest: int,
 ) -> tuple[int, int, int, int]:
@@ -160,9 +156,10 @@ def append_records(
         row = rows[taken]
         _prefetch_row(key, value, rows, taken + _AHEAD)
         timestamp = timestamps[row]
-        fields_size = _fields_size(row, key, value, headers)
-        if timestamp < -1 or fields_size < 0 or fields_size > MAX_INT - 8:
-            status = _refusal(timestamp, fields_size)
+        key_length, value_length, headers_size = _length(key, row), _length(value, row), _headers_size(headers, row)
+        fields_size = _slice_size(key_length) + _slice_size(value_length) + headers_size
+        if timestamp < -1 or headers_size < 0 or fields_size > MAX_INT - 8:
+            status = _refusal(timestamp, headers_size)
             break
         delta = timestamp - base if count else 0
         size = 1 + varlong_size(delta) + varlong_size(count) + fields_size
@@ -185,11 +182,10 @@ def append_records(
         if not count or timestamp > newest:
             newest = drafts[last]["max_timestamp"] = timestamp
             drafts[last]["newest_record"] = drafts[last]["first_record"] + count
-        position = write_varlong(target, position, size)
-        target[position] = 0
-        position = write_varlong(target, position + 1, delta)
-        position = write_varlong(target, position, count)
-        position = _write_fields(target, position, row, key, value, headers)
+        position = _write_start(target, position, size, delta, count)
+        position = _write_slice(target, position, key, row, key_length)
+        position = _write_slice(target, position, value, row, value_length)
+        position = _write_headers(target, position, headers, row)
         count += 1
         used += whole
         taken += 1

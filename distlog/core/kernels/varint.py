@@ -62,6 +62,10 @@ def read_varlong(data: np.ndarray, position: int, end: int) -> tuple[int, int]:
 def varlong_size(value: int) -> int:
     """How many bytes `value` takes; the same for a varint that holds it."""
     rest = (value << 1) ^ (value >> 63)
+    if rest & ~0x7F == 0:
+        return 1
+    if rest & ~0x3FFF == 0:
+        return 2
     size = 1
     while rest & ~0x7F:
         rest = rest >> 7 & 0x1FFFFFFFFFFFFFF
@@ -73,6 +77,13 @@ def varlong_size(value: int) -> int:
 def write_varlong(target: np.ndarray, position: int, value: int) -> int:
     """Write `value` and return the next position; a varint that holds it has the same bytes."""
     rest = (value << 1) ^ (value >> 63)
+    if rest & ~0x7F == 0:
+        target[position] = rest
+        return position + 1
+    if rest & ~0x3FFF == 0:
+        target[position] = rest & 0x7F | 0x80
+        target[position + 1] = rest >> 7
+        return position + 2
     while rest & ~0x7F:
         target[position] = rest & 0x7F | 0x80
         rest = rest >> 7 & 0x1FFFFFFFFFFFFFF
