@@ -27,7 +27,7 @@ def storage(tmp_path: Path) -> Storage:
 class Calls:
     """Notes, or ends, the system calls of this process that change a disk."""
 
-    NAMES = ("open", "write", "fsync", "close", "link", "unlink", "replace", "mkdir")
+    NAMES = ("open", "write", "writev", "fsync", "close", "link", "unlink", "replace", "mkdir")
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
         self.made: list[str] = []
@@ -99,7 +99,7 @@ def test_a_writer_is_synced_when_it_closes(storage: Storage, monkeypatch: pytest
     with storage.open_write("p-0/a.log") as writer:
         writer.write(b"12")
         assert "fsync p-0/a.log" not in calls.made
-    assert calls.made == ["write p-0/a.log", "fsync p-0/a.log", "close p-0/a.log", "fsync p-0", "close p-0"]
+    assert calls.made == ["writev p-0/a.log", "fsync p-0/a.log", "close p-0/a.log", "fsync p-0", "close p-0"]
 
 
 def test_a_writer_does_not_replace_a_file(storage: Storage) -> None:
@@ -248,7 +248,7 @@ def test_a_full_disk_is_an_error_and_leaves_nothing(
 
 
 def test_a_writer_on_a_full_disk_leaves_nothing(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    for broken in ("write", "fsync"):
+    for broken in ("writev", "fsync"):
         with monkeypatch.context() as patch:
             patch.setattr(os, broken, failing(getattr(os, broken), errno.ENOSPC, after=False))
             with pytest.raises(StorageError, match="No space left"), storage.open_write(broken) as writer:

@@ -5,25 +5,27 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from distlog.core.buffers import BLOCK_BYTES
+from distlog.core.buffers import PAGE_BYTES, take_block
 from distlog.core.errors import StorageError
 from distlog.core.storage.storage import Storage
 
 DIRECT = getattr(os, "O_DIRECT", 0)
-PATTERN = bytes(range(251)) * (3 * BLOCK_BYTES // 251 + 1)
+#: What a writer gathers.
+GATHERED = 1 << 20
+PATTERN = np.frombuffer(bytes(range(251)) * (3 * GATHERED // 251 + 1), np.uint8)
 SIZES = st.one_of(
-    st.integers(0, 2 * BLOCK_BYTES),
-    st.sampled_from([BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1, 2 * BLOCK_BYTES]),
+    st.integers(0, 2 * GATHERED),
+    st.sampled_from([GATHERED - 1, GATHERED, GATHERED + 1, 2 * GATHERED]),
 )
-
-Write = Callable[[int, memoryview], int]
 
 
 @pytest.fixture
@@ -39,6 +41,14 @@ def write_in_pieces(storage: Storage, name: str, sizes: list[int]) -> bytes:
     return b"".join(pieces)
 
 
+def lying_as_in_the_file(position: int, size: int) -> np.ndarray:
+    """Bytes that stand as far behind the start of a page of memory as `position` behind one of the file."""
+    start = position % PAGE_BYTES
+    block = take_block()[start : start + size]
+    block[:] = PATTERN[position % 251 :][:size]
+    return block
+
+
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(SIZES, max_size=4))
 def test_a_file_holds_what_was_written_however_it_was_cut(tmp_path: Path, sizes: list[int]) -> None:
@@ -46,6 +56,41 @@ def test_a_file_holds_what_was_written_however_it_was_cut(tmp_path: Path, sizes:
     written = write_in_pieces(storage, "a", sizes)
     assert storage.read("a") == written
     os.unlink(tmp_path / "a")
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(st.integers(0, GATHERED), st.booleans()), max_size=6))
+def test_a_file_holds_what_was_written_wherever_it_lay_in_memory(
+    tmp_path: Path, pieces: list[tuple[int, bool]]
+) -> None:
+    storage, written = Storage(str(tmp_path)), b""
+    with storage.open_write("a") as writer:
+        for size, is_apart in pieces:
+            piece = lying_as_in_the_file(len(written) + is_apart, size)
+            written += piece.tobytes()
+            writer.write(piece)
+            piece[:] = 0
+    assert storage.read("a") == written
+    os.unlink(tmp_path / "a")
+
+
+def test_what_lies_in_memory_as_in_the_file_is_written_from_there(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = noted_writes(monkeypatch)
+    first, second = lying_as_in_the_file(0, 600_000), lying_as_in_the_file(600_000, 600_000)
+    with storage.open_write("a") as writer:
+        writer.write(first)
+        writer.write(second)
+    rest = 600_000 % PAGE_BYTES
+    head = PAGE_BYTES - rest
+    end = 1_200_000 % PAGE_BYTES
+    assert [call.places[-1] for call in calls[:2]] == [
+        (address(first), 600_000 - rest),
+        (address(second) + head, 600_000 - head - end),
+    ]
+    assert [call.places[0][1] for call in calls] == [0, PAGE_BYTES, end]
+    assert storage.read("a") == first.tobytes() + second.tobytes()
 
 
 def test_the_caller_may_reuse_its_buffer_at_once(storage: Storage) -> None:
@@ -62,22 +107,13 @@ def test_whole_pages_pass_the_page_cache_and_the_end_does_not(
 ) -> None:
     if not takes_direct_writes(Path(storage.url)):
         pytest.skip("this file system takes no direct writes")
-    direct: list[tuple[bool, int]] = []
-
-    def noting(real: Write) -> Write:
-        def write(file: int, view: memoryview) -> int:
-            direct.append((bool(fcntl.fcntl(file, fcntl.F_GETFL) & DIRECT), view.nbytes))
-            return real(file, view)
-
-        return write
-
-    monkeypatch.setattr(os, "write", noting(os.write))
+    calls = noted_writes(monkeypatch)
     write_in_pieces(storage, "a", [700_000] * 4)
-    rest = 2_800_000 % 4096
-    assert direct == [
-        (True, BLOCK_BYTES),
-        (True, BLOCK_BYTES),
-        (True, 2_800_000 - 2 * BLOCK_BYTES - rest),
+    rest = 2_800_000 % PAGE_BYTES
+    assert [(call.is_direct, call.places[0][1]) for call in calls] == [
+        (True, GATHERED),
+        (True, GATHERED),
+        (True, 2_800_000 - 2 * GATHERED - rest),
         (False, rest),
     ]
 
@@ -85,39 +121,38 @@ def test_whole_pages_pass_the_page_cache_and_the_end_does_not(
 def test_a_file_system_that_refuses_direct_writes_is_written_as_usual(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refusing(real: Write) -> Write:
-        def write(file: int, view: memoryview) -> int:
-            if fcntl.fcntl(file, fcntl.F_GETFL) & DIRECT:
-                raise OSError(errno.EINVAL, "Invalid argument")
-            return real(file, view)
+    def refusing(file: int, views: Sequence[memoryview]) -> int:
+        if fcntl.fcntl(file, fcntl.F_GETFL) & DIRECT:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return writev(file, views)
 
-        return write
-
-    monkeypatch.setattr(os, "write", refusing(os.write))
-    written = write_in_pieces(storage, "a", [BLOCK_BYTES, 5, 2 * BLOCK_BYTES])
+    writev = os.writev
+    monkeypatch.setattr(os, "writev", refusing)
+    written = write_in_pieces(storage, "a", [GATHERED, 5, 2 * GATHERED])
     assert storage.read("a") == written
 
 
-def test_a_write_that_takes_a_part_is_gone_on_with(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    def taking_a_part(real: Write) -> Write:
-        def write(file: int, view: memoryview) -> int:
-            if fcntl.fcntl(file, fcntl.F_GETFL) & DIRECT:
-                return real(file, view[:8192])
-            return real(file, view[: max(1, view.nbytes // 2)])
-
-        return write
-
-    monkeypatch.setattr(os, "write", taking_a_part(os.write))
-    written = write_in_pieces(storage, "a", [BLOCK_BYTES + 77, BLOCK_BYTES])
-    assert storage.read("a") == written
+@pytest.mark.parametrize("taken", [0, 100, PAGE_BYTES, 3 * PAGE_BYTES, 400_000])
+def test_a_write_that_takes_a_part_is_gone_on_with(
+    taken: int, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = os.write
+    # as many bytes of all the views as the disk takes
+    monkeypatch.setattr(os, "writev", lambda file, views: write(file, b"".join(views)[:taken]) if taken else 0)
+    monkeypatch.setattr(os, "write", lambda file, view: write(file, view[: max(1, view.nbytes // 2)]))
+    pieces = [lying_as_in_the_file(start, 600_077) for start in (0, 600_077)]
+    with storage.open_write("a") as writer:
+        for piece in pieces:
+            writer.write(piece)
+    assert storage.read("a") == b"".join(pieces)
 
 
 def test_a_full_disk_is_named_with_the_file_and_nothing_stays(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "write", raising(errno.ENOSPC))
+    monkeypatch.setattr(os, "writev", raising(errno.ENOSPC))
     with pytest.raises(StorageError, match=r"No space left on device.*a\.log"):
-        write_in_pieces(storage, "a.log", [2 * BLOCK_BYTES])
+        write_in_pieces(storage, "a.log", [2 * GATHERED])
     assert os.listdir(storage.url) == []
 
 
@@ -126,9 +161,9 @@ def test_a_file_that_lacks_a_block_is_never_closed_as_if_it_were_whole(
 ) -> None:
     writer = storage.open_write("a.log")
     with monkeypatch.context() as patch:
-        patch.setattr(os, "write", raising(errno.ENOSPC))
+        patch.setattr(os, "writev", raising(errno.ENOSPC))
         with pytest.raises(StorageError, match="cannot write"):
-            writer.write(bytes(BLOCK_BYTES))
+            writer.write(bytes(GATHERED))
     for step in (lambda: writer.write(b"more"), writer.close):
         with pytest.raises(StorageError, match=r"a part was lost before.*a\.log"):
             step()
@@ -147,6 +182,31 @@ def test_a_sync_that_failed_is_not_tried_again(storage: Storage, monkeypatch: py
         writer.close()
     writer.abort()
     assert os.listdir(storage.url) == []
+
+
+@dataclass(frozen=True)
+class Write:
+    """A system call: whether it passed the page cache, and (address, size) of what it wrote."""
+
+    is_direct: bool
+    places: list[tuple[int, int]]
+
+
+def noted_writes(monkeypatch: pytest.MonkeyPatch) -> list[Write]:
+    calls: list[Write] = []
+
+    def noting(file: int, views: Sequence[memoryview]) -> int:
+        is_direct = bool(fcntl.fcntl(file, fcntl.F_GETFL) & DIRECT)
+        calls.append(Write(is_direct, [(address(np.frombuffer(view, np.uint8)), view.nbytes) for view in views]))
+        return writev(file, views)
+
+    writev = os.writev
+    monkeypatch.setattr(os, "writev", noting)
+    return calls
+
+
+def address(array: np.ndarray) -> int:
+    return int(array.__array_interface__["data"][0])
 
 
 def raising(number: int) -> Callable[..., int]:

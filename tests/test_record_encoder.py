@@ -17,13 +17,14 @@ from distlog.core.batches.record_batch import HEADERS_TYPE, check_crcs, read_hea
 from distlog.core.batches.record_decoder import decode
 from distlog.core.batches.record_encoder import EncodedBatches, RecordEncoder, encode
 from distlog.core.batches.record_input import RecordInput
-from distlog.core.buffers import take_block
+from distlog.core.buffers import BLOCK_BYTES, PAGE_BYTES, take_block
 from distlog.core.errors import InvalidConfigError, InvalidRecordError
 
 Row = tuple[int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
 
 BYTES = st.none() | st.binary(max_size=40)
 TIMESTAMPS = st.integers(-1, 2**63 - 1) | st.integers(1_700_000_000_000, 1_700_000_100_000)
+KINDS = [pa.binary(), pa.large_binary(), pa.string(), pa.large_string(), pa.binary_view()]
 ROWS = st.lists(st.tuples(TIMESTAMPS, BYTES, BYTES, st.lists(st.tuples(st.text(max_size=5), BYTES), max_size=3)))
 
 
@@ -200,11 +201,12 @@ def test_an_unknown_codec_is_refused() -> None:
         encode(table(simple(1)), codec=5)
 
 
-@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.string(), pa.large_string(), pa.binary_view()])
-def test_keys_and_values_of_every_arrow_type_of_bytes(kind: pa.DataType) -> None:
+@pytest.mark.parametrize("key_kind", KINDS)
+@pytest.mark.parametrize("value_kind", KINDS)
+def test_keys_and_values_of_every_arrow_type_of_bytes(key_kind: pa.DataType, value_kind: pa.DataType) -> None:
     rows = [(row, None if row % 3 else b"key%d" % row, b"" if row % 4 else b"v" * row, []) for row in range(30)]
     source = table(rows)
-    for at, name in ((1, "key"), (2, "value")):
+    for at, name, kind in ((1, "key", key_kind), (2, "value", value_kind)):
         source = source.set_column(at, name, source[name].cast(kind))
     assert back(encode(source)) == rows
     assert back(encode(source.slice(7, 11))) == rows[7:18]
@@ -312,9 +314,27 @@ def test_rows_given_bit_by_bit_become_the_same_batches(
 
 def test_full_batches_are_handed_on_as_soon_as_enough_is_gathered() -> None:
     source = RecordInput.from_arrow(table(simple(3000, bytes(1000))))
-    data, steps = in_steps(source, [list(range(3000))], gather_bytes=1 << 20, batch_bytes=100_000)
-    assert steps == 4
+    data, steps = in_steps(source, [list(range(3000))], gather_bytes=BLOCK_BYTES, batch_bytes=100_000)
+    assert steps == 2
     assert len(data) > 3_000_000
+
+
+def test_batches_lie_in_memory_as_they_will_in_their_file() -> None:
+    rows = table(simple(9000, bytes(1000)))
+    encoder = RecordEncoder(BatchFormat(batch_bytes=100_000))
+    data = b""
+
+    def take(encoded: EncodedBatches) -> None:
+        nonlocal data
+        address = np.frombuffer(encoded.data, np.uint8).__array_interface__["data"][0]
+        assert address % PAGE_BYTES == len(data) % PAGE_BYTES
+        data += encoded.data
+        encoder.file_position = len(data)
+
+    steps = sum(take(encoded) is None for encoded in encoder.append(RecordInput.from_arrow(rows), np.arange(9000)))
+    take(encoder.finish())
+    assert steps == 4
+    assert data == bytes(encode(rows, batch_bytes=100_000).data)
 
 
 def test_what_is_handed_on_in_turn_has_the_offsets_of_its_largest_timestamps() -> None:

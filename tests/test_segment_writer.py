@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import os
 import struct
 import uuid
 from functools import partial
@@ -229,6 +230,18 @@ def test_a_large_segment_is_streamed(tmp_path: Path) -> None:
     assert sum(file.stat().st_size for file in tmp_path.rglob("*") if file.is_file()) > 3_000_000
     made.abort()
     assert [file for file in tmp_path.rglob("*") if file.is_file()] == []
+
+
+def test_a_large_log_is_written_from_where_it_was_made_in_every_segment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied = []
+    writev = os.writev
+    monkeypatch.setattr(os, "writev", lambda file, views: copied.append(views[0].nbytes) or writev(file, views))
+    segments = write(records([NOW] * 15_000, size=1000), storage=Storage(tmp_path), segment_bytes=7_000_000).segments
+    assert [info.log_bytes > 6_900_000 for info in segments] == [True, True, False]
+    # what a segment begins with is held until it is known to be large; besides, a page joins two writes
+    assert sum(copied) < len(segments) * segment_file.HELD_BYTES + len(copied) * 4096
 
 
 @pytest.mark.parametrize(

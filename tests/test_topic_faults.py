@@ -428,7 +428,7 @@ def test_18_a_full_disk_is_told_and_leaves_the_topic_as_it_was(
 def test_19_a_large_append_to_a_full_disk_leaves_no_half_file(local: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = topic_on(Storage(f"{local.url}-large"), 1)
     with monkeypatch.context() as patched:
-        patched.setattr(os, "write", full(os.write, 1))
+        patched.setattr(os, "writev", full(os.writev, 1))
         with pytest.raises(StorageError, match="No space left on device"):
             topic.append([{"value": b"x" * 100_000}] * 100)
     assert files(topic.storage) == set()

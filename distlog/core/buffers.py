@@ -12,9 +12,11 @@ import pyarrow as pa
 
 _SMALL = 4096
 
+#: Direct writes are of whole pages, whatever the blocks of the disk.
+PAGE_BYTES = 4096
 #: What writing gathers: a multiple of any disk's block, and enough to keep it busy.
-BLOCK_BYTES = 1 << 20
-_KEPT_BLOCKS = 16
+BLOCK_BYTES = 2 << 20
+_KEPT_BLOCKS = 8
 
 _free_blocks: deque[npt.NDArray[np.uint8]] = deque(maxlen=_KEPT_BLOCKS)
 

@@ -24,7 +24,7 @@ from distlog.core.batches.record_batch import (
     increment_sequence,
 )
 from distlog.core.batches.record_input import RecordInput
-from distlog.core.buffers import BLOCK_BYTES, give_back, new_array, take_block
+from distlog.core.buffers import BLOCK_BYTES, PAGE_BYTES, give_back, new_array, take_block
 from distlog.core.errors import InvalidRecordError
 from distlog.core.kernels import record_write
 from distlog.core.kernels.record_write import DRAFT, append_records
@@ -62,6 +62,9 @@ class RecordEncoder:
 
     Holds about `gather_bytes`, or two batches if these are larger; it begins with room for `room` bytes. The same
     records give the same batches, however they are cut into calls. After an error nothing more may be asked of it.
+
+    `file_position`, which the caller may set after each step, is where in their file the next batches will begin:
+    they are put at the same place of a page in memory, from where they can be written without a copy.
     """
 
     def __init__(
@@ -71,7 +74,7 @@ class RecordEncoder:
         self._limit, self._largest = form.limit, form.largest
         self._data, self._is_block = new_array(room, np.uint8), False
         self._drafts = np.zeros(_FIRST_DRAFTS, DRAFT)
-        self._last = 0
+        self._last = self.file_position = 0
 
     def append(self, source: RecordInput, rows: npt.NDArray[np.int64]) -> Iterator[EncodedBatches]:
         """Take the `rows` of `source`, in this order; yields full batches, whose data is valid until the next step.
@@ -117,10 +120,10 @@ class RecordEncoder:
 
     def _move_open_batch(self) -> None:
         draft = self._drafts[self._last].copy()
-        start = int(draft["position"]) + HEADER_SIZE
-        end = start + int(draft["record_bytes"])
-        self._data[HEADER_SIZE : HEADER_SIZE + end - start] = self._data[start:end]
-        draft["position"] = 0
+        start, size = int(draft["position"]) + HEADER_SIZE, int(draft["record_bytes"])
+        draft["position"] = self.file_position % PAGE_BYTES if self._is_block else 0
+        moved = int(draft["position"]) + HEADER_SIZE
+        self._data[moved : moved + size] = self._data[start : start + size]
         self._drafts[0], self._last = draft, 0
 
     def _grow(self, end: int) -> None:
@@ -161,8 +164,9 @@ class RecordEncoder:
         form = self._form
         starts, ends = drafts["position"] + HEADER_SIZE, drafts["position"] + HEADER_SIZE + drafts["record_bytes"]
         if form.codec == compression.NONE:
-            batches["position"], batches["size"] = drafts["position"], drafts["record_bytes"] + HEADER_SIZE
-            return self._data[: int(ends[-1]) if drafts.size else 0]
+            first = int(drafts["position"][0]) if drafts.size else 0
+            batches["position"], batches["size"] = drafts["position"] - first, drafts["record_bytes"] + HEADER_SIZE
+            return self._data[first : int(ends[-1]) if drafts.size else 0]
         packed = [
             compression.compress(form.codec, self._data[start:end], form.level)
             for start, end in zip(starts.tolist(), ends.tolist(), strict=True)

@@ -33,14 +33,14 @@ class SegmentFile:
         self._indexes = IndexBuilder(config.index_interval_bytes)
         self._held = bytearray()
         self._stream: ObjectWriter | None = None
-        self._bytes = self._crc = self._records = 0
+        self.size = self._crc = self._records = 0
         self._max_timestamp = self._first_timestamp = NO_TIMESTAMP
         self._offset_of_max = -1
         self.next_offset = 0
 
     def room(self, batches: npt.NDArray[Any], base_offsets: npt.NDArray[np.int64]) -> int:
         """How many of `batches`, at `base_offsets`, still fit: below `segment.bytes`, offsets within an int32."""
-        sizes = self._bytes + np.cumsum(batches["size"])
+        sizes = self.size + np.cumsum(batches["size"])
         fits = (sizes <= self._segment_bytes) & (base_offsets + batches["last_offset_delta"] <= MAX_INT)
         return int(fits.argmin() if not fits.all() else len(fits))
 
@@ -56,7 +56,7 @@ class SegmentFile:
         The base offsets in `data` are overwritten. They ascend; gaps are allowed.
         """
         _patch_base_offsets(data, batches["position"], base_offsets)
-        if self._bytes == 0:
+        if self.size == 0:
             # the base timestamp is not what readers see, or is a delete horizon
             unusual = batches["attributes"][0] & (APPEND_TIME | DELETE_HORIZON)
             self._first_timestamp = int(batches["max_timestamp" if unusual else "base_timestamp"][0])
@@ -64,9 +64,9 @@ class SegmentFile:
         if batches["max_timestamp"][newest] > self._max_timestamp:
             self._max_timestamp = int(batches["max_timestamp"][newest])
             self._offset_of_max = int(offsets_of_max_timestamp[newest])
-        self._indexes.add(batches, base_offsets, self._bytes)
+        self._indexes.add(batches, base_offsets, self.size)
         self._records += int(batches["record_count"].sum())
-        self._bytes += len(data)
+        self.size += len(data)
         self.next_offset = int(base_offsets[-1] + batches["last_offset_delta"][-1]) + 1
         self._crc = self._crc_with(data, batches)
         self._store(data.data)
@@ -77,7 +77,7 @@ class SegmentFile:
         return crc32c(data.data, self._crc)
 
     def _store(self, data: memoryview) -> None:
-        if self._stream is None and self._bytes > HELD_BYTES:
+        if self._stream is None and self.size > HELD_BYTES:
             self._stream = self._storage.open_write(self._name(".log"))
             self._stream.write(self._held)
             self._held = bytearray()
@@ -102,7 +102,7 @@ class SegmentFile:
             next_offset=self.next_offset,
             stored_base_offset=0,
             record_count=self._records,
-            log_bytes=self._bytes,
+            log_bytes=self.size,
             offset_index_bytes=sizes[".index"],
             time_index_bytes=sizes[".timeindex"],
             txn_index_bytes=0,

@@ -99,6 +99,7 @@ class SegmentWriter:
                 part = data[start : start + int(rows["size"].sum())]
                 segment.write(part, rows, moved[: end - first], newest[first:end] + moved[: end - first])
                 first = end
+                self._encoder.file_position = segment.size
             else:
                 self._seal()
 

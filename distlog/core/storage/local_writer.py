@@ -12,7 +12,9 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from distlog.core.buffers import BLOCK_BYTES, give_back, take_block
+import numpy as np
+
+from distlog.core.buffers import PAGE_BYTES, give_back, take_block
 from distlog.core.errors import StorageError
 from distlog.core.storage.backend import ObjectWriter, StorageCounters, byte_view
 from distlog.core.storage.durable_files import create_file, failing_as, sync_folder, write_all
@@ -20,8 +22,8 @@ from distlog.core.storage.durable_files import create_file, failing_as, sync_fol
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-#: Direct writes are of whole pages, whatever the blocks of the disk.
-_PAGE = 4096
+#: What is gathered before it is written, and what is enough to be written from where it is.
+_GATHERED, _LARGE = 1 << 20, 1 << 18
 _DIRECT: int = getattr(os, "O_DIRECT", 0)
 
 
@@ -41,13 +43,25 @@ class LocalWriter(ObjectWriter):
         file = self._opened()
         view = byte_view(data)
         self.written += view.nbytes
+        head = -self._filled % PAGE_BYTES
+        if view.nbytes >= _LARGE and _is_page(view[head:]):
+            view = self._write_pages(file, view, head)
         while view.nbytes:
-            count = min(view.nbytes, BLOCK_BYTES - self._filled)
+            count = min(view.nbytes, _GATHERED - self._filled)
             self._block.data[self._filled : self._filled + count] = view[:count]
             self._filled, view = self._filled + count, view[count:]
-            if self._filled == BLOCK_BYTES:
-                self._write_out(file, self._block.data)
+            if self._filled == _GATHERED:
+                self._write_out(file, self._block.data[:_GATHERED])
                 self._filled, self._is_broken = 0, False
+
+    def _write_pages(self, file: int, view: memoryview, head: int) -> memoryview:
+        """Write what is held and all whole pages of `view`, whose `head` completes the last one held; the rest."""
+        whole = self._filled + head
+        self._block.data[self._filled : whole] = view[:head]
+        end = view.nbytes - (view.nbytes - head) % PAGE_BYTES
+        self._write_out(file, self._block.data[:whole], view[head:end])
+        self._filled, self._is_broken = 0, False
+        return view[end:]
 
     def _opened(self) -> int:
         if self._file is None:
@@ -56,26 +70,29 @@ class LocalWriter(ObjectWriter):
             raise StorageError("cannot write: a part was lost before, so give the file up", file=self._path)
         return self._file
 
-    def _write_out(self, file: int, view: memoryview) -> None:
+    def _write_out(self, file: int, *views: memoryview) -> None:
         # what callers gave before is in it too, and must not be missing, or there twice, behind their back
         self._is_broken = True
         with failing_as("write", self._path):
             try:
-                view = view[os.write(file, view) :]
+                written = os.writev(file, views)
             except OSError as error:
                 if error.errno != errno.EINVAL:
                     raise
-            if view.nbytes:
-                # a file system that does not take direct writes after all, or took a part of a disk's block
-                _pass_cache(file, False)
-                write_all(file, view)
+                written = 0
+            for view in views:
+                if written < view.nbytes:
+                    # a file system that does not take direct writes after all, or took a part of a disk's block
+                    _pass_cache(file, False)
+                    write_all(file, view[written:])
+                written = max(written - view.nbytes, 0)
 
     def close(self) -> None:
         """See `ObjectWriter.close`."""
         if self._file is None:
             return
         file = self._opened()
-        whole = self._filled // _PAGE * _PAGE
+        whole = self._filled // PAGE_BYTES * PAGE_BYTES
         if whole:
             self._write_out(file, self._block.data[:whole])
         _pass_cache(file, False)
@@ -100,6 +117,12 @@ class LocalWriter(ObjectWriter):
             os.close(file)
         with suppress(OSError):
             os.unlink(self._path)
+
+
+def _is_page(view: memoryview) -> bool:
+    """Whether it begins where a page does."""
+    address: int = np.frombuffer(view, np.uint8).__array_interface__["data"][0]
+    return address % PAGE_BYTES == 0
 
 
 def _pass_cache(file: int, wanted: bool) -> None:
