@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,13 +64,14 @@ def test_a_file_holds_what_was_written_however_it_was_cut(tmp_path: Path, sizes:
 def test_a_file_holds_what_was_written_wherever_it_lay_in_memory(
     tmp_path: Path, pieces: list[tuple[int, bool]]
 ) -> None:
-    storage, written = Storage(str(tmp_path)), b""
+    storage, written, before = Storage(str(tmp_path)), b"", np.empty(0, np.uint8)
     with storage.open_write("a") as writer:
         for size, is_apart in pieces:
             piece = lying_as_in_the_file(len(written) + is_apart, size)
             written += piece.tobytes()
-            writer.write(piece)
-            piece[:] = 0
+            writer.write_behind(piece)
+            before[:] = 0
+            before = piece
     assert storage.read("a") == written
     os.unlink(tmp_path / "a")
 
@@ -80,8 +82,8 @@ def test_what_lies_in_memory_as_in_the_file_is_written_from_there(
     calls = noted_writes(monkeypatch)
     first, second = lying_as_in_the_file(0, 600_000), lying_as_in_the_file(600_000, 600_000)
     with storage.open_write("a") as writer:
-        writer.write(first)
-        writer.write(second)
+        writer.write_behind(first)
+        writer.write_behind(second)
     rest = 600_000 % PAGE_BYTES
     head = PAGE_BYTES - rest
     end = 1_200_000 % PAGE_BYTES
@@ -143,7 +145,7 @@ def test_a_write_that_takes_a_part_is_gone_on_with(
     pieces = [lying_as_in_the_file(start, 600_077) for start in (0, 600_077)]
     with storage.open_write("a") as writer:
         for piece in pieces:
-            writer.write(piece)
+            writer.write_behind(piece)
     assert storage.read("a") == b"".join(pieces)
 
 
@@ -162,12 +164,48 @@ def test_a_file_that_lacks_a_block_is_never_closed_as_if_it_were_whole(
     writer = storage.open_write("a.log")
     with monkeypatch.context() as patch:
         patch.setattr(os, "writev", raising(errno.ENOSPC))
-        with pytest.raises(StorageError, match="cannot write"):
-            writer.write(bytes(GATHERED))
+        writer.write(bytes(GATHERED))
+        with pytest.raises(StorageError, match="cannot write: No space left"):
+            writer.write(b"more")
     for step in (lambda: writer.write(b"more"), writer.close):
         with pytest.raises(StorageError, match=r"a part was lost before.*a\.log"):
             step()
     writer.abort()
+    assert os.listdir(storage.url) == []
+
+
+def test_what_is_made_next_does_not_wait_for_the_disk(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    writev, may_write, allowed = os.writev, threading.Event(), []
+
+    def waiting(file: int, views: Sequence[memoryview]) -> int:
+        allowed.append(may_write.wait(10))
+        return writev(file, views)
+
+    monkeypatch.setattr(os, "writev", waiting)
+    first, second = lying_as_in_the_file(0, 600_000), lying_as_in_the_file(600_000, 600_000)
+    with storage.open_write("a") as writer:
+        writer.write_behind(first)
+        may_write.set()
+        writer.write_behind(second)
+    assert allowed == [True, True, True]
+    assert storage.read("a") == first.tobytes() + second.tobytes()
+
+
+def test_giving_up_waits_for_a_write_that_is_under_way(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed, wrote_to_closed, writev = threading.Event(), [], os.writev
+
+    def slow(file: int, views: Sequence[memoryview]) -> int:
+        wrote_to_closed.append(closed.wait(0.2))
+        return writev(file, views)
+
+    close = os.close
+    monkeypatch.setattr(os, "writev", slow)
+    writer = storage.open_write("a")
+    writer.write_behind(lying_as_in_the_file(0, 600_000))
+    monkeypatch.setattr(os, "close", lambda file: (closed.set(), close(file))[1])
+    writer.abort()
+    # what had the number of the closed file next would have been overwritten
+    assert wrote_to_closed == [False]
     assert os.listdir(storage.url) == []
 
 

@@ -342,8 +342,8 @@ class BreakingStorage(Storage):
     def open_write(self, name: str) -> ObjectWriter:
         self.step()
         writer = super().open_write(name)
-        write, close = writer.write, writer.close
-        writer.write = lambda data: (self.step(), write(data))[1]  # type: ignore[method-assign]
+        write, close = writer.write_behind, writer.close
+        writer.write_behind = lambda data: (self.step(), write(data))[1]  # type: ignore[method-assign]
         writer.close = lambda: (self.step(), close(), self.step())[1]  # type: ignore[method-assign]
         return writer
 

@@ -16,7 +16,7 @@ _SMALL = 4096
 PAGE_BYTES = 4096
 #: What writing gathers: a multiple of any disk's block, and enough to keep it busy.
 BLOCK_BYTES = 2 << 20
-_KEPT_BLOCKS = 8
+_KEPT_BLOCKS = 16
 
 _free_blocks: deque[npt.NDArray[np.uint8]] = deque(maxlen=_KEPT_BLOCKS)
 
@@ -58,6 +58,16 @@ def take_block() -> npt.NDArray[np.uint8]:
         return np.frombuffer(mmap.mmap(-1, BLOCK_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), np.uint8)
 
 
-def give_back(block: npt.NDArray[np.uint8]) -> None:
-    """Keep a block, which nobody looks at any more, for the next one who takes one; 16 MiB of them at most."""
-    _free_blocks.append(block)
+def give_back(memory: npt.NDArray[np.uint8]) -> None:
+    """Keep a block that nobody looks at any more for the next one who takes one, 32 MiB of them at most.
+
+    Memory that is no block is let go.
+    """
+    if memory.size == BLOCK_BYTES and is_page(memory):
+        _free_blocks.append(memory)
+
+
+def is_page(memory: npt.NDArray[np.uint8]) -> bool:
+    """Whether `memory` begins where a page does."""
+    address: int = memory.__array_interface__["data"][0]
+    return address % PAGE_BYTES == 0

@@ -42,6 +42,7 @@ _COMPLAINTS = {
 
 
 _CRC = struct.Struct(">I")
+_NOTHING = np.empty(0, np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +61,9 @@ class EncodedBatches:
 class RecordEncoder:
     """Writes records into batches as they come, at offsets from `base_offset` on; the last batch stays open.
 
-    Holds about `gather_bytes`, or two batches if these are larger; it begins with room for `room` bytes. The same
-    records give the same batches, however they are cut into calls. After an error nothing more may be asked of it.
+    Holds about twice `gather_bytes`, or four batches if these are larger; it begins with room for `room` bytes. The
+    same records give the same batches, however they are cut into calls. After an error nothing more may be asked of
+    it.
 
     `file_position`, which the caller may set after each step, is where in their file the next batches will begin:
     they are put at the same place of a page in memory, from where they can be written without a copy.
@@ -72,12 +74,13 @@ class RecordEncoder:
     ) -> None:
         self._form, self._base_offset, self._gather_bytes = form, base_offset, gather_bytes
         self._limit, self._largest = form.limit, form.largest
-        self._data, self._is_block = new_array(room, np.uint8), False
+        self._data, self._handed_on = new_array(room, np.uint8), _NOTHING
         self._drafts = np.zeros(_FIRST_DRAFTS, DRAFT)
         self._last = self.file_position = 0
 
     def append(self, source: RecordInput, rows: npt.NDArray[np.int64]) -> Iterator[EncodedBatches]:
-        """Take the `rows` of `source`, in this order; yields full batches, whose data is valid until the next step.
+        """Take the `rows` of `source`, in this order; yields full batches, whose data stays until the step
+        after the next, or `release`.
 
         InvalidRecordError: a record that is malformed or that makes a batch above `max_batch_bytes`; its `row` counts
         from the first record of all.
@@ -105,7 +108,10 @@ class RecordEncoder:
 
     def release(self) -> None:
         """Give the memory up, for others to use; nobody may look any more at what was handed on."""
-        self._use(new_array(0, np.uint8), is_block=False)
+        data, self._data = self._data, _NOTHING
+        handed_on, self._handed_on = self._handed_on, _NOTHING
+        give_back(data)
+        give_back(handed_on)
         self._drafts, self._last = np.zeros(1, DRAFT), 0
 
     def _refused(self, status: int, end: int) -> InvalidRecordError:
@@ -119,11 +125,19 @@ class RecordEncoder:
         return InvalidRecordError("a record is too large to compress", row=row, size=size - HEADER_SIZE)
 
     def _move_open_batch(self) -> None:
+        """Go on in other memory, since what was handed on may still be on its way to a disk."""
         draft = self._drafts[self._last].copy()
         start, size = int(draft["position"]) + HEADER_SIZE, int(draft["record_bytes"])
-        draft["position"] = self.file_position % PAGE_BYTES if self._is_block else 0
+        draft["position"] = self.file_position % PAGE_BYTES if self._data.size >= BLOCK_BYTES else 0
         moved = int(draft["position"]) + HEADER_SIZE
-        self._data[moved : moved + size] = self._data[start : start + size]
+        # wherever an interrupt comes, no memory may have two owners who give it back
+        memory, self._handed_on = self._handed_on, _NOTHING
+        if memory.size != self._data.size:
+            give_back(memory)
+            memory = take_block() if self._data.size == BLOCK_BYTES else new_array(self._data.size, np.uint8)
+        memory[moved : moved + size] = self._data[start : start + size]
+        handed_on, self._data = self._data, memory
+        self._handed_on = handed_on
         self._drafts[0], self._last = draft, 0
 
     def _grow(self, end: int) -> None:
@@ -131,17 +145,10 @@ class RecordEncoder:
             self._drafts = np.concatenate([self._drafts, np.zeros_like(self._drafts)])
             return
         size = max(2 * self._data.size, end)
-        is_block = size <= BLOCK_BYTES
-        grown = take_block() if is_block else new_array(size, np.uint8)
+        grown = take_block() if size <= BLOCK_BYTES else new_array(size, np.uint8)
         grown[: self._data.size] = self._data
-        self._use(grown, is_block)
-
-    def _use(self, data: npt.NDArray[np.uint8], is_block: bool) -> None:
-        before, was_block = self._data, self._is_block
-        self._data, self._is_block = data, is_block
-        # last, since an interrupt may come in between, and what is given back twice has two owners
-        if was_block:
-            give_back(before)
+        before, self._data = self._data, grown
+        give_back(before)
 
     def _encoded(self, drafts: np.ndarray) -> EncodedBatches:
         form, append_time = self._form, self._form.append_time

@@ -84,7 +84,7 @@ class SegmentFile:
         if self._stream is None:
             self._held += data
         else:
-            self._stream.write(data)
+            self._stream.write_behind(data)
 
     def seal(self, compression: str, now_ms: int) -> SegmentInfo:
         """Make the files durable and describe them."""

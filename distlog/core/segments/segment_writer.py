@@ -67,8 +67,8 @@ class SegmentWriter:
             self._write(self._encoder.finish())
         except InvalidRecordError as error:
             raise self._in_partition(error) from None
-        self._encoder.release()
         self._seal()
+        self._encoder.release()
         return self._sealed
 
     def abort(self) -> None:

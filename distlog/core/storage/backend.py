@@ -46,7 +46,7 @@ class StorageCounters:
 class ObjectWriter(ABC):
     """Writes one new object piece by piece; as a context manager it closes, or aborts on an error.
 
-    `written` counts the bytes given to `write`.
+    `written` counts the bytes given to it. What goes wrong with them may be told by a later call, `close` at last.
     """
 
     written: int = 0
@@ -54,6 +54,10 @@ class ObjectWriter(ABC):
     @abstractmethod
     def write(self, data: Buffer) -> None:
         """Append `data`; the caller may reuse its buffer afterwards."""
+
+    def write_behind(self, data: Buffer) -> None:
+        """Append `data`, which must stay as it is until another call to this object returns."""
+        self.write(data)
 
     @abstractmethod
     def close(self) -> None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from distlog.core.buffers import PAGE_BYTES, give_back, take_block
+from distlog.core.buffers import BLOCK_BYTES, PAGE_BYTES, give_back, is_page, take_block
 from distlog.core.errors import StorageError
 from distlog.core.storage.backend import ObjectWriter, StorageCounters, byte_view
 from distlog.core.storage.durable_files import create_file, failing_as, sync_folder, write_all
@@ -23,45 +24,80 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 #: What is gathered before it is written, and what is enough to be written from where it is.
-_GATHERED, _LARGE = 1 << 20, 1 << 18
+_GATHERED, _LARGE = BLOCK_BYTES // 2, 1 << 18
 _DIRECT: int = getattr(os, "O_DIRECT", 0)
 
 
 class LocalWriter(ObjectWriter):
-    """Writes straight to the final name, which must be new; nothing refers to it before it is closed."""
+    """Writes straight to the final name, which must be new; nothing refers to it before it is closed.
+
+    A thread writes what is complete while the caller makes more. What is not yet complete is gathered in one half of
+    a block, and in the other half while the thread writes the first.
+    """
 
     def __init__(self, path: str, counters: StorageCounters) -> None:
         self._path, self._counters = path, counters
-        self._block, self._filled = take_block(), 0
+        self._block, self._start, self._filled = take_block(), 0, 0
         with failing_as("create", path):
             self._file: int | None = create_file(path)
+        self._thread: ThreadPoolExecutor | None = None
+        self._writing: Future[None] | None = None
         self._is_broken = False
         _pass_cache(self._file, True)
 
     def write(self, data: Buffer) -> None:
         """See `ObjectWriter.write`."""
-        file = self._opened()
+        self._settle()
+        self._gather(byte_view(data))
+
+    def write_behind(self, data: Buffer) -> None:
+        """See `ObjectWriter.write_behind`: what lies in memory as it will in the file is not copied."""
+        self._settle()
         view = byte_view(data)
-        self.written += view.nbytes
         head = -self._filled % PAGE_BYTES
-        if view.nbytes >= _LARGE and _is_page(view[head:]):
-            view = self._write_pages(file, view, head)
+        if view.nbytes >= _LARGE and is_page(np.frombuffer(view[head:], np.uint8)):
+            end = view.nbytes - (view.nbytes - head) % PAGE_BYTES
+            self._fill(view[:head])
+            self._start_write(view[head:end])
+            self.written += end - head
+            view = view[end:]
+        self._gather(view)
+
+    def _gather(self, view: memoryview) -> None:
         while view.nbytes:
             count = min(view.nbytes, _GATHERED - self._filled)
-            self._block.data[self._filled : self._filled + count] = view[:count]
-            self._filled, view = self._filled + count, view[count:]
+            self._fill(view[:count])
+            view = view[count:]
             if self._filled == _GATHERED:
-                self._write_out(file, self._block.data[:_GATHERED])
-                self._filled, self._is_broken = 0, False
+                self._settle()
+                self._start_write()
 
-    def _write_pages(self, file: int, view: memoryview, head: int) -> memoryview:
-        """Write what is held and all whole pages of `view`, whose `head` completes the last one held; the rest."""
-        whole = self._filled + head
-        self._block.data[self._filled : whole] = view[:head]
-        end = view.nbytes - (view.nbytes - head) % PAGE_BYTES
-        self._write_out(file, self._block.data[:whole], view[head:end])
-        self._filled, self._is_broken = 0, False
-        return view[end:]
+    def _fill(self, view: memoryview) -> None:
+        place = self._start + self._filled
+        self._block.data[place : place + view.nbytes] = view
+        self._filled += view.nbytes
+        self.written += view.nbytes
+
+    def _held(self) -> memoryview:
+        return self._block.data[self._start : self._start + self._filled]
+
+    def _start_write(self, *more: memoryview) -> None:
+        """Let the thread write what is gathered, and `more`; nothing is being written now."""
+        file = self._opened()
+        self._thread = self._thread or ThreadPoolExecutor(1)
+        # what callers gave before must not be missing, or there twice, behind their back
+        self._is_broken = True
+        self._writing = self._thread.submit(self._write_out, file, self._held(), *more)
+        self._start, self._filled = _GATHERED - self._start, 0
+        self._is_broken = False
+
+    def _settle(self) -> None:
+        """Wait for what is being written; StorageError if a part of the file was lost."""
+        self._opened()
+        if self._writing is not None:
+            self._is_broken = True
+            self._writing.result()
+            self._writing, self._is_broken = None, False
 
     def _opened(self) -> int:
         if self._file is None:
@@ -71,8 +107,6 @@ class LocalWriter(ObjectWriter):
         return self._file
 
     def _write_out(self, file: int, *views: memoryview) -> None:
-        # what callers gave before is in it too, and must not be missing, or there twice, behind their back
-        self._is_broken = True
         with failing_as("write", self._path):
             try:
                 written = os.writev(file, views)
@@ -91,18 +125,21 @@ class LocalWriter(ObjectWriter):
         """See `ObjectWriter.close`."""
         if self._file is None:
             return
-        file = self._opened()
+        self._settle()
+        file, held = self._opened(), self._held()
         whole = self._filled // PAGE_BYTES * PAGE_BYTES
-        if whole:
-            self._write_out(file, self._block.data[:whole])
-        _pass_cache(file, False)
-        self._write_out(file, self._block.data[whole : self._filled])
         # it stays broken until it is closed: a second sync after one that failed would succeed, without what was lost
+        self._is_broken = True
+        if whole:
+            self._write_out(file, held[:whole])
+        _pass_cache(file, False)
+        self._write_out(file, held[whole:])
         with failing_as("write", self._path):
             os.fsync(file)
             self._file = None
             os.close(file)
             sync_folder(os.path.dirname(self._path))
+        self._end_thread()
         give_back(self._block)
         self._counters.puts += 1
         self._counters.bytes_written += self.written
@@ -111,18 +148,17 @@ class LocalWriter(ObjectWriter):
         """See `ObjectWriter.abort`."""
         if self._file is None:
             return
-        # another thread may still be in the middle of a write, so the block is not for others
+        self._end_thread()
         file, self._file = self._file, None
         with suppress(OSError):
             os.close(file)
         with suppress(OSError):
             os.unlink(self._path)
 
-
-def _is_page(view: memoryview) -> bool:
-    """Whether it begins where a page does."""
-    address: int = np.frombuffer(view, np.uint8).__array_interface__["data"][0]
-    return address % PAGE_BYTES == 0
+    def _end_thread(self) -> None:
+        """Wait until the thread is gone: the number of a closed file may be that of another one a moment later."""
+        if self._thread is not None:
+            self._thread.shutdown(cancel_futures=True)
 
 
 def _pass_cache(file: int, wanted: bool) -> None:
