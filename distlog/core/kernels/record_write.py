@@ -62,8 +62,9 @@ Columns = tuple[np.ndarray, ByteColumn, ByteColumn, HeaderColumn | None]
 
 @inlined
 def _length(column: ByteColumn, index: int) -> int:
-    length: int = column.offsets[index + 1] - column.offsets[index]
-    return -1 if column.valid.size and not column.valid[index] else length
+    if column.valid.size and not column.valid[index]:
+        return -1
+    return int(column.offsets[index + 1]) - int(column.offsets[index])
 
 
 @inlined
@@ -76,7 +77,7 @@ def _headers_size(headers: HeaderColumn | None, row: int) -> int:
     """The size of a record's headers and their count, or -1 if the key of one is null."""
     if headers is None:
         return 1
-    first, end = headers.firsts[row], headers.ends[row]
+    first, end = int(headers.firsts[row]), int(headers.ends[row])
     size = varlong_size(end - first)
     for header in range(first, end):
         if headers.key.valid.size and not headers.key.valid[header]:
@@ -99,7 +100,7 @@ def _write_headers(target: np.ndarray, position: int, headers: HeaderColumn | No
     if headers is None:
         target[position] = 0
         return position + 1
-    first, end = headers.firsts[row], headers.ends[row]
+    first, end = int(headers.firsts[row]), int(headers.ends[row])
     position = write_varlong(target, position, end - first)
     for header in range(first, end):
         position = _write_slice(target, position, headers.key, header, _length(headers.key, header))
