@@ -191,22 +191,40 @@ def test_what_is_made_next_does_not_wait_for_the_disk(storage: Storage, monkeypa
     assert storage.read("a") == first.tobytes() + second.tobytes()
 
 
-def test_giving_up_waits_for_a_write_that_is_under_way(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    closed, wrote_to_closed, writev = threading.Event(), [], os.writev
+def test_a_write_that_is_under_way_when_its_file_is_given_up_touches_no_other_file(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writev, begun, may_write, written = os.writev, threading.Event(), threading.Event(), threading.Event()
 
     def slow(file: int, views: Sequence[memoryview]) -> int:
-        wrote_to_closed.append(closed.wait(0.2))
-        return writev(file, views)
+        begun.set()
+        may_write.wait(10)
+        size = writev(file, views)
+        written.set()
+        return size
 
-    close = os.close
     monkeypatch.setattr(os, "writev", slow)
     writer = storage.open_write("a")
     writer.write_behind(lying_as_in_the_file(0, 600_000))
-    monkeypatch.setattr(os, "close", lambda file: (closed.set(), close(file))[1])
+    assert begun.wait(10)
     writer.abort()
-    # what had the number of the closed file next would have been overwritten
-    assert wrote_to_closed == [False]
-    assert os.listdir(storage.url) == []
+    others = [os.open(Path(storage.url) / f"other-{number}", os.O_RDWR | os.O_CREAT) for number in range(5)]
+    may_write.set()
+    assert written.wait(10)
+    assert [os.fstat(other).st_size for other in others] == [0] * 5
+    assert sorted(os.listdir(storage.url)) == [f"other-{number}" for number in range(5)]
+    for other in others:
+        os.close(other)
+
+
+def test_a_few_threads_write_many_files(storage: Storage) -> None:
+    writers = [storage.open_write(str(number)) for number in range(20)]
+    for writer in writers:
+        writer.write_behind(lying_as_in_the_file(0, 600_000))
+    assert sum(thread.name.startswith("distlog-background") for thread in threading.enumerate()) <= 4
+    for writer in writers:
+        writer.close()
+    assert {file.size for file in storage.list()} == {600_000}
 
 
 def test_a_sync_that_failed_is_not_tried_again(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ _SMALL = 4096
 
 #: Direct writes are of whole pages, whatever the blocks of the disk.
 PAGE_BYTES = 4096
-#: What writing gathers: a multiple of any disk's block, and enough to keep it busy.
+#: What an encoder fills before it hands it on: whole pages, and enough to keep a disk busy.
 BLOCK_BYTES = 2 << 20
 _KEPT_BLOCKS = 16
 
@@ -63,11 +63,11 @@ def give_back(memory: npt.NDArray[np.uint8]) -> None:
 
     Memory that is no block is let go.
     """
-    if memory.size == BLOCK_BYTES and is_page(memory):
+    if memory.size == BLOCK_BYTES and begins_at_page(memory):
         _free_blocks.append(memory)
 
 
-def is_page(memory: npt.NDArray[np.uint8]) -> bool:
+def begins_at_page(memory: npt.NDArray[np.uint8]) -> bool:
     """Whether `memory` begins where a page does."""
     address: int = memory.__array_interface__["data"][0]
     return address % PAGE_BYTES == 0

@@ -61,12 +61,13 @@ class EncodedBatches:
 class RecordEncoder:
     """Writes records into batches as they come, at offsets from `base_offset` on; the last batch stays open.
 
-    Holds about twice `gather_bytes`, or four batches if these are larger; it begins with room for `room` bytes. The
+    Holds about twice `gather_bytes`, or eight batches if these are larger; it begins with room for `room` bytes. The
     same records give the same batches, however they are cut into calls. After an error nothing more may be asked of
     it.
 
     `file_position`, which the caller may set after each step, is where in their file the next batches will begin:
-    they are put at the same place of a page in memory, from where they can be written without a copy.
+    where they need no compression, and fit BLOCK_BYTES, they are put at the same place of a page in memory, from
+    where they can be written without a copy.
     """
 
     def __init__(
@@ -128,7 +129,7 @@ class RecordEncoder:
         """Go on in other memory, since what was handed on may still be on its way to a disk."""
         draft = self._drafts[self._last].copy()
         start, size = int(draft["position"]) + HEADER_SIZE, int(draft["record_bytes"])
-        draft["position"] = self.file_position % PAGE_BYTES if self._data.size >= BLOCK_BYTES else 0
+        draft["position"] = self.file_position % PAGE_BYTES if self._data.size == BLOCK_BYTES else 0
         moved = int(draft["position"]) + HEADER_SIZE
         # wherever an interrupt comes, no memory may have two owners who give it back
         memory, self._handed_on = self._handed_on, _NOTHING

@@ -22,7 +22,7 @@ HELD_BYTES = 1 << 20
 
 
 class SegmentFile:
-    """A new segment that is written as if it began at offset 0; memory is bounded by HELD_BYTES.
+    """A new segment that is written as if it began at offset 0; holds HELD_BYTES, or what its stream holds.
 
     Nobody knows its files until a commit names them.
     """
@@ -53,7 +53,8 @@ class SegmentFile:
     ) -> None:
         """Append `batches` (BATCH rows, positions in `data`), which are all of `data`, at `base_offsets`.
 
-        The base offsets in `data` are overwritten. They ascend; gaps are allowed.
+        The base offsets in `data` are overwritten. They ascend; gaps are allowed. Then `data` must stay as it is
+        until the next call returns.
         """
         _patch_base_offsets(data, batches["position"], base_offsets)
         if self.size == 0:

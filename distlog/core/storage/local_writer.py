@@ -9,15 +9,16 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from distlog.core.buffers import BLOCK_BYTES, PAGE_BYTES, give_back, is_page, take_block
+from distlog.core.buffers import BLOCK_BYTES, PAGE_BYTES, begins_at_page, give_back, take_block
 from distlog.core.errors import StorageError
 from distlog.core.storage.backend import ObjectWriter, StorageCounters, byte_view
+from distlog.core.storage.background import Task, begin
 from distlog.core.storage.durable_files import create_file, failing_as, sync_folder, write_all
 
 if TYPE_CHECKING:
@@ -31,8 +32,8 @@ _DIRECT: int = getattr(os, "O_DIRECT", 0)
 class LocalWriter(ObjectWriter):
     """Writes straight to the final name, which must be new; nothing refers to it before it is closed.
 
-    A thread writes what is complete while the caller makes more. What is not yet complete is gathered in one half of
-    a block, and in the other half while the thread writes the first.
+    What is complete is written in the background while the caller makes more: a half of a block in which small pieces
+    are gathered, or the caller's own memory where it lies as it will in the file.
     """
 
     def __init__(self, path: str, counters: StorageCounters) -> None:
@@ -40,8 +41,7 @@ class LocalWriter(ObjectWriter):
         self._block, self._start, self._filled = take_block(), 0, 0
         with failing_as("create", path):
             self._file: int | None = create_file(path)
-        self._thread: ThreadPoolExecutor | None = None
-        self._writing: Future[None] | None = None
+        self._writing: Task | None = None
         self._is_broken = False
         _pass_cache(self._file, True)
 
@@ -51,11 +51,11 @@ class LocalWriter(ObjectWriter):
         self._gather(byte_view(data))
 
     def write_behind(self, data: Buffer) -> None:
-        """See `ObjectWriter.write_behind`: what lies in memory as it will in the file is not copied."""
+        """See `ObjectWriter.write_behind`; nothing is copied where `data` lies in a page as it will in the file."""
         self._settle()
         view = byte_view(data)
         head = -self._filled % PAGE_BYTES
-        if view.nbytes >= _LARGE and is_page(np.frombuffer(view[head:], np.uint8)):
+        if view.nbytes >= _LARGE and begins_at_page(np.frombuffer(view[head:], np.uint8)):
             end = view.nbytes - (view.nbytes - head) % PAGE_BYTES
             self._fill(view[:head])
             self._start_write(view[head:end])
@@ -82,12 +82,12 @@ class LocalWriter(ObjectWriter):
         return self._block.data[self._start : self._start + self._filled]
 
     def _start_write(self, *more: memoryview) -> None:
-        """Let the thread write what is gathered, and `more`; nothing is being written now."""
+        """Have what is gathered written, and `more`; nothing is being written now."""
         file = self._opened()
-        self._thread = self._thread or ThreadPoolExecutor(1)
         # what callers gave before must not be missing, or there twice, behind their back
         self._is_broken = True
-        self._writing = self._thread.submit(self._write_out, file, self._held(), *more)
+        # a descriptor of its own: the number of one that is given up meanwhile is soon that of another file
+        self._writing = begin(partial(self._write_and_close, os.dup(file), self._held(), *more))
         self._start, self._filled = _GATHERED - self._start, 0
         self._is_broken = False
 
@@ -96,7 +96,7 @@ class LocalWriter(ObjectWriter):
         self._opened()
         if self._writing is not None:
             self._is_broken = True
-            self._writing.result()
+            self._writing.wait()
             self._writing, self._is_broken = None, False
 
     def _opened(self) -> int:
@@ -105,6 +105,12 @@ class LocalWriter(ObjectWriter):
         if self._is_broken:
             raise StorageError("cannot write: a part was lost before, so give the file up", file=self._path)
         return self._file
+
+    def _write_and_close(self, file: int, *views: memoryview) -> None:
+        try:
+            self._write_out(file, *views)
+        finally:
+            os.close(file)
 
     def _write_out(self, file: int, *views: memoryview) -> None:
         with failing_as("write", self._path):
@@ -139,7 +145,6 @@ class LocalWriter(ObjectWriter):
             self._file = None
             os.close(file)
             sync_folder(os.path.dirname(self._path))
-        self._end_thread()
         give_back(self._block)
         self._counters.puts += 1
         self._counters.bytes_written += self.written
@@ -148,17 +153,12 @@ class LocalWriter(ObjectWriter):
         """See `ObjectWriter.abort`."""
         if self._file is None:
             return
-        self._end_thread()
+        # what is being written goes on into a file without a name, so the block is not for others
         file, self._file = self._file, None
         with suppress(OSError):
             os.close(file)
         with suppress(OSError):
             os.unlink(self._path)
-
-    def _end_thread(self) -> None:
-        """Wait until the thread is gone: the number of a closed file may be that of another one a moment later."""
-        if self._thread is not None:
-            self._thread.shutdown(cancel_futures=True)
 
 
 def _pass_cache(file: int, wanted: bool) -> None:
