@@ -32,6 +32,16 @@ def test_a_block_that_was_given_back_is_used_again_and_has_one_user_at_a_time() 
     assert address(other) != address(again)
 
 
+def test_memory_that_is_no_block_is_not_handed_to_others() -> None:
+    shifted = np.empty(BLOCK_BYTES + 8192, np.uint8)
+    start = 1 - address(shifted) % 4096
+    others = [np.empty(100, np.uint8), np.empty(2 * BLOCK_BYTES, np.uint8), shifted[start + 4096 :][:BLOCK_BYTES]]
+    for other in others:
+        give_back(other)
+    taken = {address(take_block()) for _ in range(20)}
+    assert taken.isdisjoint(map(address, others))
+
+
 @pytest.mark.parametrize("size", [0, 1, 6750])
 def test_a_little_of_a_large_array_is_copied_so_that_the_rest_is_free(size: int) -> None:
     array = np.arange(9000)

@@ -217,6 +217,25 @@ def test_a_write_that_is_under_way_when_its_file_is_given_up_touches_no_other_fi
         os.close(other)
 
 
+@pytest.mark.parametrize("call", ["dup", "close"])
+def test_a_descriptor_that_cannot_be_had_or_closed_is_an_error_with_the_file(
+    call: str, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write_twice() -> None:
+        writer.write_behind(lying_as_in_the_file(0, 600_000))
+        writer.write_behind(b"more")
+
+    writer = storage.open_write("a.log")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, raising(errno.EIO))
+        with pytest.raises(StorageError, match=r"cannot write: Input/output error.*a\.log"):
+            write_twice()
+    with pytest.raises(StorageError, match="a part was lost before"):
+        writer.close()
+    writer.abort()
+    assert os.listdir(storage.url) == []
+
+
 def test_a_few_threads_write_many_files(storage: Storage) -> None:
     writers = [storage.open_write(str(number)) for number in range(20)]
     for writer in writers:

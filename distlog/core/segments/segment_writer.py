@@ -25,7 +25,8 @@ BATCH_OVERHEAD = 61 + 21
 
 
 class SegmentWriter:
-    """Writes the records of one partition, rolled by `segment.bytes`, in 6 MiB of memory (32 on object stores).
+    """Writes the records of one partition, rolled by `segment.bytes`, in about 6 MiB of memory (32 on object
+    stores).
 
     The same records give the same bytes, however they are cut into appends. `new_id` gives the unique hex part of a
     stem. Raises InvalidRecordError for a record that fits no batch or segment; what was written so far is then named

@@ -87,7 +87,9 @@ class LocalWriter(ObjectWriter):
         # what callers gave before must not be missing, or there twice, behind their back
         self._is_broken = True
         # a descriptor of its own: the number of one that is given up meanwhile is soon that of another file
-        self._writing = begin(partial(self._write_and_close, os.dup(file), self._held(), *more))
+        with failing_as("write", self._path):
+            own = os.dup(file)
+        self._writing = begin(partial(self._write_and_close, own, self._held(), *more))
         self._start, self._filled = _GATHERED - self._start, 0
         self._is_broken = False
 
@@ -110,7 +112,8 @@ class LocalWriter(ObjectWriter):
         try:
             self._write_out(file, *views)
         finally:
-            os.close(file)
+            with failing_as("write", self._path):
+                os.close(file)
 
     def _write_out(self, file: int, *views: memoryview) -> None:
         with failing_as("write", self._path):
