@@ -16,6 +16,7 @@ from distlog.core.batches.compression import CODEC_NAMES, compress
 from distlog.core.batches.record_batch import check_crcs, read_headers
 from distlog.core.batches.record_decoder import decode
 from distlog.core.errors import CorruptRecordError
+from distlog.core.kernels.varint import SLACK
 
 KINDS = [*((2, codec) for codec in range(5)), *((magic, codec) for magic in (0, 1) for codec in range(4))]
 IDS = [f"v{magic}-{CODEC_NAMES[codec]}" for magic, codec in KINDS]
@@ -39,20 +40,20 @@ def _batch(magic: int, codec: int, base: int) -> bytes:
     return entry(magic, base + 2, None, bytes(compress(codec, inner)), attributes=codec) if codec else inner
 
 
-def read(data: bytes) -> tuple[list[dict[str, Any]], int]:
-    """The records, and how many bytes they were in."""
+def read(data: bytes, following: bytes = b"") -> tuple[list[dict[str, Any]], int]:
+    """The records, and how many bytes they were in; `following` is in the buffer too, but no batch."""
     headers = read_headers(data)
     check_crcs(data, headers)
-    decoded = decode(data, headers)
+    decoded = decode(data + following, headers)
     decoded.validate(full=True)
     stamps = decoded["timestamp"].cast(pa.int64())
     return decoded.set_column(2, "timestamp", stamps).to_pylist(), int(headers["size"].sum())
 
 
-def attempt(data: bytes) -> tuple[list[dict[str, Any]], int] | CorruptRecordError:
+def attempt(data: bytes, following: bytes = b"") -> tuple[list[dict[str, Any]], int] | CorruptRecordError:
     """What `read` returns, or the error that it raises."""
     try:
-        return read(data)
+        return read(data, following)
     except CorruptRecordError as error:
         return error
 
@@ -137,6 +138,18 @@ def test_noise_with_a_right_checksum_decodes_or_is_refused(section: bytes, count
         assert len(offsets) == count
         assert offsets == sorted(set(offsets))
         assert all(0 <= offset <= last for offset in offsets)
+
+
+@given(SECTIONS, st.integers(-1, 12), st.integers(0, 4), st.binary(min_size=SLACK, max_size=SLACK))
+def test_what_stands_behind_a_batch_changes_neither_its_records_nor_its_error(
+    section: bytes, count: int, codec: int, following: bytes
+) -> None:
+    data = batch([], count=count, last_delta=20, attributes=codec, section=bytes(compress(codec, section)))
+    alone, among_others = attempt(data), attempt(data, following)
+    if isinstance(alone, CorruptRecordError):
+        assert str(among_others) == str(alone)
+    else:
+        assert among_others == alone
 
 
 @given(st.binary(max_size=200), st.integers(-1, 3), st.booleans())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from datetime import datetime, timezone
 from typing import Any
 
@@ -17,6 +18,7 @@ from distlog.core.batches.record_sections import AskedBatches
 from distlog.core.batches.source import Source
 from distlog.core.buffers import byte_array
 from distlog.core.errors import CorruptRecordError
+from distlog.core.kernels.varint import SLACK
 
 HEADERS = ((b"h1", b"x"), (b"h2", None), ("ключ".encode(), b""))
 
@@ -272,12 +274,21 @@ def test_a_malformed_record_is_refused_with_its_place(name: str, codec: int, fol
     data = batch([record()]) + bad
     headers = read_headers(data)
     check_crcs(data, headers)
-    for columns in (COLUMNS, ("offset",)):
+    for columns, behind in itertools.product((COLUMNS, ("offset",)), (b"", b"\0" * SLACK)):
         with pytest.raises(CorruptRecordError) as caught:
-            decode(data, headers, columns=columns, file="t-0/x.log", file_position=1000)
+            decode(data + behind, headers, columns=columns, file="t-0/x.log", file_position=1000)
         details = caught.value.details
         place = details["file"], details["position"], details["offset"]
         assert place == ("t-0/x.log", 1000 + len(data) - len(bad), 30)
+
+
+def test_no_byte_behind_the_data_is_looked_at() -> None:
+    # Only the plain-Python run of this test (test_record_kernels_pure) sees such a look.
+    for section in HOSTILE.values():
+        data = batch([], count=1, last_delta=0, section=section)
+        for behind in range(SLACK + 2):
+            with pytest.raises(CorruptRecordError):
+                decode(data + b"\xff" * behind, read_headers(data), columns=("offset",))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from raw_batches import varint
 
 from distlog.core.buffers import byte_array
-from distlog.core.kernels.varint import read_varint, read_varlong, varlong_size, write_varlong
+from distlog.core.kernels.varint import SLACK, read_short, read_varint, read_varlong, varlong_size, write_varlong
 
 INTS = st.integers(-(2**31), 2**31 - 1)
 LONGS = st.integers(-(2**63), 2**63 - 1)
@@ -60,6 +60,20 @@ def test_a_value_that_passes_the_end_is_not_read(value: int, following: bytes) -
     for end in range(len(encoded)):
         _, position = read_varlong(byte_array(encoded + following), 0, end)
         assert position == end + 1
+
+
+@given(LONGS | st.integers(-(2**29), 2**29), st.binary(min_size=SLACK, max_size=SLACK))
+def test_a_short_read_gives_a_value_of_up_to_four_bytes_and_passes_the_end_otherwise(
+    value: int, following: bytes
+) -> None:
+    encoded = varint(value)
+    data = byte_array(encoded + following)
+    for end in range(len(encoded) + 1):
+        read, position = read_short(data, 0, end)
+        if len(encoded) <= 4:
+            assert (read, position) == (value, len(encoded))
+        else:
+            assert position == end + 1
 
 
 @pytest.mark.parametrize("following", [b"", b"\0" * 8])

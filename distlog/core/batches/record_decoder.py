@@ -127,7 +127,7 @@ def _decode_run(asked: AskedBatches, names: tuple[str, ...], enough: int) -> tup
         elif name == "timestamp_type":
             arrays.append(_repeated(name, _timestamp_types(asked.batches), sections, count))
         elif name == "headers":
-            arrays.append(headers_to_arrow(data, fields.value, count, int(sections["header_count"].sum()), room))
+            arrays.append(headers_to_arrow(data, fields.headed, count, int(sections["header_count"].sum()), room))
         else:
             arrays.append(fields.to_arrow(name, count))
     # By way of a struct, since a record batch without columns must know its number of records too.
@@ -137,15 +137,11 @@ def _decode_run(asked: AskedBatches, names: tuple[str, ...], enough: int) -> tup
 
 def scan_sections(asked: AskedBatches, data: np.ndarray, sections: np.ndarray, fields: RecordFields) -> int:
     """Fill `fields` with the records of `sections`, which `open_sections` gave of `asked`; how many they are."""
-    scan = scan_records if asked.batches["magic"][0] == 2 else scan_entries
-    status, row, number = scan(
-        data,
-        sections,
-        fields.offsets,
-        fields.timestamps,
-        fields.key,
-        fields.value,
-    )
+    found = (fields.offsets, fields.timestamps, fields.key, fields.value)
+    if asked.batches["magic"][0] == 2:
+        status, row, number = scan_records(data, sections, *found, fields.headed)
+    else:
+        status, row, number = scan_entries(data, sections, *found)
     if status != record_scan.OK:
         raise asked.corrupt(_COMPLAINTS[status], row, record=number)
     return int(number)

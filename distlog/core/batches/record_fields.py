@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from distlog.core.batches.record_batch import SCHEMA
 from distlog.core.buffers import fitted, new_array
-from distlog.core.kernels.record_scan import Slices, locate_headers
+from distlog.core.kernels.record_scan import HeaderPlaces, locate_headers
+from distlog.core.kernels.slices import Slices
 
 _HEADERS = SCHEMA.field("headers").type
 _NO_HEADERS = pa.array([], _HEADERS.value_type)
@@ -25,19 +26,21 @@ class RecordFields:
     timestamps: np.ndarray
     key: Slices
     value: Slices
+    headed: HeaderPlaces
 
     @classmethod
     def allocate(cls, size: int, asked: Collection[str], copied_bytes: int = 0) -> RecordFields:
-        """Room for `size` records, for keys and values only where they are asked for; headers are found by values.
+        """Room for `size` records, for keys, values and headers only where they are asked for.
 
-        `copied_bytes` is what sections hold whose keys and values are to be copied, too.
+        Keys and values of sections of `copied_bytes` are to be copied; without, their positions are found.
         """
-        values = "value" in asked or "headers" in asked
+        places = size + 1 if "headers" in asked else 0
         return cls(
             new_array(size, np.int64),
             new_array(size, np.int64),
-            _allocate(size if "key" in asked else 0, copied_bytes if "key" in asked else 0),
-            _allocate(size if values else 0, copied_bytes if "value" in asked else 0),
+            _allocate(size, copied_bytes) if "key" in asked else _allocate(0, 0),
+            _allocate(size, copied_bytes) if "value" in asked else _allocate(0, 0),
+            HeaderPlaces(new_array(places, np.int64), new_array(places, np.int64)),
         )
 
     def to_arrow(self, name: str, count: int) -> pa.Array:
@@ -47,13 +50,13 @@ class RecordFields:
         return fixed_width(name, (self.offsets if name == "offset" else self.timestamps)[:count])
 
 
-def headers_to_arrow(data: np.ndarray, values: Slices, count: int, header_count: int, room: int) -> pa.Array:
+def headers_to_arrow(data: np.ndarray, headed: HeaderPlaces, count: int, header_count: int, room: int) -> pa.Array:
     """The column of headers of the first `count` records, `header_count` altogether, of sections of `room` bytes."""
     if not header_count:
         offsets, pairs = np.zeros(count + 1, np.int32), _NO_HEADERS
     else:
         offsets = new_array(count + 1, np.int32)
-        pairs = _header_pairs(data, values, count, offsets, header_count, room)
+        pairs = _header_pairs(data, headed, count, offsets, header_count, room)
     return pa.Array.from_buffers(_HEADERS, count, [None, pa.py_buffer(offsets)], 0, children=[pairs])
 
 
@@ -71,7 +74,8 @@ def struct_of(columns: tuple[str, ...]) -> pa.DataType:
 def _allocate(size: int, copied_bytes: int) -> Slices:
     offsets = new_array(size + 1, np.int32)
     offsets[0] = 0
-    return Slices(new_array(size, np.int64), offsets, new_array(size, np.bool_), new_array(copied_bytes, np.uint8))
+    copies, positions = new_array(copied_bytes, np.uint8), new_array(0 if copied_bytes else size, np.int64)
+    return Slices(offsets, new_array(size, np.bool_), copies, positions)
 
 
 def _strings(slices: Slices, kind: pa.DataType, count: int) -> pa.Array:
@@ -86,10 +90,10 @@ def _strings(slices: Slices, kind: pa.DataType, count: int) -> pa.Array:
 
 
 def _header_pairs(
-    data: np.ndarray, values: Slices, count: int, offsets: np.ndarray, header_count: int, room: int
+    data: np.ndarray, headed: HeaderPlaces, count: int, offsets: np.ndarray, header_count: int, room: int
 ) -> pa.Array:
     key, value = _allocate(header_count, room), _allocate(header_count, room)
-    locate_headers(data, values, count, offsets, key, value)
+    locate_headers(data, headed, count, offsets, key, value)
     children = [_text(key, header_count), _strings(value, pa.binary(), header_count)]
     return pa.StructArray.from_buffers(_HEADERS.value_type, header_count, [None], 0, children=children)
 

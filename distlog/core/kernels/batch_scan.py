@@ -6,7 +6,7 @@ import numpy as np
 
 from distlog.core.config import MAX_LONG
 from distlog.core.kernels.jit import fill_kernel, inlined
-from distlog.core.kernels.memory import byte_at
+from distlog.core.kernels.memory import item_at
 
 LOG_OVERHEAD = 12
 HEADER_SIZE = 61
@@ -42,7 +42,7 @@ BATCH = np.dtype(
 def _read_bytes(data: np.ndarray, position: int, width: int) -> int:
     value = 0
     for index in range(position, position + width):
-        value = value << 8 | byte_at(data, index)
+        value = value << 8 | item_at(data, index)
     return value
 
 

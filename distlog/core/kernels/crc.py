@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from distlog.core.kernels.jit import fill_kernel, inlined
-from distlog.core.kernels.memory import byte_at, word_at
+from distlog.core.kernels.memory import item_at, word_at
 
 _POLYNOMIAL = 0x82F63B78
 _ONES = 0xFFFFFFFF
@@ -89,7 +89,7 @@ def _crc32c(before: int, data: np.ndarray, start: int, end: int) -> int:
         crc = _step(word_at(data, position) ^ crc, 8) ^ _step(word_at(data, position + 8), 0)
         position += 16
     while position < end:
-        crc = _TABLES[0, (crc ^ byte_at(data, position)) & 0xFF] ^ crc >> 8
+        crc = _TABLES[0, (crc ^ item_at(data, position)) & 0xFF] ^ crc >> 8
         position += 1
     return crc ^ _ONES
 

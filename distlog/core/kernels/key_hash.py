@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distlog.core.kernels.jit import fill_kernel, inlined
-from distlog.core.kernels.memory import byte_at, word_at
+from distlog.core.kernels.memory import item_at, word_at
 
 HASH_WORDS = 2
 
@@ -73,7 +73,7 @@ def _part_of_word(data: np.ndarray, position: int, size: int) -> int:
         return word if size == 8 else word & (1 << 8 * size) - 1
     value = 0
     for index in range(size):
-        value |= byte_at(data, position + index) << 8 * index
+        value |= item_at(data, position + index) << 8 * index
     return value
 
 

@@ -20,9 +20,8 @@ from distlog.core.kernels.record_scan import (
     BAD_VALUE,
     NOT_APPEND_TIME,
     OK,
-    Slices,
-    put_slice,
 )
+from distlog.core.kernels.slices import Slices, put_slice
 
 
 @inlined
@@ -106,9 +105,9 @@ def scan_entries(
             offsets[emitted] = offset
             append_time = section["append_time"]
             timestamps[emitted] = timestamp if append_time == NOT_APPEND_TIME else append_time
-            if key.positions.size:
+            if key.valid.size:
                 key_bytes = put_slice(key, emitted, key_bytes, data, key_at, key_size)
-            if value.positions.size:
+            if value.valid.size:
                 value_bytes = put_slice(value, emitted, value_bytes, data, value_at, value_size)
             emitted += 1
         section["emitted"] = emitted - first

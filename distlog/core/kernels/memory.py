@@ -1,7 +1,8 @@
-"""What numba's arrays lack: loads of one and of 8 unaligned bytes, the C library's memcpy on a slice, and prefetch.
+"""What numba's arrays lack: access without a look at the index, unaligned words, memcpy on a slice, and prefetch.
 
-All are unchecked: the kernel that calls them has compared the bytes that it needs with the end it was given.
-With NUMBA_DISABLE_JIT=1 plain Python stands in, so that kernels run, slowly, without a compiler.
+numba asks of every index whether it is negative, then to count from the end: a seventh of a scan of records went
+into that. Nothing here is checked: the kernel that calls has compared what it needs with the end it was given.
+With NUMBA_DISABLE_JIT=1 plain Python stands in, so that kernels run, slowly, without a compiler; that does check.
 """
 
 from __future__ import annotations
@@ -15,18 +16,29 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 
-def _byte_at_python(data: np.ndarray, position: int) -> int:
-    return int(data[position])
+def _checked(index: int, array: np.ndarray, count: int = 1) -> int:
+    if index < 0 or index > array.size - count:
+        raise IndexError(f"{count} items from {index} on, of {array.size}")
+    return index
+
+
+def _item_at_python(array: np.ndarray, index: int) -> int:
+    return int(array[_checked(index, array)])
+
+
+def _put_at_python(array: np.ndarray, index: int, value: int) -> None:
+    array[_checked(index, array)] = value
 
 
 def _word_at_python(data: np.ndarray, position: int) -> int:
-    return int.from_bytes(data[position : position + 8].tobytes(), "little", signed=True)
+    return int.from_bytes(data[_checked(position, data, 8) :][:8].tobytes(), "little", signed=True)
 
 
 def _copy_bytes_python(
     target: np.ndarray, target_position: int, source: np.ndarray, source_position: int, count: int
 ) -> None:
-    target[target_position : target_position + count] = source[source_position : source_position + count]
+    found = source[_checked(source_position, source, count) :][:count]
+    target[_checked(target_position, target, count) :][:count] = found
 
 
 def _prefetch_python(data: np.ndarray, index: int) -> None:
@@ -38,12 +50,25 @@ def _pointer(context: Any, builder: Any, array_type: Any, array: Any, position: 
 
 
 @intrinsic
-def _byte_at_compiled(typing_context: Any, data: Any, position: Any) -> Any:
+def _item_at_compiled(typing_context: Any, array: Any, index: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer = _pointer(context, builder, signature.args[0], *args)
-        return builder.zext(builder.load(pointer), ir.IntType(64))
+        item = builder.load(_pointer(context, builder, signature.args[0], *args))
+        extend = builder.sext if getattr(array.dtype, "signed", False) else builder.zext
+        return extend(item, ir.IntType(64)) if item.type.width < 64 else item
 
-    return types.int64(data, types.int64), codegen
+    return types.int64(array, types.int64), codegen
+
+
+@intrinsic
+def _put_at_compiled(typing_context: Any, array: Any, index: Any, value: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        array_type, _, value_type = signature.args
+        item = context.cast(builder, args[2], value_type, array_type.dtype)
+        data = context.data_model_manager[array_type.dtype].as_data(builder, item)
+        builder.store(data, _pointer(context, builder, array_type, args[0], args[1]))
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64, value), codegen
 
 
 @intrinsic
@@ -84,8 +109,12 @@ def _prefetch_compiled(typing_context: Any, data: Any, index: Any) -> Any:
 
 _compiled = not numba.config.DISABLE_JIT  # type: ignore[attr-defined]
 
-#: `byte_at(data, position)`: a byte, 0 to 255, as an int64; numba makes floats where signed meets unsigned.
-byte_at: Any = _byte_at_compiled if _compiled else _byte_at_python
+#: `item_at(array, index)`: an item of integers or booleans as an int64, since numba makes floats where signed meets
+#: unsigned; those of uint64 are taken as signed.
+item_at: Any = _item_at_compiled if _compiled else _item_at_python
+
+#: `put_at(array, index, value)`: store an item.
+put_at: Any = _put_at_compiled if _compiled else _put_at_python
 
 #: `word_at(data, position)`: the 8 bytes from `position` as a little-endian int64.
 word_at: Any = _word_at_compiled if _compiled else _word_at_python

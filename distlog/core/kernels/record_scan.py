@@ -1,8 +1,10 @@
 """Finds the fields of records, format 2, in one pass over the records sections of many batches (`DefaultRecord`).
 
-A column of bytes is found as `Slices` of the data, and copied on the way where that is wanted: its bytes are in the
-nearest cache then. Arrays of size 0 mean that something is not asked for. No length is used before it is compared
-with what encloses it.
+A column of bytes is found as `Slices` of the data, or copied on the way: its bytes are in the nearest cache then.
+Arrays of size 0 mean that something is not asked for. No length is used before it is compared with what encloses it.
+
+A section is read twice where it has to be: quickly, with integers of up to four bytes and without asking for each
+whether the data ends; and carefully, if that did not end well. So only the second reading says what is wrong.
 """
 
 from __future__ import annotations
@@ -12,8 +14,9 @@ from typing import NamedTuple
 import numpy as np
 
 from distlog.core.kernels.jit import fill_kernel, inlined
-from distlog.core.kernels.memory import byte_at, copy_bytes
-from distlog.core.kernels.varint import read_varint, read_varlong
+from distlog.core.kernels.memory import put_at
+from distlog.core.kernels.slices import Slices, put_slice
+from distlog.core.kernels.varint import SLACK, read_short, read_varint, read_varlong
 
 SMALLEST_RECORD = 7
 NOT_APPEND_TIME = -(2**63)
@@ -39,51 +42,137 @@ SECTION = np.dtype(
 )
 
 
-class Slices(NamedTuple):
-    """Byte strings in a buffer, one slot each; of `offsets` there is one more, and the first is 0.
+class HeaderPlaces(NamedTuple):
+    """Which `records` have headers, and the `positions` of their numbers; behind the last stands the record count."""
 
-    `positions` in the buffer, `offsets` (Arrow's) as if the strings stood back to back, `valid` (False: null).
-    `copies` is where they stand back to back, with room for as many bytes as the sections have, or is empty.
-    """
-
+    records: np.ndarray
     positions: np.ndarray
-    offsets: np.ndarray
-    valid: np.ndarray
-    copies: np.ndarray
 
 
 @inlined
-def put_slice(slices: Slices, index: int, total: int, data: np.ndarray, position: int, size: int) -> int:
-    """Put, and copy, the string at `position` into slot `index`, after `total` bytes; a size below 0 is null."""
-    length = max(size, 0)
-    slices.positions[index] = position
-    slices.offsets[index + 1] = total + length
-    slices.valid[index] = size >= 0
-    if slices.copies.size:
-        copy_bytes(slices.copies, total, data, position, length)
-    return total + length
+def _read_int(data: np.ndarray, position: int, end: int, careful: bool) -> tuple[int, int]:
+    return read_varint(data, position, end) if careful else read_short(data, position, end)
 
 
 @inlined
-def read_header_count(data: np.ndarray, position: int, end: int) -> tuple[int, int]:
-    """What `read_varint` gives; nearly always it is 0."""
-    if position < end and byte_at(data, position) == 0:
-        return 0, position + 1
-    return read_varint(data, position, end)
+def _read_long(data: np.ndarray, position: int, end: int, careful: bool) -> tuple[int, int]:
+    return read_varlong(data, position, end) if careful else read_short(data, position, end)
 
 
 @inlined
-def skip_headers(data: np.ndarray, position: int, end: int, count: int) -> int:
+def _skip_headers(data: np.ndarray, position: int, end: int, count: int, careful: bool) -> int:
     """The position after `count` headers, or one after `end` where they are malformed."""
     for _ in range(count):
-        key_size, position = read_varint(data, position, end)
+        key_size, position = _read_int(data, position, end, careful)
         if key_size < 0 or key_size > end - position:
             return end + 1
-        value_size, position = read_varint(data, position + key_size, end)
+        value_size, position = _read_int(data, position + key_size, end, careful)
         if value_size > end - position:
             return end + 1
         position += max(value_size, 0)
     return position
+
+
+class Record(NamedTuple):
+    """What a record says, and where; a size below 0 is null. `headers_at` is where their number stands."""
+
+    end: int
+    offset_delta: int
+    timestamp_delta: int
+    key_at: int
+    key_size: int
+    value_at: int
+    value_size: int
+    headers_at: int
+    headers: int
+
+
+@inlined
+def _read_record(data: np.ndarray, position: int, end: int, careful: bool) -> tuple[int, Record]:
+    """The status of the record at `position`, of a section up to `end`, and the record.
+
+    A field that is cut ends up beyond the record, and so does what follows: that is found where lengths are compared.
+    """
+    nothing = Record(0, 0, 0, 0, 0, 0, 0, 0, 0)
+    size, body = _read_int(data, position, end, careful)
+    if size < 1 or size > end - body:
+        return BAD_LENGTH, nothing
+    record_end = body + size
+    timestamp_delta, at = _read_long(data, body + 1, end, careful)
+    offset_delta, at = _read_int(data, at, end, careful)
+    key_size, key_at = _read_int(data, at, end, careful)
+    if key_size > record_end - key_at:
+        return BAD_KEY, nothing
+    value_size, value_at = _read_int(data, key_at + max(key_size, 0), end, careful)
+    if value_size > record_end - value_at:
+        return BAD_VALUE, nothing
+    headers_at = value_at + max(value_size, 0)
+    headers, at = _read_int(data, headers_at, end, careful)
+    if headers:
+        if headers < 0 or headers > record_end - at:
+            return BAD_HEADERS, nothing
+        at = _skip_headers(data, at, record_end, headers, careful)
+    record = Record(
+        record_end, offset_delta, timestamp_delta, key_at, key_size, value_at, value_size, headers_at, headers
+    )
+    return OK if at == record_end else BAD_BODY, record
+
+
+class Found(NamedTuple):
+    """How many records were found and given out, and of those: bytes of keys and of values, records with headers."""
+
+    records: int
+    key_bytes: int
+    value_bytes: int
+    headed: int
+
+
+@inlined
+def _scan_section(
+    data: np.ndarray,
+    section: np.void,
+    offsets: np.ndarray,
+    timestamps: np.ndarray,
+    key: Slices,
+    value: Slices,
+    headed: HeaderPlaces,
+    before: Found,
+    careful: bool,
+) -> tuple[int, int, Found]:
+    """Scan a section, when `before` was given out: (status, bad record, all that is given out now)."""
+    emitted, key_bytes, value_bytes, places = before
+    position, end, count = section["start"], section["end"], section["record_count"]
+    # Locals: what stands in an array is read again after each write to any other.
+    base_offset, last_delta = section["base_offset"], section["last_offset_delta"]
+    base_timestamp, append_time = section["base_timestamp"], section["append_time"]
+    start_offset, end_offset = section["start_offset"], section["end_offset"]
+    header_count = 0
+    previous = -1
+    for number in range(count):
+        status, record = _read_record(data, position, end, careful)
+        if status != OK:
+            return status, number, before
+        if record.offset_delta <= previous or record.offset_delta > last_delta:
+            return BAD_OFFSET, number, before
+        position, previous = record.end, record.offset_delta
+        offset = base_offset + record.offset_delta
+        if offset < start_offset or offset >= end_offset:
+            continue
+        put_at(offsets, emitted, offset)
+        timestamp = base_timestamp + record.timestamp_delta if append_time == NOT_APPEND_TIME else append_time
+        put_at(timestamps, emitted, timestamp)
+        if key.valid.size:
+            key_bytes = put_slice(key, emitted, key_bytes, data, record.key_at, record.key_size)
+        if value.valid.size:
+            value_bytes = put_slice(value, emitted, value_bytes, data, record.value_at, record.value_size)
+        if record.headers:
+            header_count += record.headers
+            if headed.records.size:
+                headed.records[places], headed.positions[places] = emitted, record.headers_at
+                places += 1
+        emitted += 1
+    section["emitted"], section["header_count"] = emitted - before.records, header_count
+    return OK if position == end else BAD_END, count, Found(emitted, key_bytes, value_bytes, places)
 
 
 @fill_kernel
@@ -94,74 +183,43 @@ def scan_records(
     timestamps: np.ndarray,
     key: Slices,
     value: Slices,
+    headed: HeaderPlaces,
 ) -> tuple[int, int, int]:
-    """Scan all `sections` (SECTION rows), copy to slices with room: (status, section, emitted or the bad record)."""
-    emitted = 0
-    key_bytes = 0
-    value_bytes = 0
+    """Scan all `sections` (SECTION rows), the arrays have room: (status, section, emitted or the bad record)."""
+    found = Found(0, 0, 0, 0)
+    arrays = (offsets, timestamps, key, value, headed)
     for index in range(sections.size):
         section = sections[index]
-        position, end = section["start"], section["end"]
-        # Locals: what stands in an array is read again after each write to any other.
-        base_offset, last_delta = section["base_offset"], section["last_offset_delta"]
-        base_timestamp, append_time = section["base_timestamp"], section["append_time"]
-        start_offset, end_offset = section["start_offset"], section["end_offset"]
-        first, header_count = emitted, 0
-        previous = -1
-        for number in range(section["record_count"]):
-            size, body = read_varint(data, position, end)
-            if size < 1 or size > end - body:
-                return BAD_LENGTH, index, number
-            position = body + size
-            # From here on a cut field ends up beyond the record; that is found by one comparison at its end.
-            timestamp_delta, at = read_varlong(data, body + 1, end)
-            delta, at = read_varint(data, at, end)
-            key_size, key_at = read_varint(data, at, end)
-            if key_size > position - key_at:
-                return BAD_KEY, index, number
-            value_size, value_at = read_varint(data, key_at + max(key_size, 0), end)
-            if value_size > position - value_at:
-                return BAD_VALUE, index, number
-            headers, header_at = read_header_count(data, value_at + max(value_size, 0), end)
-            if headers < 0 or headers > position - header_at:
-                return BAD_HEADERS, index, number
-            if skip_headers(data, header_at, position, headers) != position:
-                return BAD_BODY, index, number
-            if delta <= previous or delta > last_delta:
-                return BAD_OFFSET, index, number
-            previous = delta
-            offset = base_offset + delta
-            if offset < start_offset or offset >= end_offset:
-                continue
-            offsets[emitted] = offset
-            timestamps[emitted] = base_timestamp + timestamp_delta if append_time == NOT_APPEND_TIME else append_time
-            if key.positions.size:
-                key_bytes = put_slice(key, emitted, key_bytes, data, key_at, key_size)
-            if value.positions.size:
-                value_bytes = put_slice(value, emitted, value_bytes, data, value_at, value_size)
-            header_count += headers
-            emitted += 1
-        if position != end:
-            return BAD_END, index, section["record_count"]
-        section["emitted"], section["header_count"] = emitted - first, header_count
-    return OK, sections.size, emitted
+        status, bad, after = BAD_END, 0, found
+        if section["end"] + SLACK <= data.size:
+            status, bad, after = _scan_section(data, section, *arrays, found, False)
+        if status != OK:
+            status, bad, after = _scan_section(data, section, *arrays, found, True)
+        if status != OK:
+            return status, index, bad
+        found = after
+    if headed.records.size:
+        headed.records[found.headed] = found.records
+    return OK, sections.size, found.records
 
 
 @fill_kernel
 def locate_headers(
-    data: np.ndarray, values: Slices, count: int, header_offsets: np.ndarray, key: Slices, value: Slices
+    data: np.ndarray, headed: HeaderPlaces, count: int, header_offsets: np.ndarray, key: Slices, value: Slices
 ) -> None:
-    """Find and copy the headers of the first `count` records, behind `values`; `scan_records` found them sound.
+    """Find the headers of the first `count` records, those that `headed` tells of; `scan_records` found them sound.
 
     Those of record i are slots header_offsets[i] to header_offsets[i + 1] of `key` and `value`.
     """
     key_bytes = 0
     value_bytes = 0
+    place = 0
     first = 0
     for record in range(count):
         header_offsets[record] = first
-        position = values.positions[record] + (values.offsets[record + 1] - values.offsets[record])
-        headers, position = read_varint(data, position, data.size)
+        if headed.records[place] != record:
+            continue
+        headers, position = read_varint(data, headed.positions[place], data.size)
         for header in range(first, first + headers):
             size, position = read_varint(data, position, data.size)
             key_bytes = put_slice(key, header, key_bytes, data, position, size)
@@ -169,4 +227,5 @@ def locate_headers(
             value_bytes = put_slice(value, header, value_bytes, data, position, size)
             position += max(size, 0)
         first += headers
+        place += 1
     header_offsets[count] = first

@@ -12,7 +12,7 @@ import numpy as np
 from distlog.core.config import MAX_INT
 from distlog.core.kernels.batch_scan import HEADER_SIZE
 from distlog.core.kernels.jit import fill_kernel, inlined
-from distlog.core.kernels.memory import copy_bytes, prefetch
+from distlog.core.kernels.memory import copy_bytes, item_at, prefetch, put_at
 from distlog.core.kernels.varint import varlong_size, write_varlong
 
 OK, FULL, OVERSIZED, BAD_TIMESTAMP, NULL_HEADER_KEY, TOO_LARGE = range(6)
@@ -62,9 +62,10 @@ Columns = tuple[np.ndarray, ByteColumn, ByteColumn, HeaderColumn | None]
 
 @inlined
 def _length(column: ByteColumn, index: int) -> int:
-    if column.valid.size and not column.valid[index]:
+    if column.valid.size and not item_at(column.valid, index):
         return -1
-    return int(column.offsets[index + 1]) - int(column.offsets[index])
+    length: int = item_at(column.offsets, index + 1) - item_at(column.offsets, index)
+    return length
 
 
 @inlined
@@ -77,10 +78,10 @@ def _headers_size(headers: HeaderColumn | None, row: int) -> int:
     """The size of a record's headers and their count, or -1 if the key of one is null."""
     if headers is None:
         return 1
-    first, end = int(headers.firsts[row]), int(headers.ends[row])
+    first, end = item_at(headers.firsts, row), item_at(headers.ends, row)
     size = varlong_size(end - first)
     for header in range(first, end):
-        if headers.key.valid.size and not headers.key.valid[header]:
+        if headers.key.valid.size and not item_at(headers.key.valid, header):
             return -1
         size += _slice_size(_length(headers.key, header)) + _slice_size(_length(headers.value, header))
     return size
@@ -90,7 +91,7 @@ def _headers_size(headers: HeaderColumn | None, row: int) -> int:
 def _write_slice(target: np.ndarray, position: int, column: ByteColumn, index: int, length: int) -> int:
     position = write_varlong(target, position, length)
     if length > 0:
-        copy_bytes(target, position, column.data, column.offsets[index], length)
+        copy_bytes(target, position, column.data, item_at(column.offsets, index), length)
         position += length
     return position
 
@@ -98,9 +99,9 @@ def _write_slice(target: np.ndarray, position: int, column: ByteColumn, index: i
 @inlined
 def _write_headers(target: np.ndarray, position: int, headers: HeaderColumn | None, row: int) -> int:
     if headers is None:
-        target[position] = 0
+        put_at(target, position, 0)
         return position + 1
-    first, end = int(headers.firsts[row]), int(headers.ends[row])
+    first, end = item_at(headers.firsts, row), item_at(headers.ends, row)
     position = write_varlong(target, position, end - first)
     for header in range(first, end):
         position = _write_slice(target, position, headers.key, header, _length(headers.key, header))
@@ -111,7 +112,7 @@ def _write_headers(target: np.ndarray, position: int, headers: HeaderColumn | No
 @inlined
 def _write_start(target: np.ndarray, position: int, size: int, timestamp_delta: int, offset_delta: int) -> int:
     position = write_varlong(target, position, size)
-    target[position] = 0
+    put_at(target, position, 0)
     return write_varlong(target, write_varlong(target, position + 1, timestamp_delta), offset_delta)
 
 
@@ -125,10 +126,10 @@ def _refusal(timestamp: int, headers_size: int) -> int:
 @inlined
 def _prefetch_row(key: ByteColumn, value: ByteColumn, rows: np.ndarray, index: int) -> None:
     if index < rows.size:
-        row = rows[index]
-        prefetch(key.data, key.offsets[row])
-        prefetch(value.data, value.offsets[row])
-        prefetch(value.data, value.offsets[row] + 64)
+        row = item_at(rows, index)
+        prefetch(key.data, item_at(key.offsets, row))
+        prefetch(value.data, item_at(value.offsets, row))
+        prefetch(value.data, item_at(value.offsets, row) + 64)
 
 
 @fill_kernel
@@ -154,9 +155,9 @@ def append_records(
     base, newest = drafts[last]["base_timestamp"], drafts[last]["max_timestamp"]
     position = drafts[last]["position"] + HEADER_SIZE + used
     while taken < rows.size:
-        row = rows[taken]
+        row = item_at(rows, taken)
         _prefetch_row(key, value, rows, taken + _AHEAD)
-        timestamp = timestamps[row]
+        timestamp = item_at(timestamps, row)
         key_length, value_length, headers_size = _length(key, row), _length(value, row), _headers_size(headers, row)
         fields_size = _slice_size(key_length) + _slice_size(value_length) + headers_size
         if timestamp < -1 or headers_size < 0 or fields_size > MAX_INT - 8:

@@ -2,7 +2,8 @@
 
 A reader returns `(value, next position)` and never touches a byte at or after `end`. A value that is cut off, or
 longer than 5 (varint) or 10 (varlong) bytes, gives `end + 1` as the next position; so does every read from there on.
-A kernel may thus read a chain of fields and compare once, at the end of the chain.
+A kernel may thus read a chain of fields and compare once, at the end of the chain. `read_short` is for kernels that
+read everything again, by the others, where a chain ends beyond `end`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ from __future__ import annotations
 import numpy as np
 
 from distlog.core.kernels.jit import inlined
-from distlog.core.kernels.memory import byte_at, word_at
+from distlog.core.kernels.memory import item_at, put_at, word_at
+
+#: How far behind `end` a chain of up to eight `read_short` looks that begins at `end` at the latest.
+SLACK = 64
 
 
 @inlined
@@ -19,7 +23,7 @@ def _read_bytewise(data: np.ndarray, position: int, end: int, longest: int) -> t
     for shift in range(0, 7 * longest, 7):
         if position >= end:
             break
-        byte = byte_at(data, position)
+        byte = item_at(data, position)
         position += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
@@ -28,19 +32,36 @@ def _read_bytewise(data: np.ndarray, position: int, end: int, longest: int) -> t
 
 
 @inlined
-def _read_unsigned(data: np.ndarray, position: int, end: int, longest: int) -> tuple[int, int]:
-    if position + 8 > end:
-        return _read_bytewise(data, position, end, longest)
-    word = word_at(data, position)
+def _read_word(word: int) -> tuple[int, int]:
+    """The value that the first bytes of `word` are, at most four, and how many; 0 if it is longer."""
     if word & 0x80 == 0:
-        return word & 0x7F, position + 1
+        return word & 0x7F, 1
     if word & 0x8000 == 0:
-        return word & 0x7F | word >> 1 & 0x3F80, position + 2
+        return word & 0x7F | word >> 1 & 0x3F80, 2
     if word & 0x800000 == 0:
-        return word & 0x7F | word >> 1 & 0x3F80 | word >> 2 & 0x1FC000, position + 3
+        return word & 0x7F | word >> 1 & 0x3F80 | word >> 2 & 0x1FC000, 3
     if word & 0x80000000 == 0:
-        return word & 0x7F | word >> 1 & 0x3F80 | word >> 2 & 0x1FC000 | word >> 3 & 0xFE00000, position + 4
+        return word & 0x7F | word >> 1 & 0x3F80 | word >> 2 & 0x1FC000 | word >> 3 & 0xFE00000, 4
+    return 0, 0
+
+
+@inlined
+def _read_unsigned(data: np.ndarray, position: int, end: int, longest: int) -> tuple[int, int]:
+    if position + 8 <= end:
+        value, size = _read_word(word_at(data, position))
+        if size:
+            return value, position + size
     return _read_bytewise(data, position, end, longest)
+
+
+@inlined
+def read_short(data: np.ndarray, position: int, end: int) -> tuple[int, int]:
+    """Read an integer of at most four bytes: what is longer, or cut off, gives some position beyond `end`.
+
+    Eight bytes from `position` on are looked at, wherever `end` is.
+    """
+    value, size = _read_word(word_at(data, position))
+    return (value >> 1) ^ -(value & 1), position + size if size else end + 1
 
 
 @inlined
@@ -78,15 +99,15 @@ def write_varlong(target: np.ndarray, position: int, value: int) -> int:
     """Write `value` and return the next position; a varint that holds it has the same bytes."""
     rest = (value << 1) ^ (value >> 63)
     if rest & ~0x7F == 0:
-        target[position] = rest
+        put_at(target, position, rest)
         return position + 1
     if rest & ~0x3FFF == 0:
-        target[position] = rest & 0x7F | 0x80
-        target[position + 1] = rest >> 7
+        put_at(target, position, rest & 0x7F | 0x80)
+        put_at(target, position + 1, rest >> 7)
         return position + 2
     while rest & ~0x7F:
-        target[position] = rest & 0x7F | 0x80
+        put_at(target, position, rest & 0x7F | 0x80)
         rest = rest >> 7 & 0x1FFFFFFFFFFFFFF
         position += 1
-    target[position] = rest
+    put_at(target, position, rest)
     return position + 1
