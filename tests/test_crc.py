@@ -9,10 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from raw_batches import batch, record
 
-from distlog.core.batches.record_batch import BATCH, SHORT_BATCH, check_crcs, read_headers
+from distlog.core.batches import record_batch
+from distlog.core.batches.record_batch import BATCH, check_crcs, read_headers
 from distlog.core.buffers import byte_array
+from distlog.core.config import MAX_LONG
 from distlog.core.errors import CorruptRecordError
-from distlog.core.kernels.crc import crc_of_batches, first_mismatch
+from distlog.core.kernels.crc import crc_by_instruction, crc_by_tables, crc_of_batches, first_mismatch
+from distlog.core.kernels.crc_instruction import HAS_INSTRUCTION
 
 
 def mismatch(data: bytes, ranges: list[tuple[int, int]], crcs: list[int]) -> int:
@@ -20,7 +23,7 @@ def mismatch(data: bytes, ranges: list[tuple[int, int]], crcs: list[int]) -> int
     batches = np.zeros(len(ranges), BATCH)
     batches["magic"], batches["crc"] = 2, crcs
     batches["position"], batches["size"] = [start for start, _ in ranges], [end - start for start, end in ranges]
-    return int(first_mismatch(byte_array(data), batches, SHORT_BATCH, 0))
+    return int(first_mismatch(byte_array(data), batches, MAX_LONG, 0))
 
 
 def test_the_check_value_of_the_standard() -> None:
@@ -35,6 +38,18 @@ def test_it_is_the_librarys_checksum_at_every_alignment_and_length(data: bytes, 
     crc = crc32c(data[start:end])
     assert mismatch(data, [(start, end)], [crc]) == -1
     assert mismatch(data, [(start, end), (start, end)], [crc, crc ^ 1 << draw.draw(st.integers(0, 31))]) == 1
+
+
+BYTES = np.random.default_rng(1).integers(0, 256, 40_000, dtype=np.uint8).tobytes()
+METHODS = {"tables": crc_by_tables, **({"instruction": crc_by_instruction} if HAS_INSTRUCTION else {})}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@given(st.integers(0, 20_000), st.integers(0, 20_000) | st.sampled_from([1536, 12_288, 13_824, 13_831]), st.binary())
+def test_either_method_gives_the_librarys_checksum(method: str, start: int, size: int, before: bytes) -> None:
+    part = BYTES[start : start + size]
+    found = METHODS[method](crc32c(before), byte_array(BYTES), start, start + size)
+    assert found == crc32c(before + part)
 
 
 @given(st.binary(max_size=50), st.lists(st.binary(max_size=3000), max_size=5), st.integers(0, 30))
@@ -58,9 +73,13 @@ def test_parts_of_any_length_are_joined() -> None:
         assert crc_of_batches(99, byte_array(data), batches, 21) == crc32c(data[:size], 99)
 
 
+@pytest.mark.parametrize("short_batch", [0, 1024, MAX_LONG])
 @pytest.mark.parametrize("bad", [0, 1, 2, 3])
-def test_the_first_bad_batch_is_named_whether_it_is_short_or_long(bad: int) -> None:
-    long = record(value=bytes(SHORT_BATCH))
+def test_the_first_bad_batch_is_named_whether_it_is_short_or_long(
+    bad: int, short_batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_batch, "SHORT_BATCH", short_batch)
+    long = record(value=bytes(1024))
     parts = [batch([record()]), batch([long], base_offset=1), batch([record()], base_offset=2)]
     data = bytearray(b"".join([*parts, batch([long], base_offset=3)]))
     headers = read_headers(data)

@@ -24,7 +24,7 @@ from crc32c import crc32c
 from distlog.core.batches.legacy_batch import resolve_wrappers
 from distlog.core.batches.source import Source
 from distlog.core.buffers import byte_array
-from distlog.core.config import MAX_INT
+from distlog.core.config import MAX_INT, MAX_LONG
 from distlog.core.errors import CorruptRecordError
 from distlog.core.kernels.batch_scan import (
     BAD_COUNT,
@@ -41,11 +41,12 @@ from distlog.core.kernels.batch_scan import CODEC_MASK as CODEC_MASK
 from distlog.core.kernels.batch_scan import HEADER_SIZE as HEADER_SIZE
 from distlog.core.kernels.batch_scan import LOG_OVERHEAD as LOG_OVERHEAD
 from distlog.core.kernels.crc import first_mismatch
+from distlog.core.kernels.crc_instruction import HAS_INSTRUCTION
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 CRC_AT, CRC_START, LEGACY_CRC_START = 17, 21, 16
 #: The checksums of batches below this size are computed by a kernel, all at once: a call for each would cost more.
-SHORT_BATCH = 1024
+SHORT_BATCH = MAX_LONG if HAS_INSTRUCTION else 1024
 
 #: Bits of a batch's attributes; the low three (CODEC_MASK) are the codec.
 APPEND_TIME, TRANSACTIONAL, CONTROL, DELETE_HORIZON = 0x08, 0x10, 0x20, 0x40

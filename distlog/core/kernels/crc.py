@@ -1,13 +1,17 @@
-"""CRC-32C (Castagnoli, RFC 3720): of many short ranges in one call, and of a whole from those of its parts.
+"""CRC-32C (Castagnoli, RFC 3720): of many ranges in one call, and of a whole from those of its parts.
 
-Sixteen bytes a step (Intel's slicing-by-16). A library with the processor's own instruction is ten times as fast per
-byte, but a call from Python costs as much as some hundred bytes do here.
+By the processor's instruction where there is one: three ranges side by side, since a step takes three cycles but one
+can begin in each (a method of Intel's; 23 GB/s here, as the library). By tables, sixteen bytes a step (Intel's
+slicing-by-16), elsewhere: ten times slower per byte, but a call of the library costs as much as some hundred bytes.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
+from distlog.core.kernels.crc_instruction import HAS_INSTRUCTION, crc_of_word
 from distlog.core.kernels.jit import fill_kernel, inlined
 from distlog.core.kernels.memory import item_at, word_at
 
@@ -15,6 +19,8 @@ _POLYNOMIAL = 0x82F63B78
 _ONES = 0xFFFFFFFF
 #: Binary digits of the length of a part.
 _LONGEST = 32
+#: How many bytes stand side by side, as powers of two: as many as there are, then fewer for the rest.
+_LONG_LANE, _SHORT_LANE = 12, 9
 
 
 def _tables() -> np.ndarray:
@@ -32,9 +38,9 @@ def _tables() -> np.ndarray:
 _TABLES = _tables()
 
 
-def _product(left: int, right: int) -> int:
-    # Of two polynomials, modulo that of the checksum.
-    product = 0
+def _product(left: int, right: Any) -> Any:
+    # Of two polynomials, modulo that of the checksum; `right` may be an array of them.
+    product = 0 * right
     for bit in range(32):
         product ^= right & -(left >> (31 - bit) & 1)
         right = right >> 1 ^ (_POLYNOMIAL & -(right & 1))
@@ -52,7 +58,14 @@ def _powers() -> np.ndarray:
     return powers
 
 
+def _behind(lane: int) -> np.ndarray:
+    """Row k: what byte k of a checksum, each of 256, comes to when 2^lane zero bytes follow."""
+    power, each = int(_POWERS[lane]), np.arange(256)
+    return np.stack([_product(power, each << 8 * row) for row in range(4)])
+
+
 _POWERS = _powers()
+_BEHIND_LONG, _BEHIND_SHORT = _behind(_LONG_LANE), _behind(_SHORT_LANE)
 _product_inlined = inlined(_product)
 
 
@@ -81,17 +94,60 @@ def _step(word: int, row: int) -> int:
 
 
 @inlined
-def _crc32c(before: int, data: np.ndarray, start: int, end: int) -> int:
-    # Of what has the checksum `before`, and then these bytes.
+def _with_bytes(crc: int, data: np.ndarray, position: int, end: int) -> int:
+    while position < end:
+        crc = _TABLES[0, (crc ^ item_at(data, position)) & 0xFF] ^ crc >> 8
+        position += 1
+    return crc
+
+
+@inlined
+def crc_by_tables(before: int, data: np.ndarray, start: int, end: int) -> int:
+    """The checksum of what has the checksum `before`, followed by data[start:end]; the bounds are not checked."""
     crc = before ^ _ONES
     position = start
     while end - position >= 16:
         crc = _step(word_at(data, position) ^ crc, 8) ^ _step(word_at(data, position + 8), 0)
         position += 16
-    while position < end:
-        crc = _TABLES[0, (crc ^ item_at(data, position)) & 0xFF] ^ crc >> 8
-        position += 1
-    return crc ^ _ONES
+    return _with_bytes(crc, data, position, end) ^ _ONES
+
+
+@inlined
+def _moved(behind: np.ndarray, crc: int) -> int:
+    return int(
+        behind[0, crc & 0xFF] ^ behind[1, crc >> 8 & 0xFF] ^ behind[2, crc >> 16 & 0xFF] ^ behind[3, crc >> 24 & 0xFF]
+    )
+
+
+@inlined
+def _side_by_side(
+    crc: int, data: np.ndarray, position: int, end: int, lane: int, behind: np.ndarray
+) -> tuple[int, int]:
+    # Three ranges of `lane` bytes at a time: (the register, the position of the rest).
+    while end - position >= 3 * lane:
+        second = 0
+        third = 0
+        for at in range(position, position + lane, 8):
+            crc = crc_of_word(crc, word_at(data, at))
+            second = crc_of_word(second, word_at(data, at + lane))
+            third = crc_of_word(third, word_at(data, at + 2 * lane))
+        crc = _moved(behind, _moved(behind, crc) ^ second) ^ third
+        position += 3 * lane
+    return crc, position
+
+
+@inlined
+def crc_by_instruction(before: int, data: np.ndarray, start: int, end: int) -> int:
+    """What `crc_by_tables` gives."""
+    crc, position = _side_by_side(before ^ _ONES, data, start, end, 1 << _LONG_LANE, _BEHIND_LONG)
+    crc, position = _side_by_side(crc, data, position, end, 1 << _SHORT_LANE, _BEHIND_SHORT)
+    while end - position >= 8:
+        crc = crc_of_word(crc, word_at(data, position))
+        position += 8
+    return _with_bytes(crc, data, position, end) ^ _ONES
+
+
+_crc32c = crc_by_instruction if HAS_INSTRUCTION else crc_by_tables
 
 
 @fill_kernel
