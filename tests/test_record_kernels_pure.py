@@ -7,7 +7,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-MODULES = ("varint", "record_vectors", "legacy_batch", "record_decoder", "golden_logs", "writer")
+MODULES = (
+    "varint",
+    "crc",
+    "record_vectors",
+    "legacy_batch",
+    "record_decoder",
+    "record_corruption",
+    "golden_logs",
+    "writer",
+)
 PROGRAM = """
 import sys
 import pytest
