@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import random
 import uuid
 from collections.abc import Callable
 from typing import Any
 
-from distlog.core.commits.actions import Action, Add, Commit, Create, SetConfig, SetPartitions, Transaction
+from crc32c import crc32c
+
+from distlog.core import paths
+from distlog.core.commits import checkpoint
+from distlog.core.commits.actions import Action, Add, Commit, Create, Drop, SetConfig, SetPartitions, Transaction
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.fold import fold
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
+from distlog.core.config import TopicConfig
 from distlog.core.paths import new_stem
 from distlog.core.storage.storage import Storage
+
+CONFIG = TopicConfig.parse({"retention.ms": "5000"})
 
 
 def segment(partition: int = 0, base_offset: int = 0, count: int = 10, begin: int = 0, **changes: Any) -> SegmentInfo:
@@ -109,3 +117,98 @@ def appending(
         return [Add(placed), *recorded]
 
     return plan
+
+
+def append(log: CommitLog, snapshot: Snapshot, times: int = 1, **options: Any) -> Snapshot:
+    """The snapshot after so many appends."""
+    for _ in range(times):
+        _, snapshot = log.commit(snapshot, "append", appending(**options))
+    return snapshot
+
+
+def requests(storage: Storage, call: Callable[[], object]) -> tuple[int, int, int]:
+    """How many reads, writes and listings `call` needs."""
+    before = storage.counters.gets, storage.counters.puts, storage.counters.lists
+    call()
+    after = storage.counters.gets, storage.counters.puts, storage.counters.lists
+    return tuple(end - start for start, end in zip(before, after, strict=True))
+
+
+def forged(storage: Storage, snapshot: Snapshot, **changes: Any) -> bytes:
+    """A commit that follows `snapshot`, as only another library would write it."""
+    body = {
+        "format": 1,
+        "version": snapshot.version + 1,
+        "id": "12345678-1234-1234-1234-123456789abc",
+        "prev": snapshot.commit_id,
+        "topic_id": snapshot.topic_id,
+        "timestamp_ms": snapshot.timestamp_ms + 1,
+        "operation": "append",
+        "writer": "another library",
+        "actions": [],
+        **changes,
+    }
+    text = json.dumps(body, separators=(",", ":"))[:-1].encode()
+    data = text + b',"crc32c":%d}\n' % crc32c(text)
+    storage.put(paths.commit_file(snapshot.version + 1), data)
+    return data
+
+
+def checkpoints(storage: Storage) -> list[int]:
+    """The versions that have a checkpoint."""
+    versions = (checkpoint.version_of(file.name) for file in storage.list(paths.COMMITS_DIR))
+    return sorted(version for version in versions if version is not None)
+
+
+def checkpoint_files(storage: Storage) -> list[str]:
+    """The files of checkpoints."""
+    found = (file.name for file in storage.list(paths.COMMITS_DIR))
+    return sorted(name for name in found if checkpoint.version_of(name) is not None)
+
+
+def topic_with_checkpoints(storage: Storage) -> Snapshot:
+    """The head of a topic with 25 commits and checkpoints at 10 and 20."""
+    log = commit_log(storage, checkpoint_commits=10)
+    snapshot = append(log, log.create(2, CONFIG), 25, batch=None)
+    assert checkpoints(storage) == [10, 20]
+    return snapshot
+
+
+def drop(log: CommitLog, snapshot: Snapshot) -> Snapshot:
+    """The snapshot after the topic was dropped."""
+    return log.commit(snapshot, "drop", lambda current: [Drop()])[1]
+
+
+class RunsFirst:
+    """A storage where something else happens before the first call of one method."""
+
+    def __init__(self, storage: Storage, method: str, event: Callable[[], object]) -> None:
+        self._storage, self._method, self._event = storage, method, event
+
+    def __getattr__(self, name: str) -> Any:
+        if name == self._method and self._event:
+            event, self._event = self._event, None
+            event()
+        return getattr(self._storage, name)
+
+
+class MissesOnce:
+    """A storage that does not have one file at the first look, as if it was written right after."""
+
+    def __init__(self, storage: Storage, name: str) -> None:
+        self._storage, self._name = storage, name
+        self.missed = False
+
+    def read(self, name: str) -> bytes:
+        if name == self._name and not self.missed:
+            self.missed = True
+            raise FileNotFoundError(name)
+        return self._storage.read(name)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._storage, name)
+
+
+def raise_(error: Exception) -> None:
+    """Raise `error`, where an expression is wanted."""
+    raise error

@@ -1,0 +1,161 @@
+"""Checkpoints of the commit log: when they are written, and that nobody needs them to be right."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from conftest import Address
+from histories import (
+    CONFIG,
+    append,
+    checkpoint_files,
+    checkpoints,
+    commit_log,
+    raise_,
+    requests,
+    segment,
+    topic_storage,
+    topic_with_checkpoints,
+)
+
+from distlog.core import paths
+from distlog.core.commits import checkpoint
+from distlog.core.commits import commit_log as commit_log_module
+from distlog.core.commits.actions import Action, Add
+from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.errors import (
+    StorageError,
+)
+from distlog.core.storage.storage import Storage
+
+
+@pytest.fixture
+def storage(memory_url: Address) -> Storage:
+    return topic_storage(memory_url.url)
+
+
+@pytest.fixture
+def log(storage: Storage) -> CommitLog:
+    return commit_log(storage)
+
+
+@pytest.fixture
+def old(storage: Storage) -> Snapshot:
+    return topic_with_checkpoints(storage)
+
+
+def test_a_checkpoint_is_written_every_so_many_commits_by_whoever_is_there(storage: Storage) -> None:
+    logs = [commit_log(storage, checkpoint_commits=5) for _ in range(3)]
+    snapshot = logs[0].create(1, CONFIG)
+    for log in itertools.islice(itertools.cycle(logs), 14):
+        snapshot = append(log, log.refresh(snapshot))
+    assert checkpoints(storage) == [5, 10]
+
+
+def test_a_checkpoint_is_written_after_so_many_bytes(
+    storage: Storage, log: CommitLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = log.create(1, CONFIG)
+    monkeypatch.setattr(commit_log_module, "CHECKPOINT_BYTES", snapshot.commit_bytes + 3000)
+    while not checkpoints(storage):
+        snapshot = append(log, snapshot)
+    assert snapshot.commit_bytes // (snapshot.commit_bytes - 1) >= 1
+    assert 2 <= snapshot.version <= 6
+    assert log.load() == snapshot
+
+
+def test_a_checkpoint_that_fails_does_not_fail_the_commit(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = commit_log(storage, checkpoint_commits=2)
+    monkeypatch.setattr(storage, "put", lambda *_: raise_(StorageError("full")))
+    snapshot = append(log, log.create(1, CONFIG), 5)
+    assert checkpoints(storage) == []
+    assert log.load() == snapshot
+
+
+def test_without_any_checkpoint_the_commits_tell(storage: Storage, old: Snapshot) -> None:
+    storage.delete([*checkpoint_files(storage), paths.LAST_CHECKPOINT])
+    assert commit_log(storage).load() == old
+
+
+@pytest.mark.parametrize("hint", [b"", b"garbage", b"../x", paths.checkpoint_file(20, "0" * 32).encode()])
+def test_a_hint_that_helps_nobody_is_replaced_by_a_listing(storage: Storage, old: Snapshot, hint: bytes) -> None:
+    storage.put(paths.LAST_CHECKPOINT, hint)
+    assert commit_log(storage).load() == old
+    reads, _, lists = requests(storage, commit_log(storage).load)
+    assert lists == 1
+    assert reads < 12, "the newest checkpoint was used"
+
+
+def test_an_old_hint_only_costs_time(storage: Storage, old: Snapshot) -> None:
+    storage.put(paths.LAST_CHECKPOINT, checkpoint_files(storage)[0].encode())
+    assert commit_log(storage).load() == old
+
+
+def test_a_missing_checkpoint_is_replaced_by_the_one_before_or_by_the_commits(
+    storage: Storage, old: Snapshot
+) -> None:
+    for name in reversed(checkpoint_files(storage)):
+        storage.delete([name])
+        assert commit_log(storage).load() == old
+
+
+def test_whichever_byte_of_a_checkpoint_flips_the_state_is_the_same(storage: Storage, old: Snapshot) -> None:
+    newest = checkpoint_files(storage)[-1]
+    data = storage.read(newest)
+    for position in range(0, len(data), 131):
+        flipped = bytearray(data)
+        flipped[position] ^= 1 << position % 8
+        storage.put(newest, bytes(flipped))
+        assert commit_log(storage).load() == old
+
+
+def test_the_checkpoint_before_a_wrong_one_saves_reading_all_commits(storage: Storage, old: Snapshot) -> None:
+    storage.put(checkpoint_files(storage)[-1], b"PAR1")
+    reads, _, _ = requests(storage, commit_log(storage).load)
+    assert reads < 25
+
+
+def test_all_checkpoints_wrong_is_no_harm(storage: Storage, old: Snapshot) -> None:
+    for name in checkpoint_files(storage):
+        storage.put(name, b"PAR1")
+    assert commit_log(storage).load() == old
+
+
+def test_a_sound_checkpoint_of_another_topic_is_not_believed(
+    storage: Storage, old: Snapshot, memory_url: Address
+) -> None:
+    other = commit_log(Storage(f"{memory_url.url}/other/clicks"))
+    foreign = append(other, other.create(2, CONFIG), 22)
+    assert checkpoint.write(storage, foreign)
+    assert commit_log(storage).load() == old
+    assert checkpoint.write(storage, append(other, foreign, 3)), "of the same version as the head"
+    assert commit_log(storage).load() == old
+
+
+def test_opening_a_large_topic_makes_no_object_per_segment(
+    storage: Storage, log: CommitLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def add_many(snapshot: Snapshot) -> list[Action]:
+        return [Add(segment(0, base, 1)) for base in range(2_000)]
+
+    _, snapshot = log.commit(log.create(1, CONFIG), "append", add_many)
+    snapshot = append(commit_log(storage, checkpoint_commits=1), snapshot)
+    made = 0
+    make = SegmentInfo.__init__
+
+    def counted(*args: Any, **facts: Any) -> None:
+        nonlocal made
+        made += 1
+        make(*args, **facts)
+
+    monkeypatch.setattr(SegmentInfo, "__init__", counted)
+    loaded = log.load()
+    assert made == 1, "the checkpoint's own commit is read, to see that it belongs here"
+    append(log, loaded)
+    assert made < 10
+    monkeypatch.undo()
+    assert len(loaded.partitions[0].segments) == 2_001

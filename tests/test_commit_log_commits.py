@@ -1,0 +1,198 @@
+"""What a commit says, what it refuses, and what becomes of it when others commit too."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+from conftest import Address
+from histories import (
+    CONFIG,
+    Clock,
+    append,
+    appending,
+    commit_log,
+    raise_,
+    requests,
+    segment,
+    topic_storage,
+)
+
+from distlog.core.commits.actions import Action, Add, GcFloor, Remove, SetConfig, SetLogStartOffset, Transaction
+from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.config import TopicConfig
+from distlog.core.errors import (
+    CommitConflictError,
+    CommitStateUnknownError,
+    TransactionTooOldError,
+)
+from distlog.core.storage.storage import Storage
+
+
+@pytest.fixture
+def storage(memory_url: Address) -> Storage:
+    return topic_storage(memory_url.url)
+
+
+@pytest.fixture
+def log(storage: Storage) -> CommitLog:
+    return commit_log(storage)
+
+
+def test_a_commit_says_what_was_done_by_whom_and_when(storage: Storage) -> None:
+    log = commit_log(storage, Clock(5_000), writer="distlog 1.0 somewhere")
+    commit, snapshot = log.commit(log.create(1, CONFIG), "append", appending())
+    assert commit is not None
+    assert (commit.version, commit.operation, commit.writer) == (1, "append", "distlog 1.0 somewhere")
+    assert (snapshot.version, snapshot.commit_id, snapshot.timestamp_ms) == (1, commit.id, 5_001)
+    assert log.load() == snapshot
+
+
+def test_a_plan_with_nothing_to_do_commits_nothing(storage: Storage, log: CommitLog) -> None:
+    created = log.create(1, CONFIG)
+    assert requests(storage, lambda: log.commit(created, "append", lambda snapshot: None)) == (0, 0, 0)
+    assert log.commit(created, "append", lambda snapshot: None) == (None, created)
+
+
+def test_who_loses_a_race_plans_again_on_what_won(storage: Storage, log: CommitLog) -> None:
+    created = log.create(2, CONFIG)
+    append(commit_log(storage), created, 3, count=7)
+    seen = []
+
+    def plan(snapshot: Snapshot) -> list[Action] | None:
+        seen.append(snapshot.version)
+        return appending(0, 5)(snapshot)
+
+    commit, snapshot = log.commit(created, "append", plan)
+    assert seen == [0, 3]
+    assert commit is not None
+    assert commit.version == 4
+    assert [(info.base_offset, info.next_offset) for info in snapshot.partitions[0].segments] == [
+        (0, 7), (7, 14), (14, 21), (21, 26),
+    ]  # fmt: skip
+    assert log.load() == snapshot
+
+
+def test_a_plan_that_is_no_longer_applicable_says_so_after_a_lost_race(storage: Storage, log: CommitLog) -> None:
+    snapshot = append(log, log.create(1, CONFIG), 2)
+    oldest = snapshot.partitions[0].segments[0]
+
+    def compact(current: Snapshot) -> list[Action]:
+        if not current.partitions[0].segments.live([oldest.stem]):
+            raise CommitConflictError("an input was removed")
+        return [Remove(0, oldest.stem), Add(segment(0, 0, 10))]
+
+    commit_log(storage).commit(
+        snapshot, "retention", lambda current: [Remove(0, oldest.stem), SetLogStartOffset(0, 10)]
+    )
+    with pytest.raises(CommitConflictError, match="an input was removed"):
+        log.commit(snapshot, "compact", compact)
+    assert log.load().version == 3
+
+
+def test_a_plan_that_breaks_an_invariant_is_never_written(storage: Storage, log: CommitLog) -> None:
+    snapshot = log.create(1, CONFIG)
+    wrong: list[Action]
+    for wrong in (
+        [Add(segment(0, 5))],
+        [Remove(0, segment().stem)],
+        [SetConfig({"x": "y"})],
+        [Transaction("", 1, {})],
+    ):
+        with pytest.raises(CommitConflictError, match="nothing was committed"):
+            log.commit(snapshot, "append", lambda current, wrong=wrong: wrong)
+    assert log.load() == snapshot
+
+
+def test_a_batch_is_committed_once_however_often_it_is_tried(storage: Storage, log: CommitLog) -> None:
+    created = log.create(1, CONFIG)
+    first, snapshot = log.commit(created, "append", appending(batch=("app", 7)))
+    assert first is not None
+    for stale in (created, snapshot):
+        again, head = commit_log(storage).commit(stale, "append", appending(batch=("app", 7)))
+        assert again is None
+        found = head.transaction("app", 7)
+        assert found is not None
+        assert (found.version, found.offsets) == (first.version, {0: (0, 10)})
+    assert log.load() == snapshot
+
+
+def test_settings_that_two_change_at_once_are_both_kept(storage: Storage, log: CommitLog) -> None:
+    def setting(**settings: str) -> Callable[[Snapshot], list[Action]]:
+        changes = {name.replace("_", "."): value for name, value in settings.items()}
+        return lambda snapshot: [SetConfig(snapshot.config.changed(changes).overrides())]
+
+    created = log.create(1, TopicConfig())
+    log.commit(created, "config", setting(retention_ms="1"))
+    commit_log(storage).commit(created, "config", setting(segment_ms="2"))
+    assert log.load().config.overrides() == {"retention.ms": "1", "segment.ms": "2"}
+
+
+def test_files_begun_below_the_gc_floor_must_be_written_again(storage: Storage, log: CommitLog) -> None:
+    created = log.create(1, CONFIG)
+    _, floor = log.commit(append(log, created, 2), "gc", lambda snapshot: [GcFloor(2)])
+    for stale in (created, floor):
+        with pytest.raises(TransactionTooOldError, match=r"write them again.*begin=0 gc_floor=2"):
+            log.commit(stale, "append", appending())
+        with pytest.raises(TransactionTooOldError):
+            log.commit(stale, "append", lambda snapshot: [], begin=1)
+    assert log.load() == floor
+    log.commit(floor, "append", lambda snapshot: [Add(segment(0, 20, begin=2))], begin=2)
+
+
+def test_a_segment_may_be_replaced_in_place_below_the_gc_floor(log: CommitLog) -> None:
+    _, floor = log.commit(append(log, log.create(1, CONFIG), 2), "gc", lambda snapshot: [GcFloor(2)])
+    info = floor.partitions[0].segments[0]
+    commit, _ = log.commit(floor, "rebuild", lambda snapshot: [Remove(0, info.stem), Add(info)])
+    assert commit is not None
+
+
+def test_an_unknown_outcome_is_passed_on(storage: Storage, log: CommitLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    created = log.create(1, CONFIG)
+    monkeypatch.setattr(storage, "put_if_absent", lambda *_, **__: raise_(CommitStateUnknownError("who knows")))
+    with pytest.raises(CommitStateUnknownError):
+        append(log, created)
+
+
+def test_the_deadline_ends_a_race_that_is_never_won(storage: Storage) -> None:
+    now = itertools.count(0.0, 10.0)
+    pauses: list[float] = []
+    log = commit_log(storage, monotonic=lambda: next(now), sleep=pauses.append)
+    rival = commit_log(storage)
+    created = rival.create(1, CONFIG)
+
+    def plan(snapshot: Snapshot) -> list[Action] | None:
+        append(rival, snapshot)
+        return appending()(snapshot)
+
+    with pytest.raises(CommitConflictError, match="deadline"):
+        log.commit(created, "append", plan, timeout_s=100)
+    assert log.load().version == len(pauses) + 1
+    assert 2 <= len(pauses) <= 10
+    assert all(0 <= pause <= 0.05 for pause in pauses)
+    assert len(set(pauses)) > 1
+
+
+def test_maintenance_lets_appends_go_first(storage: Storage) -> None:
+    pauses: list[float] = []
+    log = commit_log(storage, sleep=pauses.append)
+    created = log.create(1, CONFIG)
+    for rival in range(20):
+        append(commit_log(storage), created)
+        log.commit(created, "compact", lambda snapshot: [])
+        assert len(pauses) == rival + 1
+    assert max(pauses) > 0.3
+
+
+def test_time_goes_forward_though_the_clock_goes_back(storage: Storage) -> None:
+    clock = Clock(10_000)
+    log = commit_log(storage, clock)
+    snapshot = log.create(1, CONFIG)
+    times = [snapshot.timestamp_ms]
+    for now_ms in (10_500, 10_500, 3_000, 10_501, 20_000):
+        clock.now_ms = now_ms
+        snapshot = append(log, snapshot)
+        times.append(snapshot.timestamp_ms)
+    assert times == [10_000, 10_500, 10_501, 10_502, 10_503, 20_000]

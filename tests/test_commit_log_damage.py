@@ -1,0 +1,149 @@
+"""Commits that are missing, malformed, or of another library."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import Address
+from histories import (
+    CONFIG,
+    MissesOnce,
+    append,
+    commit_log,
+    forged,
+    topic_storage,
+    topic_with_checkpoints,
+)
+
+from distlog.core import paths
+from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.errors import (
+    CorruptMetadataError,
+    TopicNotFoundError,
+    UnsupportedVersionError,
+)
+from distlog.core.storage.storage import Storage
+
+
+@pytest.fixture
+def storage(memory_url: Address) -> Storage:
+    return topic_storage(memory_url.url)
+
+
+@pytest.fixture
+def log(storage: Storage) -> CommitLog:
+    return commit_log(storage)
+
+
+@pytest.fixture
+def old(storage: Storage) -> Snapshot:
+    return topic_with_checkpoints(storage)
+
+
+def test_a_hole_is_an_error_wherever_it_is(storage: Storage, log: CommitLog) -> None:
+    append(log, log.create(1, CONFIG), 9)
+    for version in range(9):
+        data = storage.read(paths.commit_file(version))
+        storage.delete([paths.commit_file(version)])
+        with pytest.raises(CorruptMetadataError, match=f"{version:020d}.*restore|restore.*{version:020d}"):
+            log.load()
+        with pytest.raises(CorruptMetadataError):
+            log.history()
+        storage.put(paths.commit_file(version), data)
+    assert log.load().version == 9
+
+
+@pytest.mark.parametrize("version", [20, 21, 22, 23, 24])
+def test_a_hole_after_the_checkpoint_is_an_error(storage: Storage, old: Snapshot, version: int) -> None:
+    storage.delete([paths.commit_file(version)])
+    with pytest.raises(CorruptMetadataError, match=f"{version:020d}"):
+        commit_log(storage).load()
+
+
+def test_commits_that_are_gone_at_the_end_are_missed_if_a_checkpoint_saw_them(
+    storage: Storage, old: Snapshot
+) -> None:
+    storage.delete([paths.commit_file(version) for version in range(20, 26)])
+    with pytest.raises(CorruptMetadataError, match=f"{20:020d}"):
+        commit_log(storage).load()
+
+
+def test_a_wide_hole_at_the_beginning_is_an_error(storage: Storage, log: CommitLog) -> None:
+    append(log, log.create(1, CONFIG), 9)
+    storage.delete([paths.commit_file(version) for version in range(7)])
+    with pytest.raises(CorruptMetadataError, match=f"{0:020d}"):
+        log.load()
+
+
+def test_files_that_are_no_commits_are_no_topic(storage: Storage, log: CommitLog) -> None:
+    for name in (".0123.tmp", ".probe-0123", "7.json", "0" * 21 + ".json", "x"):
+        storage.put(f"{paths.COMMITS_DIR}/{name}", b"x")
+    with pytest.raises(TopicNotFoundError):
+        log.load()
+    assert log.create(1, CONFIG) == log.load()
+
+
+def test_a_hole_below_the_checkpoint_is_no_harm_to_readers(storage: Storage, old: Snapshot) -> None:
+    storage.delete([paths.commit_file(3)])
+    assert commit_log(storage).load() == old
+
+
+def test_a_commit_that_is_written_while_the_head_is_looked_for_is_no_hole(storage: Storage, log: CommitLog) -> None:
+    created = log.create(1, CONFIG)
+    head = append(log, created, 4)
+    missed = paths.commit_file(3)
+    late = MissesOnce(storage, missed)
+    assert commit_log(late).refresh(created) == head
+    assert late.missed
+    assert commit_log(MissesOnce(storage, missed)).load() == head
+
+
+def test_a_commit_that_cannot_be_read_stops_readers_and_writers(storage: Storage, log: CommitLog) -> None:
+    snapshot = log.create(1, CONFIG)
+    storage.put(paths.commit_file(1), b"")
+    for call in (log.load, lambda: log.refresh(snapshot), lambda: append(log, snapshot)):
+        with pytest.raises(CorruptMetadataError, match=f"{1:020d}"):
+            call()
+
+
+def test_a_commit_under_the_name_of_another_is_refused(storage: Storage, log: CommitLog) -> None:
+    snapshot = append(log, log.create(1, CONFIG))
+    storage.put(paths.commit_file(2), storage.read(paths.commit_file(1)))
+    with pytest.raises(CorruptMetadataError, match=f"{2:020d}"):
+        log.refresh(snapshot)
+
+
+def test_a_broken_chain_is_refused(storage: Storage, log: CommitLog) -> None:
+    snapshot = append(log, log.create(1, CONFIG))
+    forged(storage, snapshot, prev="12345678-1234-1234-1234-123456789abc")
+    for call in (log.load, log.history, lambda: log.refresh(snapshot)):
+        with pytest.raises(CorruptMetadataError, match="follow"):
+            call()
+
+
+def test_a_newer_format_stops_everybody(storage: Storage, log: CommitLog) -> None:
+    snapshot = log.create(1, CONFIG)
+    storage.put(paths.commit_file(1), b'{"format":2,"everything":"else"}')
+    for call in (log.load, lambda: log.refresh(snapshot), lambda: append(log, snapshot)):
+        with pytest.raises(UnsupportedVersionError, match="upgrade"):
+            call()
+
+
+def test_an_unknown_action_stops_everybody(storage: Storage, log: CommitLog) -> None:
+    snapshot = log.create(1, CONFIG)
+    forged(storage, snapshot, actions=[{"shuffle": {}}])
+    for call in (log.load, lambda: log.refresh(snapshot), lambda: append(log, snapshot)):
+        with pytest.raises(UnsupportedVersionError, match="shuffle"):
+            call()
+
+
+def test_an_unknown_action_that_is_safe_for_readers_stops_writers_only(storage: Storage, log: CommitLog) -> None:
+    snapshot = log.create(1, CONFIG)
+    forged(storage, snapshot, actions=[{"bloom_filter": {"reader_safe": True}}])
+    loaded = log.load()
+    assert loaded.version == 1
+    assert log.refresh(snapshot) == loaded
+    for stale in (loaded, snapshot):
+        with pytest.raises(UnsupportedVersionError, match="bloom_filter"):
+            append(log, stale)
+    assert log.load() == loaded

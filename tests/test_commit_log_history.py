@@ -1,0 +1,140 @@
+"""Versions and times of the past, and topics that are dropped and created again."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import Address
+from histories import (
+    CONFIG,
+    Clock,
+    append,
+    commit_log,
+    drop,
+    forged,
+    segment,
+    topic_storage,
+    topic_with_checkpoints,
+)
+
+from distlog.core.commits.actions import Add, GcFloor
+from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.config import TopicConfig
+from distlog.core.errors import (
+    CommitConflictError,
+    CorruptMetadataError,
+    OffsetOutOfRangeError,
+    TopicNotFoundError,
+)
+from distlog.core.storage.storage import Storage
+
+
+@pytest.fixture
+def storage(memory_url: Address) -> Storage:
+    return topic_storage(memory_url.url)
+
+
+@pytest.fixture
+def log(storage: Storage) -> CommitLog:
+    return commit_log(storage)
+
+
+@pytest.fixture
+def old(storage: Storage) -> Snapshot:
+    return topic_with_checkpoints(storage)
+
+
+def test_every_version_can_be_loaded(storage: Storage, old: Snapshot) -> None:
+    log = commit_log(storage)
+    for version in range(26):
+        assert log.load(version=version).version == version
+        assert len(log.load(version=version).partitions[0].segments) == version
+    assert log.load(version=25) == old
+
+
+@pytest.mark.parametrize("version", [-1, 26, 10**12])
+def test_a_version_that_does_not_exist_is_out_of_range(storage: Storage, old: Snapshot, version: int) -> None:
+    with pytest.raises(OffsetOutOfRangeError, match=rf"version={version}"):
+        commit_log(storage).load(version=version)
+
+
+def test_a_time_gives_the_newest_commit_that_is_not_after_it(storage: Storage) -> None:
+    clock = Clock(1_000)
+    log = commit_log(storage, clock, checkpoint_commits=3)
+    snapshot = log.create(1, CONFIG)
+    for clock.now_ms in range(2_000, 9_000, 1_000):
+        snapshot = append(log, snapshot)
+    for timestamp_ms, version in [(1_000, 0), (1_999, 0), (2_000, 1), (7_999, 6), (8_000, 7), (10**15, 7)]:
+        assert log.load(timestamp_ms=timestamp_ms).version == version
+    with pytest.raises(OffsetOutOfRangeError, match="timestamp_ms=999"):
+        log.load(timestamp_ms=999)
+
+
+def test_history_is_newest_first(storage: Storage, old: Snapshot) -> None:
+    log = commit_log(storage)
+    assert [commit.version for commit in log.history()] == list(range(25, -1, -1))
+    assert [commit.version for commit in log.history(limit=3)] == [25, 24, 23]
+    assert [commit.version for commit in log.history(limit=100)] == list(range(25, -1, -1))
+    assert log.history(limit=1)[0].id == old.commit_id
+
+
+def test_history_does_not_hide_that_a_commit_was_replaced(storage: Storage, old: Snapshot) -> None:
+    before = commit_log(storage).load(version=2)
+    forged(storage, before)
+    log = commit_log(storage)
+    assert log.load() == old
+    assert len(log.history(limit=20)) == 20
+    with pytest.raises(CorruptMetadataError, match="version=4"):
+        log.history()
+
+
+def test_a_dropped_topic_is_not_found(storage: Storage, log: CommitLog) -> None:
+    created = log.create(1, CONFIG)
+    dropped = drop(log, append(log, created))
+    with pytest.raises(TopicNotFoundError):
+        log.load()
+    with pytest.raises(TopicNotFoundError):
+        log.refresh(created)
+    assert log.load(include_dropped=True) == dropped
+    assert log.load(version=1).version == 1
+    assert [commit.operation for commit in log.history()] == ["drop", "append", "create"]
+
+
+def test_a_topic_that_is_created_again_goes_on_counting_versions(storage: Storage, log: CommitLog) -> None:
+    first = log.create(2, CONFIG)
+    drop(log, append(log, first))
+    second = log.create(1, TopicConfig())
+    assert second.version == 3
+    assert second.topic_id != first.topic_id
+    assert (len(second.partitions), second.partitions[0].log_end_offset) == (1, 0)
+    assert log.load() == second
+    assert log.load(version=1).topic_id == first.topic_id
+
+
+def test_an_old_writer_cannot_write_into_the_new_topic(storage: Storage, log: CommitLog) -> None:
+    old_writer = commit_log(storage)
+    old_snapshot = append(old_writer, log.create(1, CONFIG))
+    drop(log, log.load())
+    with pytest.raises(CommitConflictError, match="dropped"):
+        append(old_writer, old_snapshot)
+    created = log.create(1, CONFIG)
+    with pytest.raises(CommitConflictError, match="dropped"):
+        append(old_writer, old_snapshot)
+    with pytest.raises(TopicNotFoundError, match="dropped"):
+        old_writer.refresh(old_snapshot)
+    assert log.load() == created
+
+
+def test_two_drops_are_one(storage: Storage, log: CommitLog) -> None:
+    created = log.create(1, CONFIG)
+    drop(commit_log(storage), created)
+    with pytest.raises(CommitConflictError, match="dropped"):
+        drop(log, created)
+
+
+def test_the_files_of_a_dropped_topic_can_be_collected(storage: Storage, log: CommitLog) -> None:
+    dropped = drop(log, append(log, log.create(1, CONFIG)))
+    _, collected = log.commit(dropped, "gc", lambda snapshot: [GcFloor(2)])
+    assert (collected.gc_floor, collected.dropped) == (2, True)
+    with pytest.raises(CommitConflictError, match="dropped"):
+        log.commit(collected, "append", lambda snapshot: [Add(segment(0, 0, begin=3))])
