@@ -52,7 +52,9 @@ ALONE_BYTES = 1 << 30
 _COST_OF_SHARING = 2
 
 
-def compact_topic(spark: SparkSession, topic: Topic, dedupe_buffer_bytes: int, *, dry_run: bool) -> CompactionReport:
+def compact_in_tasks(
+    spark: SparkSession, topic: Topic, dedupe_buffer_bytes: int, *, dry_run: bool
+) -> CompactionReport:
     """Compact the partitions of a compacted topic that are due; errors are those of `compact`, and Spark's own."""
 
     def clean(snapshot: Snapshot, due: Sequence[Cleanable]) -> list[CleanedRange | Uncleanable]:

@@ -30,7 +30,7 @@ from distlog.core.maintenance.verify_segment import verify_segment
 from distlog.core.segments.segment import SegmentReader
 from distlog.core.topics.open_topic import open as open_topic
 from distlog.core.topics.topic import Topic
-from distlog.spark.compaction import compact_topic
+from distlog.spark.compaction import compact_in_tasks
 from distlog.spark.spark_session import cores
 from distlog.spark.splits import SplitSize, pack
 from distlog.spark.tasks import run_tasks
@@ -91,7 +91,7 @@ def compact(
     """
     topic = open_topic(url, storage_options=storage_options)
     if "compact" in topic.config.cleanup_policy:
-        return compact_topic(spark, topic, dedupe_buffer_bytes, dry_run=dry_run)
+        return compact_in_tasks(spark, topic, dedupe_buffer_bytes, dry_run=dry_run)
     groups, begin = plan_merge(topic.snapshot), topic.version
     if dry_run:
         return MergeReport(begin, tuple(groups), dry_run)
