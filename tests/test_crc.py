@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 from crc32c import crc32c
@@ -50,6 +55,16 @@ def test_either_method_gives_the_librarys_checksum(method: str, start: int, size
     part = BYTES[start : start + size]
     found = METHODS[method](crc32c(before), byte_array(BYTES), start, start + size)
     assert found == crc32c(before + part)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"NUMBA_CPU_NAME": "generic"}, {"NUMBA_CPU_NAME": "", "NUMBA_CPU_FEATURES": ""}]
+)
+def test_kernels_for_another_processor_do_without_the_instruction(settings: dict[str, str], tmp_path: Path) -> None:
+    program = "import test_crc as t; assert not t.HAS_INSTRUCTION; t.test_the_check_value_of_the_standard()"
+    environment = {**os.environ, **settings, "NUMBA_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, cwd=Path(__file__).parent, check=False)
+    assert done.returncode == 0
 
 
 @given(st.binary(max_size=50), st.lists(st.binary(max_size=3000), max_size=5), st.integers(0, 30))

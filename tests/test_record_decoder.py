@@ -192,6 +192,21 @@ def test_headers_of_records_outside_the_bounds_are_not_read_into_others() -> Non
     assert found[1]["headers"][2] == {"key": "h3", "value": None}
 
 
+@pytest.mark.parametrize("long_one", range(5))
+@pytest.mark.parametrize("start", range(5))
+def test_a_long_integer_anywhere_costs_no_record_before_or_after_it(long_one: int, start: int) -> None:
+    # After the first integer of five bytes the rest of a section is read in another way.
+    days = [10**10 if number == long_one else number for number in range(5)]
+    records = [record(number, days[number], b"k%d" % number, b"v" * number, HEADERS[:number]) for number in range(5)]
+    data = batch(records, base_timestamp=1000)
+    found = decode(data + bytes(SLACK), read_headers(data), start_offset=start)
+    assert found["offset"].to_pylist() == list(range(start, 5))
+    assert found["timestamp"].cast(pa.int64()).to_pylist() == [1000 + delta for delta in days[start:]]
+    assert found["key"].to_pylist() == [b"k%d" % number for number in range(start, 5)]
+    assert found["value"].to_pylist() == [b"v" * number for number in range(start, 5)]
+    assert [len(row) for row in found["headers"].to_pylist()] == [min(number, 3) for number in range(start, 5)]
+
+
 @pytest.mark.parametrize("codec", range(5))
 def test_compressed_and_plain_batches_mix(codec: int) -> None:
     records = [record(delta, 0, b"k%d" % delta, b"v" * delta, HEADERS) for delta in range(50)]
@@ -284,11 +299,14 @@ def test_a_malformed_record_is_refused_with_its_place(name: str, codec: int, fol
 
 def test_no_byte_behind_the_data_is_looked_at() -> None:
     # Only the plain-Python run of this test (test_record_kernels_pure) sees such a look.
-    for section in HOSTILE.values():
-        data = batch([], count=1, last_delta=0, section=section)
+    cut_at_the_end = record(0, 0, None, b"12345") + varint(1) + b"\0"
+    for section, count in [*((section, 1) for section in HOSTILE.values()), (cut_at_the_end, 2)]:
+        data = batch([], count=count, last_delta=count - 1, section=section)
         for behind in range(SLACK + 2):
+            # the longest integers that are read quickly
+            following = (b"\xff\xff\xff\x7f" * SLACK)[:behind]
             with pytest.raises(CorruptRecordError):
-                decode(data + b"\xff" * behind, read_headers(data), columns=("offset",))
+                decode(data + following, read_headers(data), columns=("offset",))
 
 
 @pytest.mark.parametrize(

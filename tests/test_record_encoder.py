@@ -370,3 +370,9 @@ def test_memory_is_given_back_once_however_often_it_is_released() -> None:
     encoder.release()
     blocks = [take_block() for _ in range(20)]
     assert len({block.__array_interface__["data"] for block in blocks}) == 20
+
+
+def test_rows_that_lie_apart_are_refused_before_anything_is_read() -> None:
+    source = RecordInput.from_arrow(pa.record_batch({"timestamp": [1] * 9, "key": pa.nulls(9), "value": [b"v"] * 9}))
+    with pytest.raises(TypeError, match="contiguous"):
+        list(RecordEncoder(BatchFormat()).append(source, np.arange(9)[::3]))

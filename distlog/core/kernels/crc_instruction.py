@@ -5,21 +5,21 @@ On other processors HAS_INSTRUCTION is False and nothing may call `crc_of_word`.
 
 from __future__ import annotations
 
-import platform
 from typing import Any
 
-import llvmlite.binding as llvm  # type: ignore[import-untyped]
 import llvmlite.ir as ir  # type: ignore[import-untyped]
 import numba
 from numba.core import types
+from numba.core.codegen import get_host_cpu_features
 from numba.extending import intrinsic
 
 
 def _is_there() -> bool:
+    # By what numba compiles for, and keeps compiled code by: not by what this processor happens to have.
     config: Any = numba.config
-    if config.DISABLE_JIT or config.CPU_NAME or config.CPU_FEATURES:
-        return False  # not compiled, or for some other processor
-    return platform.machine().lower() in ("x86_64", "amd64") and bool(llvm.get_host_cpu_features().get("sse4.2"))
+    host_features: Any = get_host_cpu_features
+    features = host_features() if config.CPU_FEATURES is None else config.CPU_FEATURES
+    return not config.DISABLE_JIT and "+sse4.2" in features.split(",")
 
 
 HAS_INSTRUCTION = _is_there()

@@ -2,6 +2,7 @@
 
 numba asks of every index whether it is negative, then to count from the end: a seventh of a scan of records went
 into that. Nothing here is checked: the kernel that calls has compared what it needs with the end it was given.
+Arrays must be contiguous; a kernel that is given others is not compiled.
 With NUMBA_DISABLE_JIT=1 plain Python stands in, so that kernels run, slowly, without a compiler; that does check.
 """
 
@@ -46,6 +47,8 @@ def _prefetch_python(data: np.ndarray, index: int) -> None:
 
 
 def _pointer(context: Any, builder: Any, array_type: Any, array: Any, position: Any) -> Any:
+    if array_type.layout != "C":
+        raise TypeError("kernels take contiguous arrays")
     return builder.gep(context.make_array(array_type)(context, builder, array).data, [position])
 
 

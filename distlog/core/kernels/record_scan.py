@@ -3,8 +3,8 @@
 A column of bytes is found as `Slices` of the data, or copied on the way: its bytes are in the nearest cache then.
 Arrays of size 0 mean that something is not asked for. No length is used before it is compared with what encloses it.
 
-A section is read twice where it has to be: quickly, with integers of up to four bytes and without asking for each
-whether the data ends; and carefully, if that did not end well. So only the second reading says what is wrong.
+Records are read quickly, with integers of up to four bytes and without asking for each whether the data ends. From
+the first of a section on that does not end well, they are read carefully, and only that says what is wrong.
 """
 
 from __future__ import annotations
@@ -118,13 +118,21 @@ def _read_record(data: np.ndarray, position: int, end: int, careful: bool) -> tu
     return OK if at == record_end else BAD_BODY, record
 
 
-class Found(NamedTuple):
-    """How many records were found and given out, and of those: bytes of keys and of values, records with headers."""
+class Progress(NamedTuple):
+    """Where a scan is: in the section, at record `number` at `position`, behind the offset delta `previous`.
 
+    Then what was given out: records, bytes of their keys and of their values, how many have headers, and how many
+    headers those of this section have.
+    """
+
+    number: int
+    position: int
+    previous: int
     records: int
     key_bytes: int
     value_bytes: int
     headed: int
+    section_headers: int
 
 
 @inlined
@@ -136,25 +144,26 @@ def _scan_section(
     key: Slices,
     value: Slices,
     headed: HeaderPlaces,
-    before: Found,
+    progress: Progress,
     careful: bool,
-) -> tuple[int, int, Found]:
-    """Scan a section, when `before` was given out: (status, bad record, all that is given out now)."""
-    emitted, key_bytes, value_bytes, places = before
-    position, end, count = section["start"], section["end"], section["record_count"]
+) -> tuple[int, Progress]:
+    """Scan on in a section: the status, and how far it went; not beyond a record that cannot be read."""
+    first, position, previous, emitted, key_bytes, value_bytes, places, headers = progress
+    status = OK
+    end, count = section["end"], section["record_count"]
     # Locals: what stands in an array is read again after each write to any other.
     base_offset, last_delta = section["base_offset"], section["last_offset_delta"]
     base_timestamp, append_time = section["base_timestamp"], section["append_time"]
     start_offset, end_offset = section["start_offset"], section["end_offset"]
-    header_count = 0
-    previous = -1
-    for number in range(count):
+    number = first
+    while number < count:
         status, record = _read_record(data, position, end, careful)
         if status != OK:
-            return status, number, before
+            break
         if record.offset_delta <= previous or record.offset_delta > last_delta:
-            return BAD_OFFSET, number, before
-        position, previous = record.end, record.offset_delta
+            status = BAD_OFFSET
+            break
+        number, position, previous = number + 1, record.end, record.offset_delta
         offset = base_offset + record.offset_delta
         if offset < start_offset or offset >= end_offset:
             continue
@@ -166,13 +175,14 @@ def _scan_section(
         if value.valid.size:
             value_bytes = put_slice(value, emitted, value_bytes, data, record.value_at, record.value_size)
         if record.headers:
-            header_count += record.headers
+            headers += record.headers
             if headed.records.size:
                 headed.records[places], headed.positions[places] = emitted, record.headers_at
                 places += 1
         emitted += 1
-    section["emitted"], section["header_count"] = emitted - before.records, header_count
-    return OK if position == end else BAD_END, count, Found(emitted, key_bytes, value_bytes, places)
+    if number == count and position != end:
+        status = BAD_END
+    return status, Progress(number, position, previous, emitted, key_bytes, value_bytes, places, headers)
 
 
 @fill_kernel
@@ -186,21 +196,23 @@ def scan_records(
     headed: HeaderPlaces,
 ) -> tuple[int, int, int]:
     """Scan all `sections` (SECTION rows), the arrays have room: (status, section, emitted or the bad record)."""
-    found = Found(0, 0, 0, 0)
+    progress = Progress(0, 0, -1, 0, 0, 0, 0, 0)
     arrays = (offsets, timestamps, key, value, headed)
     for index in range(sections.size):
         section = sections[index]
-        status, bad, after = BAD_END, 0, found
+        before = progress.records
+        progress = Progress(0, section["start"], -1, *progress[3:7], 0)
+        status = BAD_END
         if section["end"] + SLACK <= data.size:
-            status, bad, after = _scan_section(data, section, *arrays, found, False)
+            status, progress = _scan_section(data, section, *arrays, progress, False)
         if status != OK:
-            status, bad, after = _scan_section(data, section, *arrays, found, True)
+            status, progress = _scan_section(data, section, *arrays, progress, True)
         if status != OK:
-            return status, index, bad
-        found = after
+            return status, index, progress.number
+        section["emitted"], section["header_count"] = progress.records - before, progress.section_headers
     if headed.records.size:
-        headed.records[found.headed] = found.records
-    return OK, sections.size, found.records
+        headed.records[progress.headed] = progress.records
+    return OK, sections.size, progress.records
 
 
 @fill_kernel

@@ -2,8 +2,9 @@
 
 A reader returns `(value, next position)` and never touches a byte at or after `end`. A value that is cut off, or
 longer than 5 (varint) or 10 (varlong) bytes, gives `end + 1` as the next position; so does every read from there on.
-A kernel may thus read a chain of fields and compare once, at the end of the chain. `read_short` is for kernels that
-read everything again, by the others, where a chain ends beyond `end`.
+A kernel may thus read a chain of fields and compare once, at the end of the chain.
+
+`read_short` is for kernels that read on with the others where it fails, and that know of SLACK bytes behind `end`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 from distlog.core.kernels.jit import inlined
 from distlog.core.kernels.memory import item_at, put_at, word_at
 
-#: How far behind `end` a chain of up to eight `read_short` looks that begins at `end` at the latest.
+#: A chain of `read_short` that begins at `end` at the latest looks less far behind it, if it has up to eight fields.
 SLACK = 64
 
 
@@ -58,7 +59,7 @@ def _read_unsigned(data: np.ndarray, position: int, end: int, longest: int) -> t
 def read_short(data: np.ndarray, position: int, end: int) -> tuple[int, int]:
     """Read an integer of at most four bytes: what is longer, or cut off, gives some position beyond `end`.
 
-    Eight bytes from `position` on are looked at, wherever `end` is.
+    Eight bytes from `position` on are looked at, wherever `end` is: they must be in `data`.
     """
     value, size = _read_word(word_at(data, position))
     return (value >> 1) ^ -(value & 1), position + size if size else end + 1
