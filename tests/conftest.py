@@ -15,7 +15,12 @@ from typing import Any, NamedTuple
 
 import pytest
 from command_line import CommandLine
+from histories import commit_log, topic_storage, topic_with_checkpoints
 from hypothesis import settings
+
+from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.storage.storage import Storage
 
 # The first example compiles kernels, and other tests run beside it: time says nothing about an example.
 settings.register_profile("distlog", deadline=None)
@@ -99,6 +104,24 @@ def s3_url(s3_server: S3Server) -> Address:
 @pytest.fixture
 def memory_url() -> Address:
     return Address(f"memory://{uuid.uuid4().hex}", {})
+
+
+@pytest.fixture
+def storage(memory_url: Address) -> Storage:
+    """The folder of a topic, in memory; tests that want another have a fixture of their own."""
+    return topic_storage(memory_url.url)
+
+
+@pytest.fixture
+def log(storage: Storage) -> CommitLog:
+    """The commit log in `storage`."""
+    return commit_log(storage)
+
+
+@pytest.fixture
+def old(storage: Storage) -> Snapshot:
+    """The head of a topic with 25 commits and checkpoints at 10 and 20."""
+    return topic_with_checkpoints(storage)
 
 
 @pytest.fixture(params=["local", "memory", pytest.param("s3", marks=pytest.mark.s3)])

@@ -154,16 +154,15 @@ def forged(storage: Storage, snapshot: Snapshot, **changes: Any) -> bytes:
     return data
 
 
-def checkpoints(storage: Storage) -> list[int]:
-    """The versions that have a checkpoint."""
-    versions = (checkpoint.version_of(file.name) for file in storage.list(paths.COMMITS_DIR))
-    return sorted(version for version in versions if version is not None)
-
-
 def checkpoint_files(storage: Storage) -> list[str]:
-    """The files of checkpoints."""
+    """The files of checkpoints, oldest first."""
     found = (file.name for file in storage.list(paths.COMMITS_DIR))
     return sorted(name for name in found if checkpoint.version_of(name) is not None)
+
+
+def checkpoints(storage: Storage) -> list[int | None]:
+    """The versions that have a checkpoint."""
+    return [checkpoint.version_of(name) for name in checkpoint_files(storage)]
 
 
 def topic_with_checkpoints(storage: Storage) -> Snapshot:

@@ -6,14 +6,7 @@ from typing import Any
 
 import pytest
 from conftest import Address
-from histories import (
-    CONFIG,
-    RunsFirst,
-    append,
-    commit_log,
-    requests,
-    topic_storage,
-)
+from histories import CONFIG, RunsFirst, append, commit_log, requests
 
 from distlog.core import paths
 from distlog.core.commits.commit_log import CommitLog
@@ -25,16 +18,6 @@ from distlog.core.errors import (
     TopicNotFoundError,
 )
 from distlog.core.storage.storage import Storage
-
-
-@pytest.fixture
-def storage(memory_url: Address) -> Storage:
-    return topic_storage(memory_url.url)
-
-
-@pytest.fixture
-def log(storage: Storage) -> CommitLog:
-    return commit_log(storage)
 
 
 def test_a_created_topic_is_what_is_loaded(storage: Storage, log: CommitLog) -> None:

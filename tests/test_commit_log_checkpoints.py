@@ -16,8 +16,6 @@ from histories import (
     raise_,
     requests,
     segment,
-    topic_storage,
-    topic_with_checkpoints,
 )
 
 from distlog.core import paths
@@ -27,25 +25,8 @@ from distlog.core.commits.actions import Action, Add
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.errors import (
-    StorageError,
-)
+from distlog.core.errors import StorageError
 from distlog.core.storage.storage import Storage
-
-
-@pytest.fixture
-def storage(memory_url: Address) -> Storage:
-    return topic_storage(memory_url.url)
-
-
-@pytest.fixture
-def log(storage: Storage) -> CommitLog:
-    return commit_log(storage)
-
-
-@pytest.fixture
-def old(storage: Storage) -> Snapshot:
-    return topic_with_checkpoints(storage)
 
 
 def test_a_checkpoint_is_written_every_so_many_commits_by_whoever_is_there(storage: Storage) -> None:

@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Callable
 
 import pytest
-from conftest import Address
 from histories import (
     CONFIG,
     Clock,
@@ -16,29 +15,14 @@ from histories import (
     raise_,
     requests,
     segment,
-    topic_storage,
 )
 
 from distlog.core.commits.actions import Action, Add, GcFloor, Remove, SetConfig, SetLogStartOffset, Transaction
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
-from distlog.core.errors import (
-    CommitConflictError,
-    CommitStateUnknownError,
-    TransactionTooOldError,
-)
+from distlog.core.errors import CommitConflictError, CommitStateUnknownError, TransactionTooOldError
 from distlog.core.storage.storage import Storage
-
-
-@pytest.fixture
-def storage(memory_url: Address) -> Storage:
-    return topic_storage(memory_url.url)
-
-
-@pytest.fixture
-def log(storage: Storage) -> CommitLog:
-    return commit_log(storage)
 
 
 def test_a_commit_says_what_was_done_by_whom_and_when(storage: Storage) -> None:

@@ -3,41 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from conftest import Address
 from histories import (
     CONFIG,
     MissesOnce,
     append,
     commit_log,
     forged,
-    topic_storage,
-    topic_with_checkpoints,
 )
 
 from distlog.core import paths
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.errors import (
-    CorruptMetadataError,
-    TopicNotFoundError,
-    UnsupportedVersionError,
-)
+from distlog.core.errors import CorruptMetadataError, TopicNotFoundError, UnsupportedVersionError
 from distlog.core.storage.storage import Storage
-
-
-@pytest.fixture
-def storage(memory_url: Address) -> Storage:
-    return topic_storage(memory_url.url)
-
-
-@pytest.fixture
-def log(storage: Storage) -> CommitLog:
-    return commit_log(storage)
-
-
-@pytest.fixture
-def old(storage: Storage) -> Snapshot:
-    return topic_with_checkpoints(storage)
 
 
 def test_a_hole_is_an_error_wherever_it_is(storage: Storage, log: CommitLog) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from conftest import Address
 from histories import (
     CONFIG,
     Clock,
@@ -12,36 +11,14 @@ from histories import (
     drop,
     forged,
     segment,
-    topic_storage,
-    topic_with_checkpoints,
 )
 
 from distlog.core.commits.actions import Add, GcFloor
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
-from distlog.core.errors import (
-    CommitConflictError,
-    CorruptMetadataError,
-    OffsetOutOfRangeError,
-    TopicNotFoundError,
-)
+from distlog.core.errors import CommitConflictError, CorruptMetadataError, OffsetOutOfRangeError, TopicNotFoundError
 from distlog.core.storage.storage import Storage
-
-
-@pytest.fixture
-def storage(memory_url: Address) -> Storage:
-    return topic_storage(memory_url.url)
-
-
-@pytest.fixture
-def log(storage: Storage) -> CommitLog:
-    return commit_log(storage)
-
-
-@pytest.fixture
-def old(storage: Storage) -> Snapshot:
-    return topic_with_checkpoints(storage)
 
 
 def test_every_version_can_be_loaded(storage: Storage, old: Snapshot) -> None:

@@ -46,6 +46,7 @@ from distlog.core.kernels.crc_instruction import HAS_INSTRUCTION
 HEADER = struct.Struct(">qiibIhiqqqhii")
 CRC_AT, CRC_START, LEGACY_CRC_START = 17, 21, 16
 #: The checksums of batches below this size are computed by a kernel, all at once: a call for each would cost more.
+#: With the processor's instruction the kernel is as good for any size.
 SHORT_BATCH = MAX_LONG if HAS_INSTRUCTION else 1024
 
 #: Bits of a batch's attributes; the low three (CODEC_MASK) are the codec.

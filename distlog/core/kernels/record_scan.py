@@ -148,14 +148,13 @@ def _scan_section(
     careful: bool,
 ) -> tuple[int, Progress]:
     """Scan on in a section: the status, and how far it went; not beyond a record that cannot be read."""
-    first, position, previous, emitted, key_bytes, value_bytes, places, headers = progress
+    number, position, previous, emitted, key_bytes, value_bytes, places, headers = progress
     status = OK
     end, count = section["end"], section["record_count"]
     # Locals: what stands in an array is read again after each write to any other.
     base_offset, last_delta = section["base_offset"], section["last_offset_delta"]
     base_timestamp, append_time = section["base_timestamp"], section["append_time"]
     start_offset, end_offset = section["start_offset"], section["end_offset"]
-    number = first
     while number < count:
         status, record = _read_record(data, position, end, careful)
         if status != OK:
