@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from distlog.core.errors import CommitStateUnknownError, StorageError
+from distlog.core.storage.durable_files import sync_folder
 from distlog.core.storage.storage import FileInfo, Storage
 
 NAME = "_commits/00000000000000000007.json"
@@ -69,9 +70,10 @@ def test_a_commit_syncs_file_then_links_then_syncs_the_folder(
     ]
 
 
-def test_new_folders_are_synced_up_to_the_first_that_was_there(
+def test_new_folders_are_synced_in_the_folders_that_they_are_made_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    sync_folder(str(tmp_path))
     storage = Storage(str(tmp_path / "a" / "b"))
     calls = Calls(monkeypatch, tmp_path)
     storage.put("c/file", b"1")

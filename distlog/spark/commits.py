@@ -11,7 +11,7 @@ import platform
 import random
 from dataclasses import dataclass
 
-from distlog.core import VERSION
+from distlog.core import VERSION, paths
 from distlog.core.commits.actions import Add, Commit
 from distlog.core.commits.commit_files import CommitFiles
 from distlog.core.commits.commit_log import CommitLog
@@ -37,10 +37,11 @@ def commit_log(storage: Storage, write_id: str = "", run_id: str = "") -> Commit
 
 
 def find_write(storage: Storage, write_id: str, after: int) -> AppendResult | None:
-    """What the write `write_id` got, if it was committed later than version `after`."""
+    """What the write `write_id` got, if it was committed, durably, later than version `after`."""
     for commits in CommitFiles(storage).follow(after + 1):
         for commit in commits:
             if _bears(commit, "write", write_id):
+                storage.sync(paths.COMMITS_DIR)
                 return _result(commit)
     return None
 

@@ -2,6 +2,10 @@
 
 Optimistic: a plan is made from a snapshot and put as the next version unless somebody else was first;
 who loses applies what won and plans again. Nothing is locked, and no commit is ever changed or deleted.
+
+A commit that is seen may not be durable yet: on a local disk, who put it may have died before it synced the
+folder. Our own put syncs the folder, and with it all commits that ours stands on. Where nothing is put, and a
+caller is told of what was seen, the folder is synced first.
 """
 
 from __future__ import annotations
@@ -116,6 +120,7 @@ class CommitLog:
     def _head_to_create_on(self) -> Snapshot | None:
         head = self._loader.load()
         if head and not head.dropped:
+            self._sync()
             raise TopicExistsError("there is a topic already", url=self._storage.url)
         return head
 
@@ -129,7 +134,10 @@ class CommitLog:
         not have, CorruptMetadataError, UnsupportedVersionError.
         """
         snapshot = self._loader.load_at(timestamp_ms) if timestamp_ms is not None else self._loader.load(version)
-        if snapshot is None or (snapshot.dropped and not include_dropped):
+        if snapshot and snapshot.dropped and not include_dropped:
+            self._sync()
+            snapshot = None
+        if snapshot is None:
             raise TopicNotFoundError("there is no topic here", url=self._storage.url)
         return snapshot
 
@@ -141,6 +149,7 @@ class CommitLog:
         """
         head = self._loader.follow(snapshot)
         if _is_gone(head, snapshot):
+            self._sync()
             raise TopicNotFoundError("the topic was dropped; open it again if it exists", url=self._storage.url)
         return head
 
@@ -157,7 +166,8 @@ class CommitLog:
 
         `plan` gives the actions for the snapshot it is called with, or None when there is nothing to do, or
         raises what tells its caller why not; it is called again after each lost race. `begin` is the oldest
-        version that a new data file was begun at. On a fresh snapshot and without a race this is one PUT.
+        version that a new data file was begun at. On a fresh snapshot and without a race this is one PUT. What
+        the new state says is durable, also where nothing was to do because another did it.
 
         Raises CommitConflictError when nothing was and nothing will be committed, as its subclass
         TransactionTooOldError when the data files must be written again; CommitStateUnknownError when that
@@ -169,6 +179,7 @@ class CommitLog:
             _check_writable(head, begin)
             actions = plan(head)
             if actions is None:
+                self._sync()
                 return None, head
             attempt = self._attempt(head, head.topic_id, operation, actions)
             winner = self._put(attempt, deadline - self._monotonic())
@@ -178,6 +189,7 @@ class CommitLog:
             self._pause(operation, deadline)
             head = self._catch_up(head, winner)
             if _is_gone(head, snapshot):
+                self._sync()
                 raise CommitConflictError("nothing was committed: the topic was dropped", url=self._storage.url)
 
     def history(self, limit: int | None = None) -> list[Commit]:
@@ -217,6 +229,9 @@ class CommitLog:
         file = paths.commit_file(attempt.commit.version)
         standing = self._storage.put_if_absent(file, attempt.data, timeout_s=max(timeout_s, 1.0))
         return None if standing == attempt.data else standing
+
+    def _sync(self) -> None:
+        self._storage.sync(paths.COMMITS_DIR)
 
     def _pause(self, operation: str, deadline: float) -> None:
         if self._monotonic() >= deadline:

@@ -63,7 +63,8 @@ def vacuum(storage: Storage, log: CommitLog, clock: Callable[[], int], *, dry_ru
     floor = _version_at(log, clock() - head.config.file_delete_delay_ms)
     if floor is None:
         return VacuumReport((), head.gc_floor, dry_run)
-    if not dry_run and floor > head.gc_floor:
+    if not dry_run:
+        # also where the floor is there already: whoever put it may not have synced it
         _, head = log.commit(head, "gc", lambda current: [GcFloor(floor)] if floor > current.gc_floor else None)
     pinned = [pin.version for pin in head.pins.values() if pin.until_ms > clock()]
     # listed after the floor was committed: what is begun below it from here on is refused

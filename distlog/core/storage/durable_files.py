@@ -1,7 +1,8 @@
 """Writing local files so that they survive a power cut, and what the errors of a local disk mean.
 
-The order: the file, then its name in the folder, then the names of folders that had to be made, up to the
-first that was there.
+The order: the file, then its name in the folder, then the names of the folders above. That a folder is there does
+not mean that its name would survive: whoever made it may have died before it was synced. So each process syncs
+the folders above those that it writes to once.
 """
 
 from __future__ import annotations
@@ -39,6 +40,9 @@ class LocalErrors(ErrorJudge):
 
 LOCAL_ERRORS = LocalErrors()
 
+#: (device, inode) of the folders, by their paths, whose names are durable, and the names of all above them.
+_DURABLE: dict[str, tuple[int, int]] = {}
+
 
 @contextmanager
 def failing_as(action: str, path: str) -> Iterator[None]:
@@ -68,15 +72,42 @@ def make_folders(folder: str) -> None:
         with suppress(FileExistsError):
             os.mkdir(path)
         sync_folder(os.path.dirname(path))
+        _DURABLE[path] = _place(os.stat(path))
 
 
 def sync_folder(folder: str) -> None:
-    """Make the names in `folder` durable."""
+    """Make the names in `folder` durable, and its own name too, whoever made it."""
+    place = _sync_names(folder)
+    if _DURABLE.get(folder) != place:
+        _sync_above(os.path.realpath(folder), place[0])
+        _DURABLE[folder] = place
+
+
+def _sync_above(folder: str, device: int) -> None:
+    """Sync the folders above `folder`, as far as somebody may have made one of them with it."""
+    above = os.path.dirname(folder)
+    # a mount point was there before what is mounted on it
+    while above != folder and os.stat(above).st_dev == device:
+        try:
+            place = _sync_names(above)
+        except PermissionError:
+            return  # whoever may not read a folder made none in it: it could not have been synced either
+        if _DURABLE.get(above) == place:
+            return
+        folder, above = above, os.path.dirname(above)
+
+
+def _sync_names(folder: str) -> tuple[int, int]:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
+        return _place(os.fstat(descriptor))
     finally:
         os.close(descriptor)
+
+
+def _place(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
 
 
 def write_all(file: int, view: memoryview) -> None:

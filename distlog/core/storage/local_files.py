@@ -125,13 +125,17 @@ class LocalFiles:
         finally:
             with suppress(OSError):
                 os.unlink(temporary)
+        self.sync(os.path.dirname(path))
+        return standing
+
+    def sync(self, folder: str) -> None:
+        """See `Storage.sync`."""
         try:
-            sync_folder(os.path.dirname(path))
+            sync_folder(folder)
         except OSError as error:
             raise CommitStateUnknownError(
-                f"written, but the folder cannot be made durable: {error.strerror}", file=path
+                f"written, but the folder cannot be made durable: {error.strerror}", folder=folder
             ) from error
-        return standing
 
     def open_write(self, path: str) -> LocalWriter:
         """See `Storage.open_write`."""

@@ -92,6 +92,9 @@ class ObjectStore:
             Deadline(timeout_s),
         )
 
+    def sync(self, folder: str) -> None:
+        """See `Storage.sync`: what an object store shows is durable."""
+
     def open_write(self, path: str) -> BufferedWriter:
         """See `Storage.open_write`."""
         self._check_writable()

@@ -119,6 +119,13 @@ class Storage:
             raise StorageError("a conditional put takes 1 byte to 64 MiB", file=name, size=len(data))
         return self._backend.put_if_absent(self._prefix + name, data, timeout_s)
 
+    def sync(self, folder: str) -> None:
+        """Make durable what is seen in `folder`, whoever put it there, before somebody relies on having seen it.
+
+        Raises CommitStateUnknownError when that is not known to have happened.
+        """
+        self._backend.sync(self._prefix + folder)
+
     def probe_put_if_absent(self, folder: str) -> None:
         """Raise StorageError if this storage lets a second writer replace what a first one created."""
         name = f"{folder}/.probe-{uuid.uuid4().hex}"
