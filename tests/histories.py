@@ -198,11 +198,11 @@ class MissesOnce:
         self._storage, self._name = storage, name
         self.missed = False
 
-    def read(self, name: str) -> bytes:
+    def read(self, name: str, *extent: int) -> bytes:
         if name == self._name and not self.missed:
             self.missed = True
             raise FileNotFoundError(name)
-        return self._storage.read(name)
+        return self._storage.read(name, *extent)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._storage, name)

@@ -20,7 +20,7 @@ from typing import Any
 
 from crc32c import crc32c
 
-from distlog.core.commits import fields
+from distlog.core.commits import fields, json_text
 from distlog.core.commits.fields import LONG, NAME, PARTITION, STEM, UUID, Integer, Text, stored
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.config import MAX_LONG
@@ -219,7 +219,7 @@ class Commit:
 
 
 def _parse(data: bytes, file: str) -> Any:
-    body = json.loads(data)
+    body = json_text.parse(data)
     if not isinstance(body, dict):
         raise ValueError("a commit must be an object")
     if fields.LONG(body.get("format")) > FORMAT:

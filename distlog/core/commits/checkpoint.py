@@ -10,15 +10,26 @@ from __future__ import annotations
 import hashlib
 
 from distlog.core import paths
+from distlog.core.commits import checkpoint_table
 from distlog.core.commits.checkpoint_format import decode, encode
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import CorruptMetadataError
 from distlog.core.storage.storage import Storage
 
+#: A million segments take 30 to 60 MB.
+MAX_BYTES = 256 << 20
+_LONGEST_NAME = 200
+
 
 def write(storage: Storage, snapshot: Snapshot) -> str:
-    """Write a checkpoint of `snapshot` and then the hint that points to it; returns its name."""
+    """Write a checkpoint of `snapshot` and then the hint that points to it; returns its name.
+
+    Raises ValueError when the checkpoint is one that nobody would read.
+    """
     data = encode(snapshot)
+    if len(data) > MAX_BYTES:
+        raise ValueError(f"a checkpoint takes up to {MAX_BYTES} bytes, and this one {len(data)}")
+    checkpoint_table.check(data)
     name = paths.checkpoint_file(snapshot.version, _digest(data))
     storage.put(name, data)
     storage.put(paths.LAST_CHECKPOINT, name.encode())
@@ -30,7 +41,9 @@ def read(storage: Storage, name: str) -> Snapshot:
 
     Raises CorruptMetadataError, or FileNotFoundError when there is no such file; use another then.
     """
-    data = storage.read(name)
+    data = storage.read(name, 0, MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise CorruptMetadataError("the checkpoint is larger than one can be", file=name)
     if paths.checkpoint_file(version_of(name) or 0, _digest(data)) != name:
         raise CorruptMetadataError("the checkpoint's checksum is wrong", file=name)
     snapshot = decode(data, name)
@@ -48,7 +61,7 @@ def version_of(name: str) -> int | None:
 def read_hint(storage: Storage) -> str | None:
     """The name of the checkpoint that was written last, or None; it may be old, gone or wrong."""
     try:
-        name = storage.read(paths.LAST_CHECKPOINT).decode("ascii", "replace")
+        name = storage.read(paths.LAST_CHECKPOINT, 0, _LONGEST_NAME + 1).decode("ascii", "replace")
     except FileNotFoundError:
         return None
     return None if version_of(name) is None else name

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from distlog.core.commits import fields, segment_table, transaction_table
-from distlog.core.commits.actions import FORMAT, Active, Pin
+from distlog.core.commits import checkpoint_table, fields, json_text, segment_table, transaction_table
+from distlog.core.commits.actions import FORMAT, MAX_PARTITIONS, Active, Pin
 from distlog.core.commits.columns import join
 from distlog.core.commits.fields import LONG, UUID, Integer, Text, stored
 from distlog.core.commits.segment_info import SegmentInfo
@@ -86,8 +86,8 @@ def encode(snapshot: Snapshot) -> bytes:
 def decode(data: bytes, file: str) -> Snapshot:
     """The state that the bytes of the checkpoint `file` hold; raises CorruptMetadataError."""
     try:
-        table = pq.read_table(pa.BufferReader(data))
-        state = fields.read(_State, json.loads(table.schema.metadata[_METADATA]))
+        table = checkpoint_table.read(data)
+        state = fields.read(_State, json_text.parse(table.schema.metadata[_METADATA]))
         return _snapshot(state, table)
     except (pa.ArrowException, ArithmeticError, LookupError, OSError, RecursionError, TypeError, ValueError) as error:
         raise CorruptMetadataError(f"not a checkpoint: {error}", file=file) from error
@@ -126,6 +126,8 @@ def _nulls(like: pa.RecordBatch, count: int) -> pa.Array:
 
 
 def _snapshot(state: _State, table: pa.Table) -> Snapshot:
+    if len(state.partitions) > MAX_PARTITIONS:
+        raise ValueError(f"it has more than {MAX_PARTITIONS} partitions")
     count = sum(partition.segments for partition in state.partitions)
     if table.num_rows != count + state.transactions:
         raise ValueError("its rows are not as many as it says")

@@ -9,7 +9,7 @@ from distlog.core import paths
 from distlog.core.commits.actions import Commit
 from distlog.core.config import MAX_LONG
 from distlog.core.errors import CorruptMetadataError
-from distlog.core.storage.storage import Storage
+from distlog.core.storage.storage import MAX_CONDITIONAL_BYTES, Storage
 
 _PARALLEL = 16
 _LARGEST_GROUP = 64
@@ -23,11 +23,18 @@ class CommitFiles:
 
     def read(self, version: int) -> Commit | None:
         """The commit of `version`, or None if there is none yet; raises CorruptMetadataError."""
-        file = paths.commit_file(version)
         try:
-            commit = Commit.decode(self._storage.read(file), file)
+            data = self._storage.read(paths.commit_file(version), 0, MAX_CONDITIONAL_BYTES + 1)
         except FileNotFoundError:
             return None
+        return self.decode(version, data)
+
+    def decode(self, version: int, data: bytes) -> Commit:
+        """The commit that the file of `version` holds, which begins with `data`; raises CorruptMetadataError."""
+        file = paths.commit_file(version)
+        if len(data) > MAX_CONDITIONAL_BYTES:
+            raise CorruptMetadataError("the commit is larger than one can be; restore it from a copy", file=file)
+        commit = Commit.decode(data, file)
         if commit.version != version:
             raise CorruptMetadataError("the commit is not of the version in its name", file=file)
         return commit

@@ -240,7 +240,7 @@ class CommitLog:
         self._sleep(self._random.uniform(0, longest))
 
     def _catch_up(self, head: Snapshot, winner: bytes) -> Snapshot:
-        commit = Commit.decode(winner, paths.commit_file(head.version + 1))
+        commit = self._files.decode(head.version + 1, winner)
         return self._loader.follow(apply(head, commit))
 
     def _write_checkpoint_if_due(self, before: Snapshot, after: Snapshot) -> None:

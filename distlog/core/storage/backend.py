@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer, Self
 
 
+# s3fs turns a create of 100 MiB or more into a multipart upload; a commit is far smaller.
+MAX_CONDITIONAL_BYTES = 64 * 1024 * 1024
+
 # What is right inside a folder, in any order: name and size of each object, name and None of each folder.
 Entries: TypeAlias = list[tuple[str, int | None]]
 

@@ -21,7 +21,7 @@ import numpy as np
 from distlog.core import paths
 from distlog.core.buffers import new_array
 from distlog.core.errors import CommitStateUnknownError, StorageError
-from distlog.core.storage.backend import Entries, StorageCounters, byte_view
+from distlog.core.storage.backend import MAX_CONDITIONAL_BYTES, Entries, StorageCounters, byte_view
 from distlog.core.storage.durable_files import (
     LOCAL_ERRORS,
     failing_as,
@@ -117,7 +117,7 @@ class LocalFiles:
         try:
             standing = settle(
                 lambda: _link(temporary, path, data),
-                lambda: self.read(path, 0, None),
+                lambda: self.read(path, 0, MAX_CONDITIONAL_BYTES + 1),
                 path,
                 LOCAL_ERRORS,
                 Deadline(timeout_s),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from distlog.core.errors import StorageError
 from distlog.core.storage import retry as storage_retry
-from distlog.core.storage.backend import Entries, StorageCounters, byte_view
+from distlog.core.storage.backend import MAX_CONDITIONAL_BYTES, Entries, StorageCounters, byte_view
 from distlog.core.storage.client import PARALLEL_REQUESTS, ClientErrors, ClientSource, StorageOptions, is_past_the_end
 from distlog.core.storage.object_writer import SINGLE_PUT_BYTES, BufferedWriter
 from distlog.core.storage.range_merge import merge_ranges
@@ -86,7 +86,7 @@ class ObjectStore:
         self._check_writable()
         return settle(
             lambda: self._create(path, data),
-            lambda: self._get(path, 0, None),
+            lambda: self._get(path, 0, MAX_CONDITIONAL_BYTES + 1),
             path,
             self._errors,
             Deadline(timeout_s),

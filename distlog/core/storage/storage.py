@@ -8,7 +8,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from distlog.core.errors import StorageError
-from distlog.core.storage.backend import Backend, Entries, FileInfo, ObjectWriter, StorageCounters
+from distlog.core.storage.backend import (
+    MAX_CONDITIONAL_BYTES,
+    Backend,
+    Entries,
+    FileInfo,
+    ObjectWriter,
+    StorageCounters,
+)
 from distlog.core.storage.client import StorageOptions
 from distlog.core.storage.local_files import LocalFiles
 from distlog.core.storage.object_store import ObjectStore
@@ -17,10 +24,8 @@ from distlog.core.storage.url import StorageUrl, parse_url
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["FileInfo", "ObjectWriter", "Storage", "StorageCounters"]
+__all__ = ["MAX_CONDITIONAL_BYTES", "FileInfo", "ObjectWriter", "Storage", "StorageCounters"]
 
-# s3fs turns a create of 100 MiB or more into a multipart upload; a commit is far smaller.
-MAX_CONDITIONAL_BYTES = 64 * 1024 * 1024
 COMMIT_TIMEOUT_S = 600.0
 
 
@@ -110,6 +115,8 @@ class Storage:
 
     def put_if_absent(self, name: str, data: bytes, *, timeout_s: float = COMMIT_TIMEOUT_S) -> bytes:
         """Write `data` unless `name` exists, and return the bytes that stand there: ours, or the winner's.
+
+        Of the winner's come up to one more than a conditional put takes.
 
         `data` must be unlike any other writer's (hold a uuid), since the caller learns who won by comparing. Never
         wrong either way: a reply that was lost is settled by reading back. Raises StorageError when the storage
