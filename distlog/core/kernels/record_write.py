@@ -18,7 +18,7 @@ from distlog.core.kernels.varint import varlong_size, write_varlong
 OK, FULL, OVERSIZED, BAD_TIMESTAMP, NULL_HEADER_KEY, TOO_LARGE = range(6)
 
 #: A batch in the making: where its header will begin, which record is its first, how many it has, their bytes and
-#: first timestamp, the largest timestamp and the first record that has it.
+#: first timestamp, the smallest timestamp, the largest and the first record that has it.
 DRAFT = np.dtype(
     [
         ("position", np.int64),
@@ -26,6 +26,7 @@ DRAFT = np.dtype(
         ("record_count", np.int64),
         ("record_bytes", np.int64),
         ("base_timestamp", np.int64),
+        ("min_timestamp", np.int64),
         ("max_timestamp", np.int64),
         ("newest_record", np.int64),
     ]
@@ -180,7 +181,8 @@ def append_records(
             status = OVERSIZED if whole > largest else FULL
             break
         if not count:
-            base = drafts[last]["base_timestamp"] = timestamp
+            base = drafts[last]["base_timestamp"] = drafts[last]["min_timestamp"] = timestamp
+        drafts[last]["min_timestamp"] = min(drafts[last]["min_timestamp"], timestamp)
         if not count or timestamp > newest:
             newest = drafts[last]["max_timestamp"] = timestamp
             drafts[last]["newest_record"] = drafts[last]["first_record"] + count
@@ -188,8 +190,7 @@ def append_records(
         position = _write_slice(target, position, key, row, key_length)
         position = _write_slice(target, position, value, row, value_length)
         position = _write_headers(target, position, headers, row)
-        count += 1
-        used += whole
+        count, used = count + 1, used + whole
         taken += 1
     drafts[last]["record_count"], drafts[last]["record_bytes"] = count, used
     return status, taken, last, end
