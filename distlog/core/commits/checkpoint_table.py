@@ -17,6 +17,9 @@ from distlog.core.commits import parquet_memory
 #: What reading a checkpoint may take: this, and so many times its size. A usual one takes 10 to 30 times its size.
 FREE_BYTES = 64 << 20
 BYTES_PER_BYTE = 128
+#: Rows that any may have, and how many bytes each row more must have: a usual one has 13 to 60.
+FREE_ROWS = 10_000
+BYTES_PER_ROW = 4
 
 _LONGEST_LIST = 100_000
 
@@ -29,9 +32,11 @@ def check(data: bytes) -> None:
 
 
 def read(data: bytes) -> pa.Table:
-    """The table that the Parquet file `data` holds; raises as `check` does."""
+    """The table that the Parquet file `data` holds; raises as `check` does, also for too many rows."""
     check(data)
     with _open(data) as file:
+        if file.metadata.num_rows > FREE_ROWS + len(data) // BYTES_PER_ROW:
+            raise ValueError(f"it has {file.metadata.num_rows} rows, far more than its size")
         leaves = [file.schema.column(number) for number in range(len(file.schema))]
     with _open(data, [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]) as file:
         return _plain(file.read(), _budget(data))
