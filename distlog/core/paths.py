@@ -4,6 +4,7 @@ A topic is a folder; all names below are relative to it:
 
     _commits/00000000000000000007.json                          commit 7
     _commits/00000000000000000100.<uuid hex>.checkpoint.parquet the state at version 100
+    _commits/00000000000000000006.<uuid hex>.manifest.jsonl     actions of a commit that is too large without
     _commits/_last_checkpoint                                   a hint
     <topic>-<partition>/<stem>.log .index .timeindex .txnindex  a segment
 
@@ -17,6 +18,7 @@ import re
 from distlog.core.errors import InvalidTopicError
 
 COMMITS_DIR = "_commits"
+MANIFEST_PATTERN = rf"{COMMITS_DIR}/(?P<begin>[0-9]{{20}})\.[0-9a-f]{{32}}\.manifest\.jsonl"
 LAST_CHECKPOINT = f"{COMMITS_DIR}/_last_checkpoint"
 STEM_PATTERN = r"v(?P<begin>[0-9]{20})-[0-9a-f]{32}|[0-9]{20}"
 SEGMENT_SUFFIXES = (".log", ".index", ".timeindex", ".txnindex")
@@ -24,6 +26,7 @@ SEGMENT_SUFFIXES = (".log", ".index", ".timeindex", ".txnindex")
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _COMMIT = re.compile(r"([0-9]{20})\.json")
 _CHECKPOINT = re.compile(r"([0-9]{20})\.[0-9a-f]{32}\.checkpoint\.parquet")
+_MANIFEST = re.compile(MANIFEST_PATTERN)
 _TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.tmp")
 _STEM = re.compile(STEM_PATTERN)
 _SEGMENT_FILE = re.compile(
@@ -78,6 +81,17 @@ def commit_file(version: int) -> str:
 def checkpoint_file(version: int, unique_hex: str) -> str:
     """The relative name of a checkpoint of the state at `version`."""
     return f"{COMMITS_DIR}/{version:020d}.{unique_hex}.checkpoint.parquet"
+
+
+def manifest_file(begin: int, unique_hex: str) -> str:
+    """The relative name of a manifest whose writer saw version `begin` before it wrote."""
+    return f"{COMMITS_DIR}/{begin:020d}.{unique_hex}.manifest.jsonl"
+
+
+def manifest_begin(name: str) -> int | None:
+    """The version that the writer of the manifest `name` (relative to the topic) saw, or None if it is none."""
+    match = _MANIFEST.fullmatch(name)
+    return int(match["begin"]) if match else None
 
 
 def parse_commit_file(name: str) -> int | None:

@@ -21,6 +21,7 @@ from typing import Any
 
 from crc32c import crc32c
 
+from distlog.core import paths
 from distlog.core.commits import fields, json_text
 from distlog.core.commits.features import FEATURE, NOTHING, Requires
 from distlog.core.commits.fields import LONG, NAME, PARTITION, STEM, UUID, Integer, Text, stored, unknown_fields
@@ -30,6 +31,8 @@ from distlog.core.errors import CorruptMetadataError, UnsupportedVersionError
 
 FORMAT = 1
 MAX_PARTITIONS = 100_000
+#: About two million segments.
+MAX_MANIFEST_BYTES = 1 << 30
 
 _CHECKSUM = re.compile(rb',"crc32c":(\d{1,10})\}\n')
 
@@ -145,6 +148,15 @@ class Unpin:
 
 
 @dataclass(frozen=True, slots=True)
+class Manifest:
+    """Stands for the actions in a file, in the bytes of a commit alone: who reads the commit gets those."""
+
+    file: str = stored(Text(paths.MANIFEST_PATTERN))
+    size: int = stored(Integer(1, MAX_MANIFEST_BYTES))
+    crc32c: int = stored(Integer(0, 2**32 - 1))
+
+
+@dataclass(frozen=True, slots=True)
 class UnknownAction:
     """An action of a newer library that changes nothing a reader sees: it stops writers only."""
 
@@ -166,6 +178,7 @@ Action = (
     | GcFloor
     | Pin
     | Unpin
+    | Manifest
     | UnknownAction
 )
 
@@ -184,6 +197,7 @@ _NAMES: dict[str, type] = {
     "gc_floor": GcFloor,
     "pin": Pin,
     "unpin": Unpin,
+    "manifest": Manifest,
 }
 _NAME_OF = {kind: name for name, kind in _NAMES.items()}
 
@@ -207,7 +221,7 @@ class Commit:
 
     def encode(self) -> bytes:
         """The bytes of the commit file."""
-        body = {"format": FORMAT, **fields.write(self), "actions": [_write_action(action) for action in self.actions]}
+        body = {"format": FORMAT, **fields.write(self), "actions": [write_action(action) for action in self.actions]}
         if self.requires == NOTHING:
             del body["requires"]
         text = json.dumps(body, default=fields.write, separators=(",", ":"), allow_nan=False)[:-1].encode()
@@ -243,10 +257,11 @@ def _parse(data: bytes, file: str) -> Any:
 def _read_actions(value: Any) -> tuple[Action, ...]:
     if not isinstance(value, list):
         raise ValueError("must be a list")
-    return tuple(_read_action(item) for item in value)
+    return tuple(read_action(item) for item in value)
 
 
-def _read_action(item: Any) -> Action:
+def read_action(item: Any) -> Action:
+    """The action that the JSON object `item` describes; raises ValueError, and UnsupportedVersionError."""
     if not isinstance(item, dict) or len(item) != 1:
         raise ValueError("an action must be an object with one member")
     ((name, body),) = item.items()
@@ -264,7 +279,8 @@ def _unknown_action(name: str, body: Any) -> UnknownAction:
     raise UnsupportedVersionError(f"a newer distlog wrote the action {name[:100]!r}: upgrade")
 
 
-def _write_action(action: Action) -> dict[str, Any]:
+def write_action(action: Action) -> dict[str, Any]:
+    """The JSON object that `read_action` turns into an equal action."""
     if isinstance(action, UnknownAction):
         raise UnsupportedVersionError(f"the action {action.kind!r} cannot be written: upgrade")
     body = action.segment if isinstance(action, Add) else action

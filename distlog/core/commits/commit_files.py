@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from distlog.core import paths
+from distlog.core.commits import manifest
 from distlog.core.commits.actions import Commit
 from distlog.core.config import MAX_LONG
 from distlog.core.errors import CorruptMetadataError
@@ -21,49 +23,55 @@ class CommitFiles:
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
 
-    def read(self, version: int) -> Commit | None:
-        """The commit of `version`, or None if there is none yet; raises CorruptMetadataError."""
+    def read(self, version: int, *, whole: bool = True) -> Commit | None:
+        """The commit of `version`, or None if there is none yet; raises CorruptMetadataError.
+
+        One that is not `whole` lacks the actions of its manifest, which costs nothing to read then.
+        """
         try:
             data = self._storage.read(paths.commit_file(version), 0, MAX_CONDITIONAL_BYTES + 1)
         except FileNotFoundError:
             return None
-        return self.decode(version, data)
+        return self.decode(version, data, whole=whole)
 
-    def decode(self, version: int, data: bytes) -> Commit:
-        """The commit that the file of `version` holds, which begins with `data`; raises CorruptMetadataError."""
+    def decode(self, version: int, data: bytes, *, whole: bool = True) -> Commit:
+        """The commit that the file of `version` holds, which begins with `data`; otherwise as `read`."""
         file = paths.commit_file(version)
         if len(data) > MAX_CONDITIONAL_BYTES:
             raise CorruptMetadataError("the commit is larger than one can be; restore it from a copy", file=file)
         commit = Commit.decode(data, file)
         if commit.version != version:
             raise CorruptMetadataError("the commit is not of the version in its name", file=file)
-        return commit
+        return manifest.expanded(commit, partial(manifest.read, self._storage)) if whole else commit
 
-    def read_existing(self, version: int) -> Commit:
-        """The commit of `version`, which is known to exist; raises CorruptMetadataError if it does not."""
-        commit = self.read(version)
+    def read_existing(self, version: int, *, whole: bool = True) -> Commit:
+        """`read` of a commit that is known to exist; raises CorruptMetadataError if it does not."""
+        commit = self.read(version, whole=whole)
         if commit is None:
             file = paths.commit_file(version)
             raise CorruptMetadataError("a commit below the head is missing; restore it from a copy", file=file)
         return commit
 
-    def read_many(self, versions: Sequence[int]) -> list[Commit | None]:
-        """`read` of each of `versions`; at the same time, where a request takes long."""
+    def read_many(self, versions: Sequence[int], whole_from: int = 0) -> list[Commit | None]:
+        """`read` of each of `versions`, whole from one on; at the same time, where a request takes long."""
         if self._storage.is_local or len(versions) == 1:
-            return [self.read(version) for version in versions]
+            return [self.read(version, whole=version >= whole_from) for version in versions]
         with ThreadPoolExecutor(min(_PARALLEL, len(versions))) as pool:
-            return list(pool.map(self.read, versions))
+            return list(pool.map(lambda version: self.read(version, whole=version >= whole_from), versions))
 
-    def follow(self, start: int, *, end: int = MAX_LONG, known: int = -1, group: int = 1) -> Iterator[list[Commit]]:
+    def follow(
+        self, start: int, *, end: int = MAX_LONG, known: int = -1, group: int = 1, whole_from: int = 0
+    ) -> Iterator[list[Commit]]:
         """The commits from `start` up to `end` or the head, in groups that grow, `group` at first.
 
-        `known` is a version that is known to exist. Raises CorruptMetadataError at a hole below it, or below a
-        commit that was seen; with a `group` of one, as there is nothing behind to see, the hole is the head.
+        `known` is a version that is known to exist; those below `whole_from` come without the actions of their
+        manifests. Raises CorruptMetadataError at a hole below `known`, or below a commit that was seen; with a
+        `group` of one, as there is nothing behind to see, the hole is the head.
         """
         while start < end:
             # Two more than what is known to exist: the one that is not there, and what must not be behind it.
             size = min(max(group, known + 3 - start), _LARGEST_GROUP)
-            found = self.read_many(range(start, min(start + size, end)))
+            found = self.read_many(range(start, min(start + size, end)), whole_from)
             commits = list(_until_missing(found))
             if commits:
                 yield commits
@@ -72,13 +80,13 @@ class CommitFiles:
                 group = min(4 * group, _LARGEST_GROUP)
             elif start <= known or self._is_seen_behind(start, found[len(commits) + 1 :], size):
                 # What was missing may have been written between two of our reads, before its successor was.
-                self.read_existing(start)
+                self.read_existing(start, whole=False)
             else:
                 return
 
     def _is_seen_behind(self, missing: int, found: Sequence[Commit | None], size: int) -> bool:
         if size > 1 and not found:
-            return self.read(missing + 1) is not None
+            return self.read(missing + 1, whole=False) is not None
         return any(found)
 
 

@@ -34,6 +34,7 @@ from distlog.core.commits.actions import (
 from distlog.core.commits.commit_files import CommitFiles
 from distlog.core.commits.features import APPEND_TIME, NOTHING, Requires
 from distlog.core.commits.fold import apply
+from distlog.core.commits.manifest import CommitWriter
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.commits.snapshot_loader import SnapshotLoader
 from distlog.core.config import TopicConfig
@@ -45,7 +46,7 @@ from distlog.core.errors import (
     TopicNotFoundError,
     TransactionTooOldError,
 )
-from distlog.core.storage.storage import Storage
+from distlog.core.storage.storage import MAX_CONDITIONAL_BYTES, Storage
 
 Plan = Callable[[Snapshot], Sequence[Action] | None]
 
@@ -74,7 +75,8 @@ class CommitLog:
 
     `clock` gives the time in ms; `random` spreads the pauses of `sleep`, in seconds, and `monotonic`
     measures deadlines, in seconds. `writer` says in each commit who made it. A checkpoint is written
-    after `checkpoint_commits` commits, or CHECKPOINT_BYTES of them.
+    after `checkpoint_commits` commits, or CHECKPOINT_BYTES of them. A commit of more than `commit_limit` bytes
+    gets a manifest.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class CommitLog:
         sleep: Callable[[float], None] = time.sleep,
         monotonic: Callable[[], float] = time.monotonic,
         checkpoint_commits: int = CHECKPOINT_COMMITS,
+        commit_limit: int = MAX_CONDITIONAL_BYTES,
     ) -> None:
         self._storage = storage
         self._files = CommitFiles(storage)
@@ -97,6 +100,7 @@ class CommitLog:
         self._sleep = sleep
         self._monotonic = monotonic
         self._checkpoint_commits = checkpoint_commits
+        self._commit_limit = commit_limit
 
     def create(self, partitions: int, config: TopicConfig) -> Snapshot:
         """Create the topic, named as the storage's folder is; after a drop its versions go on.
@@ -111,8 +115,9 @@ class CommitLog:
         actions: list[Action] = [Create(name), SetPartitions(partitions), SetConfig(settings)]
         head = self._head_to_create_on()
         self._storage.probe_put_if_absent(paths.COMMITS_DIR)
+        writer = CommitWriter(self._storage)
         while True:
-            attempt = self._attempt(head, str(uuid.uuid4()), "create", actions)
+            attempt = self._attempt(writer, head, str(uuid.uuid4()), "create", actions)
             if self._put(attempt, TIMEOUT_S) is None:
                 return attempt.after
             head = self._head_to_create_on()
@@ -174,14 +179,15 @@ class CommitLog:
         is not known: the data files must stay. UnsupportedVersionError when a newer library owns the topic.
         """
         deadline = self._monotonic() + timeout_s
-        head = snapshot
+        head, writer = snapshot, CommitWriter(self._storage, self._commit_limit)
         while True:
             _check_writable(head, begin)
             actions = plan(head)
             if actions is None:
                 self._sync()
                 return None, head
-            attempt = self._attempt(head, head.topic_id, operation, actions)
+            attempt = self._attempt(writer, head, head.topic_id, operation, actions)
+            writer.write_manifest()
             winner = self._put(attempt, deadline - self._monotonic())
             if winner is None:
                 self._write_checkpoint_if_due(head, attempt.after)
@@ -203,7 +209,9 @@ class CommitLog:
                 raise CorruptMetadataError("a commit does not follow the one before it", version=after.version)
         return commits[::-1]
 
-    def _attempt(self, head: Snapshot | None, topic_id: str, operation: str, actions: Sequence[Action]) -> _Attempt:
+    def _attempt(
+        self, writer: CommitWriter, head: Snapshot | None, topic_id: str, operation: str, actions: Sequence[Action]
+    ) -> _Attempt:
         """The commit of `actions` after `head`, read back and applied as every reader will, before it is put."""
         commit = Commit(
             version=head.version + 1 if head else 0,
@@ -218,9 +226,9 @@ class CommitLog:
         )
         if head:
             _check_begin(head, _oldest_begin(actions))
-        data = commit.encode()
+        data = writer.encode(commit, *((head.version, head.gc_floor) if head else (0, 0)))
         try:
-            commit = Commit.decode(data, paths.commit_file(commit.version))
+            commit = writer.decode(data, paths.commit_file(commit.version))
             return _Attempt(commit, data, apply(head, commit))
         except CorruptMetadataError as error:
             raise CommitConflictError(f"nothing was committed: {error.__cause__}", operation=operation) from error

@@ -17,7 +17,10 @@ from distlog.core.errors import UnsupportedVersionError
 #: Records of a segment have the time of its commit (SegmentInfo.append_time_ms), whatever its batches say.
 APPEND_TIME = "append-time"
 
-KNOWN = frozenset({APPEND_TIME})
+#: The actions of a commit may stand in a file that it names.
+MANIFEST = "manifest"
+
+KNOWN = frozenset({APPEND_TIME, MANIFEST})
 
 FEATURE = Text("[A-Za-z0-9_.-]{1,100}")
 _MOST = 1000

@@ -20,6 +20,7 @@ from distlog.core.commits.actions import (
     Create,
     Drop,
     GcFloor,
+    Manifest,
     Pin,
     Remove,
     Seal,
@@ -155,6 +156,8 @@ class _Draft:
                 self._pins[name] = action
             case Unpin(name):
                 self._pins.pop(name, None)
+            case Manifest():
+                raise ValueError("its manifest was not read")
             case UnknownAction(kind):
                 return dataclasses.replace(head, requires=head.requires.also(Requires(writer=(kind,))))
             case _:

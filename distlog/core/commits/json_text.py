@@ -11,13 +11,20 @@ BYTES_PER_VALUE = 16
 
 
 def parse(data: bytes) -> Any:
-    """What the JSON text `data` says.
+    """What the JSON text `data` says; raises as `check` does, ValueError too when it is none.
 
-    Raises ValueError when it is none, or holds far more values than metadata of its size does: a text of empty
-    lists takes twenty times its size. RecursionError when it is nested too deep.
+    RecursionError tells that it is nested too deep.
+    """
+    check(data)
+    return json.loads(data)
+
+
+def check(data: bytes) -> None:
+    """Raise ValueError when `data` holds far more values than metadata of its size does.
+
+    A text of empty lists takes twenty times its size.
     """
     # commas and brackets inside of strings count too, since nobody writes many of them
     values = data.count(b",") + data.count(b"[") + data.count(b"{")
     if values > FREE_VALUES + len(data) // BYTES_PER_VALUE:
         raise ValueError(f"it holds {values} values in {len(data)} bytes, more than metadata does")
-    return json.loads(data)

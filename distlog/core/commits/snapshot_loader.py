@@ -83,7 +83,8 @@ class SnapshotLoader:
     def _fold_from(self, snapshot: Snapshot | None, end: int, known: int) -> Snapshot | None:
         """`snapshot`, or nothing, with the commits up to `end`; its own commit must say that it belongs here."""
         start = snapshot.version if snapshot else 0
-        for commits in self._files.follow(start, end=end, known=known, group=_FIRST_GROUP):
+        new = start + 1 if snapshot else 0
+        for commits in self._files.follow(start, end=end, known=known, group=_FIRST_GROUP, whole_from=new):
             if snapshot and commits[0].version == snapshot.version:
                 _check_belongs(snapshot, commits[0])
                 commits = commits[1:]
@@ -91,7 +92,7 @@ class SnapshotLoader:
         return snapshot
 
     def _timestamp(self, version: int) -> int:
-        return self._files.read_existing(version).timestamp_ms
+        return self._files.read_existing(version, whole=False).timestamp_ms
 
 
 def _version_seen(name: str) -> int:

@@ -21,6 +21,7 @@ from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import OffsetOutOfRangeError
 from distlog.core.maintenance.obsolete_files import obsolete_checkpoints, torn_puts
+from distlog.core.maintenance.unnamed_manifests import unnamed_manifests
 from distlog.core.storage.storage import FileInfo, Storage
 
 #: (partition, stem): what names a segment's files
@@ -72,6 +73,7 @@ def vacuum(storage: Storage, log: CommitLog, clock: Callable[[], int], *, dry_ru
     garbage = [
         *_garbage(found, log, head, floor, pinned),
         *obsolete_checkpoints(found, floor, pinned),
+        *unnamed_manifests(storage, found, floor, head.version),
         *torn_puts(storage, found, clock(), head.config.file_delete_delay_ms),
     ]
     if not dry_run:

@@ -1,0 +1,52 @@
+"""Manifests that no commit names: of commits that lost a race, and of writers that died before they committed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from distlog.core import paths
+from distlog.core.commits.actions import Commit, GcFloor, Manifest
+from distlog.core.commits.commit_files import CommitFiles
+from distlog.core.storage.storage import FileInfo, Storage
+
+
+def unnamed_manifests(storage: Storage, found: Iterable[FileInfo], floor: int, head: int) -> list[FileInfo]:
+    """The manifests among a topic's files that were begun below `floor`, and that no commit up to `head` names.
+
+    `floor` is a gc floor that was committed, so no later commit will name them. What names a manifest is read from
+    its begin on, until a commit raises the gc floor above that.
+    """
+    search = _Search(CommitFiles(storage), head)
+    begun = [(begin, file) for file in found if (begin := paths.manifest_begin(file.name)) is not None]
+    return [file for begin, file in begun if begin < floor and not search.is_named(file.name, begin)]
+
+
+class _Search:
+    """Remembers what was read for one manifest for the next."""
+
+    def __init__(self, files: CommitFiles, head: int) -> None:
+        self._files, self._head = files, head
+        self._seen: dict[int, tuple[frozenset[str], int]] = {}
+
+    def is_named(self, name: str, begin: int) -> bool:
+        for version in range(begin + 1, self._head + 1):
+            names, floor = self._of(version)
+            if name in names:
+                return True
+            if floor > begin:
+                return False
+        return False
+
+    def _of(self, version: int) -> tuple[frozenset[str], int]:
+        if version not in self._seen:
+            commit = self._files.read_existing(version, whole=False)
+            self._seen[version] = _names(commit), _floor(commit)
+        return self._seen[version]
+
+
+def _names(commit: Commit) -> frozenset[str]:
+    return frozenset(action.file for action in commit.actions if isinstance(action, Manifest))
+
+
+def _floor(commit: Commit) -> int:
+    return max((action.version for action in commit.actions if isinstance(action, GcFloor)), default=0)
