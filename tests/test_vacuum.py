@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 
 import pytest
+from store_clock import TimedStorage
 
 from distlog.core.commits import checkpoint
 from distlog.core.commits.actions import Pin
@@ -39,7 +40,7 @@ class World:
     def __init__(self, url: str, seed: int = 0) -> None:
         self.clock = Clock()
         self.random = random.Random(seed)
-        self.storage = Storage(url)
+        self.storage = TimedStorage(Storage(url), self.clock)
         self.log = CommitLog(
             self.storage,
             clock=self.clock,
@@ -75,10 +76,10 @@ class World:
         self.log.commit(head, "config", lambda snapshot: [Pin("report", head.version, MAX_LONG)])
 
     def wait(self, after_head_ms: int = DELAY) -> None:
-        self.clock.now = self.log.load(include_dropped=True).timestamp_ms + after_head_ms
+        self.clock.now = max(file.modified_ms for file in self.storage.list("_commits")) + after_head_ms
 
     def vacuum(self, *, dry_run: bool = False) -> VacuumReport:
-        return vacuum(self.storage, self.log, self.clock, dry_run=dry_run)
+        return vacuum(self.storage, self.log, dry_run=dry_run)
 
     def files(self) -> set[str]:
         return {
