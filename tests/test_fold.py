@@ -218,12 +218,23 @@ def test_a_batch_is_forgotten_by_commit_time(history: History) -> None:
     history.commit(Transaction("app", 7, {}))
     then = history.commits[-1].timestamp_ms
     refused(history, Transaction("app", 7, {}), match="already", timestamp_ms=then + KEPT_MS)
-    history.commit(timestamp_ms=then + KEPT_MS)
-    assert history.snapshot().transaction("app", 7)
-    history.commit(timestamp_ms=then + KEPT_MS + 1)
+    for day in range(1, 32):
+        history.commit(Transaction("app", f"day {day}", {}), timestamp_ms=then + day * KEPT_MS)
     assert history.snapshot().transaction("app", 7) is None
     history.commit(Transaction("app", 7, {}))
     assert fold(None, history.commits).transaction("app", 7)
+
+
+def test_an_applications_newest_batch_is_remembered_for_ever(history: History) -> None:
+    history.commit(Transaction("app", 7, {}))
+    history.commit(timestamp_ms=history.now_ms + 100 * KEPT_MS)
+    assert history.snapshot().transaction("app", 7)
+
+
+def test_what_a_library_committed_again_that_forgets_sooner_can_be_read(history: History) -> None:
+    history.commit(Transaction("app", 7, {0: (30, 30)}))
+    again = history.commit(Transaction("app", 7, {}), timestamp_ms=history.now_ms + KEPT_MS)
+    assert history.snapshot().transaction("app", 7) == TransactionInfo(again.version, again.timestamp_ms, {})
 
 
 def test_an_active_segment_holds_the_log_end_until_it_is_sealed(history: History) -> None:

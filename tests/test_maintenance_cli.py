@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from command_line import CommandLine, Outcome
 from conftest import Address
+from store_clock import TimedStorage
 from topics import Clock, contents, files, named_files, topic_on, values
 
 import distlog
@@ -24,6 +25,7 @@ from distlog.progress import Progress
 
 def topic_of_small_segments(storage: Storage, clock: Clock, **config: object) -> Topic:
     """Partition 0 in four segments of a record, partition 1 in one."""
+    storage = TimedStorage(storage, clock)
     topic = topic_on(storage, 2, {name.replace("_", "."): value for name, value in config.items()}, clock)
     for number in range(4):
         topic.append(values([number]), partition=0)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Address
+from store_clock import TimedStorage
 from topics import NOW, Clock, topic_on, values
 
 from distlog.core.commits import checkpoint
@@ -25,7 +26,8 @@ DELAY = 2 * LONGEST_PUT_MS
 def topic_of_versions(storage: Storage, count: int, clock: Clock | None = None) -> Topic:
     """A topic with a checkpoint of every version, one a second, of which all but the last are too old to be kept."""
     clock = clock or Clock()
-    topic = topic_on(storage, 1, {"file.delete.delay.ms": 1000}, clock, checkpoint_commits=1)
+    timed = TimedStorage(storage, clock)
+    topic = topic_on(timed, 1, {"file.delete.delay.ms": 1000}, clock, checkpoint_commits=1)
     for number in range(1, count):
         clock.now_ms += 1000
         topic.append(values([number]))
@@ -112,7 +114,7 @@ def leave(folder: Path, name: str, age_ms: int, now_ms: int) -> Path:
 def topic_with_delay(folder: Path, delay_ms: int) -> tuple[Topic, Clock]:
     """A topic with a version that is older than the delay."""
     clock = Clock()
-    topic = topic_on(Storage(folder), 1, {"file.delete.delay.ms": delay_ms}, clock)
+    topic = topic_on(TimedStorage(Storage(folder), clock), 1, {"file.delete.delay.ms": delay_ms}, clock)
     topic.append(values([1]))
     clock.now_ms += 10 * DELAY
     return topic, clock
@@ -179,7 +181,7 @@ def test_a_slow_append_loses_time_and_never_data(tmp_path: Path, monkeypatch: py
         if path.endswith(".json"):
             monkeypatch.setattr(LocalFiles, "_write_temporary", write)
             os.utime(temporary, ns=(NOW * 1_000_000,) * 2)
-            topic_on(Storage(tmp_path / "log"), clock=clock).vacuum()
+            topic_on(TimedStorage(Storage(tmp_path / "log"), clock), clock=clock).vacuum()
         return temporary
 
     monkeypatch.setattr(LocalFiles, "_write_temporary", write_slowly)

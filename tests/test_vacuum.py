@@ -3,111 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import random
 from pathlib import Path
 
 import pytest
+from vacuuming import DELAY, World
 
-from distlog.core.commits import checkpoint
 from distlog.core.commits.actions import Pin
-from distlog.core.commits.commit_log import CommitLog
-from distlog.core.commits.fold import apply
-from distlog.core.config import MAX_LONG, TopicConfig
 from distlog.core.errors import TransactionTooOldError
-from distlog.core.maintenance.retention import retention
-from distlog.core.maintenance.vacuum import VacuumReport, vacuum
-from distlog.core.storage.storage import Storage
-from distlog.core.topics.append import Appender, commit_append
-from distlog.core.topics.topic import Topic
-
-DELAY = 1000
-
-
-class Clock:
-    """A time that moves when it is told to."""
-
-    def __init__(self) -> None:
-        self.now = 1_700_000_000_000
-
-    def __call__(self) -> int:
-        return self.now
-
-
-class World:
-    """A topic, its clock, and any number of slow writers."""
-
-    def __init__(self, url: str, seed: int = 0) -> None:
-        self.clock = Clock()
-        self.random = random.Random(seed)
-        self.storage = Storage(url)
-        self.log = CommitLog(
-            self.storage,
-            clock=self.clock,
-            random=self.random,
-            writer="test",
-            sleep=lambda _: None,
-            checkpoint_commits=2,
-        )
-        config = TopicConfig.parse({"file.delete.delay.ms": DELAY, "retention.ms": 0})
-        self.log.create(2, config)
-
-    def topic(self) -> Topic:
-        return Topic(self.storage, self.log, self.log.load(), clock=self.clock)
-
-    def append(self, value: str = "v") -> None:
-        self.topic().append([{"value": value, "timestamp": self.clock()}])
-
-    def slow_writer(self) -> tuple[Appender, int]:
-        topic = self.topic()
-        return topic.appender(), topic.version
-
-    def finish(self, appender: Appender, begin: int) -> None:
-        segments = appender.close()
-        commit_append(self.log, self.log.load(), segments, begin=begin)
-
-    def expire(self) -> None:
-        self.clock.now += 1
-        retention(self.log, self.log.load(), self.clock)
-
-    def pin(self) -> None:
-        """Pin the version at the head for ever."""
-        head = self.log.load()
-        self.log.commit(head, "config", lambda snapshot: [Pin("report", head.version, MAX_LONG)])
-
-    def wait(self, after_head_ms: int = DELAY) -> None:
-        self.clock.now = self.log.load(include_dropped=True).timestamp_ms + after_head_ms
-
-    def vacuum(self, *, dry_run: bool = False) -> VacuumReport:
-        return vacuum(self.storage, self.log, self.clock, dry_run=dry_run)
-
-    def files(self) -> set[str]:
-        return {
-            file.name
-            for folder in self.storage.list_folders()
-            if folder != "_commits"
-            for file in self.storage.list(folder)
-        }
-
-    def checkpoints(self) -> list[int]:
-        """The versions of the checkpoints that are there, in order."""
-        names = (file.name for file in self.storage.list("_commits"))
-        return sorted(version for name in names if (version := checkpoint.version_of(name)) is not None)
-
-    def check_supported_versions(self) -> None:
-        """Each version since the gc floor, and each pinned one, opens as its commits say, and reads."""
-        head = self.log.load(include_dropped=True)
-        state, supported = (
-            None,
-            {*range(head.gc_floor, head.version + 1), *(pin.version for pin in head.pins.values())},
-        )
-        for commit in self.log.history()[::-1]:
-            state = apply(state, commit)
-            if state.version in supported:
-                assert self.log.load(version=state.version) == state
-                Topic(self.storage, self.log, state, clock=self.clock).scan().to_table()
-
-    def values(self) -> list[bytes]:
-        return self.topic().scan(columns=["value"]).to_table().column(0).to_pylist()
+from distlog.core.topics.append import Appender
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from distlog.core.maintenance.rebuild import rebuild_indexes
 from distlog.core.maintenance.vacuum import vacuum as vacuum_files
 from distlog.core.maintenance.verify import verify as verify_all
 from distlog.core.storage.storage import Storage as TopicStorage
-from distlog.core.times import now_ms
 from distlog.core.topics.topic import topic_log
 from distlog.progress import Progress
 
@@ -132,7 +131,7 @@ def _exit(ok: bool) -> None:
 def vacuum(url: Url, *, dry_run: DryRun = False, storage: Storage, as_json: Json = False) -> None:
     """Delete the files that nobody can need any more; of a dropped topic too."""
     folder = TopicStorage(url, dict(storage))
-    _print(vacuum_files(folder, topic_log(folder), now_ms, dry_run=dry_run), as_json)
+    _print(vacuum_files(folder, topic_log(folder), dry_run=dry_run), as_json)
 
 
 def _print(report: Report, as_json: bool) -> None:

@@ -14,6 +14,7 @@ DistlogError                     one base; `details` holds the facts that the me
 ├── CommitStateUnknownError      the commit may have happened: keep the data files, look again later
 ├── UnsupportedVersionError      written by a newer distlog or Kafka: upgrade
 ├── StorageError                 the storage cannot do, or did not do, what a log needs
+│   └── StorageFullError         no space is left, or a quota is used up: vacuum, or make room
 └── CorruptionError              what was read is not what was written: verify, then rebuild or restore
     ├── CorruptRecordError       ... a record batch in a log file
     ├── CorruptIndexError        ... an index file (it can be rebuilt from the log)
@@ -95,6 +96,10 @@ class UnsupportedVersionError(DistlogError):
 
 class StorageError(DistlogError, OSError):
     """The storage cannot hold a log, or failed for longer than the deadline."""
+
+
+class StorageFullError(StorageError):
+    """There is no space left on the disk, or a quota is used up; nothing was written."""
 
 
 class CorruptionError(DistlogError):

@@ -8,7 +8,8 @@ A topic is a folder; all names below are relative to it:
     _commits/_last_checkpoint                                   a hint
     <topic>-<partition>/<stem>.log .index .timeindex .txnindex  a segment
 
-On a local disk, `.<uuid hex>.tmp` in any of these folders is a file on its way to its name.
+On a local disk, `.<uuid hex>.tmp` in any of these folders is a file on its way to its name. For a moment there is
+`_commits/.probe-<uuid hex>`, which is written to learn something about the storage.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ _COMMIT = re.compile(r"([0-9]{20})\.json")
 _CHECKPOINT = re.compile(r"([0-9]{20})\.[0-9a-f]{32}\.checkpoint\.parquet")
 _MANIFEST = re.compile(MANIFEST_PATTERN)
 _TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.tmp")
+_PROBE = re.compile(r"\.probe-[0-9a-f]{32}")
 _STEM = re.compile(STEM_PATTERN)
 _SEGMENT_FILE = re.compile(
     rf"(?P<topic>.+)-(?P<partition>0|[1-9][0-9]{{0,5}})/(?P<stem>{_STEM.pattern})"
@@ -111,6 +113,11 @@ def temporary_file(unique_hex: str) -> str:
     return f".{unique_hex}.tmp"
 
 
-def is_temporary(name: str) -> bool:
-    """Whether a file's name (its last path part) is one of `temporary_file`."""
-    return _TEMPORARY.fullmatch(name) is not None
+def probe_file(unique_hex: str) -> str:
+    """The name of a file that is written to learn something about the storage, and deleted again."""
+    return f".probe-{unique_hex}"
+
+
+def is_left_over(name: str) -> bool:
+    """Whether a file's name (its last path part) is of one that stays only when its writer died."""
+    return _TEMPORARY.fullmatch(name) is not None or _PROBE.fullmatch(name) is not None

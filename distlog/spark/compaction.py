@@ -96,7 +96,7 @@ def clean_shared(
     spark: SparkSession, topic: Topic, plans: Sequence[LargePartition], dedupe_buffer_bytes: int
 ) -> list[CleanedRange | Uncleanable]:
     """One round over each partition, which tasks share; nothing is committed."""
-    now_ms = topic.clock()
+    now_ms = topic.log.trusted_ms(topic.clock())
     judged = list(zip(plans, _judge(spark, topic, plans, now_ms), strict=True))
     known = [(plan, verdicts) for plan, verdicts in judged if isinstance(verdicts, Verdicts)]
     failed = {found.partition: found for _, found in judged if isinstance(found, Uncleanable)}

@@ -22,7 +22,6 @@ from distlog.core.maintenance.reports import RetentionReport, counted
 from distlog.core.maintenance.vacuum import VacuumReport, vacuum
 from distlog.core.maintenance.verify import VerifyReport
 from distlog.core.storage.storage import Storage
-from distlog.core.times import now_ms
 from distlog.core.topics.open_topic import find_topics
 from distlog.core.topics.open_topic import open as open_topic
 from distlog.core.topics.topic import topic_log
@@ -138,7 +137,7 @@ def compact_topic(url: str, chosen: argparse.Namespace) -> CompactReport:
 def vacuum_topic(url: str, chosen: argparse.Namespace) -> VacuumReport:
     """Delete the files of a topic, or of a dropped one, that nobody needs; the work of `jobs/vacuum.py`."""
     storage = Storage(url, dict(chosen.storage))
-    return vacuum(storage, topic_log(storage), now_ms, dry_run=chosen.dry_run)
+    return vacuum(storage, topic_log(storage), dry_run=chosen.dry_run)
 
 
 def verify_topic(url: str, chosen: argparse.Namespace) -> VerifyReport:

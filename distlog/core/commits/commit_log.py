@@ -37,6 +37,7 @@ from distlog.core.commits.fold import apply
 from distlog.core.commits.manifest import CommitWriter
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.commits.snapshot_loader import SnapshotLoader
+from distlog.core.commits.store_time import not_after, trusted_ms
 from distlog.core.config import TopicConfig
 from distlog.core.errors import (
     CommitConflictError,
@@ -201,27 +202,39 @@ class CommitLog:
     def history(self, limit: int | None = None) -> list[Commit]:
         """The last `limit` commits, or all of them, newest first; raises as `load` does."""
         end = self.load(include_dropped=True).version + 1
-        start = 0 if limit is None else max(0, end - limit)
+        return self.commits(0 if limit is None else max(0, end - limit), end)[::-1]
+
+    def commits(self, start: int, end: int) -> list[Commit]:
+        """The commits of the versions `start` (in) to `end` (out), which must exist, oldest first.
+
+        Raises CorruptMetadataError.
+        """
         groups = self._files.follow(start, end=end, known=end - 1, group=64)
         commits = [commit for group in groups for commit in group]
         for before, after in itertools.pairwise(commits):
             if after.prev != before.id:
                 raise CorruptMetadataError("a commit does not follow the one before it", version=after.version)
-        return commits[::-1]
+        return commits
+
+    def trusted_ms(self, now_ms: int) -> int:
+        """`now_ms`, or the store's own time where a clock that shows `now_ms` is far ahead of it; asks the store."""
+        return trusted_ms(now_ms, self._storage)
 
     def _attempt(
         self, writer: CommitWriter, head: Snapshot | None, topic_id: str, operation: str, actions: Sequence[Action]
     ) -> _Attempt:
         """The commit of `actions` after `head`, read back and applied as every reader will, before it is put."""
+        passed_ms = head.timestamp_ms if head else 0
+        timestamp_ms = max(trusted_ms(self._clock(), self._storage, passed_ms), passed_ms + 1)
         commit = Commit(
             version=head.version + 1 if head else 0,
             id=str(uuid.uuid4()),
             prev=head.commit_id if head else None,
             topic_id=topic_id,
-            timestamp_ms=max(self._clock(), head.timestamp_ms + 1 if head else 0),
+            timestamp_ms=timestamp_ms,
             operation=operation,
             writer=self._writer,
-            actions=tuple(actions),
+            actions=tuple(not_after(timestamp_ms, action) for action in actions),
             requires=_features(actions).beyond(head.requires if head else NOTHING),
         )
         if head:

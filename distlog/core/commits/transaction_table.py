@@ -1,4 +1,6 @@
-"""Which batches of which applications a topic holds: how a replayed batch is known, for thirty days.
+"""Which batches of which applications a topic holds: how a replayed batch is known.
+
+For thirty days, and the newest of each application for ever.
 
 A stream that commits every ten seconds leaves 260,000 of them, so they are columns, in the order of
 their commits: to forget the oldest is a slice, to look one up is a scan of two columns in Arrow.
@@ -6,12 +8,14 @@ their commits: to forget the oldest is a slice, to look one up is a scan of two 
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -19,7 +23,10 @@ from distlog.core.commits.columns import join
 from distlog.core.config import DAY_MS
 
 KEPT_MS = 30 * DAY_MS
+#: The most that the time between two batches counts for in the age of those before.
+PAUSE_MS = DAY_MS
 TAIL_LIMIT = 256
+_LOOKED_FOR_ONE_BY_ONE = 8
 
 _RANGE = pa.struct(
     [pa.field("partition", pa.int32()), pa.field("start_offset", pa.int64()), pa.field("end_offset", pa.int64())]
@@ -47,34 +54,53 @@ class TransactionInfo:
 
 
 class TransactionTable:
-    """The batches that were committed lately; immutable."""
+    """The batches that were committed lately, and each application's newest; immutable.
 
-    __slots__ = ("_columns", "_tail")
+    Its parts, in the order of their commits: `_silent` (the newest of each application of which nothing is younger
+    than KEPT_MS), `_columns`, `_tail`. A batch's age is the time that went by at the head since, in which the pause
+    between two batches counts as PAUSE_MS at most: a commit from the far future, and those that must come after it,
+    make no batch older by more than that. `_passed` is the time that went by up to each row of `_columns`.
+    """
 
-    def __init__(self, columns: pa.RecordBatch, tail: Mapping[Batch, TransactionInfo] | None = None) -> None:
+    __slots__ = ("_columns", "_passed", "_silent", "_tail")
+
+    def __init__(
+        self,
+        columns: pa.RecordBatch,
+        tail: Mapping[Batch, TransactionInfo] | None = None,
+        silent: pa.RecordBatch | None = None,
+        passed: npt.NDArray[np.int64] | None = None,
+    ) -> None:
         self._columns = columns
         self._tail = dict(tail or {})
+        self._silent = columns.slice(0, 0) if silent is None else silent
+        self._passed = _passed(columns["timestamp_ms"].to_numpy()) if passed is None else passed
 
     def get(self, app_id: str, batch_id: int | str) -> TransactionInfo | None:
-        """The batch's commit and offsets, or None if it was not committed within KEPT_MS of the head."""
+        """The batch's commit and offsets; None if it was not committed, or is forgotten: old, and not the newest."""
         recent = self._tail.get((app_id, batch_id))
-        return recent or self._get_old(app_id, batch_id)
+        return recent or _find(self._columns, app_id, batch_id) or _find(self._silent, app_id, batch_id)
 
     def columns(self) -> pa.RecordBatch:
         """All batches as one Arrow batch of SCHEMA, in the order of their commits."""
-        return join([self._columns, _to_columns(self._tail)]) if self._tail else self._columns
+        parts = (self._silent, self._columns, _to_columns(self._tail))
+        return join([part for part in parts if len(part)] or [self._columns])
 
     def updated(self, added: Mapping[Batch, TransactionInfo], now_ms: int) -> TransactionTable:
-        """This table with `added`, all of them later, and without what is older than KEPT_MS at `now_ms`."""
+        """This table with `added`, all of them later, and without what is older than KEPT_MS at `now_ms`.
+
+        The newest batch of each application stays, whatever its age: a writer that was away for long may repeat it.
+        """
         # A name may come back after KEPT_MS; it goes last then, since time orders the columns.
         before = {batch: info for batch, info in self._tail.items() if batch not in added}
-        grown = TransactionTable(self._columns, {**before, **added})
-        if len(grown._tail) > TAIL_LIMIT:
-            grown = TransactionTable(grown.columns())
-        return grown._without_older_than(now_ms - KEPT_MS)
+        silent = _without_applications(self._silent, {app_id for app_id, _ in added})
+        grown = TransactionTable(self._columns, {**before, **added}, silent, self._passed)
+        if len(grown._tail) > TAIL_LIMIT or grown._tail_age(now_ms) > KEPT_MS:
+            grown = TransactionTable(join([self._columns, _to_columns(grown._tail)]), {}, silent)
+        return grown._without_old(now_ms)
 
     def __len__(self) -> int:
-        return len(self._columns) + len(self._tail)
+        return len(self._silent) + len(self._columns) + len(self._tail)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, TransactionTable) and bool(self.columns().equals(other.columns()))
@@ -86,23 +112,60 @@ class TransactionTable:
         return f"<TransactionTable of {len(self)} batches>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (self._columns.serialize().to_pybytes(), self._tail)
+        return _restore, (join([self._silent, self._columns]).serialize().to_pybytes(), self._tail)
 
-    def _get_old(self, app_id: str, batch_id: int | str) -> TransactionInfo | None:
-        columns = self._columns
-        same_batch = pc.equal(columns["batch_id"], pa.scalar(json.dumps(batch_id)))
-        same_app = pc.equal(columns["app_id"], pa.scalar(app_id))
-        row = pc.index(pc.and_(same_batch, same_app), True).as_py()
-        if row < 0:
-            return None
-        ranges = columns["offsets"][row].as_py()
-        offsets = {item["partition"]: (item["start_offset"], item["end_offset"]) for item in ranges}
-        return TransactionInfo(columns["version"][row].as_py(), columns["timestamp_ms"][row].as_py(), offsets)
+    def _tail_age(self, now_ms: int) -> int:
+        """How old the first batch of the tail is."""
+        return _time_within([*(info.timestamp_ms for info in self._tail.values()), now_ms])
 
-    def _without_older_than(self, timestamp_ms: int) -> TransactionTable:
-        old = int(np.searchsorted(self._columns["timestamp_ms"].to_numpy(), timestamp_ms))
-        kept = {batch: info for batch, info in self._tail.items() if info.timestamp_ms >= timestamp_ms}
-        return self if old == 0 and len(kept) == len(self._tail) else TransactionTable(self._columns.slice(old), kept)
+    def _without_old(self, now_ms: int) -> TransactionTable:
+        if not len(self._columns):
+            return self
+        newest = self._columns["timestamp_ms"][-1].as_py()
+        since = _time_within([newest, *(info.timestamp_ms for info in self._tail.values()), now_ms])
+        old = int(np.searchsorted(self._passed, self._passed[-1] + since - KEPT_MS))
+        if not old:
+            return self
+        rest = self._columns.slice(old)
+        active = {app_id for app_id, _ in self._tail}
+        silent = join([self._silent, _newest_of_silent(self._columns.slice(0, old), rest["app_id"], active)])
+        return TransactionTable(rest, self._tail, silent, self._passed[old:])
+
+
+def _passed(times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The time that went by from the first of `times` to each of them, with pauses cut to PAUSE_MS."""
+    return np.cumsum(np.minimum(np.diff(times, prepend=times[:1]), PAUSE_MS))
+
+
+def _time_within(times: Sequence[int]) -> int:
+    return sum(min(after - before, PAUSE_MS) for before, after in itertools.pairwise(times))
+
+
+def _find(columns: pa.RecordBatch, app_id: str, batch_id: int | str) -> TransactionInfo | None:
+    same_batch = pc.equal(columns["batch_id"], pa.scalar(json.dumps(batch_id)))
+    same_app = pc.equal(columns["app_id"], pa.scalar(app_id))
+    rows = pc.indices_nonzero(pc.and_(same_batch, same_app))
+    if not len(rows):
+        return None
+    row = rows[-1].as_py()
+    ranges = columns["offsets"][row].as_py()
+    offsets = {item["partition"]: (item["start_offset"], item["end_offset"]) for item in ranges}
+    return TransactionInfo(columns["version"][row].as_py(), columns["timestamp_ms"][row].as_py(), offsets)
+
+
+def _without_applications(columns: pa.RecordBatch, app_ids: Iterable[str]) -> pa.RecordBatch:
+    found = pc.is_in(columns["app_id"], value_set=pa.array(app_ids, pa.string()))
+    return columns.filter(pc.invert(found)) if pc.any(found).as_py() else columns
+
+
+def _newest_of_silent(old: pa.RecordBatch, rest: pa.Array, active: Container[str]) -> pa.RecordBatch:
+    """Of the `old` rows, the last one of each application that is neither in `rest` nor `active`."""
+    last = {app_id: row for row, app_id in enumerate(old["app_id"].to_pylist()) if app_id not in active}
+    if len(last) > _LOOKED_FOR_ONE_BY_ONE:
+        later = set(pc.unique(rest).to_pylist())
+    else:
+        later = {app_id for app_id in last if pc.index(rest, app_id).as_py() >= 0}
+    return old.take(pa.array(sorted(row for app_id, row in last.items() if app_id not in later), pa.int64()))
 
 
 EMPTY = TransactionTable(pa.RecordBatch.from_pylist([], schema=SCHEMA))

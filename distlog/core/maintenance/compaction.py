@@ -17,6 +17,7 @@ from functools import partial
 from distlog.core.commits.actions import Action, Add, Cleaned, Remove
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.commits.store_time import trusted_ms
 from distlog.core.kernels.offset_map import OffsetMap
 from distlog.core.maintenance.batch_filter import BatchFilter
 from distlog.core.maintenance.batch_verdicts import judge
@@ -87,7 +88,7 @@ def compact_rounds(
     """
     before = after = log.refresh(snapshot)
     stable, failed = _last_stable_offsets(reader, before)
-    due = plan_compaction(before, clock(), stable)
+    due = plan_compaction(before, log.trusted_ms(clock()), stable)
     rounds: dict[int, list[CleanedRange]] = {one.partition: [] for one in due}
     skipped = dict.fromkeys(rounds, 0)
     while not dry_run and (dirty := _dirty(after, due, rounds, failed)):
@@ -143,7 +144,9 @@ def clean_partition(
 
     Raises CorruptRecordError, InvalidConfigError where there is no memory for a single key.
     """
-    state, config, now_ms = snapshot.partitions[due.partition], snapshot.config, clock()
+    state, config = snapshot.partitions[due.partition], snapshot.config
+    # a clock that is ahead would drop tombstones before their time
+    now_ms = trusted_ms(clock(), reader.storage)
     start, end = first_dirty_offset(state), due.first_uncleanable_offset
     segments = state.segments[state.segments.find(state.log_start_offset) :]
     verdicts = judge(reader, segments, now_ms)

@@ -1,13 +1,13 @@
-"""Files beside the segments that nobody needs any more: checkpoints that no load begins with, and torn puts."""
+"""Files beside the segments that nobody needs any more: checkpoints that no load begins with, torn puts, probes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from distlog.core import paths
 from distlog.core.commits import checkpoint
 from distlog.core.commits.snapshot_loader import CHECKPOINTS_TRIED
-from distlog.core.storage.storage import FileInfo, Storage
+from distlog.core.storage.storage import FileInfo
 
 #: However short `file.delete.delay.ms` is: a put that meets trouble is given up after ten minutes.
 LONGEST_PUT_MS = 3_600_000
@@ -27,21 +27,11 @@ def obsolete_checkpoints(found: Iterable[FileInfo], floor: int, pinned: Iterable
     return [files[name] for name in sorted(versions.keys() - kept)]
 
 
-def torn_puts(storage: Storage, found: Iterable[FileInfo], now_ms: int, delay_ms: int) -> Iterator[FileInfo]:
-    """What processes that died inside a put left among a topic's files, last written more than `delay_ms` ago.
+def left_over_files(found: Iterable[FileInfo], before_ms: int) -> list[FileInfo]:
+    """What processes that died left among a topic's files, of a put or a probe, last written before `before_ms`.
 
-    Only on a local disk. A writer that was only slow finds its temporary file gone and fails: nothing was put then.
+    A writer that was only slow finds its temporary file gone and fails: nothing was put then.
     """
-    if not storage.is_local:
-        return
-    before_ms = now_ms - max(delay_ms, LONGEST_PUT_MS)
-    for file in found:
-        if paths.is_temporary(file.name.rpartition("/")[2]) and _is_older(storage, file.name, before_ms):
-            yield file
-
-
-def _is_older(storage: Storage, name: str, before_ms: int) -> bool:
-    try:
-        return storage.modified_ms(name) < before_ms
-    except FileNotFoundError:
-        return False  # its put came to an end
+    return [
+        file for file in found if paths.is_left_over(file.name.rpartition("/")[2]) and file.modified_ms < before_ms
+    ]

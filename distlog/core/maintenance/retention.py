@@ -90,7 +90,7 @@ def _times(state: PartitionState, now_ms: int) -> npt.NDArray[np.int64]:
     """The time that each segment's age is counted from.
 
     Where records have none, or one in the future, that would keep everything behind it for ever, it is the time at
-    which the segment was written.
+    which the segment was written, which is never after that of its commit.
     """
     newest = state.segments.max_timestamps
     written = state.segments.columns()["created_ms"].to_numpy()
@@ -102,16 +102,17 @@ def retention(
 ) -> tuple[list[PartitionRetention], Snapshot]:
     """Let go what the topic's config says, in one commit; what went, and the new state.
 
-    With `dry_run` nothing is committed. Files stay until vacuum. Raises CommitConflictError when the topic was
+    With `dry_run` nothing is committed. Files stay until vacuum. A clock that is far ahead of the storage's is not
+    believed. Raises CommitConflictError when the topic was
     dropped, CommitStateUnknownError.
     """
     snapshot = log.refresh(snapshot)
     if dry_run:
-        return plan_retention(snapshot, clock()), snapshot
+        return plan_retention(snapshot, log.trusted_ms(clock())), snapshot
     gone: list[PartitionRetention] = []
 
     def plan(current: Snapshot) -> list[Action] | None:
-        gone[:] = plan_retention(current, clock())
+        gone[:] = plan_retention(current, log.trusted_ms(clock()))
         return [action for partition in gone for action in _actions(partition)] or None
 
     _, after = log.commit(snapshot, "retention", plan)

@@ -2,141 +2,149 @@
 
 A commit raises the gc floor first: from then on a commit whose files were begun below it is refused
 (TransactionTooOldError), so what is unnamed and begun below the floor stays unnamed for ever, whatever the clocks
-say. The clock only chooses the floor: the version at the head when `file.delete.delay.ms` ago. Files that a snapshot
-since that version names are kept, and those of pinned versions. Commits are never deleted. With the segments go
-checkpoints that loading such a version does not need, and what is left of puts that nobody finished.
+say. What is decided then is decided from the versions between the floor and that commit; what comes later can only
+name files that these name, or that were begun since the floor.
+
+The clock only chooses the floor: the version at the head when `file.delete.delay.ms` ago. It is the store's own
+clock that says when each commit was written, and what time it is now, so that no process's clock takes part. With
+the segments go checkpoints that loading such a version does not need, and what writers left that died: unfinished
+uploads, torn puts, probes. Commits are never deleted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from distlog.core import paths
-from distlog.core.commits.actions import Commit, Drop, GcFloor, Remove
+from distlog.core.commits.actions import Action, GcFloor
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.errors import OffsetOutOfRangeError
-from distlog.core.maintenance.obsolete_files import obsolete_checkpoints, torn_puts
+from distlog.core.errors import StorageFullError
+from distlog.core.maintenance.dead_uploads import dead_uploads
+from distlog.core.maintenance.obsolete_files import LONGEST_PUT_MS, left_over_files, obsolete_checkpoints
+from distlog.core.maintenance.unnamed_files import Named, removed_stems, unnamed_files
 from distlog.core.maintenance.unnamed_manifests import unnamed_manifests
-from distlog.core.storage.storage import FileInfo, Storage
-
-#: (partition, stem): what names a segment's files
-Stem = tuple[int, str]
+from distlog.core.storage.storage import FileInfo, Storage, UnfinishedUpload
 
 
 @dataclass(frozen=True, slots=True)
 class VacuumReport:
-    """The files that were, or with `dry_run` would be, deleted, and the gc floor that makes it safe."""
+    """The files that were, or with `dry_run` would be, deleted, and the gc floor that makes it safe.
+
+    `uploads` are those of dead writers that were, or would be, aborted.
+    """
 
     files: tuple[FileInfo, ...]
     gc_floor: int
     dry_run: bool
+    uploads: tuple[UnfinishedUpload, ...] = ()
 
     @property
     def bytes(self) -> int:
-        """The size of the files together."""
+        """The size of the files together; how large an upload got is not known."""
         return sum(file.size for file in self.files)
 
     def __str__(self) -> str:
-        return f"{'would delete' if self.dry_run else 'deleted'} {len(self.files):,} files, {self.bytes:,} bytes"
+        text = f"{'would delete' if self.dry_run else 'deleted'} {len(self.files):,} files, {self.bytes:,} bytes"
+        done = "would abort" if self.dry_run else "aborted"
+        return f"{text}; {done} {len(self.uploads):,} unfinished uploads" if self.uploads else text
 
     def to_table(self) -> pa.Table:
-        """A row per file: its name in the topic's folder, and its size."""
+        """A row per file, and per upload: its name in the topic's folder, and its size, null for an upload."""
         rows = [{"name": file.name, "bytes": file.size} for file in self.files]
+        rows += [{"name": upload.name} for upload in self.uploads]
         return pa.Table.from_pylist(rows, pa.schema([("name", pa.string()), ("bytes", pa.int64())]))
 
     def to_dict(self) -> dict[str, Any]:
         """The sums, without the files."""
         facts: dict[str, Any] = {"gc_floor": self.gc_floor, "dry_run": self.dry_run}
-        return {**facts, "files": len(self.files), "bytes": self.bytes}
+        return {**facts, "files": len(self.files), "bytes": self.bytes, "uploads": len(self.uploads)}
 
 
-def vacuum(storage: Storage, log: CommitLog, clock: Callable[[], int], *, dry_run: bool = False) -> VacuumReport:
+def vacuum(storage: Storage, log: CommitLog, *, dry_run: bool = False) -> VacuumReport:
     """Delete what nobody can need any more; works on a dropped topic too.
 
-    Raises CommitStateUnknownError when the floor's commit got no answer; nothing was deleted then.
+    Raises CommitStateUnknownError when the floor's commit got no answer, CommitConflictError when the topic was
+    dropped meanwhile, StorageFullError when there is no space for the commit of a few hundred bytes. Nothing was
+    deleted then that a later vacuum would keep.
     """
+    commits = storage.list(paths.COMMITS_DIR)
     head = log.load(include_dropped=True)
-    floor = _version_at(log, clock() - head.config.file_delete_delay_ms)
+    now_ms = storage.now_ms(paths.COMMITS_DIR)
+    delay_ms = head.config.file_delete_delay_ms
+    floor = head_at(commits, now_ms - delay_ms, now_ms)
     if floor is None:
         return VacuumReport((), head.gc_floor, dry_run)
+    found = [*commits, *_partition_files(storage, head.name)]
     if not dry_run:
         # also where the floor is there already: whoever put it may not have synced it
-        _, head = log.commit(head, "gc", lambda current: [GcFloor(floor)] if floor > current.gc_floor else None)
-    pinned = [pin.version for pin in head.pins.values() if pin.until_ms > clock()]
-    # listed after the floor was committed: what is begun below it from here on is refused
-    found = _files(storage, head.name)
+        head = _raise_floor(storage, log, head, floor, found, now_ms)
+    named = Named.since(log, head, floor, now_ms)
+    left_before_ms = now_ms - max(delay_ms, LONGEST_PUT_MS)
     garbage = [
-        *_garbage(found, log, head, floor, pinned),
-        *obsolete_checkpoints(found, floor, pinned),
+        *unnamed_files(found, log, named, begun_below=floor),
+        *obsolete_checkpoints(found, floor, named.pinned),
         *unnamed_manifests(storage, found, floor, head.version),
-        *torn_puts(storage, found, clock(), head.config.file_delete_delay_ms),
+        *left_over_files(found, left_before_ms),
     ]
+    uploads = dead_uploads(storage, named, floor, left_before_ms)
     if not dry_run:
         storage.delete([file.name for file in garbage])
-    return VacuumReport(tuple(garbage), max(floor, head.gc_floor), dry_run)
+        storage.abort_uploads(uploads)
+    return VacuumReport(tuple(garbage), max(floor, head.gc_floor), dry_run, tuple(uploads))
 
 
-def _version_at(log: CommitLog, timestamp_ms: int) -> int | None:
-    try:
-        return log.load(timestamp_ms=timestamp_ms, include_dropped=True).version
-    except OffsetOutOfRangeError:
-        return None
+def head_at(commits: Iterable[FileInfo], time_ms: int, now_ms: int) -> int | None:
+    """The version that was at the head at `time_ms`, or one before it; None when there was none.
+
+    By when the storage says that the commits' files were written. A commit that it says was written after `now_ms`
+    was written at no one knows what time (a clock was set since): it ends nothing, and is not the answer either.
+    Where times go back, the later of two holds for what came after it.
+    """
+    written = sorted(
+        (version, file.modified_ms)
+        for file in commits
+        if (version := paths.parse_commit_file(file.name.rpartition("/")[2])) is not None
+    )
+    head = None
+    for version, written_ms in written:
+        if time_ms < written_ms <= now_ms:
+            break
+        if written_ms <= time_ms:
+            head = version
+    return head
 
 
-def _files(storage: Storage, topic: str) -> list[FileInfo]:
-    """All files in the folders of the topic's commits and partitions."""
+def _partition_files(storage: Storage, topic: str) -> list[FileInfo]:
     folders = (name for name in storage.list_folders() if name.startswith(f"{topic}-"))
-    return [file for folder in (paths.COMMITS_DIR, *folders) for file in storage.list(folder)]
+    return [file for folder in folders for file in storage.list(folder)]
 
 
-def _garbage(
-    found: Iterable[FileInfo], log: CommitLog, head: Snapshot, floor: int, pinned: Sequence[int]
-) -> list[FileInfo]:
-    recent = log.history(head.version - floor)
-    kept = _stems(head) | _removed(recent)
-    for version in (*pinned, *_before_drops(recent)):
-        kept |= _stems(log.load(version=version))
-    unnamed = [(file, stem) for file, stem in _segment_files(found, head.name) if stem not in kept]
-    adopted = {stem for _, stem in unnamed if paths.stem_begin(stem[1]) is None}
-    # a file of Kafka's does not say when it came here: it goes only after a commit has let it go
-    gone = _removed(log.history()) if adopted else set()
-    return [file for file, stem in unnamed if _is_garbage(stem, floor, gone)]
+def _raise_floor(
+    storage: Storage, log: CommitLog, head: Snapshot, floor: int, found: Sequence[FileInfo], now_ms: int
+) -> Snapshot:
+    """Commit the gc floor; the state right after it, from which everything else is decided.
 
+    On a full disk what needs no new floor is deleted first: what was begun below the floor that stands, and what
+    commits up to `floor` removed, which no commit can bring back.
+    """
 
-def _is_garbage(stem: Stem, floor: int, gone: set[Stem]) -> bool:
-    begin = paths.stem_begin(stem[1])
-    return stem in gone if begin is None else begin < floor
+    def plan(current: Snapshot) -> list[Action] | None:
+        return [GcFloor(floor)] if floor > current.gc_floor else None
 
-
-def _segment_files(found: Iterable[FileInfo], topic: str) -> Iterator[tuple[FileInfo, Stem]]:
-    for file in found:
-        stem = paths.parse_segment_file(file.name, topic)
-        if stem is not None:
-            yield file, stem
-
-
-def _stems(snapshot: Snapshot) -> set[Stem]:
-    return {
-        (number, stem)
-        for number, state in enumerate(snapshot.partitions)
-        for stem in state.segments.columns()["stem"].to_pylist()
-    }
-
-
-def _before_drops(commits: Iterable[Commit]) -> list[int]:
-    """The last versions of topics that were dropped in `commits`: a drop lets go everything without naming it."""
-    return [commit.version - 1 for commit in commits if any(isinstance(action, Drop) for action in commit.actions)]
-
-
-def _removed(commits: Iterable[Commit]) -> set[Stem]:
-    return {
-        (action.partition, action.stem)
-        for commit in commits
-        for action in commit.actions
-        if isinstance(action, Remove)
-    }
+    try:
+        return log.commit(head, "gc", plan)[1]
+    except StorageFullError:
+        named = Named.since(log, head, floor, now_ms)
+        removed = removed_stems(log.commits(head.gc_floor + 1, floor + 1))
+        freed = unnamed_files(found, log, named, begun_below=head.gc_floor, removed=removed)
+        storage.delete([file.name for file in freed])
+    try:
+        return log.commit(head, "gc", plan)[1]
+    except StorageFullError as error:
+        text = f"no space for vacuum's commit, of under 4 KiB, even after {len(freed):,} files were deleted"
+        raise StorageFullError(f"{text}: free a little elsewhere, then vacuum again", **error.details) from error

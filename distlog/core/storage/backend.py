@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from distlog.core.config import MAX_LONG
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer, Self
@@ -19,16 +21,34 @@ if TYPE_CHECKING:
 # s3fs turns a create of 100 MiB or more into a multipart upload; a commit is far smaller.
 MAX_CONDITIONAL_BYTES = 64 * 1024 * 1024
 
-# What is right inside a folder, in any order: name and size of each object, name and None of each folder.
-Entries: TypeAlias = list[tuple[str, int | None]]
-
 
 @dataclass(frozen=True, slots=True)
 class FileInfo:
-    """One listed object: its name relative to the storage that listed it, and its size in bytes."""
+    """One listed object: its name relative to the storage that listed it, and its size in bytes.
+
+    `modified_ms` is when it was last written, in ms since 1970 by the store's own clock; a store that does not say
+    makes it MAX_LONG, a time that never comes.
+    """
 
     name: str
     size: int
+    modified_ms: int = field(default=MAX_LONG, compare=False)
+
+
+# What is right inside a folder, in any order: its objects, and the names of its folders.
+Entries: TypeAlias = list[FileInfo | str]
+
+
+@dataclass(frozen=True, slots=True)
+class UnfinishedUpload:
+    """A multipart upload that was neither completed nor aborted: what it would become, and when it was begun.
+
+    The store knows it by `id`; `started_ms` is by the store's own clock.
+    """
+
+    name: str
+    id: str
+    started_ms: int
 
 
 @dataclass(slots=True)
@@ -108,6 +128,12 @@ class Backend(Protocol):
     def entries(self, folder: str) -> Entries: ...
 
     def delete(self, paths: Sequence[str]) -> None: ...
+
+    def now_ms(self, folder: str) -> int: ...
+
+    def uploads(self, folder: str) -> list[UnfinishedUpload]: ...
+
+    def abort_uploads(self, uploads: Sequence[UnfinishedUpload]) -> None: ...
 
 
 def byte_view(data: Buffer) -> memoryview:

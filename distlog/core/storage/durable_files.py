@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from distlog.core.errors import StorageError, StorageFullError
 from distlog.core.storage.backend import byte_view
 from distlog.core.storage.retry import ErrorJudge, Verdict
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _UNCLEAR = (errno.EEXIST, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EINTR, errno.EAGAIN, errno.EBUSY)
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class LocalErrors(ErrorJudge):
@@ -32,6 +34,13 @@ class LocalErrors(ErrorJudge):
             return Verdict.MISSING
         unclear = isinstance(error, OSError) and error.errno in _UNCLEAR
         return Verdict.UNCLEAR if unclear else Verdict.REFUSED
+
+    def failure(self, action: str, path: str, error: Exception) -> StorageError:
+        """As every judge, and a full disk is told apart."""
+        failure = super().failure(action, path, error)
+        if isinstance(error, OSError) and error.errno in _FULL:
+            return StorageFullError(failure.message, **failure.details)
+        return failure
 
     def describe(self, error: Exception) -> str:
         """The operating system's words."""

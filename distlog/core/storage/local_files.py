@@ -21,7 +21,14 @@ import numpy as np
 from distlog.core import paths
 from distlog.core.buffers import new_array
 from distlog.core.errors import CommitStateUnknownError, StorageError
-from distlog.core.storage.backend import MAX_CONDITIONAL_BYTES, Entries, StorageCounters, byte_view
+from distlog.core.storage.backend import (
+    MAX_CONDITIONAL_BYTES,
+    Entries,
+    FileInfo,
+    StorageCounters,
+    UnfinishedUpload,
+    byte_view,
+)
 from distlog.core.storage.durable_files import (
     LOCAL_ERRORS,
     failing_as,
@@ -92,15 +99,6 @@ class LocalFiles:
         except OSError as error:
             raise LOCAL_ERRORS.failure("look at", path, error) from error
 
-    def modified_ms(self, path: str) -> int:
-        """See `Storage.modified_ms`."""
-        try:
-            return os.stat(path).st_mtime_ns // 1_000_000
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            raise LOCAL_ERRORS.failure("look at", path, error) from error
-
     def put_many(self, files: Mapping[str, Buffer]) -> None:
         """See `Storage.put_many`; each file replaces what had its name in one step."""
         for path, data in files.items():
@@ -142,7 +140,7 @@ class LocalFiles:
         return LocalWriter(path, self._counters)
 
     def entries(self, folder: str) -> Entries:
-        """Files with sizes and folders with None; what vanishes meanwhile is left out."""
+        """The files and the names of the folders; what vanishes meanwhile is left out."""
         self._counters.lists += 1
         with failing_as("list", folder):
             try:
@@ -157,6 +155,19 @@ class LocalFiles:
             with failing_as("delete", path), suppress(FileNotFoundError):
                 os.unlink(path)
         self._counters.deletes += len(paths)
+
+    def now_ms(self, folder: str) -> int:
+        """See `Storage.now_ms`: a touch without a time is given the file server's, and needs no space."""
+        with failing_as("ask for its time", folder):
+            os.utime(folder)
+            return os.stat(folder).st_mtime_ns // 1_000_000
+
+    def uploads(self, folder: str) -> list[UnfinishedUpload]:
+        """See `Storage.uploads`."""
+        return []
+
+    def abort_uploads(self, uploads: Sequence[UnfinishedUpload]) -> None:
+        """See `Storage.abort_uploads`."""
 
     def _opened(self, action: str, path: str, use: Callable[[int], T]) -> T:
         try:
@@ -223,7 +234,11 @@ def _fill(part: memoryview, start: int, file: int) -> int:
     return done
 
 
-def _described(found: Iterator[os.DirEntry[str]]) -> Iterator[tuple[str, int | None]]:
+def _described(found: Iterator[os.DirEntry[str]]) -> Iterator[FileInfo | str]:
     for entry in found:
         with suppress(FileNotFoundError):
-            yield entry.name, None if entry.is_dir() else entry.stat().st_size
+            yield entry.name if entry.is_dir() else _described_file(entry.name, entry.stat())
+
+
+def _described_file(name: str, status: os.stat_result) -> FileInfo:
+    return FileInfo(name, status.st_size, status.st_mtime_ns // 1_000_000)

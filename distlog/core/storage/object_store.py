@@ -14,11 +14,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from distlog.core.errors import StorageError
 from distlog.core.storage import retry as storage_retry
-from distlog.core.storage.backend import MAX_CONDITIONAL_BYTES, Entries, StorageCounters, byte_view
+from distlog.core.storage.backend import (
+    MAX_CONDITIONAL_BYTES,
+    Entries,
+    FileInfo,
+    StorageCounters,
+    UnfinishedUpload,
+    byte_view,
+)
 from distlog.core.storage.client import PARALLEL_REQUESTS, ClientErrors, ClientSource, StorageOptions, is_past_the_end
+from distlog.core.storage.object_times import modified_ms, now_ms
 from distlog.core.storage.object_writer import SINGLE_PUT_BYTES, BufferedWriter
 from distlog.core.storage.range_merge import merge_ranges
 from distlog.core.storage.retry import Deadline, retried, settle
+from distlog.core.storage.unfinished_uploads import abort_upload, list_uploads
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -73,8 +82,11 @@ class ObjectStore:
 
     def size(self, path: str) -> int:
         """See `Storage.size`."""
-        found = self.retried("look at", path, lambda: self._head(path))
-        return int(found["size"])
+        return int(self.describe(path)["size"])
+
+    def describe(self, path: str) -> Any:
+        """What the client knows of an object."""
+        return self.retried("look at", path, lambda: self._head(path))
 
     def put_many(self, files: Mapping[str, Buffer]) -> None:
         """See `Storage.put_many`."""
@@ -101,7 +113,7 @@ class ObjectStore:
         return BufferedWriter(self, path)
 
     def entries(self, folder: str) -> Entries:
-        """Objects with sizes and folders with None; a folder that does not exist is empty."""
+        """The objects and the names of the folders; a folder that does not exist is empty."""
         self.counters.lists += 1
         try:
             found = self.retried("list", folder, lambda: self.fs.ls(folder, detail=True))
@@ -110,7 +122,9 @@ class ObjectStore:
         prefix = self.fs._strip_protocol(folder) + "/"
         named = ((entry["name"][len(prefix) :], entry) for entry in found if entry["name"].startswith(prefix))
         return [
-            (name, entry["size"] if entry["type"] == "file" else None) for name, entry in named if name.strip("/")
+            FileInfo(name, entry["size"], modified_ms(entry)) if entry["type"] == "file" else name
+            for name, entry in named
+            if name.strip("/")
         ]
 
     def delete(self, paths: Sequence[str]) -> None:
@@ -121,6 +135,18 @@ class ObjectStore:
             return
         chunks = [paths[at : at + _KEYS_PER_DELETE] for at in range(0, len(paths), _KEYS_PER_DELETE)]
         in_parallel(lambda chunk: self.retried("delete", chunk[0], lambda: self._delete_keys(chunk)), chunks)
+
+    def now_ms(self, folder: str) -> int:
+        """See `Storage.now_ms`."""
+        return now_ms(self, folder)
+
+    def uploads(self, folder: str) -> list[UnfinishedUpload]:
+        """See `Storage.uploads`."""
+        return list_uploads(self, folder)
+
+    def abort_uploads(self, uploads: Sequence[UnfinishedUpload]) -> None:
+        """See `Storage.abort_uploads`."""
+        in_parallel(lambda upload: abort_upload(self, upload), uploads)
 
     def put(self, path: str, data: bytes | bytearray) -> None:
         """Put a whole object in one request."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from distlog.core import paths
 from distlog.core.errors import StorageError
 from distlog.core.storage.backend import (
     MAX_CONDITIONAL_BYTES,
@@ -15,6 +17,7 @@ from distlog.core.storage.backend import (
     FileInfo,
     ObjectWriter,
     StorageCounters,
+    UnfinishedUpload,
 )
 from distlog.core.storage.client import StorageOptions
 from distlog.core.storage.local_files import LocalFiles
@@ -24,7 +27,7 @@ from distlog.core.storage.url import StorageUrl, parse_url
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["MAX_CONDITIONAL_BYTES", "FileInfo", "ObjectWriter", "Storage", "StorageCounters"]
+__all__ = ["MAX_CONDITIONAL_BYTES", "FileInfo", "ObjectWriter", "Storage", "StorageCounters", "UnfinishedUpload"]
 
 COMMIT_TIMEOUT_S = 600.0
 
@@ -135,7 +138,7 @@ class Storage:
 
     def probe_put_if_absent(self, folder: str) -> None:
         """Raise StorageError if this storage lets a second writer replace what a first one created."""
-        name = f"{folder}/.probe-{uuid.uuid4().hex}"
+        name = f"{folder}/{paths.probe_file(uuid.uuid4().hex)}"
         first, second = uuid.uuid4().bytes, uuid.uuid4().bytes
         try:
             self.put_if_absent(name, first)
@@ -151,19 +154,46 @@ class Storage:
 
     def list_folders(self, folder: str = "") -> list[str]:
         """The names, relative to this storage, of the folders right inside `folder`."""
-        return [name for name, size in self._entries(folder) if size is None]
+        prefix, found = self._entries(folder)
+        return [prefix + entry for entry in found if isinstance(entry, str)]
 
-    def _entries(self, folder: str) -> Entries:
+    def _entries(self, folder: str) -> tuple[str, Entries]:
         prefix = f"{folder.strip('/')}/" if folder.strip("/") else ""
-        found = self._backend.entries((self._prefix + prefix).rstrip("/") or "/")
-        return [(prefix + name, size) for name, size in found]
+        return prefix, self._backend.entries((self._prefix + prefix).rstrip("/") or "/")
+
+    def now_ms(self, folder: str) -> int:
+        """The store's own time, in ms since 1970, whatever this process's clock says; `folder` is one to write to.
+
+        The file server's on a network disk, to the second on S3.
+        """
+        return self._backend.now_ms(self._prefix + folder)
+
+    def uploads(self) -> list[UnfinishedUpload]:
+        """The multipart uploads below this folder that are under way, or whose writers died.
+
+        Only S3 keeps them for ever. Google's resumable sessions and Azure's uncommitted blocks go after a week by
+        themselves, and a local disk and memory have none. (MinIO lists none, and drops them after a day.)
+        """
+        found = self._backend.uploads(self.url.rstrip("/"))
+        return [dataclasses.replace(upload, name=upload.name[len(self._prefix) :]) for upload in found]
+
+    def abort_uploads(self, uploads: Sequence[UnfinishedUpload]) -> None:
+        """Give the parts of `uploads` up; those that are gone are fine."""
+        self._backend.abort_uploads(
+            [dataclasses.replace(upload, name=self._prefix + upload.name) for upload in uploads]
+        )
 
     def list(self, folder: str = "") -> list[FileInfo]:
         """The files right inside `folder`, none if it does not exist, in no particular order.
 
         On a local disk that includes temporary files, which a process that died inside a put leaves.
         """
-        return [FileInfo(name, size) for name, size in self._entries(folder) if size is not None]
+        prefix, found = self._entries(folder)
+        return [
+            FileInfo(prefix + entry.name, entry.size, entry.modified_ms)
+            for entry in found
+            if isinstance(entry, FileInfo)
+        ]
 
     def delete(self, names: Sequence[str]) -> None:
         """Delete files; those that are missing are fine."""
@@ -172,10 +202,6 @@ class Storage:
     def map(self, name: str) -> memoryview:
         """A local file as read-only memory, without a read; it holds a file descriptor until it is released."""
         return self._local().map(self._prefix + name)
-
-    def modified_ms(self, name: str) -> int:
-        """When a local file was last written, in ms since 1970 by the file system's clock."""
-        return self._local().modified_ms(self._prefix + name)
 
     def local_path(self, name: str) -> str:
         """The path of a local file."""

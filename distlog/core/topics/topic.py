@@ -253,7 +253,7 @@ class Topic:
     def vacuum(self, *, dry_run: bool = False) -> VacuumReport:
         """Delete the files that no reader can need and no writer can still commit; `dry_run` only reports."""
         self._check_writable()
-        report = vacuum(self.storage, self.log, self.clock, dry_run=dry_run)
+        report = vacuum(self.storage, self.log, dry_run=dry_run)
         self.refresh()
         return report
 

@@ -1,0 +1,89 @@
+"""Which files of segments no supported version names: those of a reader since the gc floor, or of a pin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Set
+from dataclasses import dataclass
+
+from distlog.core import paths
+from distlog.core.commits.actions import Commit, Drop, Remove
+from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.storage.storage import FileInfo
+
+#: (partition, stem): what names a segment's files
+Stem = tuple[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """What the versions from a floor up to `head` name, and the `pinned` ones; all of the topic `topic`."""
+
+    topic: str
+    head: int
+    pinned: tuple[int, ...]
+    stems: Set[Stem]
+
+    @classmethod
+    def since(cls, log: CommitLog, head: Snapshot, floor: int, now_ms: int) -> Named:
+        """What is named from version `floor` on, up to that of `head`; pins count that `now_ms` is not past.
+
+        A file is named by one of these versions when it is live at the head, or a commit after `floor` removed it.
+        Both ends are versions, so that it is the same whatever is committed meanwhile.
+        """
+        commits = log.commits(floor + 1, head.version + 1)
+        pinned = tuple(pin.version for pin in head.pins.values() if pin.until_ms > now_ms)
+        stems = _stems(head) | removed_stems(commits)
+        for version in (*pinned, *_before_drops(commits)):
+            stems |= _stems(log.load(version=version, include_dropped=True))
+        return cls(head.name, head.version, pinned, stems)
+
+
+def unnamed_files(
+    found: Iterable[FileInfo],
+    log: CommitLog,
+    named: Named,
+    *,
+    begun_below: int,
+    removed: Set[Stem] = frozenset(),
+) -> list[FileInfo]:
+    """The segments' files that are not `named` and never will be: begun below a version, or of `removed` segments."""
+    unnamed = [(file, stem) for file, stem in _segment_files(found, named.topic) if stem not in named.stems]
+    if any(paths.stem_begin(stem) is None for _, (_, stem) in unnamed):
+        # a file of Kafka's does not say when it came here: it goes only after a commit has let it go
+        removed = removed | removed_stems(log.commits(0, named.head + 1))
+    return [file for file, stem in unnamed if stem in removed or _is_below(stem, begun_below)]
+
+
+def removed_stems(commits: Iterable[Commit]) -> set[Stem]:
+    """The segments that `commits` removed."""
+    return {
+        (action.partition, action.stem)
+        for commit in commits
+        for action in commit.actions
+        if isinstance(action, Remove)
+    }
+
+
+def _is_below(stem: Stem, version: int) -> bool:
+    begin = paths.stem_begin(stem[1])
+    return begin is not None and begin < version
+
+
+def _segment_files(found: Iterable[FileInfo], topic: str) -> Iterator[tuple[FileInfo, Stem]]:
+    for file in found:
+        stem = paths.parse_segment_file(file.name, topic)
+        if stem is not None:
+            yield file, stem
+
+
+def _stems(snapshot: Snapshot) -> set[Stem]:
+    """The segments of a snapshot, also those that still grow."""
+    partitions = list(enumerate(snapshot.partitions))
+    sealed = {(number, stem) for number, state in partitions for stem in state.segments.columns()["stem"].to_pylist()}
+    return sealed | {(number, state.active.stem) for number, state in partitions if state.active}
+
+
+def _before_drops(commits: Iterable[Commit]) -> list[int]:
+    """The last versions of topics that were dropped in `commits`: a drop lets go everything without naming it."""
+    return [commit.version - 1 for commit in commits if any(isinstance(action, Drop) for action in commit.actions)]

@@ -1,0 +1,266 @@
+"""One bad clock poisons no topic: what a process does whose clock is far ahead, and what its commits do to others."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import Address
+from store_clock import TimedStorage
+from topics import NOW, Clock, contents, topic_on, values
+from vacuuming import DELAY
+
+from distlog.core import paths
+from distlog.core.commits.actions import Action, Pin, Remove, SetLogStartOffset
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.store_time import AHEAD_MS
+from distlog.core.config import DAY_MS
+from distlog.core.maintenance.vacuum import head_at
+from distlog.core.storage.storage import FileInfo, Storage
+from distlog.core.times import now_ms
+from distlog.core.topics.topic import Topic
+
+MONTH_MS = 31 * DAY_MS
+
+
+class TwoClocks:
+    """Two processes on one storage: one with the storage's time, one with a clock of its own."""
+
+    def __init__(self, storage: Storage, **config: object) -> None:
+        self.store = Clock()
+        self.bad = Clock(NOW + MONTH_MS)
+        self.storage = TimedStorage(storage, self.store)
+        settings = {name.replace("_", "."): value for name, value in config.items()}
+        self.good = topic_on(self.storage, 1, settings, self.store)
+
+    def by(self, clock: Callable[[], int]) -> Topic:
+        """The topic, as a process with `clock` opens it."""
+        return topic_on(self.storage, clock=clock)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> TwoClocks:
+    return TwoClocks(Storage(tmp_path / "log"))
+
+
+def believed(now: int, storage: Storage, passed_ms: int = 0) -> int:
+    """As before clocks were checked."""
+    return now
+
+
+def test_a_commit_has_the_storages_time_where_the_clock_is_far_ahead(
+    storage_url: Address, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the real time of a local disk, of memory and of S3."""
+    storage = Storage(f"{storage_url.url}/log", storage_url.options)
+    before_ms = now_ms()
+    with caplog.at_level(logging.WARNING):
+        topic = topic_on(storage, 1, clock=lambda: now_ms() + MONTH_MS)
+        topic.append(values([1]))
+    assert "ahead of the storage's" in caplog.text
+    times = [commit.timestamp_ms for commit in topic.log.history()]
+    assert all(before_ms - DAY_MS < time < before_ms + DAY_MS for time in times)
+    (segment,) = topic.snapshot.partitions[0].segments
+    assert segment.created_ms <= times[0]
+
+
+def test_a_repeated_batch_is_known_after_a_month_ahead_was_tried(storage_url: Address) -> None:
+    world = TwoClocks(Storage(f"{storage_url.url}/log", storage_url.options))
+    for number in range(3):
+        world.good.append(values([number]), app_id="app", batch_id=number)
+    world.by(world.bad).append(values([3]))
+    again = world.by(world.store)
+    for number in range(3):
+        assert again.append(values([number]), app_id="app", batch_id=number).replayed
+    assert contents(again) == {0: [b"v0", b"v1", b"v2", b"v3"]}
+
+
+def test_a_commit_a_month_ahead_that_is_in_the_log_makes_no_batch_forgotten(
+    world: TwoClocks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By an older library, which believes its clock."""
+    for number in range(3):
+        world.good.append(values([number]), app_id="app", batch_id=number)
+    poison(world, monkeypatch)
+    again = world.by(world.store)
+    for number in range(3):
+        assert again.append(values([number]), app_id="app", batch_id=number).replayed
+
+
+def poison(world: TwoClocks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An append by an older library on a bad clock."""
+    with monkeypatch.context() as patch:
+        patch.setattr("distlog.core.commits.commit_log.trusted_ms", believed)
+        after = world.by(world.bad)
+        after.append(values([99]))
+    assert after.snapshot.timestamp_ms >= NOW + MONTH_MS
+
+
+def test_commits_that_follow_each_other_ask_the_storage_nothing(s3_url: Address) -> None:
+    """An append looks for a newer commit, and puts a log, an index and a commit, until the clock leaps."""
+    clock = Clock()
+    topic = topic_on(Storage(f"{s3_url.url}/log", s3_url.options), 1, clock=clock)
+    topic.append(values([0]))
+    for number in range(1, 4):
+        clock.now_ms += AHEAD_MS
+        assert cost_of_append(topic, number) == (1, 3, 0)
+    clock.now_ms += AHEAD_MS + 10
+    assert cost_of_append(topic, 4) == (1, 3, 1)
+
+
+def cost_of_append(topic: Topic, number: int) -> tuple[int, int, int]:
+    """Requests to get, put and list."""
+    counters = topic.storage.counters
+    before = dataclasses.replace(counters)
+    topic.append(values([number]))
+    return counters.gets - before.gets, counters.puts - before.puts, counters.lists - before.lists
+
+
+def test_a_clock_that_is_a_little_ahead_is_believed_and_one_that_is_behind_too(world: TwoClocks) -> None:
+    world.bad.now_ms = NOW + AHEAD_MS
+    assert world.by(world.bad).append(values([1])).version == 1
+    assert world.good.refresh().snapshot.timestamp_ms == NOW + AHEAD_MS
+    world.bad.now_ms = NOW - MONTH_MS
+    world.by(world.bad).append(values([1]))
+    assert world.good.refresh().snapshot.timestamp_ms == NOW + AHEAD_MS + 1
+
+
+def test_retention_by_a_process_a_month_ahead_lets_nothing_go_too_early(tmp_path: Path) -> None:
+    world = TwoClocks(Storage(tmp_path / "log"), retention_ms=DAY_MS)
+    world.good.append(values([1, 2]))
+    world.store.now_ms += DAY_MS // 2
+    world.bad.now_ms = world.store.now_ms + MONTH_MS
+    assert world.by(world.bad).retention(dry_run=True).to_dict()["segments"] == 0
+    assert world.by(world.bad).retention().to_dict()["segments"] == 0
+    world.store.now_ms += DAY_MS
+    assert world.by(world.bad).retention().to_dict()["segments"] == 1
+
+
+def test_records_that_a_bad_clock_made_age_from_their_commit(tmp_path: Path) -> None:
+    """Their timestamps, and when it says that it wrote the file, are a month ahead."""
+    world = TwoClocks(Storage(tmp_path / "log"), retention_ms=DAY_MS)
+    world.by(world.bad).append([{"value": "v"}])
+    good = world.by(world.store)
+    assert good.snapshot.partitions[0].segments[0].max_timestamp == world.bad.now_ms
+    world.store.now_ms += DAY_MS - 1
+    assert good.retention().to_dict()["segments"] == 0
+    world.store.now_ms += 3
+    assert good.retention().to_dict()["segments"] == 1
+
+
+def test_compaction_by_a_process_a_month_ahead_cleans_nothing_too_early(
+    tmp_path: Path,
+) -> None:
+    world = TwoClocks(
+        Storage(tmp_path / "log"), cleanup_policy="compact", min_compaction_lag_ms=DAY_MS, delete_retention_ms=DAY_MS
+    )
+    rows = [{"key": "k", "value": "old", "timestamp": NOW}, {"key": "k", "value": None, "timestamp": NOW}]
+    for row in rows:
+        world.good.append([row])
+    world.good.append([{"key": "other", "value": "v", "timestamp": NOW}])
+    assert world.by(world.bad).compact().to_dict()["partitions"] == []
+    world.store.now_ms += DAY_MS + 1
+    world.by(world.store).compact()
+    assert world.by(world.store).scan().count() == 2
+    world.by(world.store).append([{"key": "third", "value": "v", "timestamp": NOW}])
+    world.by(world.bad).compact()
+    assert [row["value"] for row in world.by(world.store).scan().to_table().to_pylist()] == [None, b"v", b"v"]
+
+
+# --- vacuum
+
+
+def test_a_vacuum_with_a_clock_ahead_waits_for_the_delay(tmp_path: Path) -> None:
+    world = TwoClocks(Storage(tmp_path / "log"), retention_ms=0, file_delete_delay_ms=DELAY)
+    world.good.append(values([1]))
+    held = world.by(world.store)
+    world.store.now_ms += 10
+    world.good.retention()
+    for clock in (world.bad, Clock(0)):
+        world.by(clock).vacuum()
+        assert contents(held) == {0: [b"v1"]}
+    world.store.now_ms += DELAY
+    assert world.by(Clock(0)).vacuum().files != (), "nor does a clock that is behind stop it"
+
+
+def test_commits_ahead_in_the_log_do_not_stop_vacuum(world: TwoClocks, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.good.alter_config({"retention.ms": 0, "file.delete.delay.ms": DELAY})
+    poison(world, monkeypatch)
+    world.store.now_ms += 10
+    world.by(world.store).append(values([2]))
+    with_segments = world.by(world.store)
+    removed = with_segments.snapshot
+    with_segments.log.commit(removed, "retention", remove_everything)
+    world.store.now_ms += DELAY
+    report = world.by(world.store).vacuum()
+    assert report.gc_floor == removed.version + 1
+    assert report.files != ()
+
+
+def remove_everything(current: Snapshot) -> list[Action]:
+    state = current.partitions[0]
+    gone = (Remove(0, segment.stem) for segment in state.segments)
+    return [*gone, SetLogStartOffset(0, state.log_end_offset)]
+
+
+def test_a_commit_by_a_clock_that_is_behind_does_not_make_vacuum_delete_too_early(tmp_path: Path) -> None:
+    """A topic that rests; then a compaction whose clock is two days behind, so that its commit looks old."""
+    world = TwoClocks(Storage(tmp_path / "log"), file_delete_delay_ms=DELAY)
+    for number in range(2):
+        world.good.append(values([number]))
+    held = world.by(world.store)
+    world.store.now_ms += 2 * DAY_MS
+    world.by(Clock(NOW)).compact()
+    world.by(world.store).vacuum()
+    assert contents(held) == {0: [b"v0", b"v1"]}
+
+
+def test_a_pin_lasts_until_its_time_whatever_the_clock_of_vacuum(tmp_path: Path) -> None:
+    world = TwoClocks(Storage(tmp_path / "log"), retention_ms=0, file_delete_delay_ms=DELAY)
+    world.good.append(values([1]))
+    held = world.by(world.store)
+    until = NOW + 10 * DELAY
+    held.log.commit(held.snapshot, "config", lambda current: [Pin("report", held.version, until)])
+    world.store.now_ms += 10
+    world.by(world.store).retention()
+    world.store.now_ms += 2 * DELAY
+    world.by(world.bad).vacuum()
+    assert contents(held) == {0: [b"v1"]}
+    world.store.now_ms = until
+    assert world.by(world.store).vacuum().files != ()
+
+
+def commits(*times: int) -> list[FileInfo]:
+    return [FileInfo(paths.commit_file(version), 1, time) for version, time in enumerate(times)]
+
+
+@pytest.mark.parametrize(
+    ("times", "expected"),
+    [
+        ((10, 20, 30), 1),
+        ((10, 20, 21), 1),
+        ((21, 30), None),
+        ((), None),
+        ((10, 99, 20, 30), 2),
+        ((10, 99, 30), 0),
+        ((10, 99), 0),
+        ((99, 99), None),
+        ((10, 30, 5), 0),
+        ((10, 30, 99, 5, 40), 0),
+    ],
+)
+def test_the_head_of_a_time_whatever_the_times_of_commits(times: tuple[int, ...], expected: int | None) -> None:
+    """At 20, when it is 50 now: what lies ahead of now says nothing, and later ones of the past hold."""
+    assert head_at(commits(*times)[::-1], 20, 50) == expected
+
+
+def test_a_storage_says_what_time_it_is_and_when_a_file_was_written(storage_url: Address) -> None:
+    storage = Storage(f"{storage_url.url}/log", storage_url.options)
+    storage.put("_commits/a", b"x")
+    (file,) = storage.list("_commits")
+    assert abs(file.modified_ms - now_ms()) < DAY_MS
+    assert abs(storage.now_ms("_commits") - now_ms()) < DAY_MS
+    assert storage.list("_commits") == [FileInfo("_commits/a", 1)], "and leaves nothing there"
