@@ -183,21 +183,28 @@ def commit_compaction(
 
 def _replace(state: PartitionState, cleaned: CleanedRange) -> tuple[list[Action], int]:
     """The actions for one partition, and how many groups are left out."""
-    actions: list[Action] = []
-    stale = []
     # what lies below the log start is not brought back, and need not be clean
-    for group in (one for one in cleaned.groups if one.next_offset > state.log_start_offset):
-        stems = {segment.stem for segment in group.inputs}
-        if state.segments.live(stems) != stems:
-            stale.append(group)
-        elif group.changed:
-            actions += [Remove(group.partition, segment.stem) for segment in group.inputs]
-            actions += [Add(segment) for segment in group.outputs]
+    groups = [one for one in cleaned.groups if one.next_offset > state.log_start_offset]
+    stale = [one for one in groups if not _is_live(state, one)]
     # in a stale group the keys of the range were not looked for: it is dirty from there, if not from before
     clean = min([cleaned.end_offset, *(group.base_offset for group in stale)])
+    dirty = max(clean, first_dirty_offset(state))
+    # where nothing is clean, offsets that no segment holds would look like a loss
+    gaps = [one for one in groups if not one.outputs and one.next_offset > dirty]
+    left_out = {group.base_offset for group in (*stale, *gaps)}
+    actions: list[Action] = []
+    for group in groups:
+        if group.changed and group.base_offset not in left_out:
+            actions += [Remove(group.partition, segment.stem) for segment in group.inputs]
+            actions += [Add(segment) for segment in group.outputs]
     if clean > first_dirty_offset(state):
         actions.append(Cleaned(cleaned.partition, clean))
-    return actions, len(stale)
+    return actions, len(left_out)
+
+
+def _is_live(state: PartitionState, group: RewrittenGroup) -> bool:
+    stems = {segment.stem for segment in group.inputs}
+    return state.segments.live(stems) == stems
 
 
 def _describe(
