@@ -8,7 +8,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from compacting import DAY, CompactedTopic
+from compacting import DAY, CompactedTopic, random_bytes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -36,7 +36,8 @@ class Running:
         self.log, self.before = log, log.topic().snapshot
         (due,) = plan_compaction(self.before, log.clock())
         reader = log.topic().reader
-        self.done: CleanedRange = clean_partition(reader, self.before, due, log.clock, lambda: uuid.uuid4().hex)
+        made = (log.clock, lambda: uuid.uuid4().hex, random_bytes)
+        self.done: CleanedRange = clean_partition(reader, self.before, due, *made)
 
     def commit(self) -> tuple[int, Snapshot]:
         skipped, after = commit_compaction(self.log.log, self.before, [self.done], begin=self.before.version)

@@ -9,6 +9,7 @@ survivors of one group, `commit_compaction` puts the results in place.
 from __future__ import annotations
 
 import dataclasses
+import secrets
 import uuid
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from functools import partial
 from distlog.core.commits.actions import Action, Add, Cleaned, Remove
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.kernels.key_hash import SECRET_BYTES
 from distlog.core.kernels.offset_map import OffsetMap
 from distlog.core.maintenance.batch_filter import BatchFilter
 from distlog.core.maintenance.batch_verdicts import judge
@@ -54,6 +56,7 @@ def compact(
     clock: Callable[[], int],
     *,
     new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
+    random_bytes: Callable[[int], bytes] = secrets.token_bytes,
     dedupe_buffer_bytes: int = DEDUPE_BUFFER_BYTES,
     dry_run: bool = False,
 ) -> tuple[CompactionReport, Snapshot]:
@@ -66,7 +69,7 @@ def compact(
 
     def clean(current: Snapshot, due: Sequence[Cleanable]) -> list[CleanedRange | Uncleanable]:
         one = due[0]
-        work = partial(clean_partition, reader, current, one, clock, new_id, dedupe_buffer_bytes)
+        work = partial(clean_partition, reader, current, one, clock, new_id, random_bytes, dedupe_buffer_bytes)
         return [unless_uncleanable(one.partition, work)]
 
     return compact_rounds(reader, log, snapshot, clock, clean, dry_run=dry_run)
@@ -137,10 +140,12 @@ def clean_partition(
     due: Cleanable,
     clock: Callable[[], int],
     new_id: Callable[[], str],
+    random_bytes: Callable[[int], bytes],
     dedupe_buffer_bytes: int = DEDUPE_BUFFER_BYTES,
 ) -> CleanedRange:
     """One round over one partition, up to where it is cleanable or the memory is full; nothing is committed.
 
+    `random_bytes` gives the secret that keys are hashed under: nobody else may know it, so it must be unpredictable.
     Raises CorruptRecordError, InvalidConfigError where there is no memory for a single key.
     """
     state, config, now_ms = snapshot.partitions[due.partition], snapshot.config, clock()
@@ -149,8 +154,9 @@ def clean_partition(
     verdicts = judge(reader, segments, now_ms)
     dirty = [segment for segment in segments if segment.next_offset > start and segment.base_offset < end]
     keys = OffsetMap.within(dedupe_buffer_bytes, sum(segment.record_count for segment in dirty))
-    build_map(reader, dirty, start, end, verdicts, keys)
-    batch_filter = BatchFilter(MapSurvivors(keys), verdicts, end, now_ms, config.delete_retention_ms)
+    secret = random_bytes(SECRET_BYTES)
+    build_map(reader, dirty, start, end, verdicts, keys, secret)
+    batch_filter = BatchFilter(MapSurvivors(keys, secret), verdicts, end, now_ms, config.delete_retention_ms)
     groups = group_segments((one for one in segments if one.base_offset <= keys.latest_offset), config)
     rewritten = tuple(
         rewrite_group(reader, group, config, batch_filter, begin=snapshot.version, clock=clock, new_id=new_id)
