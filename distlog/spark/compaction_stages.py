@@ -55,10 +55,10 @@ class KeysItem:
 
 
 class HashKeys:
-    """Sends the hashes and offsets of a KeysItem to their buckets."""
+    """Sends the hashes, under the secret of the run, and offsets of a KeysItem to their buckets."""
 
-    def __init__(self, storage: Storage, topic: str) -> None:
-        self._reader = SegmentReader(storage, topic, IndexCache())
+    def __init__(self, storage: Storage, topic: str, secret: bytes) -> None:
+        self._reader, self._secret = SegmentReader(storage, topic, IndexCache()), secret
 
     def take(self, kind: int, data: memoryview) -> Iterator[pa.RecordBatch]:
         """Read all segments, and send what they have whenever it is enough."""
@@ -81,7 +81,7 @@ class HashKeys:
 
     def _keyed(self, item: KeysItem) -> Iterator[KeyedRecords]:
         for segment in item.segments:
-            yield from keyed_records(self._reader, segment, 0, item.verdicts)
+            yield from keyed_records(self._reader, segment, 0, item.verdicts, self._secret)
 
 
 def _send_keys(item: KeysItem, parts: list[KeyedRecords]) -> pa.RecordBatch:
