@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from distlog.core import paths
 from distlog.core.commits.actions import Commit
 from distlog.core.config import MAX_LONG
 from distlog.core.errors import CorruptMetadataError
+from distlog.core.storage.background import in_parallel
 from distlog.core.storage.storage import Storage
 
-_PARALLEL = 16
 _LARGEST_GROUP = 64
 
 
@@ -44,8 +43,7 @@ class CommitFiles:
         """`read` of each of `versions`; at the same time, where a request takes long."""
         if self._storage.is_local or len(versions) == 1:
             return [self.read(version) for version in versions]
-        with ThreadPoolExecutor(min(_PARALLEL, len(versions))) as pool:
-            return list(pool.map(self.read, versions))
+        return in_parallel(self.read, versions)
 
     def follow(self, start: int, *, end: int = MAX_LONG, known: int = -1, group: int = 1) -> Iterator[list[Commit]]:
         """The commits from `start` up to `end` or the head, in groups that grow, `group` at first.

@@ -41,7 +41,7 @@ class LocalWriter(ObjectWriter):
         self._block, self._start, self._filled = take_block(), 0, 0
         with failing_as("create", path):
             self._file: int | None = create_file(path)
-        self._writing: Task | None = None
+        self._writing: Task[None] | None = None
         self._is_broken = False
         _pass_cache(self._file, True)
 
