@@ -6,11 +6,14 @@ wrong is StorageError; `put_if_absent` may also raise CommitStateUnknownError. W
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from distlog.core.errors import StorageError
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer, Self
@@ -46,6 +49,7 @@ class StorageCounters:
 class ObjectWriter(ABC):
     """Writes one new object piece by piece; as a context manager it closes, or aborts on an error.
 
+    It is of one process: a forked child can only abort it, which leaves the object to the parent.
     `written` counts the bytes given to it. What goes wrong with them may be told by a later call, `close` at last.
     """
 
@@ -103,6 +107,12 @@ class Backend(Protocol):
     def entries(self, folder: str) -> Entries: ...
 
     def delete(self, paths: Sequence[str]) -> None: ...
+
+
+def check_process(process: int, path: str) -> None:
+    """Raise StorageError unless this is the process of that id, which began to write `path`."""
+    if process != os.getpid():
+        raise StorageError("cannot write: this was begun before a fork, and the parent goes on with it", file=path)
 
 
 def byte_view(data: Buffer) -> memoryview:

@@ -6,6 +6,7 @@ parts but the last have one size, as some stores demand. Nothing is visible befo
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -13,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from distlog.core.errors import StorageError
-from distlog.core.storage.backend import ObjectWriter, byte_view
+from distlog.core.storage.backend import ObjectWriter, byte_view, check_process
 from distlog.core.storage.background import Task
 
 if TYPE_CHECKING:
@@ -44,10 +45,11 @@ class BufferedWriter(ObjectWriter):
         self._full: list[bytearray] = []
         self._filling = bytearray()
         self._upload: Upload | None = None
-        self._open = True
+        self._open, self._process = True, os.getpid()
 
     def write(self, data: Buffer) -> None:
         """See `ObjectWriter.write`."""
+        check_process(self._process, self._path)
         if not self._open:
             raise StorageError("cannot write: the object is closed", file=self._path)
         view = byte_view(data)
@@ -65,6 +67,7 @@ class BufferedWriter(ObjectWriter):
         """See `ObjectWriter.close`."""
         if not self._open:
             return
+        check_process(self._process, self._path)
         if self._upload is None:
             self._store.put(self._path, b"".join([*self._full, self._filling]))
         else:
@@ -75,7 +78,7 @@ class BufferedWriter(ObjectWriter):
 
     def abort(self) -> None:
         """See `ObjectWriter.abort`."""
-        if self._open and self._upload is not None:
+        if self._open and self._upload is not None and self._process == os.getpid():
             with suppress(Exception):
                 self._upload.discard()
         self._forget()
