@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 
 #: Lowest first: modules and packages of distlog.core. A module imports its own layer and those below.
 CORE_LAYERS = (
-    "errors config paths times buffers",
+    "errors config paths times buffers locks",
     "storage kernels",
     "batches",
     "indexes",

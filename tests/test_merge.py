@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import re
 import uuid
 from pathlib import Path
 from typing import Any
 
+import boto3
 import numpy as np
 import pytest
+from conftest import Address
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from topics import files
 
 import distlog
-from distlog.core.errors import CorruptRecordError
+from distlog.core.errors import StorageError
 from distlog.core.maintenance.delete_records import delete_records
-from distlog.core.maintenance.merge import MergeGroup, commit_merge, merge, merge_group, plan_merge
+from distlog.core.maintenance.merge import commit_merge, merge, merge_group
+from distlog.core.maintenance.merge_plan import MergeGroup, plan_merge
 from distlog.core.maintenance.retention import retention
+from distlog.core.segments import segment_file
+from distlog.core.storage import object_writer
 from distlog.core.topics.topic import Topic
 
 NOW = 1_700_000_000_000
@@ -34,11 +43,10 @@ def topic_of(folder: Path | str, appends: int, **config: Any) -> Topic:
 
 
 def merged(topic: Topic, **options: Any) -> list[MergeGroup]:
-    groups, snapshot = merge(
-        topic.reader, topic.log, topic.snapshot, topic.clock, new_id=lambda: uuid.uuid4().hex, **options
-    )
+    report, snapshot = merge(topic.reader, topic.log, topic.snapshot, topic.clock, **options)
     topic.advance(snapshot)
-    return groups
+    assert report.ok
+    return list(report.groups)
 
 
 def test_small_segments_become_one_with_the_same_records_at_the_same_offsets(tmp_path: Path) -> None:
@@ -162,16 +170,99 @@ def test_appends_during_a_merge_are_kept(tmp_path: Path) -> None:
     assert distlog.open(topic.url).scan().to_table() == before
 
 
-def test_a_corrupt_batch_stops_the_merge_and_changes_nothing(tmp_path: Path) -> None:
-    topic = topic_of(tmp_path, 4)
-    log = sorted(tmp_path.glob("log/log-0/*.log"))[1]
-    data = bytearray(log.read_bytes())
+def spoil(topic: Topic, partition: int, index: int) -> None:
+    """Change a byte of a record in the partition's segment of that number."""
+    name = topic.reader.name(topic.snapshot.partitions[partition].segments[index])
+    data = bytearray(topic.storage.read(name))
     data[70] ^= 1
-    log.write_bytes(data)
+    topic.storage.put(name, data)
+
+
+def test_a_group_with_a_corrupt_batch_is_told_of_and_the_others_are_merged(tmp_path: Path) -> None:
+    topic = topic_of(tmp_path, 4)
+    spoil(topic, 0, 1)
+    before, end = topic.scan(partitions=[1]).to_table(), topic.end_offsets()[0]
+    report = topic.compact()
+    assert not report.ok
+    assert [len(state.segments) for state in topic.snapshot.partitions] == [4, 1]
+    assert topic.scan(partitions=[1]).to_table() == before
+    facts = report.to_dict()
+    assert (facts["ok"], facts["segments_before"], facts["segments_after"]) == (False, 4, 1)
+    (failed,) = facts["failed"]
+    assert (failed["partition"], failed["base_offset"], failed["next_offset"]) == (0, 0, end)
+    assert "fails its checksum" in failed["reason"]
+    text = f"merged 4 segments into 1, .*; cannot merge offsets 0 to {end} of partition 0: .*fails its checksum"
+    assert re.match(text, str(report))
+
+
+def test_a_merge_of_which_every_group_fails_commits_nothing(tmp_path: Path) -> None:
+    topic = topic_of(tmp_path, 4)
+    spoil(topic, 0, 1)
+    spoil(topic, 1, 3)
     version = topic.version
-    with pytest.raises(CorruptRecordError, match="fails its checksum"):
-        merged(topic)
+    assert [one.partition for one in topic.compact().failed] == [0, 1]
     assert topic.refresh().version == version
+
+
+def large_topic(address: Address, monkeypatch: pytest.MonkeyPatch) -> Topic:
+    """A topic of three segments that are streamed to where they are merged, of which the last is corrupt."""
+    topic = distlog.create(address.url, config={"retention.ms": -1}, storage_options=address.options)
+    for number in range(3):
+        topic.append([{"value": bytes([number]) * 25_000}])
+    spoil(topic, 0, 2)
+    monkeypatch.setattr(segment_file, "HELD_BYTES", 1000)
+    monkeypatch.setattr(object_writer, "PART_BYTES", 10_000)
+    monkeypatch.setattr(object_writer, "SINGLE_PUT_BYTES", 20_000)
+    return topic
+
+
+def test_a_merge_that_fails_leaves_no_part_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = large_topic(Address(str(tmp_path / "log"), {}), monkeypatch)
+    before, opened = files(topic.storage), os.listdir("/proc/self/fd")
+    assert not topic.compact().ok
+    assert files(topic.storage) == before
+    assert len(os.listdir("/proc/self/fd")) == len(opened)
+
+
+def test_what_a_merge_cannot_write_to_the_end_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = large_topic(Address(str(tmp_path / "log"), {}), monkeypatch)
+    spoil(topic, 0, 2)  # as it was
+    before = files(topic.storage)
+
+    def full(*arguments: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(StorageError, match="No space left on device"):
+        topic.compact()
+    monkeypatch.undo()
+    assert files(topic.storage) == before
+
+
+@pytest.mark.s3
+def test_a_merge_that_fails_leaves_no_upload(s3_url: Address, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = large_topic(s3_url, monkeypatch)
+    before, begun = files(topic.storage), []
+    make = object_writer.MultipartUpload.__init__
+    monkeypatch.setattr(object_writer.MultipartUpload, "__init__", lambda *given: begun.append(make(*given)))
+    assert not topic.compact().ok
+    assert begun
+    assert files(topic.storage) == before
+    assert uploads(s3_url) == []
+
+
+def uploads(address: Address) -> list[str]:
+    """The keys of the uploads below an address that were begun and not ended."""
+    bucket, _, folder = address.url.removeprefix("s3://").partition("/")
+    client = boto3.client(
+        "s3",
+        endpoint_url=address.options["endpoint_url"],
+        aws_access_key_id=address.options["key"],
+        aws_secret_access_key=address.options["secret"],
+        region_name="us-east-1",
+    )
+    found = client.list_multipart_uploads(Bucket=bucket, Prefix=folder)
+    return [upload["Key"] for upload in found.get("Uploads", [])]
 
 
 @settings(max_examples=25, deadline=None)

@@ -224,6 +224,21 @@ def test_small_segments_are_merged_by_tasks(spark: SparkSession, tmp_path: Path)
     assert compact(spark, topic.url).to_dict()["segments_before"] == 0
 
 
+def test_segments_that_cannot_be_merged_are_told_of_and_the_others_are_merged(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    topic = distlog.create(f"{tmp_path}/log", 2)
+    keyed(topic, 4)
+    name = topic.reader.name(topic.snapshot.partitions[0].segments[1])
+    data = bytearray(topic.storage.read(name))
+    data[70] ^= 1
+    topic.storage.put(name, data)
+    done = compact(spark, topic.url).to_dict()
+    assert (done["ok"], done["segments_before"], done["segments_after"]) == (False, 4, 1)
+    assert [one["partition"] for one in done["failed"]] == [0]
+    assert [len(state.segments) for state in topic.refresh().snapshot.partitions] == [4, 1]
+
+
 def test_all_that_the_settings_ask_for(
     spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

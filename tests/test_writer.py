@@ -12,12 +12,14 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from topics import NOW, Clock, contents, topic_on
 
-from distlog.core.errors import InvalidConfigError, InvalidRecordError, StorageError
+from distlog.core.errors import CommitStateUnknownError, InvalidConfigError, InvalidRecordError, StorageError
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.append import AppendResult
+from distlog.core.topics.partitioner import Partitioner
 from distlog.core.topics.topic import Topic
 from distlog.core.topics.writer import Writer
 
@@ -291,6 +293,75 @@ def test_a_block_ends_with_the_error_of_its_last_commit(
     with pytest.raises(StorageError, match="No space left") as raised:
         block()
     assert raised.value.__context__ is error
+
+
+@pytest.mark.parametrize(
+    ("error", "fact"),
+    [
+        (
+            StorageError("no room", file="x"),
+            "(file=x records_given_up=7 of_partitions={0: 2, 1: 4, not chosen yet: 1})",
+        ),
+        (
+            CommitStateUnknownError("no answer"),
+            "no answer (records_in_doubt=7 of_partitions={0: 2, 1: 4, not chosen yet: 1})",
+        ),
+        (KeyboardInterrupt(), "records_given_up=7 of_partitions={0: 2, 1: 4, not chosen yet: 1}"),
+    ],
+)
+def test_an_error_says_how_many_records_of_which_partitions_it_is_about(
+    error: BaseException, fact: str, topic: Topic, writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = [b"k%d" % number for number in range(4)]
+    for key in keys:
+        writer.append(b"", key=key)
+    went = [sum(values) for values in topic_of_keys(keys)]
+    assert went == [1, 3]
+    for partition in (0, 1):
+        writer.append(b"", key=b"k", partition=partition)
+    writer.append(b"")
+    monkeypatch.setattr(topic, "append", lambda batch: throw(error))
+    with pytest.raises(type(error)) as raised:
+        writer.flush()
+    if isinstance(error, KeyboardInterrupt) and sys.version_info < (3, 11):
+        return  # Python has no notes yet
+    told = [str(raised.value), *getattr(raised.value, "__notes__", ())]
+    wanted = fact.replace("=_", "={0: 2, 1: 4, not chosen yet: 1}")
+    assert any(text.endswith(wanted) for text in told), told
+    with pytest.raises(type(error)):
+        writer.close()
+
+
+def topic_of_keys(keys: list[bytes]) -> list[list[int]]:
+    """For each of two partitions, 1 for each key that an append sends there, 0 for the others."""
+    batch = pa.record_batch({"key": pa.array(keys), "value": pa.nulls(len(keys), pa.binary())})
+    split = {partition: set(rows.tolist()) for partition, rows in Partitioner(2, 0).split(batch)}
+    return [[int(row in split.get(partition, ())) for row in range(len(keys))] for partition in (0, 1)]
+
+
+def throw(error: BaseException) -> Any:
+    """Raise it, where only an expression can stand."""
+    raise error
+
+
+def test_in_a_topic_of_one_partition_all_is_given_up_of_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = topic_on(Storage(str(tmp_path / "one")), 1)
+    writer = topic.writer(linger_ms=NEVER_MS)
+    writer.append(b"")
+    writer.append(b"", key=b"k")
+    failing(topic, monkeypatch)
+    with pytest.raises(StorageError, match=r"records_given_up=2 of_partitions={0: 2}"):
+        writer.close()
+
+
+def test_of_many_partitions_the_first_twenty_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = topic_on(Storage(str(tmp_path / "many")), 30)
+    writer = topic.writer(linger_ms=NEVER_MS)
+    for partition in range(30):
+        writer.append(b"", partition=partition)
+    failing(topic, monkeypatch)
+    with pytest.raises(StorageError, match=r"records_given_up=30 of_partitions={0: 1, .*, 19: 1, 10 more: 10}"):
+        writer.close()
 
 
 # --- threads

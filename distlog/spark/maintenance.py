@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any, TypeVar
@@ -15,7 +15,8 @@ from distlog.core.config import TopicConfig
 from distlog.core.indexes.index_cache import IndexCache
 from distlog.core.maintenance.compact_or_merge import CompactReport
 from distlog.core.maintenance.compaction import DEDUPE_BUFFER_BYTES
-from distlog.core.maintenance.merge import MergeGroup, commit_merge, merge_group, plan_merge
+from distlog.core.maintenance.merge import merge_by, merge_or_tell
+from distlog.core.maintenance.merge_plan import MergeGroup
 from distlog.core.maintenance.rebuild import (
     RebuildReport,
     SegmentRebuild,
@@ -23,7 +24,7 @@ from distlog.core.maintenance.rebuild import (
     rebuild_segment,
     write_indexes,
 )
-from distlog.core.maintenance.reports import MergeReport
+from distlog.core.maintenance.reports import Unmergeable
 from distlog.core.maintenance.verify import VerifyReport, settled
 from distlog.core.maintenance.verify_commits import verify_commits, verify_table
 from distlog.core.maintenance.verify_segment import verify_segment
@@ -85,25 +86,23 @@ def compact(
     """Compact or merge, as `Topic.compact` does: a task per partition that is due, or per segment that is merged.
 
     A partition with more keys than fit in `dedupe_buffer_bytes`, 24 bytes each, is shared by many tasks, of which
-    none needs more than that for keys. A partition that cannot be cleaned is named in the report, and the others are
-    compacted. Raises TopicNotFoundError, CommitConflictError, CommitStateUnknownError, and Spark's own exceptions
-    with the text of ours.
+    none needs more than that for keys. A partition that cannot be cleaned, and segments that cannot be merged, are
+    named in the report, and the others go on. Raises TopicNotFoundError, CommitConflictError,
+    CommitStateUnknownError, and Spark's own exceptions with the text of ours.
     """
     topic = open_topic(url, storage_options=storage_options)
     if "compact" in topic.config.cleanup_policy:
         return compact_in_tasks(spark, topic, dedupe_buffer_bytes, dry_run=dry_run)
-    groups, begin = plan_merge(topic.snapshot), topic.version
-    if dry_run:
-        return MergeReport(begin, tuple(groups), dry_run)
-    merged = run_tasks(spark, partial(_merge, topic), groups)
-    done, after = commit_merge(topic.log, topic.snapshot, list(zip(groups, merged, strict=True)), begin=begin)
-    return MergeReport(after.version, tuple(done), dry_run)
+
+    def merge_each(groups: Sequence[MergeGroup], begin: int) -> list[SegmentInfo | Unmergeable]:
+        return run_tasks(spark, partial(_merge, topic, begin), groups)
+
+    return merge_by(topic.log, topic.snapshot, merge_each, dry_run=dry_run)[0]
 
 
-def _merge(topic: Topic, group: MergeGroup) -> SegmentInfo:
-    return merge_group(
-        topic.reader, group, topic.config, begin=topic.version, clock=topic.clock, new_id=lambda: uuid.uuid4().hex
-    )
+def _merge(topic: Topic, begin: int, group: MergeGroup) -> SegmentInfo | Unmergeable:
+    clock, config = topic.clock, topic.config
+    return merge_or_tell(topic.reader, group, config, begin=begin, clock=clock, new_id=lambda: uuid.uuid4().hex)
 
 
 def _each_segment(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from distlog.core import paths
@@ -11,9 +10,9 @@ from distlog.core.commits import manifest
 from distlog.core.commits.actions import Commit
 from distlog.core.config import MAX_LONG
 from distlog.core.errors import CorruptMetadataError
+from distlog.core.storage.background import in_parallel
 from distlog.core.storage.storage import MAX_CONDITIONAL_BYTES, Storage
 
-_PARALLEL = 16
 _LARGEST_GROUP = 64
 
 
@@ -56,8 +55,7 @@ class CommitFiles:
         """`read` of each of `versions`, whole from one on; at the same time, where a request takes long."""
         if self._storage.is_local or len(versions) == 1:
             return [self.read(version, whole=version >= whole_from) for version in versions]
-        with ThreadPoolExecutor(min(_PARALLEL, len(versions))) as pool:
-            return list(pool.map(lambda version: self.read(version, whole=version >= whole_from), versions))
+        return in_parallel(lambda version: self.read(version, whole=version >= whole_from), versions)
 
     def follow(
         self, start: int, *, end: int = MAX_LONG, known: int = -1, group: int = 1, whole_from: int = 0

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from distlog.core.indexes.mapped_index import MappedIndex
+from distlog.core.locks import ProcessLock
 
 IndexT = TypeVar("IndexT", bound=MappedIndex)
 
@@ -20,7 +20,7 @@ class LazyIndex(Generic[IndexT]):
     def __init__(self, open_index: Callable[[], IndexT]) -> None:
         self._open_index = open_index
         self._index: IndexT | None = None
-        self._lock = threading.Lock()
+        self._lock = ProcessLock()
         self._closed = False
 
     def __reduce__(self) -> tuple[Any, ...]:

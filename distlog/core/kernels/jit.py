@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
 from typing import Any, TypeVar, cast
 
 import numba
+from numba.core.compiler_lock import global_compiler_lock
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 # Arrays are then not counted when they are handed from one function to the next.
 _UNCOUNTED: Any = {"nogil": True, "_nrt": False}
+
+# A fork waits until no thread loads or compiles a kernel: the child would find numba's lock held for ever by none of
+# its own threads, and what it guards half done.
+os.register_at_fork(
+    before=global_compiler_lock.acquire,
+    after_in_parent=global_compiler_lock.release,
+    after_in_child=global_compiler_lock.release,
+)
 
 
 def kernel(function: F) -> F:

@@ -25,5 +25,4 @@ def compact_or_merge(
     snapshot = log.refresh(snapshot)
     if "compact" in snapshot.config.cleanup_policy:
         return compact(reader, log, snapshot, clock, dry_run=dry_run)
-    groups, after = merge(reader, log, snapshot, clock, dry_run=dry_run)
-    return MergeReport(after.version, tuple(groups), dry_run), after
+    return merge(reader, log, snapshot, clock, dry_run=dry_run)

@@ -1,15 +1,14 @@
 """Merging the small segments of a topic towards `segment.bytes`: batches are copied, no record is decoded.
 
-Appends make a segment per commit and partition. A group is taken when its largest segment is at most half of it, so
-a record is copied as often as the logarithm of its segment's growth, not once per append.
+Appends make a segment per commit and partition. `merge_plan` says which are worth it.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -17,64 +16,32 @@ from distlog.core import paths
 from distlog.core.commits.actions import Action, Add, Remove
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.commits.snapshot import PartitionState, Snapshot
-from distlog.core.config import MAX_INT, TopicConfig
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.config import TopicConfig
+from distlog.core.maintenance.compaction_report import Uncleanable, unless_uncleanable
+from distlog.core.maintenance.merge_plan import MergeGroup, plan_merge
+from distlog.core.maintenance.reports import MergeReport, Unmergeable
 from distlog.core.segments.segment import SegmentReader
 from distlog.core.segments.segment_file import SegmentFile
 from distlog.core.segments.slices import SegmentSlice
 
 
-@dataclass(frozen=True, slots=True)
-class MergeGroup:
-    """Adjacent segments of one partition that become one."""
-
-    segments: tuple[SegmentInfo, ...]
-
-    @property
-    def log_bytes(self) -> int:
-        """The size of the segment that they become."""
-        return sum(segment.log_bytes for segment in self.segments)
-
-
-def plan_merge(snapshot: Snapshot) -> list[MergeGroup]:
-    """The groups worth merging; none where the topic is compacted, since compaction merges too."""
-    if "compact" in snapshot.config.cleanup_policy:
-        return []
-    groups = (group for state in snapshot.partitions for group in _groups(state, snapshot.config))
-    return [MergeGroup(tuple(group)) for group in groups if _is_worth_it(group)]
-
-
-def _groups(state: PartitionState, config: TopicConfig) -> Iterator[list[SegmentInfo]]:
-    group: list[SegmentInfo] = []
-    for segment in state.segments[state.segments.find(state.log_start_offset) :]:
-        if not _is_mergeable(segment, config):
-            yield group
-            group = []
-        elif group and not _fits([*group, segment], config):
-            yield group
-            group = [segment]
-        else:
-            group.append(segment)
-    yield group
-
-
-def _is_mergeable(segment: SegmentInfo, config: TopicConfig) -> bool:
-    return segment.log_bytes < config.segment_bytes and not segment.has_transactions
-
-
-def _fits(group: Sequence[SegmentInfo], config: TopicConfig) -> bool:
-    """Whether one segment can hold the group, and time retention still sees ages as `segment.ms` promises."""
-    times = [segment.max_timestamp for segment in group if segment.max_timestamp >= 0]
-    return (
-        sum(segment.log_bytes for segment in group) <= config.segment_bytes
-        and group[-1].next_offset - group[0].base_offset <= MAX_INT
-        and max(times, default=0) - min(times, default=0) <= config.segment_ms
-    )
-
-
-def _is_worth_it(group: Sequence[SegmentInfo]) -> bool:
-    sizes = [segment.log_bytes for segment in group]
-    return len(sizes) > 1 and 2 * max(sizes) <= sum(sizes)
+def merge_or_tell(
+    reader: SegmentReader,
+    group: MergeGroup,
+    config: TopicConfig,
+    *,
+    begin: int,
+    clock: Callable[[], int],
+    new_id: Callable[[], str],
+) -> SegmentInfo | Unmergeable:
+    """`merge_group`, or what is wrong with the group's files; raises everything else."""
+    work = partial(merge_group, reader, group, config, begin=begin, clock=clock, new_id=new_id)
+    done = unless_uncleanable(group.partition, work)
+    if isinstance(done, Uncleanable):
+        first, last = group.segments[0], group.segments[-1]
+        return Unmergeable(group.partition, first.base_offset, last.next_offset, done.reason)
+    return done
 
 
 def merge_group(
@@ -88,14 +55,19 @@ def merge_group(
 ) -> SegmentInfo:
     """Write the segment that takes the group's place, at the group's offsets; no commit names it yet.
 
-    Memory is bounded by a few chunks. Raises CorruptRecordError for a batch that is not what was written.
+    Memory is bounded by a few chunks. Raises CorruptRecordError for a batch that is not what was written; an error
+    leaves no part of a file and no upload.
     """
     first, last = group.segments[0], group.segments[-1]
-    file = SegmentFile(reader.storage, reader.topic, first.partition, paths.new_stem(begin, new_id()), config)
-    for segment in group.segments:
-        _copy(reader, segment, first.base_offset, file)
     newest = max(group.segments, key=lambda segment: segment.max_timestamp)
-    merged = file.seal(",".join(sorted({segment.compression for segment in group.segments})), clock())
+    file = SegmentFile(reader.storage, reader.topic, first.partition, paths.new_stem(begin, new_id()), config)
+    try:
+        for segment in group.segments:
+            _copy(reader, segment, first.base_offset, file)
+        merged = file.seal(",".join(sorted({segment.compression for segment in group.segments})), clock())
+    except BaseException:
+        file.abort()
+        raise
     return dataclasses.replace(
         merged,
         base_offset=first.base_offset,
@@ -122,21 +94,37 @@ def merge(
     *,
     new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
     dry_run: bool = False,
-) -> tuple[list[MergeGroup], Snapshot]:
-    """Merge what is worth it, in one commit; the groups that became one segment each, and the new state.
+) -> tuple[MergeReport, Snapshot]:
+    """Merge what is worth it, in one commit; what was done, and the new state.
 
-    A group of which a segment was removed meanwhile is left out; its copy stays unnamed until vacuum.
+    A group of which a segment was removed meanwhile is left out; its copy stays unnamed until vacuum. A group that
+    cannot be read is told of, and the others are merged.
     """
     snapshot = log.refresh(snapshot)
+    config = snapshot.config
+
+    def merge_each(groups: Sequence[MergeGroup], begin: int) -> list[SegmentInfo | Unmergeable]:
+        return [merge_or_tell(reader, group, config, begin=begin, clock=clock, new_id=new_id) for group in groups]
+
+    return merge_by(log, snapshot, merge_each, dry_run=dry_run)
+
+
+def merge_by(
+    log: CommitLog,
+    snapshot: Snapshot,
+    merge_each: Callable[[Sequence[MergeGroup], int], Sequence[SegmentInfo | Unmergeable]],
+    *,
+    dry_run: bool = False,
+) -> tuple[MergeReport, Snapshot]:
+    """`merge` with groups that are merged by `merge_each`, here or elsewhere, begun at the version it is given."""
     groups = plan_merge(snapshot)
     if dry_run or not groups:
-        return groups, snapshot
-    begin = snapshot.version
-    pairs = [
-        (group, merge_group(reader, group, snapshot.config, begin=begin, clock=clock, new_id=new_id))
-        for group in groups
-    ]
-    return commit_merge(log, snapshot, pairs, begin=begin)
+        return MergeReport(snapshot.version, tuple(groups), dry_run), snapshot
+    made = merge_each(groups, snapshot.version)
+    pairs = [(group, one) for group, one in zip(groups, made, strict=True) if isinstance(one, SegmentInfo)]
+    done, after = commit_merge(log, snapshot, pairs, begin=snapshot.version)
+    failed = tuple(one for one in made if isinstance(one, Unmergeable))
+    return MergeReport(after.version, tuple(done), dry_run, failed), after
 
 
 def commit_merge(
@@ -146,19 +134,26 @@ def commit_merge(
     done: list[MergeGroup] = []
 
     def plan(current: Snapshot) -> list[Action] | None:
-        live = [(group, merged) for group, merged in pairs if is_live(current, group.segments)]
-        done[:] = [group for group, _ in live]
-        return [action for group, merged in live for action in _replace(group, merged)] or None
+        live = _live_stems(current, [group for group, _ in pairs])
+        left = [(group, merged) for group, merged in pairs if live.issuperset(_stems(group))]
+        done[:] = [group for group, _ in left]
+        return [action for group, merged in left for action in _replace(group, merged)] or None
 
     _, after = log.commit(snapshot, "compact", plan, begin=begin)
     return done, after
 
 
-def is_live(snapshot: Snapshot, segments: Sequence[SegmentInfo]) -> bool:
-    """Whether all of `segments`, of one partition, are in the snapshot."""
-    stems = {segment.stem for segment in segments}
-    table = snapshot.partitions[segments[0].partition].segments
-    return table.live(stems) == stems
+def _live_stems(snapshot: Snapshot, groups: Sequence[MergeGroup]) -> set[tuple[int, str]]:
+    """Those of the groups' segments that are in the snapshot; each partition is asked once."""
+    wanted: dict[int, set[str]] = {group.partition: set() for group in groups}
+    for group in groups:
+        wanted[group.partition].update(segment.stem for segment in group.segments)
+    tables = {partition: snapshot.partitions[partition].segments for partition in wanted}
+    return {(partition, stem) for partition, stems in wanted.items() for stem in tables[partition].live(stems)}
+
+
+def _stems(group: MergeGroup) -> set[tuple[int, str]]:
+    return {(segment.partition, segment.stem) for segment in group.segments}
 
 
 def _replace(group: MergeGroup, merged: SegmentInfo) -> list[Action]:

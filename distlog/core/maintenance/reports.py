@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from distlog.core.maintenance.merge import MergeGroup
+from distlog.core.maintenance.merge_plan import MergeGroup
 from distlog.core.maintenance.retention import PartitionRetention
 
 _RETENTION = (
@@ -83,37 +84,53 @@ class DeleteRecordsReport:
 
 
 @dataclass(frozen=True, slots=True)
+class Unmergeable:
+    """A group that cannot be merged, and why: it stays as it is, and the others go on without it."""
+
+    partition: int
+    base_offset: int
+    next_offset: int
+    reason: str
+
+    def __str__(self) -> str:
+        offsets = f"offsets {self.base_offset:,} to {self.next_offset:,}"
+        return f"cannot merge {offsets} of partition {self.partition}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
 class MergeReport:
-    """The groups of segments that became, or with `dry_run` would become, one segment each."""
+    """The groups of segments that became, or with `dry_run` would become, one segment each, and those that cannot."""
 
     version: int
     groups: tuple[MergeGroup, ...]
     dry_run: bool
+    failed: tuple[Unmergeable, ...] = ()
 
     @property
     def ok(self) -> bool:
-        """True: a segment that cannot be read ends a merge with an error."""
-        return True
+        """Whether every group that was worth it could be merged."""
+        return not self.failed
 
     def __str__(self) -> str:
         sums = _sums(self._rows(), "segments_before", "segments_after", "bytes")
         verb = "would merge" if self.dry_run else "merged"
         merged = f"{counted(sums['segments_before'], 'segment')} into {sums['segments_after']:,}"
-        return f"{verb} {merged}, {counted(sums['bytes'], 'byte')}"
+        return "; ".join([f"{verb} {merged}, {counted(sums['bytes'], 'byte')}", *map(str, self.failed)])
 
     def to_table(self) -> pa.Table:
         """A row per partition of which segments are merged; only those count."""
         return _table(self._rows(), _MERGE)
 
     def to_dict(self) -> dict[str, Any]:
-        """The sums, and the rows of the table."""
-        rows = self._rows()
-        return {"version": self.version, "dry_run": self.dry_run, **_sums(rows, *_MERGE[1:]), "partitions": rows}
+        """The sums, the rows of the table, and the groups that cannot be merged."""
+        rows, facts = self._rows(), {"version": self.version, "ok": self.ok, "dry_run": self.dry_run}
+        failed = [dataclasses.asdict(one) for one in self.failed]
+        return {**facts, **_sums(rows, *_MERGE[1:]), "partitions": rows, "failed": failed}
 
     def _rows(self) -> list[dict[str, int]]:
         groups: dict[int, list[MergeGroup]] = defaultdict(list)
         for group in self.groups:
-            groups[group.segments[0].partition].append(group)
+            groups[group.partition].append(group)
         return [
             {
                 "partition": partition,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain, islice
 from typing import TypeVar
 
 from distlog.core.errors import StorageError
+from distlog.core.storage.background import Task
 from distlog.core.storage.storage import Storage
 
 T = TypeVar("T")
@@ -28,14 +29,15 @@ def in_order(tasks: Iterable[Callable[[], T]], depth: int = DEPTH) -> Iterator[T
         yield from (task() for task in first)
         return
     pool = ThreadPoolExecutor(depth)
-    running: deque[Future[T]] = deque()
+    running: deque[Task[T]] = deque()
     try:
         for task in chain(first, left):
-            running.append(pool.submit(task))
+            running.append(Task(task))
+            running[-1].begin_in(pool)
             if len(running) > depth:
-                yield running.popleft().result()
+                yield running.popleft().wait()
         while running:
-            yield running.popleft().result()
+            yield running.popleft().wait()
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -21,6 +20,7 @@ from distlog.core.indexes.mapped_index import MappedIndex
 from distlog.core.indexes.offset_index import OffsetIndex
 from distlog.core.indexes.time_index import TimeIndex
 from distlog.core.indexes.transaction_index import ENTRY, AbortedTransaction, TransactionIndex
+from distlog.core.locks import ProcessLock
 from distlog.core.storage.storage import Storage
 
 #: Indexes that stay open; one costs a mapping of its file.
@@ -41,7 +41,7 @@ class SegmentIndexes:
     def __init__(self, storage: Storage, topic: str, cache: IndexCache) -> None:
         self._storage, self._topic, self._cache = storage, topic, cache
         self._open: OrderedDict[str, tuple[_Identity, Any]] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = ProcessLock()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return SegmentIndexes, (self._storage, self._topic, self._cache)

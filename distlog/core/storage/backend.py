@@ -6,6 +6,7 @@ wrong is StorageError; `put_if_absent` may also raise CommitStateUnknownError. W
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from distlog.core.config import MAX_LONG
+from distlog.core.errors import StorageError
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer, Self
@@ -69,6 +71,7 @@ class StorageCounters:
 class ObjectWriter(ABC):
     """Writes one new object piece by piece; as a context manager it closes, or aborts on an error.
 
+    It is of one process: a forked child can only abort it, which leaves the object to the parent.
     `written` counts the bytes given to it. What goes wrong with them may be told by a later call, `close` at last.
     """
 
@@ -134,6 +137,12 @@ class Backend(Protocol):
     def uploads(self, folder: str) -> list[UnfinishedUpload]: ...
 
     def abort_uploads(self, uploads: Sequence[UnfinishedUpload]) -> None: ...
+
+
+def check_process(process: int, path: str) -> None:
+    """Raise StorageError unless this is the process of that id, which began to write `path`."""
+    if process != os.getpid():
+        raise StorageError("cannot write: this was begun before a fork, and the parent goes on with it", file=path)
 
 
 def byte_view(data: Buffer) -> memoryview:

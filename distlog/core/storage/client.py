@@ -15,9 +15,9 @@ from typing import Any
 import fsspec
 
 from distlog.core.errors import StorageError
+from distlog.core.storage.background import PARALLEL_REQUESTS
 from distlog.core.storage.retry import ErrorJudge, Verdict
 
-PARALLEL_REQUESTS = 16
 MAX_CLIENTS = 16
 
 # One layer alone retries, `storage_retry`, so that its deadline holds: layers multiply to minutes.

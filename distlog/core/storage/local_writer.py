@@ -17,7 +17,7 @@ import numpy as np
 
 from distlog.core.buffers import BLOCK_BYTES, PAGE_BYTES, begins_at_page, give_back, take_block
 from distlog.core.errors import StorageError
-from distlog.core.storage.backend import ObjectWriter, StorageCounters, byte_view
+from distlog.core.storage.backend import ObjectWriter, StorageCounters, byte_view, check_process
 from distlog.core.storage.background import Task, begin
 from distlog.core.storage.durable_files import create_file, failing_as, sync_folder, write_all
 
@@ -41,8 +41,9 @@ class LocalWriter(ObjectWriter):
         self._block, self._start, self._filled = take_block(), 0, 0
         with failing_as("create", path):
             self._file: int | None = create_file(path)
-        self._writing: Task | None = None
+        self._writing: Task[None] | None = None
         self._is_broken = False
+        self._process = os.getpid()
         _pass_cache(self._file, True)
 
     def write(self, data: Buffer) -> None:
@@ -102,6 +103,7 @@ class LocalWriter(ObjectWriter):
             self._writing, self._is_broken = None, False
 
     def _opened(self) -> int:
+        check_process(self._process, self._path)
         if self._file is None:
             raise StorageError("cannot write: the file is closed", file=self._path)
         if self._is_broken:
@@ -160,8 +162,9 @@ class LocalWriter(ObjectWriter):
         file, self._file = self._file, None
         with suppress(OSError):
             os.close(file)
-        with suppress(OSError):
-            os.unlink(self._path)
+        if self._process == os.getpid():
+            with suppress(OSError):
+                os.unlink(self._path)
 
 
 def _pass_cache(file: int, wanted: bool) -> None:

@@ -6,13 +6,12 @@ needs said in its own words (multipart uploads, bulk deletes) goes through s3fs'
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from distlog.core.errors import StorageError
+from distlog.core.locks import ProcessLock
 from distlog.core.storage import retry as storage_retry
 from distlog.core.storage.backend import (
     MAX_CONDITIONAL_BYTES,
@@ -22,7 +21,8 @@ from distlog.core.storage.backend import (
     UnfinishedUpload,
     byte_view,
 )
-from distlog.core.storage.client import PARALLEL_REQUESTS, ClientErrors, ClientSource, StorageOptions, is_past_the_end
+from distlog.core.storage.background import in_parallel
+from distlog.core.storage.client import ClientErrors, ClientSource, StorageOptions, is_past_the_end
 from distlog.core.storage.object_times import modified_ms, now_ms
 from distlog.core.storage.object_writer import SINGLE_PUT_BYTES, BufferedWriter
 from distlog.core.storage.range_merge import merge_ranges
@@ -34,10 +34,9 @@ if TYPE_CHECKING:
 
 _WRITABLE = ("s3", "gs", "abfs", "abfss", "az", "memory")
 _KEYS_PER_DELETE = 1000
-_MEMORY = threading.Lock()
+_MEMORY = ProcessLock()
 
 T = TypeVar("T")
-U = TypeVar("U")
 
 
 class ObjectStore:
@@ -217,15 +216,3 @@ class ObjectStore:
                 "cannot write here: distlog writes to local paths, s3://, gs://, abfs:// and memory://",
                 protocol=self.protocol,
             )
-
-
-def in_parallel(work: Callable[[T], U], items: Iterable[T]) -> list[U]:
-    """`work` of each item, in threads, in the items' order; the first error is raised and what waits is dropped."""
-    todo = list(items)
-    if len(todo) < 2:
-        return [work(item) for item in todo]
-    pool = ThreadPoolExecutor(min(len(todo), PARALLEL_REQUESTS), thread_name_prefix="distlog-storage")
-    try:
-        return list(pool.map(work, todo))
-    finally:
-        pool.shutdown(cancel_futures=True)

@@ -6,13 +6,16 @@ parts but the last have one size, as some stores demand. Nothing is visible befo
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from distlog.core.errors import StorageError
-from distlog.core.storage.backend import ObjectWriter, byte_view
+from distlog.core.storage.backend import ObjectWriter, byte_view, check_process
+from distlog.core.storage.background import Task
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -42,10 +45,11 @@ class BufferedWriter(ObjectWriter):
         self._full: list[bytearray] = []
         self._filling = bytearray()
         self._upload: Upload | None = None
-        self._open = True
+        self._open, self._process = True, os.getpid()
 
     def write(self, data: Buffer) -> None:
         """See `ObjectWriter.write`."""
+        check_process(self._process, self._path)
         if not self._open:
             raise StorageError("cannot write: the object is closed", file=self._path)
         view = byte_view(data)
@@ -63,6 +67,7 @@ class BufferedWriter(ObjectWriter):
         """See `ObjectWriter.close`."""
         if not self._open:
             return
+        check_process(self._process, self._path)
         if self._upload is None:
             self._store.put(self._path, b"".join([*self._full, self._filling]))
         else:
@@ -73,7 +78,7 @@ class BufferedWriter(ObjectWriter):
 
     def abort(self) -> None:
         """See `ObjectWriter.abort`."""
-        if self._open and self._upload is not None:
+        if self._open and self._upload is not None and self._process == os.getpid():
             with suppress(Exception):
                 self._upload.discard()
         self._forget()
@@ -101,20 +106,21 @@ class MultipartUpload:
         self._store, self._path = store, path
         self._bucket, self._key, _ = store.fs.split_path(path)
         self._pool = ThreadPoolExecutor(PARTS_IN_FLIGHT, thread_name_prefix="distlog-upload")
-        self._tags: list[Future[str]] = []
+        self._tags: list[Task[str]] = []
         self._sent = 0
         self._id = self._call("create_multipart_upload")["UploadId"]
 
     def send(self, part: bytearray) -> None:
         """Start to upload `part`, when no more than PARTS_IN_FLIGHT are left to finish; raises what they met."""
         if len(self._tags) >= PARTS_IN_FLIGHT:
-            self._tags[-PARTS_IN_FLIGHT].result()
-        self._tags.append(self._pool.submit(self._upload, len(self._tags) + 1, part))
+            self._tags[-PARTS_IN_FLIGHT].wait()
+        self._tags.append(Task(partial(self._upload, len(self._tags) + 1, part)))
+        self._tags[-1].begin_in(self._pool)
         self._sent += len(part)
 
     def finish(self) -> None:
         """Wait for all parts and make the object of them."""
-        parts = [{"PartNumber": at, "ETag": tag.result()} for at, tag in enumerate(self._tags, start=1)]
+        parts = [{"PartNumber": at, "ETag": tag.wait()} for at, tag in enumerate(self._tags, start=1)]
         self._pool.shutdown()
         try:
             self._call("complete_multipart_upload", UploadId=self._id, MultipartUpload={"Parts": parts})

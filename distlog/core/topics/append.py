@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 
 from distlog.core.batches.record_input import RecordInput
 from distlog.core.commits import fields
@@ -20,6 +19,7 @@ from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CommitConflictError, InvalidRecordError
 from distlog.core.segments.segment_writer import SegmentWriter
+from distlog.core.storage.background import Task
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.partitioner import Partitioner
 from distlog.core.topics.records import Appendable, batches, normalize
@@ -107,14 +107,15 @@ class Appender:
         self._is_closing = True
         writers = [self._writers[partition] for partition in sorted(self._writers)]
         pool = ThreadPoolExecutor(_CLOSERS)
-        closing = [pool.submit(writer.close) for writer in writers]
+        closing = [Task(writer.close) for writer in writers]
         try:
-            return [segment for segments in closing for segment in segments.result()]
+            for task in closing:
+                task.begin_in(pool)
+            return [segment for task in closing for segment in task.wait()]
         except BaseException:
-            for writer, done in zip(writers, closing, strict=True):
-                done.cancel()
+            for writer, task in zip(writers, closing, strict=True):
                 # not before its thread has left it, which a second interrupt does not wait for
-                done.add_done_callback(partial(_abort, writer))
+                task.when_over(writer.abort)
             raise
         finally:
             pool.shutdown()
@@ -124,10 +125,6 @@ class Appender:
         if not self._is_closing:
             for writer in self._writers.values():
                 writer.abort()
-
-
-def _abort(writer: SegmentWriter, done: Future[list[SegmentInfo]]) -> None:
-    writer.abort()
 
 
 def commit_append(

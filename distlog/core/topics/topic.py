@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import random
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -17,6 +16,7 @@ from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig, whole_number
 from distlog.core.errors import ReadOnlyTopicError, TopicNotFoundError
 from distlog.core.indexes.index_cache import IndexCache
+from distlog.core.locks import ProcessLock
 from distlog.core.maintenance.compact_or_merge import CompactReport, compact_or_merge
 from distlog.core.maintenance.delete_records import delete_records
 from distlog.core.maintenance.rebuild import RebuildReport, rebuild_indexes
@@ -57,7 +57,7 @@ class Topic:
         pinned: bool = False,
     ) -> None:
         self.storage, self.log, self.snapshot, self.clock = storage, log, snapshot, clock
-        self._pinned, self._lock, self._random = pinned, threading.Lock(), random.Random()
+        self._pinned, self._lock, self._random = pinned, ProcessLock(), random.Random()
         self._reader = SegmentReader(storage, snapshot.name, IndexCache())
 
     @property

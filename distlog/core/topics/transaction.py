@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,8 @@ class Transaction:
     """Appends to any partitions of a topic that become visible together, when the `with` block ends well.
 
     `result` tells the version and the offsets afterwards. When the block raises, nothing was appended. So it is
-    when one of the appends raises, since some of its rows may have been taken: `commit` raises its error again.
+    when one of the appends raises, since some of its rows may have been taken: `commit` raises its error again. A
+    forked child can only abort its copy of one.
     """
 
     def __init__(self, topic: Topic, app_id: str | None, batch_id: BatchId | None) -> None:
@@ -28,6 +30,7 @@ class Transaction:
         self._is_replay = replayed(snapshot, app_id, batch_id) is not None
         self._appender: Appender | None = topic.appender()
         self._error: BaseException | None = None
+        self._process = os.getpid()
         self.result = AppendResult(None)
 
     def append(self, data: Appendable, partition: int | None = None) -> int:
@@ -63,6 +66,8 @@ class Transaction:
         return self.result
 
     def _open_appender(self) -> Appender:
+        if self._process != os.getpid():
+            raise InvalidRecordError("the transaction was begun before a fork, by the parent; begin another here")
         if self._error is not None:
             raise self._error
         if self._appender is None:

@@ -1,0 +1,249 @@
+"""A writer that is never closed: what it took is committed when its process ends, or is told to be lost."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import Address
+
+import distlog
+
+PROLOGUE = """
+import multiprocessing, os, sys, threading, time
+import distlog
+from distlog.core.errors import StorageError
+topic = distlog.open({url!r}, storage_options={options!r})
+NEVER_MS = 10**7
+
+def fail(*arguments):
+    raise StorageError("cannot put: No space left on device")
+
+def values(*partitions):
+    return [row.value for partition in partitions for row in topic.refresh().records(partition)]
+"""
+
+
+def run(address: Address, program: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run a program that has the topic and is not to hang; its output."""
+    text = PROLOGUE.format(url=address.url, options=address.options) + program
+    return subprocess.run(
+        [sys.executable, *options, "-c", text], capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+def stored(address: Address) -> list[list[bytes | None]]:
+    """The values in each partition."""
+    topic = distlog.open(address.url, storage_options=address.options)
+    return [[row.value for row in topic.records(partition)] for partition in range(topic.partitions)]
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> Address:
+    made = Address(str(tmp_path / "topic"), {})
+    distlog.create(made.url, 2)
+    return made
+
+
+HELD = "writer = topic.writer(linger_ms=NEVER_MS)\nfor n in range(3): writer.append(b'%d' % n, partition=1)\n"
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "",
+        "sys.exit(0)",
+        "del writer; import gc; gc.collect()",
+        "threading.Thread(target=lambda: (time.sleep(0.2), writer.append(b'3', partition=1))).start()",
+    ],
+)
+def test_what_a_writer_holds_at_exit_is_committed_with_a_warning(end: str, address: Address) -> None:
+    done = run(address, HELD + end, "-W", "always::ResourceWarning")
+    assert done.returncode == 0, done.stderr
+    assert stored(address)[1] == [b"0", b"1", b"2", b"3"][: 4 if "Thread" in end else 3]
+    assert done.stderr.count("ResourceWarning: Writer") == 1
+    assert "was not closed" in done.stderr
+    assert "close it, or use a with block" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_warning_that_is_made_an_error_keeps_nothing_from_being_committed(address: Address) -> None:
+    done = run(
+        address, HELD + "second = topic.writer(); second.append(b'x', partition=0)", "-W", "error::ResourceWarning"
+    )
+    assert stored(address) == [[b"x"], [b"0", b"1", b"2"]]
+    assert "ResourceWarning" in done.stderr
+
+
+def test_an_exception_that_ends_the_program_does_not_lose_what_was_taken(address: Address) -> None:
+    done = run(address, HELD + "raise KeyError('something else broke')")
+    assert done.returncode == 1
+    assert stored(address)[1] == [b"0", b"1", b"2"]
+
+
+def test_a_writer_that_was_closed_or_flushed_is_not_warned_of(address: Address) -> None:
+    program = """
+with topic.writer() as writer:
+    writer.append(b'closed', partition=0)
+other = topic.writer()
+other.append(b'flushed', partition=1)
+other.flush()
+"""
+    assert run(address, program, "-W", "always::ResourceWarning").stderr == ""
+    assert stored(address) == [[b"closed"], [b"flushed"]]
+
+
+def test_an_error_at_exit_says_what_was_given_up(address: Address) -> None:
+    done = run(address, HELD + "writer.append(b'', partition=0)\nwriter.append(b'')\ntopic.append = fail")
+    assert "was not closed, and its last commit failed: cannot put: No space left on device" in done.stderr
+    assert "records_given_up=5 of_partitions={0: 1, 1: 3, not chosen yet: 1}" in done.stderr
+    assert stored(address) == [[], []]
+
+
+def test_an_error_in_the_background_that_nobody_saw_is_told_at_exit(address: Address) -> None:
+    program = """
+topic.append = fail
+writer = topic.writer(linger_ms=0)
+writer.append(b'lost', partition=0)
+while writer._error is None:
+    time.sleep(0.01)
+"""
+    done = run(address, program)
+    assert done.stderr.count("its last commit failed: cannot put: No space left on device (records_given_up=1") == 1
+
+
+def test_a_commit_in_the_background_is_waited_for_at_exit(address: Address) -> None:
+    program = """
+append, begun = topic.append, threading.Event()
+def slow(rows):
+    begun.set()
+    time.sleep(0.5)
+    return append(rows)
+topic.append = slow
+writer = topic.writer(linger_ms=0)
+writer.append(b'slow', partition=0)
+begun.wait()
+"""
+    assert run(address, program).stderr == ""
+    assert stored(address)[0] == [b"slow"]
+
+
+def test_it_commits_where_no_thread_can_be_started_any_more(address: Address) -> None:
+    program = """
+def refuse(*arguments):
+    raise RuntimeError("can't create new thread at interpreter shutdown")
+threading.Thread.start = refuse
+"""
+    done = run(address, HELD + program)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert stored(address)[1] == [b"0", b"1", b"2"]
+
+
+def test_a_killed_process_has_committed_what_was_flushed_and_nothing_else(address: Address) -> None:
+    done = run(address, HELD + "writer.flush(); writer.append(b'lost', partition=1); os.kill(os.getpid(), 9)")
+    assert done.returncode == -9
+    assert stored(address)[1] == [b"0", b"1", b"2"]
+
+
+# --- forks
+
+FORK = """
+sys.stdout.flush()
+child = os.fork()
+if child:
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert status == 0, status
+"""
+
+
+@pytest.mark.parametrize(
+    "child", ["", "sys.exit(0)", "writer.flush()", "writer.close()", "with writer: pass", "os._exit(0)"]
+)
+def test_a_forked_child_never_commits_the_records_of_its_parent(child: str, address: Address) -> None:
+    done = run(address, HELD + FORK + f"else:\n    {child or 'pass'}")
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    assert stored(address)[1] == [b"0", b"1", b"2"]
+
+
+def test_a_forked_child_has_a_writer_of_its_own(address: Address) -> None:
+    child = "    writer.append(b'child', partition=0)"
+    done = run(address, HELD + FORK + "else:\n" + child)
+    assert done.returncode == 0, done.stderr
+    assert stored(address) == [[b"child"], [b"0", b"1", b"2"]]
+
+
+def test_a_child_of_multiprocessing_commits_what_it_left_open(address: Address) -> None:
+    program = """
+def work():
+    mine = topic.writer(linger_ms=NEVER_MS)
+    mine.append(b'child', partition=0)
+process = multiprocessing.get_context("fork").Process(target=work)
+process.start()
+process.join(60)
+assert process.exitcode == 0
+"""
+    done = run(address, HELD + program)
+    assert done.returncode == 0, done.stderr
+    assert stored(address) == [[b"child"], [b"0", b"1", b"2"]]
+
+
+def test_a_fork_while_a_commit_is_under_way_neither_hangs_nor_commits_twice(address: Address) -> None:
+    program = """
+append, begun, proceed = topic.append, threading.Event(), threading.Event()
+def slow(rows):
+    begun.set()
+    proceed.wait(60)
+    return append(rows)
+topic.append = slow
+writer = topic.writer(linger_ms=0)
+writer.append(b'parent', partition=0)
+begun.wait(60)
+child = os.fork()
+topic.append = append
+if child:
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    proceed.set()
+    assert status == 0, status
+else:
+    writer.append(b'child', partition=1)
+    writer.close()
+"""
+    done = run(address, program)
+    assert done.returncode == 0, done.stderr
+    assert stored(address) == [[b"parent"], [b"child"]]
+
+
+# --- object stores
+
+
+@pytest.fixture
+def s3_address(s3_url: Address) -> Address:
+    distlog.create(s3_url.url, 2, storage_options=s3_url.options)
+    return s3_url
+
+
+@pytest.mark.s3
+def test_it_commits_to_an_object_store_at_exit(s3_address: Address) -> None:
+    done = run(s3_address, HELD + "writer.append(b'x', partition=0)")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert stored(s3_address) == [[b"x"], [b"0", b"1", b"2"]]
+
+
+@pytest.mark.s3
+def test_a_thread_that_outlives_the_main_one_commits_to_an_object_store_too(s3_address: Address) -> None:
+    program = """
+def work():
+    threading.main_thread().join()
+    time.sleep(0.3)
+    writer.append(b'3', partition=1)
+    writer.append(b'x', partition=0)
+threading.Thread(target=work).start()
+"""
+    done = run(s3_address, HELD + program)
+    assert done.returncode == 0, done.stderr
+    assert stored(s3_address) == [[b"x"], [b"0", b"1", b"2", b"3"]]
