@@ -35,6 +35,7 @@ from distlog.core.commits.commit_files import CommitFiles
 from distlog.core.commits.features import APPEND_TIME, NOTHING, Requires
 from distlog.core.commits.fold import apply
 from distlog.core.commits.manifest import CommitWriter
+from distlog.core.commits.race import Race
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.commits.snapshot_loader import SnapshotLoader
 from distlog.core.config import TopicConfig
@@ -52,11 +53,8 @@ Plan = Callable[[Snapshot], Sequence[Action] | None]
 
 CHECKPOINT_COMMITS = 100
 CHECKPOINT_BYTES = 8 << 20
-# Longest pause after a lost race, in seconds. Short and not growing, else who came last would win;
-# maintenance waits longer, so that appends win.
-PAUSE_S = 0.05
-MAINTENANCE_PAUSE_S = 1.0
-MAINTENANCE = frozenset({"retention", "compact", "rebuild", "gc"})
+# How many commits are asked for at once after a lost race; most often there are some.
+_AFTER_A_LOSS = 4
 
 TIMEOUT_S = 600.0
 
@@ -178,7 +176,7 @@ class CommitLog:
         TransactionTooOldError when the data files must be written again; CommitStateUnknownError when that
         is not known: the data files must stay. UnsupportedVersionError when a newer library owns the topic.
         """
-        deadline = self._monotonic() + timeout_s
+        race = self._race(operation, timeout_s)
         head, writer = snapshot, CommitWriter(self._storage, self._commit_limit)
         while True:
             _check_writable(head, begin)
@@ -186,14 +184,15 @@ class CommitLog:
             if actions is None:
                 self._sync()
                 return None, head
-            attempt = self._attempt(writer, head, head.topic_id, operation, actions)
+            attempt = self._attempt(writer, head, head.topic_id, operation, actions, race.waited_ms())
             writer.write_manifest()
-            winner = self._put(attempt, deadline - self._monotonic())
+            winner = self._put(attempt, race.left_s())
             if winner is None:
                 self._write_checkpoint_if_due(head, attempt.after)
                 return attempt.commit, attempt.after
-            self._pause(operation, deadline)
-            head = self._catch_up(head, winner)
+            commit = self._files.decode(head.version + 1, winner)
+            race.lost_to(commit)
+            head = self._loader.follow(apply(head, commit), group=_AFTER_A_LOSS)
             if _is_gone(head, snapshot):
                 self._sync()
                 raise CommitConflictError("nothing was committed: the topic was dropped", url=self._storage.url)
@@ -210,7 +209,13 @@ class CommitLog:
         return commits[::-1]
 
     def _attempt(
-        self, writer: CommitWriter, head: Snapshot | None, topic_id: str, operation: str, actions: Sequence[Action]
+        self,
+        writer: CommitWriter,
+        head: Snapshot | None,
+        topic_id: str,
+        operation: str,
+        actions: Sequence[Action],
+        waited_ms: int = 0,
     ) -> _Attempt:
         """The commit of `actions` after `head`, read back and applied as every reader will, before it is put."""
         commit = Commit(
@@ -221,6 +226,7 @@ class CommitLog:
             timestamp_ms=max(self._clock(), head.timestamp_ms + 1 if head else 0),
             operation=operation,
             writer=self._writer,
+            waited_ms=waited_ms,
             actions=tuple(actions),
             requires=_features(actions).beyond(head.requires if head else NOTHING),
         )
@@ -242,15 +248,8 @@ class CommitLog:
     def _sync(self) -> None:
         self._storage.sync(paths.COMMITS_DIR)
 
-    def _pause(self, operation: str, deadline: float) -> None:
-        if self._monotonic() >= deadline:
-            raise CommitConflictError("nothing was committed: others were first until the deadline; try again")
-        longest = MAINTENANCE_PAUSE_S if operation in MAINTENANCE else PAUSE_S
-        self._sleep(self._random.uniform(0, longest))
-
-    def _catch_up(self, head: Snapshot, winner: bytes) -> Snapshot:
-        commit = self._files.decode(head.version + 1, winner)
-        return self._loader.follow(apply(head, commit))
+    def _race(self, operation: str, timeout_s: float) -> Race:
+        return Race(operation, timeout_s, clock=self._monotonic, sleep=self._sleep, random=self._random)
 
     def _write_checkpoint_if_due(self, before: Snapshot, after: Snapshot) -> None:
         # By number and by bytes since version 0, so that of many writers one writes it.
