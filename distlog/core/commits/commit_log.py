@@ -53,9 +53,6 @@ Plan = Callable[[Snapshot], Sequence[Action] | None]
 
 CHECKPOINT_COMMITS = 100
 CHECKPOINT_BYTES = 8 << 20
-# How many commits are asked for at once after a lost race; most often there are some.
-_AFTER_A_LOSS = 4
-
 TIMEOUT_S = 600.0
 
 _log = logging.getLogger(__name__)
@@ -192,7 +189,7 @@ class CommitLog:
                 return attempt.commit, attempt.after
             commit = self._files.decode(head.version + 1, winner)
             race.lost_to(commit)
-            head = self._loader.follow(apply(head, commit), group=_AFTER_A_LOSS)
+            head = self._loader.follow(apply(head, commit), group=race.probes())
             if _is_gone(head, snapshot):
                 self._sync()
                 raise CommitConflictError("nothing was committed: the topic was dropped", url=self._storage.url)

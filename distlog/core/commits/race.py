@@ -24,6 +24,7 @@ TURN = 0.6
 LONGEST_TURN_S = 5.0
 # Up to this nobody needs turns, and from here on who is late does not pause.
 _SHORT_S = 0.5
+_PROBES = 4
 
 
 class Race:
@@ -51,6 +52,10 @@ class Race:
     def waited_ms(self) -> int:
         """How long this writer tried until now; 0 unless another one was first."""
         return int((self._clock() - self._start) * 1000) if self._losses else 0
+
+    def probes(self) -> int:
+        """How many commits to ask for at once: behind the one that was first there are more, if many try."""
+        return 1 if self._losses < 2 else _PROBES
 
     def lost_to(self, winner: Commit) -> None:
         """Wait for another try; raises CommitConflictError when there is no time for one."""
