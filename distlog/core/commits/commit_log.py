@@ -19,20 +19,17 @@ from dataclasses import dataclass
 from random import Random
 
 from distlog.core import paths
-from distlog.core.commits import checkpoint
+from distlog.core.commits import checkpoint, commit_rules
 from distlog.core.commits.actions import (
     MAX_PARTITIONS,
     Action,
-    Add,
     Commit,
     Create,
-    Remove,
-    Seal,
     SetConfig,
     SetPartitions,
 )
 from distlog.core.commits.commit_files import CommitFiles
-from distlog.core.commits.features import APPEND_TIME, NOTHING, Requires
+from distlog.core.commits.features import NOTHING
 from distlog.core.commits.fold import apply
 from distlog.core.commits.manifest import CommitWriter
 from distlog.core.commits.race import Race
@@ -45,7 +42,6 @@ from distlog.core.errors import (
     InvalidConfigError,
     TopicExistsError,
     TopicNotFoundError,
-    TransactionTooOldError,
 )
 from distlog.core.storage.storage import MAX_CONDITIONAL_BYTES, Storage
 
@@ -148,7 +144,7 @@ class CommitLog:
         new one has other offsets.
         """
         head = self._loader.follow(snapshot)
-        if _is_gone(head, snapshot):
+        if commit_rules.is_gone(head, snapshot):
             self._sync()
             raise TopicNotFoundError("the topic was dropped; open it again if it exists", url=self._storage.url)
         return head
@@ -176,7 +172,7 @@ class CommitLog:
         race = self._race(operation, timeout_s)
         head, writer = snapshot, CommitWriter(self._storage, self._commit_limit)
         while True:
-            _check_writable(head, begin)
+            commit_rules.check_writable(head, begin)
             actions = plan(head)
             if actions is None:
                 self._sync()
@@ -190,7 +186,7 @@ class CommitLog:
             commit = self._files.decode(head.version + 1, winner)
             race.lost_to(commit)
             head = self._loader.follow(apply(head, commit), group=race.probes())
-            if _is_gone(head, snapshot):
+            if commit_rules.is_gone(head, snapshot):
                 self._sync()
                 raise CommitConflictError("nothing was committed: the topic was dropped", url=self._storage.url)
 
@@ -225,10 +221,10 @@ class CommitLog:
             writer=self._writer,
             waited_ms=waited_ms,
             actions=tuple(actions),
-            requires=_features(actions).beyond(head.requires if head else NOTHING),
+            requires=commit_rules.features(actions).beyond(head.requires if head else NOTHING),
         )
         if head:
-            _check_begin(head, _oldest_begin(actions))
+            commit_rules.check_begin(head, commit_rules.oldest_begin(actions))
         data = writer.encode(commit, *((head.version, head.gc_floor) if head else (0, 0)))
         try:
             commit = writer.decode(data, paths.commit_file(commit.version))
@@ -257,32 +253,3 @@ class CommitLog:
             checkpoint.write(self._storage, after)
         except Exception as error:
             _log.warning("no checkpoint of version %d: %s", after.version, error)
-
-
-def _is_gone(head: Snapshot, snapshot: Snapshot) -> bool:
-    return head.topic_id != snapshot.topic_id or (head.dropped and not snapshot.dropped)
-
-
-def _check_writable(head: Snapshot, begin: int | None) -> None:
-    head.requires.check_writable()
-    _check_begin(head, begin)
-
-
-def _check_begin(head: Snapshot, begin: int | None) -> None:
-    if begin is not None and begin < head.gc_floor:
-        raise TransactionTooOldError(
-            "the data files are too old to be committed: write them again", begin=begin, gc_floor=head.gc_floor
-        )
-
-
-def _features(actions: Sequence[Action]) -> Requires:
-    """What a library must know to make sense of `actions`."""
-    has_append_time = any(isinstance(action, Add) and action.segment.append_time_ms >= 0 for action in actions)
-    return Requires(reader=(APPEND_TIME,)) if has_append_time else NOTHING
-
-
-def _oldest_begin(actions: Sequence[Action]) -> int | None:
-    """The oldest version at which a file that `actions` bring in was begun."""
-    known = {action.stem for action in actions if isinstance(action, (Remove, Seal))}
-    added = {action.segment.stem for action in actions if isinstance(action, Add)} - known
-    return min((begin for begin in map(paths.stem_begin, added) if begin is not None), default=None)
