@@ -216,6 +216,8 @@ class Commit:
     actions: tuple[Action, ...] = stored(lambda value: _read_actions(value))
     # What is asked of readers and writers from this version on.
     requires: Requires = stored(Requires.of, default=NOTHING)
+    # How long its writer tried before, since others were first: those who wait for less let it go first.
+    waited_ms: int = stored(LONG, default=0)
     # The size of its file, which says when the next checkpoint is due; 0 until it was read from one.
     size: int = dataclasses.field(default=0, compare=False)
 
@@ -224,6 +226,8 @@ class Commit:
         body = {"format": FORMAT, **fields.write(self), "actions": [write_action(action) for action in self.actions]}
         if self.requires == NOTHING:
             del body["requires"]
+        if not self.waited_ms:
+            del body["waited_ms"]
         text = json.dumps(body, default=fields.write, separators=(",", ":"), allow_nan=False)[:-1].encode()
         return text + b',"crc32c":%d}\n' % crc32c(text)
 

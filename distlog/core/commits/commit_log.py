@@ -19,22 +19,20 @@ from dataclasses import dataclass
 from random import Random
 
 from distlog.core import paths
-from distlog.core.commits import checkpoint
+from distlog.core.commits import checkpoint, commit_rules
 from distlog.core.commits.actions import (
     MAX_PARTITIONS,
     Action,
-    Add,
     Commit,
     Create,
-    Remove,
-    Seal,
     SetConfig,
     SetPartitions,
 )
 from distlog.core.commits.commit_files import CommitFiles
-from distlog.core.commits.features import APPEND_TIME, NOTHING, Requires
+from distlog.core.commits.features import NOTHING
 from distlog.core.commits.fold import apply
 from distlog.core.commits.manifest import CommitWriter
+from distlog.core.commits.race import Race
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.commits.snapshot_loader import SnapshotLoader
 from distlog.core.commits.store_time import not_after, trusted_ms
@@ -45,7 +43,6 @@ from distlog.core.errors import (
     InvalidConfigError,
     TopicExistsError,
     TopicNotFoundError,
-    TransactionTooOldError,
 )
 from distlog.core.storage.storage import MAX_CONDITIONAL_BYTES, Storage
 
@@ -53,12 +50,6 @@ Plan = Callable[[Snapshot], Sequence[Action] | None]
 
 CHECKPOINT_COMMITS = 100
 CHECKPOINT_BYTES = 8 << 20
-# Longest pause after a lost race, in seconds. Short and not growing, else who came last would win;
-# maintenance waits longer, so that appends win.
-PAUSE_S = 0.05
-MAINTENANCE_PAUSE_S = 1.0
-MAINTENANCE = frozenset({"retention", "compact", "rebuild", "gc"})
-
 TIMEOUT_S = 600.0
 
 _log = logging.getLogger(__name__)
@@ -154,7 +145,7 @@ class CommitLog:
         new one has other offsets.
         """
         head = self._loader.follow(snapshot)
-        if _is_gone(head, snapshot):
+        if commit_rules.is_gone(head, snapshot):
             self._sync()
             raise TopicNotFoundError("the topic was dropped; open it again if it exists", url=self._storage.url)
         return head
@@ -179,23 +170,24 @@ class CommitLog:
         TransactionTooOldError when the data files must be written again; CommitStateUnknownError when that
         is not known: the data files must stay. UnsupportedVersionError when a newer library owns the topic.
         """
-        deadline = self._monotonic() + timeout_s
+        race = self._race(operation, timeout_s)
         head, writer = snapshot, CommitWriter(self._storage, self._commit_limit)
         while True:
-            _check_writable(head, begin)
+            commit_rules.check_writable(head, begin)
             actions = plan(head)
             if actions is None:
                 self._sync()
                 return None, head
-            attempt = self._attempt(writer, head, head.topic_id, operation, actions)
+            attempt = self._attempt(writer, head, head.topic_id, operation, actions, race.waited_ms())
             writer.write_manifest()
-            winner = self._put(attempt, deadline - self._monotonic())
+            winner = self._put(attempt, race.left_s())
             if winner is None:
                 self._write_checkpoint_if_due(head, attempt.after)
                 return attempt.commit, attempt.after
-            self._pause(operation, deadline)
-            head = self._catch_up(head, winner)
-            if _is_gone(head, snapshot):
+            commit = self._files.decode(head.version + 1, winner)
+            race.lost_to(commit)
+            head = self._loader.follow(apply(head, commit), group=race.probes())
+            if commit_rules.is_gone(head, snapshot):
                 self._sync()
                 raise CommitConflictError("nothing was committed: the topic was dropped", url=self._storage.url)
 
@@ -221,7 +213,13 @@ class CommitLog:
         return trusted_ms(now_ms, self._storage)
 
     def _attempt(
-        self, writer: CommitWriter, head: Snapshot | None, topic_id: str, operation: str, actions: Sequence[Action]
+        self,
+        writer: CommitWriter,
+        head: Snapshot | None,
+        topic_id: str,
+        operation: str,
+        actions: Sequence[Action],
+        waited_ms: int = 0,
     ) -> _Attempt:
         """The commit of `actions` after `head`, read back and applied as every reader will, before it is put."""
         passed_ms = head.timestamp_ms if head else 0
@@ -234,11 +232,12 @@ class CommitLog:
             timestamp_ms=timestamp_ms,
             operation=operation,
             writer=self._writer,
+            waited_ms=waited_ms,
             actions=tuple(not_after(timestamp_ms, action) for action in actions),
-            requires=_features(actions).beyond(head.requires if head else NOTHING),
+            requires=commit_rules.features(actions).beyond(head.requires if head else NOTHING),
         )
         if head:
-            _check_begin(head, _oldest_begin(actions))
+            commit_rules.check_begin(head, commit_rules.oldest_begin(actions))
         data = writer.encode(commit, *((head.version, head.gc_floor) if head else (0, 0)))
         try:
             commit = writer.decode(data, paths.commit_file(commit.version))
@@ -255,15 +254,8 @@ class CommitLog:
     def _sync(self) -> None:
         self._storage.sync(paths.COMMITS_DIR)
 
-    def _pause(self, operation: str, deadline: float) -> None:
-        if self._monotonic() >= deadline:
-            raise CommitConflictError("nothing was committed: others were first until the deadline; try again")
-        longest = MAINTENANCE_PAUSE_S if operation in MAINTENANCE else PAUSE_S
-        self._sleep(self._random.uniform(0, longest))
-
-    def _catch_up(self, head: Snapshot, winner: bytes) -> Snapshot:
-        commit = self._files.decode(head.version + 1, winner)
-        return self._loader.follow(apply(head, commit))
+    def _race(self, operation: str, timeout_s: float) -> Race:
+        return Race(operation, timeout_s, clock=self._monotonic, sleep=self._sleep, random=self._random)
 
     def _write_checkpoint_if_due(self, before: Snapshot, after: Snapshot) -> None:
         # By number and by bytes since version 0, so that of many writers one writes it.
@@ -274,32 +266,3 @@ class CommitLog:
             checkpoint.write(self._storage, after)
         except Exception as error:
             _log.warning("no checkpoint of version %d: %s", after.version, error)
-
-
-def _is_gone(head: Snapshot, snapshot: Snapshot) -> bool:
-    return head.topic_id != snapshot.topic_id or (head.dropped and not snapshot.dropped)
-
-
-def _check_writable(head: Snapshot, begin: int | None) -> None:
-    head.requires.check_writable()
-    _check_begin(head, begin)
-
-
-def _check_begin(head: Snapshot, begin: int | None) -> None:
-    if begin is not None and begin < head.gc_floor:
-        raise TransactionTooOldError(
-            "the data files are too old to be committed: write them again", begin=begin, gc_floor=head.gc_floor
-        )
-
-
-def _features(actions: Sequence[Action]) -> Requires:
-    """What a library must know to make sense of `actions`."""
-    has_append_time = any(isinstance(action, Add) and action.segment.append_time_ms >= 0 for action in actions)
-    return Requires(reader=(APPEND_TIME,)) if has_append_time else NOTHING
-
-
-def _oldest_begin(actions: Sequence[Action]) -> int | None:
-    """The oldest version at which a file that `actions` bring in was begun."""
-    known = {action.stem for action in actions if isinstance(action, (Remove, Seal))}
-    added = {action.segment.stem for action in actions if isinstance(action, Add)} - known
-    return min((begin for begin in map(paths.stem_begin, added) if begin is not None), default=None)

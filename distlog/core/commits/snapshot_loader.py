@@ -53,9 +53,9 @@ class SnapshotLoader:
             raise OffsetOutOfRangeError("the topic did not exist yet", timestamp_ms=timestamp_ms)
         return self.load(later - 1)
 
-    def follow(self, snapshot: Snapshot) -> Snapshot:
-        """`snapshot` with all commits applied that came after it; one request when there is none."""
-        for commits in self._files.follow(snapshot.version + 1):
+    def follow(self, snapshot: Snapshot, *, group: int = 1) -> Snapshot:
+        """`snapshot` with all commits applied that came after it; `group` requests at once when there is none."""
+        for commits in self._files.follow(snapshot.version + 1, group=group):
             snapshot = fold(snapshot, commits)
         return snapshot
 

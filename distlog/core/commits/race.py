@@ -1,0 +1,76 @@
+"""The race for the next version, as one writer sees it: how long to wait after it was lost.
+
+Who wins says in the commit how long it had tried. Who has tried for less than is usual waits, and who has tried for
+longer does not: so many writers take turns, more or less, without asking each other. With few writers nobody
+tries for long, so nobody waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from distlog.core.commits.actions import Commit
+from distlog.core.errors import CommitConflictError
+
+MAINTENANCE = frozenset({"retention", "compact", "rebuild", "gc"})
+# Longest usual pause, in seconds. Short and not growing, else who came last would win; maintenance waits longer,
+# so that appends win.
+PAUSE_S = 0.05
+MAINTENANCE_PAUSE_S = 1.0
+# The part of the usual time to try after which one's own turn comes. Were it all, nobody would try at some times.
+TURN = 0.6
+#: The longest wait for a turn, whatever commits say.
+LONGEST_TURN_S = 5.0
+# Up to this nobody needs turns, and from here on who is late does not pause.
+_SHORT_S = 0.5
+_PROBES = 4
+
+
+class Race:
+    """One commit's tries, from now on, for `timeout_s` seconds; `clock` and `sleep` are in seconds."""
+
+    def __init__(
+        self,
+        operation: str,
+        timeout_s: float,
+        *,
+        clock: Callable[[], float],
+        sleep: Callable[[float], None],
+        random: Random,
+    ) -> None:
+        self._is_maintenance = operation in MAINTENANCE
+        self._clock, self._sleep, self._random = clock, sleep, random
+        self._start = clock()
+        self._end = self._start + timeout_s
+        self._losses, self._winners_s = 0, 0.0
+
+    def left_s(self) -> float:
+        """How much time is left for trying."""
+        return self._end - self._clock()
+
+    def waited_ms(self) -> int:
+        """How long this writer tried until now; 0 unless another one was first."""
+        return int((self._clock() - self._start) * 1000) if self._losses else 0
+
+    def probes(self) -> int:
+        """How many commits to ask for at once: behind the one that was first there are more, if many try."""
+        return 1 if self._losses < 2 else _PROBES
+
+    def lost_to(self, winner: Commit) -> None:
+        """Wait for another try; raises CommitConflictError when there is no time for one."""
+        now = self._clock()
+        if now >= self._end:
+            raise CommitConflictError("nothing was committed: others were first until the deadline; try again")
+        self._losses += 1
+        self._winners_s += winner.waited_ms / 1000
+        self._sleep(min(self._pause_s(now - self._start), self._end - now))
+
+    def _pause_s(self, waited_s: float) -> float:
+        if self._is_maintenance:
+            return self._random.uniform(0, MAINTENANCE_PAUSE_S)
+        usual_s = self._winners_s / self._losses
+        turn_s = min(TURN * usual_s, LONGEST_TURN_S)
+        if waited_s < turn_s:
+            return self._random.uniform(0.5, 1) * (turn_s - waited_s)
+        return 0.0 if waited_s > usual_s > _SHORT_S else self._random.uniform(0, PAUSE_S)

@@ -1,0 +1,155 @@
+"""Many writers of one topic, in simulated time: nobody waits much longer than the others, and few do not wait."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from dataclasses import dataclass
+from functools import partial
+
+import pytest
+from histories import CONFIG, appending
+from simulated_store import SimulatedStore, Simulation, latency_of
+
+from distlog.core.commits.actions import Action, SetLogStartOffset
+from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.race import LONGEST_TURN_S, Race
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.errors import CommitConflictError
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How long each commit took, in seconds, ascending; how many there were in a second while all were at it."""
+
+    took: list[float]
+    per_second: float
+    requests: float
+
+    def part(self, share: float) -> float:
+        return self.took[int(len(self.took) * share)]
+
+
+def cheap(snapshot: Snapshot) -> list[Action]:
+    return [SetLogStartOffset(0, 0)]
+
+
+def race(writers: int, commits: int, seed: int) -> Outcome:
+    """`writers` that commit `commits` times each; before each they look at the head, and write two files."""
+    simulation = Simulation()
+    latency = latency_of(seed)
+    store = SimulatedStore(simulation, latency)
+
+    def log_of(number: int) -> CommitLog:
+        return CommitLog(
+            store,  # type: ignore[arg-type]
+            clock=lambda: int(simulation.now * 1000),
+            random=random.Random(1_000 * seed + number),
+            writer=f"writer {number}",
+            sleep=simulation.sleep,
+            monotonic=lambda: simulation.now,
+            checkpoint_commits=1_000_000,
+        )
+
+    created = log_of(writers).create(1, CONFIG)
+    store.requests = 0
+    took: list[float] = []
+    ends: list[float] = []
+
+    def work(log: CommitLog) -> None:
+        snapshot = created
+        for _ in range(commits):
+            simulation.sleep(latency() + latency())
+            snapshot = log.refresh(snapshot)
+            start = simulation.now
+            commit, snapshot = log.commit(snapshot, "append", cheap)
+            assert commit is not None
+            took.append(simulation.now - start)
+            ends.append(simulation.now)
+
+    simulation.run([partial(work, log_of(number)) for number in range(writers)])
+    requests = store.requests / len(took)
+    assert len(took) == writers * commits
+    assert len(log_of(writers).history()) == 1 + writers * commits
+    half = len(ends) // 2
+    return Outcome(sorted(took), half / sorted(ends)[half], requests)
+
+
+def test_of_many_writers_none_waits_much_longer_than_the_others() -> None:
+    outcome = race(50, 5, seed=1)
+    assert outcome.part(0.99) < 5 * outcome.part(0.5)
+    assert outcome.per_second > 11
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_of_ten_writers_none_waits_much_longer_than_the_others(seed: int) -> None:
+    outcome = race(10, 20, seed)
+    assert outcome.part(0.99) < 6 * outcome.part(0.5)
+    assert outcome.per_second > 8
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_two_writers_do_not_wait_for_each_other(seed: int) -> None:
+    outcome = race(2, 60, seed)
+    assert outcome.part(0.5) < 0.25
+    assert outcome.per_second > 4.3
+
+
+def test_one_writer_never_waits() -> None:
+    outcome = race(1, 20, seed=1)
+    assert outcome.took[-1] < 0.11
+    assert outcome.requests < 2.1, "a look at the head and a put"
+
+
+def test_the_same_seed_gives_the_same_race() -> None:
+    assert race(5, 5, seed=3) == race(5, 5, seed=3)
+
+
+# --- one writer's waits
+
+
+class Waits:
+    """A race in which each try takes a second, and the waits in it."""
+
+    def __init__(self, operation: str = "append", timeout_s: float = 100) -> None:
+        self.now, self.pauses = 0.0, list[float]()
+        source = random.Random(1)
+        self._race = Race(operation, timeout_s, clock=lambda: self.now, sleep=self._sleep, random=source)
+
+    def _sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.now += seconds
+
+    def lose(self, log: CommitLog, snapshot: Snapshot, waited_s: float) -> float:
+        """Lose after a second to a commit whose writer tried for `waited_s`; how long the wait is then."""
+        commit, _ = log.commit(snapshot, "append", appending())
+        assert commit is not None
+        self.now += 1
+        self._race.lost_to(dataclasses.replace(commit, waited_ms=int(waited_s * 1000)))
+        return self.pauses[-1]
+
+
+def test_who_has_tried_for_less_than_the_winner_waits_and_who_has_for_longer_does_not(log: CommitLog) -> None:
+    created = log.create(1, CONFIG)
+    assert 0 < Waits().lose(log, log.load(), 0) < 0.05
+    assert 0.5 < Waits().lose(log, log.load(), 4) < 1.4
+    old = Waits()
+    old.now = 10
+    assert old.lose(log, log.load(), 4) == 0
+    assert created.version == 0
+
+
+def test_no_commit_makes_others_wait_for_long(log: CommitLog) -> None:
+    log.create(1, CONFIG)
+    assert Waits().lose(log, log.load(), 10**9) <= LONGEST_TURN_S
+    assert Waits(timeout_s=2).lose(log, log.load(), 10**9) <= 1
+    with pytest.raises(CommitConflictError, match="deadline"):
+        Waits(timeout_s=1).lose(log, log.load(), 0)
+
+
+def test_a_commit_says_how_long_its_writer_tried_only_if_it_lost(log: CommitLog) -> None:
+    commit, snapshot = log.commit(log.create(1, CONFIG), "append", appending())
+    assert commit is not None
+    assert commit.waited_ms == 0
+    assert b"waited_ms" not in commit.encode()
+    assert snapshot.version == 1
