@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from distlog.core.commits.actions import Action, Pin, Remove, SetLogStartOffset
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.commits.store_time import AHEAD_MS
 from distlog.core.config import DAY_MS
+from distlog.core.errors import StorageError
 from distlog.core.maintenance.vacuum import head_at
 from distlog.core.storage.storage import FileInfo, Storage
 from distlog.core.times import now_ms
@@ -271,3 +274,20 @@ def test_a_storage_says_what_time_it_is_and_when_a_file_was_written(storage_url:
     assert abs(file.modified_ms - now_ms()) < DAY_MS
     assert abs(storage.now_ms("_commits") - now_ms()) < DAY_MS
     assert storage.list("_commits") == [FileInfo("_commits/a", 1)], "and leaves nothing there"
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EPERM, errno.EROFS])
+def test_a_dry_run_needs_no_right_to_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    topic = topic_on(Storage(tmp_path / "log"), 1)
+
+    def refuse(path: str) -> None:
+        raise OSError(code, os.strerror(code), path)
+
+    monkeypatch.setattr(os, "utime", refuse)
+    assert topic.vacuum(dry_run=True).files == ()
+    assert topic.retention(dry_run=True).to_dict()["segments"] == 0
+
+
+def test_a_folder_that_is_not_there_has_no_time(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="cannot ask for its time"):
+        Storage(tmp_path).now_ms("_commits")
