@@ -3,52 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import logging
-from collections.abc import Callable
+import os
 from pathlib import Path
 
 import pytest
 from conftest import Address
-from store_clock import TimedStorage
 from topics import NOW, Clock, contents, topic_on, values
-from vacuuming import DELAY
+from two_clocks import MONTH_MS, TwoClocks, poison
 
-from distlog.core import paths
-from distlog.core.commits.actions import Action, Pin, Remove, SetLogStartOffset
-from distlog.core.commits.snapshot import Snapshot
 from distlog.core.commits.store_time import AHEAD_MS
 from distlog.core.config import DAY_MS
-from distlog.core.maintenance.vacuum import head_at
+from distlog.core.errors import StorageError
 from distlog.core.storage.storage import FileInfo, Storage
 from distlog.core.times import now_ms
 from distlog.core.topics.topic import Topic
-
-MONTH_MS = 31 * DAY_MS
-
-
-class TwoClocks:
-    """Two processes on one storage: one with the storage's time, one with a clock of its own."""
-
-    def __init__(self, storage: Storage, **config: object) -> None:
-        self.store = Clock()
-        self.bad = Clock(NOW + MONTH_MS)
-        self.storage = TimedStorage(storage, self.store)
-        settings = {name.replace("_", "."): value for name, value in config.items()}
-        self.good = topic_on(self.storage, 1, settings, self.store)
-
-    def by(self, clock: Callable[[], int]) -> Topic:
-        """The topic, as a process with `clock` opens it."""
-        return topic_on(self.storage, clock=clock)
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> TwoClocks:
     return TwoClocks(Storage(tmp_path / "log"))
-
-
-def believed(now: int, storage: Storage, passed_ms: int = 0) -> int:
-    """As before clocks were checked."""
-    return now
 
 
 def test_a_commit_has_the_storages_time_where_the_clock_is_far_ahead(
@@ -88,15 +63,6 @@ def test_a_commit_a_month_ahead_that_is_in_the_log_makes_no_batch_forgotten(
     again = world.by(world.store)
     for number in range(3):
         assert again.append(values([number]), app_id="app", batch_id=number).replayed
-
-
-def poison(world: TwoClocks, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An append by an older library on a bad clock."""
-    with monkeypatch.context() as patch:
-        patch.setattr("distlog.core.commits.commit_log.trusted_ms", believed)
-        after = world.by(world.bad)
-        after.append(values([99]))
-    assert after.snapshot.timestamp_ms >= NOW + MONTH_MS
 
 
 def test_commits_that_follow_each_other_ask_the_storage_nothing(s3_url: Address) -> None:
@@ -151,110 +117,30 @@ def test_records_that_a_bad_clock_made_age_from_their_commit(tmp_path: Path) -> 
     assert good.retention().to_dict()["segments"] == 1
 
 
-def test_compaction_by_a_process_a_month_ahead_cleans_nothing_too_early(
-    tmp_path: Path,
-) -> None:
-    world = TwoClocks(
-        Storage(tmp_path / "log"), cleanup_policy="compact", min_compaction_lag_ms=DAY_MS, delete_retention_ms=DAY_MS
-    )
-    rows = [{"key": "k", "value": "old", "timestamp": NOW}, {"key": "k", "value": None, "timestamp": NOW}]
-    for row in rows:
-        world.good.append([row])
-    world.good.append([{"key": "other", "value": "v", "timestamp": NOW}])
+def test_compaction_by_a_process_a_month_ahead_cleans_nothing_too_young(tmp_path: Path) -> None:
+    world = TwoClocks(Storage(tmp_path / "log"), cleanup_policy="compact", min_compaction_lag_ms=DAY_MS)
+    for value in ("old", "new"):
+        world.good.append([{"key": "k", "value": value, "timestamp": NOW}])
     assert world.by(world.bad).compact().to_dict()["partitions"] == []
     world.store.now_ms += DAY_MS + 1
-    world.by(world.store).compact()
-    assert world.by(world.store).scan().count() == 2
-    world.by(world.store).append([{"key": "third", "value": "v", "timestamp": NOW}])
+    assert world.by(world.bad).compact().to_dict()["partitions"] != []
+
+
+def test_compaction_by_a_process_a_month_ahead_drops_no_tombstone_before_its_time(tmp_path: Path) -> None:
+    settings = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": 0, "delete_retention_ms": DAY_MS}
+    world = TwoClocks(Storage(tmp_path / "log"), **settings)
+    for value, clock in ((None, world.store), ("a", world.bad), ("b", world.bad)):
+        world.by(clock).append([{"key": str(value), "value": value, "timestamp": NOW}])
+        assert world.by(clock).compact().to_dict()["partitions"] != []
+        assert None in values_of(world.by(world.store))
+    world.store.now_ms += DAY_MS + 1
+    world.by(world.store).append([{"key": "c", "value": "c", "timestamp": NOW}])
     world.by(world.bad).compact()
-    assert [row["value"] for row in world.by(world.store).scan().to_table().to_pylist()] == [None, b"v", b"v"]
+    assert values_of(world.by(world.store)) == [b"a", b"b", b"c"]
 
 
-# --- vacuum
-
-
-def test_a_vacuum_with_a_clock_ahead_waits_for_the_delay(tmp_path: Path) -> None:
-    world = TwoClocks(Storage(tmp_path / "log"), retention_ms=0, file_delete_delay_ms=DELAY)
-    world.good.append(values([1]))
-    held = world.by(world.store)
-    world.store.now_ms += 10
-    world.good.retention()
-    for clock in (world.bad, Clock(0)):
-        world.by(clock).vacuum()
-        assert contents(held) == {0: [b"v1"]}
-    world.store.now_ms += DELAY
-    assert world.by(Clock(0)).vacuum().files != (), "nor does a clock that is behind stop it"
-
-
-def test_commits_ahead_in_the_log_do_not_stop_vacuum(world: TwoClocks, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.good.alter_config({"retention.ms": 0, "file.delete.delay.ms": DELAY})
-    poison(world, monkeypatch)
-    world.store.now_ms += 10
-    world.by(world.store).append(values([2]))
-    with_segments = world.by(world.store)
-    removed = with_segments.snapshot
-    with_segments.log.commit(removed, "retention", remove_everything)
-    world.store.now_ms += DELAY
-    report = world.by(world.store).vacuum()
-    assert report.gc_floor == removed.version + 1
-    assert report.files != ()
-
-
-def remove_everything(current: Snapshot) -> list[Action]:
-    state = current.partitions[0]
-    gone = (Remove(0, segment.stem) for segment in state.segments)
-    return [*gone, SetLogStartOffset(0, state.log_end_offset)]
-
-
-def test_a_commit_by_a_clock_that_is_behind_does_not_make_vacuum_delete_too_early(tmp_path: Path) -> None:
-    """A topic that rests; then a compaction whose clock is two days behind, so that its commit looks old."""
-    world = TwoClocks(Storage(tmp_path / "log"), file_delete_delay_ms=DELAY)
-    for number in range(2):
-        world.good.append(values([number]))
-    held = world.by(world.store)
-    world.store.now_ms += 2 * DAY_MS
-    world.by(Clock(NOW)).compact()
-    world.by(world.store).vacuum()
-    assert contents(held) == {0: [b"v0", b"v1"]}
-
-
-def test_a_pin_lasts_until_its_time_whatever_the_clock_of_vacuum(tmp_path: Path) -> None:
-    world = TwoClocks(Storage(tmp_path / "log"), retention_ms=0, file_delete_delay_ms=DELAY)
-    world.good.append(values([1]))
-    held = world.by(world.store)
-    until = NOW + 10 * DELAY
-    held.log.commit(held.snapshot, "config", lambda current: [Pin("report", held.version, until)])
-    world.store.now_ms += 10
-    world.by(world.store).retention()
-    world.store.now_ms += 2 * DELAY
-    world.by(world.bad).vacuum()
-    assert contents(held) == {0: [b"v1"]}
-    world.store.now_ms = until
-    assert world.by(world.store).vacuum().files != ()
-
-
-def commits(*times: int) -> list[FileInfo]:
-    return [FileInfo(paths.commit_file(version), 1, time) for version, time in enumerate(times)]
-
-
-@pytest.mark.parametrize(
-    ("times", "expected"),
-    [
-        ((10, 20, 30), 1),
-        ((10, 20, 21), 1),
-        ((21, 30), None),
-        ((), None),
-        ((10, 99, 20, 30), 2),
-        ((10, 99, 30), 0),
-        ((10, 99), 0),
-        ((99, 99), None),
-        ((10, 30, 5), 0),
-        ((10, 30, 99, 5, 40), 0),
-    ],
-)
-def test_the_head_of_a_time_whatever_the_times_of_commits(times: tuple[int, ...], expected: int | None) -> None:
-    """At 20, when it is 50 now: what lies ahead of now says nothing, and later ones of the past hold."""
-    assert head_at(commits(*times)[::-1], 20, 50) == expected
+def values_of(topic: Topic) -> list[bytes | None]:
+    return topic.scan(columns=["value"]).to_table()["value"].to_pylist()
 
 
 def test_a_storage_says_what_time_it_is_and_when_a_file_was_written(storage_url: Address) -> None:
@@ -264,3 +150,20 @@ def test_a_storage_says_what_time_it_is_and_when_a_file_was_written(storage_url:
     assert abs(file.modified_ms - now_ms()) < DAY_MS
     assert abs(storage.now_ms("_commits") - now_ms()) < DAY_MS
     assert storage.list("_commits") == [FileInfo("_commits/a", 1)], "and leaves nothing there"
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EPERM, errno.EROFS])
+def test_a_dry_run_needs_no_right_to_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    topic = topic_on(Storage(tmp_path / "log"), 1)
+
+    def refuse(path: str) -> None:
+        raise OSError(code, os.strerror(code), path)
+
+    monkeypatch.setattr(os, "utime", refuse)
+    assert topic.vacuum(dry_run=True).files == ()
+    assert topic.retention(dry_run=True).to_dict()["segments"] == 0
+
+
+def test_a_folder_that_is_not_there_has_no_time(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="cannot ask for its time"):
+        Storage(tmp_path).now_ms("_commits")

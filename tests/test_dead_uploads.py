@@ -37,7 +37,10 @@ class S3Topic:
 
     def leave_upload(self, name: str) -> str:
         """What a writer that was killed leaves of `name`; returns the name."""
-        self.storage.open_write(name).write(bytes(SINGLE_PUT_BYTES))
+        writer: Any = self.storage.open_write(name)
+        writer.write(bytes(SINGLE_PUT_BYTES))
+        for part in writer._upload._tags:
+            part.result()
         assert name in self.left()
         return name
 

@@ -54,5 +54,8 @@ class Snapshot:
     commit_bytes: int = 0
 
     def transaction(self, app_id: str, batch_id: int | str) -> TransactionInfo | None:
-        """What the application's batch got when it was committed, or None if it was not, or over 30 days ago."""
+        """What the application's batch got when it was committed; None if it was not, or is forgotten.
+
+        Forgotten is what is over 30 days old and not the application's newest.
+        """
         return self.transactions.get(app_id, batch_id)

@@ -38,6 +38,7 @@ from distlog.core.storage.durable_files import (
 )
 from distlog.core.storage.local_writer import LocalWriter
 from distlog.core.storage.retry import Deadline, settle
+from distlog.core.times import now_ms
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 _READ = os.O_RDONLY | os.O_CLOEXEC
 #: A buffer of this size needs no reason.
 _PLAIN_BYTES = 8 << 20
+_READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
 _NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
 
 T = TypeVar("T")
@@ -159,7 +161,12 @@ class LocalFiles:
     def now_ms(self, folder: str) -> int:
         """See `Storage.now_ms`: a touch without a time is given the file server's, and needs no space."""
         with failing_as("ask for its time", folder):
-            os.utime(folder)
+            try:
+                os.utime(folder)
+            except OSError as error:
+                if error.errno not in _READ_ONLY:
+                    raise
+                return now_ms()  # who may only read, for a dry run, does no harm by a wrong time
             return os.stat(folder).st_mtime_ns // 1_000_000
 
     def uploads(self, folder: str) -> list[UnfinishedUpload]:
