@@ -153,7 +153,8 @@ def test_even_without_the_checksum_a_flipped_bit_is_no_crash(snapshot: Snapshot)
         lambda state: state.update(version=-1),
         lambda state: state.update(commit_id="x"),
         lambda state: state.update(name="../x"),
-        lambda state: state.update(config={"no.such.setting": "1"}),
+        lambda state: state.update(config={"no.such.setting": 1}),
+        lambda state: state.update(requires=["a feature"]),
         lambda state: state.update(transactions=3),
         lambda state: state.update(partitions=None),
         lambda state: state.update(pins=[1]),
@@ -213,13 +214,16 @@ def test_segments_of_another_partition_than_the_metadata_says_are_refused(snapsh
         checkpoint_format.decode(with_segments(roomy, lambda rows: rows[2].update(partition=1)), "a file")
 
 
-def test_columns_that_a_newer_library_added_are_ignored(snapshot: Snapshot) -> None:
+def test_columns_that_a_newer_library_added_are_kept(snapshot: Snapshot) -> None:
     table = pq.read_table(io.BytesIO(checkpoint_format.encode(snapshot)))
     rows = [{**row, "segment": row["segment"] and {**row["segment"], "colour": "blue"}} for row in table.to_pylist()]
     wider = pa.Table.from_pylist(rows).replace_schema_metadata(table.schema.metadata)
     transactions = table.column("transaction")
     data = rewritten(wider.set_column(1, "transaction", transactions))
-    assert checkpoint_format.decode(data, "a file") == snapshot
+    kept = checkpoint_format.decode(data, "a file")
+    assert [info.unknown for state in kept.partitions for info in state.segments] == ['{"colour": "blue"}'] * 4
+    again = checkpoint_format.decode(checkpoint_format.encode(kept), "a file")
+    assert again == kept
 
 
 @pytest.mark.parametrize("data", [b"", b"PAR1", b"PAR1" * 100, b"\0" * 10_000])

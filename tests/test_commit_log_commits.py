@@ -82,7 +82,7 @@ def test_a_plan_that_breaks_an_invariant_is_never_written(storage: Storage, log:
     for wrong in (
         [Add(segment(0, 5))],
         [Remove(0, segment().stem)],
-        [SetConfig({"x": "y"})],
+        [SetConfig({"x": 1})],
         [Transaction("", 1, {})],
     ):
         with pytest.raises(CommitConflictError, match="nothing was committed"):

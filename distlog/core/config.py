@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from distlog.core.errors import InvalidConfigError
+from distlog.core.errors import InvalidConfigError, UnsupportedVersionError
 
 MAX_INT = 2**31 - 1
 MAX_LONG = 2**63 - 1
@@ -85,9 +85,11 @@ class TopicConfig:
     segment_index_bytes: int = _between(10_485_760, 4, MAX_INT, "preallocated size of an active index file")
     segment_jitter_ms: int = _between(0, 0, MAX_LONG, "largest random cut from segment.ms")
     segment_ms: int = _between(7 * DAY_MS, 1, MAX_LONG, "age at which an active segment rolls")
+    # Settings of a newer library, kept for it: (name, value) by name.
+    unknown: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
-        for spec in dataclasses.fields(self):
+        for spec in _FIELDS.values():
             value = getattr(self, spec.name)
             if not spec.metadata["check"](value):
                 raise InvalidConfigError(f"{_kafka_name(spec.name)} must be {spec.metadata['rule']}", value=value)
@@ -100,24 +102,41 @@ class TopicConfig:
         values: dict[str, Any] = {_field_name(name): _parse(name, value) for name, value in settings.items()}
         return cls(**values)
 
+    @classmethod
+    def stored(cls, settings: Mapping[str, str]) -> TopicConfig:
+        """The config of `settings` as a commit holds them: those that this library does not know are kept, not used.
+
+        Raises UnsupportedVersionError where it knows the name, but not the value.
+        """
+        try:
+            known = cls.parse({name: value for name, value in settings.items() if name in _FIELDS})
+        except InvalidConfigError as error:
+            raise UnsupportedVersionError(f"a newer distlog set this topic's config: upgrade ({error})") from error
+        unknown = sorted((name, value) for name, value in settings.items() if name not in _FIELDS)
+        return dataclasses.replace(known, unknown=tuple(unknown))
+
     def changed(self, settings: Mapping[str, object | None]) -> TopicConfig:
         """This config with `settings` on top; None sets a name back to its default. Raises as `parse` does."""
-        for name in settings:
+        for name in settings.keys() - dict(self.unknown).keys():
             _field_name(name)
-        kept: dict[str, object] = {**self.overrides(), **settings}
-        return TopicConfig.parse({name: value for name, value in kept.items() if value is not None})
+        kept: dict[str, object] = {**self._known_overrides(), **settings}
+        known = TopicConfig.parse({name: value for name, value in kept.items() if value is not None})
+        return dataclasses.replace(known, unknown=tuple(each for each in self.unknown if each[0] not in settings))
 
     def overrides(self) -> dict[str, str]:
         """What differs from the defaults, as Kafka names and strings: the form that is stored."""
+        return {**self._known_overrides(), **dict(self.unknown)}
+
+    def _known_overrides(self) -> dict[str, str]:
         return {
-            _kafka_name(spec.name): _show(getattr(self, spec.name))
-            for spec in dataclasses.fields(self)
+            name: _show(getattr(self, spec.name))
+            for name, spec in _FIELDS.items()
             if getattr(self, spec.name) != spec.default
         }
 
     def all(self) -> dict[str, object]:
         """Every setting, as Kafka names and Python values."""
-        return {_kafka_name(spec.name): getattr(self, spec.name) for spec in dataclasses.fields(self)}
+        return {name: getattr(self, spec.name) for name, spec in _FIELDS.items()}
 
 
 class Setting(NamedTuple):
@@ -139,7 +158,7 @@ def _kafka_name(name: str) -> str:
     return name.replace("_", ".")
 
 
-_FIELDS = {_kafka_name(spec.name): spec for spec in dataclasses.fields(TopicConfig)}
+_FIELDS = {_kafka_name(spec.name): spec for spec in dataclasses.fields(TopicConfig) if spec.name != "unknown"}
 
 
 def _field_name(name: str) -> str:

@@ -49,13 +49,14 @@ _NOTHING = np.empty(0, np.uint8)
 class EncodedBatches:
     """Batches back to back in `data`, which is writable, and their BATCH rows.
 
-    `offsets_of_max_timestamp`: per batch, the offset of its first record with its largest timestamp, -1 where it has
-    no timestamp.
+    Per batch, `offsets_of_max_timestamp` is the offset of its first record with its largest timestamp, -1 where it
+    has no timestamp, and `min_timestamps` its smallest, -1 where a record has none.
     """
 
     data: memoryview
     batches: np.ndarray
     offsets_of_max_timestamp: np.ndarray
+    min_timestamps: np.ndarray
 
 
 class RecordEncoder:
@@ -165,7 +166,9 @@ class RecordEncoder:
         _check_sizes(batches["size"], form.max_batch_bytes, drafts)
         write_headers(data.data, batches)
         newest = self._base_offset + drafts["newest_record" if append_time is None else "first_record"]
-        return EncodedBatches(data.data, batches, np.where(batches["max_timestamp"] < 0, -1, newest))
+        newest = np.where(batches["max_timestamp"] < 0, -1, newest)
+        oldest = drafts["min_timestamp"].copy() if append_time is None else batches["max_timestamp"]
+        return EncodedBatches(data.data, batches, newest, oldest)
 
     def _lay_out(self, drafts: np.ndarray, batches: np.ndarray) -> npt.NDArray[np.uint8]:
         """The bytes of all batches but for their headers; puts position and size into `batches`."""

@@ -5,8 +5,9 @@ A commit file is one JSON object. Its last member is the CRC-32C of the bytes be
     {"format":1,"version":7,"id":"<uuid>","prev":"<uuid>","topic_id":"<uuid>","timestamp_ms":1700000000000,
      "operation":"append","writer":"distlog 0.1.0 ...","actions":[{"add":{...}},...],"crc32c":2882343476}
 
-An action is an object with one member. Whoever meets an action it does not know must not write; it
-must not read either, unless the action says `"reader_safe":true`.
+A commit that asks for named features says so in a member `requires` (see `features`). An action is an object
+with one member. Whoever meets an action it does not know must not write; it must not read either, unless the
+action says `"reader_safe":true`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from typing import Any
 from crc32c import crc32c
 
 from distlog.core.commits import fields
-from distlog.core.commits.fields import LONG, NAME, PARTITION, STEM, UUID, Integer, Text, stored
+from distlog.core.commits.features import FEATURE, NOTHING, Requires
+from distlog.core.commits.fields import LONG, NAME, PARTITION, STEM, UUID, Integer, Text, stored, unknown_fields
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.config import MAX_LONG
 from distlog.core.errors import CorruptMetadataError, UnsupportedVersionError
@@ -107,6 +109,7 @@ class Active:
     base_offset: int = stored(LONG)
     owner: str = stored(NAME)
     epoch: int = stored(LONG)
+    unknown: str = unknown_fields()
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +134,7 @@ class Pin:
     name: str = stored(NAME)
     version: int = stored(LONG)
     until_ms: int = stored(LONG)
+    unknown: str = unknown_fields()
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,13 +200,17 @@ class Commit:
     operation: str = stored(Text("[a-z-]{1,64}"))
     writer: str = stored(NAME)
     actions: tuple[Action, ...] = stored(lambda value: _read_actions(value))
+    # What is asked of readers and writers from this version on.
+    requires: Requires = stored(Requires.of, default=NOTHING)
     # The size of its file, which says when the next checkpoint is due; 0 until it was read from one.
     size: int = dataclasses.field(default=0, compare=False)
 
     def encode(self) -> bytes:
         """The bytes of the commit file."""
         body = {"format": FORMAT, **fields.write(self), "actions": [_write_action(action) for action in self.actions]}
-        text = json.dumps(body, separators=(",", ":"), allow_nan=False)[:-1].encode()
+        if self.requires == NOTHING:
+            del body["requires"]
+        text = json.dumps(body, default=fields.write, separators=(",", ":"), allow_nan=False)[:-1].encode()
         return text + b',"crc32c":%d}\n' % crc32c(text)
 
     @classmethod
@@ -227,6 +235,8 @@ def _parse(data: bytes, file: str) -> Any:
     checksum = _CHECKSUM.search(data, max(0, len(data) - 32))
     if not checksum or checksum.end() != len(data) or int(checksum[1]) != crc32c(data[: checksum.start()]):
         raise ValueError("its checksum is wrong")
+    # before the rest: a reader that lacks the feature may not be able to make sense of that
+    Requires.of(body.get("requires", {})).check_readable(file)
     return body
 
 
@@ -250,7 +260,7 @@ def _read_action(item: Any) -> Action:
 
 def _unknown_action(name: str, body: Any) -> UnknownAction:
     if isinstance(body, dict) and body.get("reader_safe") is True:
-        return UnknownAction(name)
+        return UnknownAction(FEATURE(name))
     raise UnsupportedVersionError(f"a newer distlog wrote the action {name[:100]!r}: upgrade")
 
 

@@ -3,12 +3,14 @@
 Its rows are the live segments in the order of (partition, base_offset), then the batches of the
 transaction table; a row fills one of the two columns `segment` and `transaction`. The rest is JSON in
 the file's metadata, under `distlog`, with the counts and the ends that the rows must agree with.
+What a newer library added, to a segment or to the rest, is kept for it.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -20,7 +22,8 @@ import pyarrow.parquet as pq
 from distlog.core.commits import fields, segment_table, transaction_table
 from distlog.core.commits.actions import FORMAT, Active, Pin
 from distlog.core.commits.columns import join
-from distlog.core.commits.fields import LONG, UUID, Integer, Text, stored
+from distlog.core.commits.features import NOTHING, Requires
+from distlog.core.commits.fields import LONG, UUID, Integer, Text, stored, unknown_fields
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
@@ -44,6 +47,7 @@ class _Partition:
     log_end_offset: int = stored(LONG)
     first_dirty_offset: int = stored(LONG)
     segments: int = stored(LONG)
+    unknown: str = unknown_fields()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +68,8 @@ class _State:
     partitions: tuple[_Partition, ...] = stored(_all(_Partition))
     active: tuple[Active, ...] = stored(_all(Active))
     transactions: int = stored(LONG)
+    requires: Requires = stored(Requires.of, default=NOTHING)
+    unknown: str = unknown_fields()
 
 
 def encode(snapshot: Snapshot) -> bytes:
@@ -88,6 +94,7 @@ def decode(data: bytes, file: str) -> Snapshot:
     try:
         table = pq.read_table(pa.BufferReader(data))
         state = fields.read(_State, json.loads(table.schema.metadata[_METADATA]))
+        state.requires.check_readable(file)
         return _snapshot(state, table)
     except (pa.ArrowException, ArithmeticError, LookupError, OSError, RecursionError, TypeError, ValueError) as error:
         raise CorruptMetadataError(f"not a checkpoint: {error}", file=file) from error
@@ -109,6 +116,8 @@ def _state(snapshot: Snapshot) -> _State:
         partitions=tuple(_partition(partition) for partition in snapshot.partitions),
         active=tuple(partition.active for partition in snapshot.partitions if partition.active),
         transactions=len(snapshot.transactions),
+        requires=snapshot.requires,
+        unknown=snapshot.unknown,
     )
 
 
@@ -118,6 +127,7 @@ def _partition(state: PartitionState) -> _Partition:
         log_end_offset=state.log_end_offset,
         first_dirty_offset=state.first_dirty_offset,
         segments=len(state.segments),
+        unknown=state.unknown,
     )
 
 
@@ -129,8 +139,8 @@ def _snapshot(state: _State, table: pa.Table) -> Snapshot:
     count = sum(partition.segments for partition in state.partitions)
     if table.num_rows != count + state.transactions:
         raise ValueError("its rows are not as many as it says")
-    segments = _rows(table.slice(0, count), "segment", segment_table.SCHEMA)
-    transactions = _rows(table.slice(count), "transaction", transaction_table.SCHEMA)
+    segments = _segments(table.slice(0, count).column("segment").combine_chunks())
+    transactions = _transactions(table.slice(count).column("transaction").combine_chunks())
     _check_segments(segments, state.partitions)
     _check_transactions(transactions, state.timestamp_ms)
     return Snapshot(
@@ -139,22 +149,52 @@ def _snapshot(state: _State, table: pa.Table) -> Snapshot:
         topic_id=state.topic_id,
         name=state.name,
         timestamp_ms=state.timestamp_ms,
-        config=TopicConfig.parse(state.config),
+        config=TopicConfig.stored(state.config),
         partitions=_partition_states(segments, state),
         transactions=TransactionTable(transactions),
         gc_floor=state.gc_floor,
         pins={pin.name: pin for pin in state.pins},
         dropped=state.dropped,
         commit_bytes=state.commit_bytes,
+        requires=state.requires,
+        unknown=state.unknown,
     )
 
 
-def _rows(table: pa.Table, name: str, schema: pa.Schema) -> pa.RecordBatch:
-    """The struct column `name` as a batch of `schema`; members that a newer library added are ignored."""
-    rows = table.column(name).combine_chunks()
-    columns = [rows.field(spec.name) for spec in schema]
-    if [column.type for column in columns] != schema.types or any(column.null_count for column in [rows, *columns]):
-        raise ValueError(f"its {name}s are not what they should be")
+def _segments(rows: pa.StructArray) -> pa.RecordBatch:
+    """The segments as a batch of the table's schema; an older library wrote fewer columns, a newer one more."""
+    stored = {spec.name for spec in rows.type}
+    if rows.null_count or stored - set(segment_table.SCHEMA.names) or _any_unknown(rows, stored):
+        return SegmentTable.of([_segment(row) for row in rows.to_pylist()]).columns()
+    defaults = {spec.name: spec.default for spec in dataclasses.fields(SegmentInfo) if spec.name not in stored}
+    return _batch(
+        [
+            rows.field(spec.name) if spec.name in stored else pa.array([defaults[spec.name]] * len(rows), spec.type)
+            for spec in segment_table.SCHEMA
+        ],
+        segment_table.SCHEMA,
+    )
+
+
+def _any_unknown(rows: pa.StructArray, stored: Container[str]) -> bool:
+    return "unknown" in stored and bool(pc.any(pc.not_equal(rows.field("unknown"), ""), min_count=0).as_py())
+
+
+def _segment(row: dict[str, Any]) -> SegmentInfo:
+    # what an older library kept as unknown may be known here
+    kept = json.loads(row.pop("unknown", "") or "{}")
+    return fields.read(SegmentInfo, {**{name: value for name, value in row.items() if value is not None}, **kept})
+
+
+def _transactions(rows: pa.StructArray) -> pa.RecordBatch:
+    if rows.null_count:
+        raise ValueError("its transactions are not what they should be")
+    return _batch([rows.field(spec.name) for spec in transaction_table.SCHEMA], transaction_table.SCHEMA)
+
+
+def _batch(columns: Sequence[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
+    if [column.type for column in columns] != schema.types or any(column.null_count for column in columns):
+        raise ValueError("its rows are not what they should be")
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -168,6 +208,7 @@ def _partition_states(segments: pa.RecordBatch, state: _State) -> tuple[Partitio
             segments=SegmentTable(segments.slice(start, partition.segments)),
             first_dirty_offset=partition.first_dirty_offset,
             active=active.get(number),
+            unknown=partition.unknown,
         )
         for number, (start, partition) in enumerate(zip(starts, state.partitions, strict=False))
     )

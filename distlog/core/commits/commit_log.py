@@ -28,6 +28,7 @@ from distlog.core.commits.actions import (
     SetPartitions,
 )
 from distlog.core.commits.commit_files import CommitFiles
+from distlog.core.commits.features import APPEND_TIME, NOTHING, Requires
 from distlog.core.commits.fold import apply
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.commits.snapshot_loader import SnapshotLoader
@@ -39,7 +40,6 @@ from distlog.core.errors import (
     TopicExistsError,
     TopicNotFoundError,
     TransactionTooOldError,
-    UnsupportedVersionError,
 )
 from distlog.core.storage.storage import Storage
 
@@ -202,6 +202,7 @@ class CommitLog:
             operation=operation,
             writer=self._writer,
             actions=tuple(actions),
+            requires=_features(actions).beyond(head.requires if head else NOTHING),
         )
         if head:
             _check_begin(head, _oldest_begin(actions))
@@ -244,9 +245,7 @@ def _is_gone(head: Snapshot, snapshot: Snapshot) -> bool:
 
 
 def _check_writable(head: Snapshot, begin: int | None) -> None:
-    if head.unknown_actions:
-        names = ", ".join(sorted(head.unknown_actions))
-        raise UnsupportedVersionError(f"a newer distlog wrote this topic ({names}): upgrade to write to it")
+    head.requires.check_writable()
     _check_begin(head, begin)
 
 
@@ -255,6 +254,12 @@ def _check_begin(head: Snapshot, begin: int | None) -> None:
         raise TransactionTooOldError(
             "the data files are too old to be committed: write them again", begin=begin, gc_floor=head.gc_floor
         )
+
+
+def _features(actions: Sequence[Action]) -> Requires:
+    """What a library must know to make sense of `actions`."""
+    has_append_time = any(isinstance(action, Add) and action.segment.append_time_ms >= 0 for action in actions)
+    return Requires(reader=(APPEND_TIME,)) if has_append_time else NOTHING
 
 
 def _oldest_begin(actions: Sequence[Action]) -> int | None:

@@ -2,12 +2,14 @@
 
 A stored value is a frozen dataclass whose fields are made with `stored(check)`. A check takes what
 `json.loads` returned and gives the field's value, or raises ValueError; `read` turns a whole JSON
-object into the dataclass. Unknown names are ignored, so that a newer library may add fields.
+object into the dataclass. A newer library may add fields: their names are ignored, and a class that is
+written again keeps them in a field made with `unknown_fields`.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
@@ -85,6 +87,11 @@ def stored(check: Check, default: Any = dataclasses.MISSING) -> Any:
     return dataclasses.field(default=default, metadata={"check": check})
 
 
+def unknown_fields() -> Any:
+    """A dataclass field for what a newer library stored besides: one JSON object as text, or ""."""
+    return dataclasses.field(default="", metadata={"unknown": True})
+
+
 def checks(kind: type) -> Mapping[str, Check]:
     """The checks of a dataclass's stored fields, by name, in their order."""
     return _checks(cast(Hashable, kind))
@@ -95,11 +102,19 @@ def _checks(kind: Any) -> Mapping[str, Check]:
     return {spec.name: spec.metadata["check"] for spec in dataclasses.fields(kind) if "check" in spec.metadata}
 
 
+@cache
+def _unknown_field(kind: Any) -> str | None:
+    return next((spec.name for spec in dataclasses.fields(kind) if "unknown" in spec.metadata), None)
+
+
 def read(kind: type[Value], body: Any) -> Value:
     """The `kind` that the JSON object `body` describes; raises ValueError that names the field."""
     if not isinstance(body, dict):
         raise ValueError(f"{kind.__name__} must be an object")
-    values = {name: _checked(name, check, body[name]) for name, check in checks(kind).items() if name in body}
+    known, keeper = checks(kind), _unknown_field(cast(Hashable, kind))
+    values = {name: _checked(name, check, body[name]) for name, check in known.items() if name in body}
+    if keeper and len(values) < len(body):
+        values[keeper] = json.dumps({name: body[name] for name in body.keys() - known.keys()}, sort_keys=True)
     try:
         return kind(**values)
     except TypeError as error:
@@ -108,7 +123,10 @@ def read(kind: type[Value], body: Any) -> Value:
 
 def write(value: Any) -> dict[str, Any]:
     """The JSON object that `read` turns into an equal value."""
-    return {name: getattr(value, name) for name in checks(type(value))}
+    kind = type(value)
+    keeper = _unknown_field(cast(Hashable, kind))
+    unknown = json.loads(getattr(value, keeper) or "{}") if keeper else {}
+    return {**unknown, **{name: getattr(value, name) for name in checks(kind)}}
 
 
 def _checked(name: str, check: Check, value: Any) -> Any:

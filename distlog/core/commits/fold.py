@@ -30,6 +30,7 @@ from distlog.core.commits.actions import (
     UnknownAction,
     Unpin,
 )
+from distlog.core.commits.features import NOTHING, Requires
 from distlog.core.commits.partition_draft import PartitionDraft
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.commits.transaction_table import EMPTY, KEPT_MS, Batch, TransactionInfo
@@ -110,6 +111,7 @@ class _Draft:
             commit_id=commit.id,
             timestamp_ms=commit.timestamp_ms,
             commit_bytes=head.commit_bytes + commit.size,
+            requires=head.requires.also(commit.requires),
         )
 
     def _create(self, commit: Commit, action: Create) -> Snapshot:
@@ -127,7 +129,8 @@ class _Draft:
             transactions=EMPTY,
             gc_floor=head.gc_floor if head else 0,
             pins={},
-            unknown_actions=head.unknown_actions if head else frozenset(),
+            requires=head.requires if head else NOTHING,
+            unknown=head.unknown if head else "",
             commit_bytes=head.commit_bytes if head else 0,
         )
 
@@ -141,7 +144,7 @@ class _Draft:
             case SetPartitions(count):
                 self._set_partitions(count)
             case SetConfig(settings):
-                return dataclasses.replace(head, config=TopicConfig.parse(settings))
+                return dataclasses.replace(head, config=TopicConfig.stored(settings))
             case Transaction():
                 self._record(head, commit, action)
             case GcFloor(version):
@@ -153,7 +156,7 @@ class _Draft:
             case Unpin(name):
                 self._pins.pop(name, None)
             case UnknownAction(kind):
-                return dataclasses.replace(head, unknown_actions=head.unknown_actions | {kind})
+                return dataclasses.replace(head, requires=head.requires.also(Requires(writer=(kind,))))
             case _:
                 self._act_on_partition(action)
         return head

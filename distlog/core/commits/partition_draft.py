@@ -20,6 +20,7 @@ class PartitionDraft:
         self._log_end_offset = state.log_end_offset
         self._first_dirty_offset = state.first_dirty_offset
         self._active = state.active
+        self._unknown = state.unknown
         self._segments = state.segments
         self._appended: list[SegmentInfo] = []
         self._begin_commit()
@@ -93,6 +94,7 @@ class PartitionDraft:
             segments=self._segments.appended(self._appended),
             first_dirty_offset=self._first_dirty_offset,
             active=self._active,
+            unknown=self._unknown,
         )
 
     def _check_at_end(self, stem: str, base_offset: int) -> None:

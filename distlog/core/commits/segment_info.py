@@ -7,7 +7,15 @@ from dataclasses import dataclass
 
 from distlog.core.commits import fields
 from distlog.core.commits.fields import LONG, PARTITION, STEM, TIMESTAMP, Integer, Text, stored
-from distlog.core.config import MAX_INT
+from distlog.core.config import MAX_INT, MAX_LONG
+
+#: A fact that whoever wrote the segment did not tell.
+UNKNOWN = -1
+#: `first_unstable_offset` where nobody has looked; NO_OFFSET where somebody has, and there is none.
+NOT_LOOKED, NO_OFFSET = -2, -1
+
+_CRC = Integer(0, 2**32 - 1)
+_CRC_OR_UNKNOWN = Integer(UNKNOWN, 2**32 - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +49,21 @@ class SegmentInfo:
     has_transactions: bool = stored(fields.boolean, default=False)
     created_ms: int = stored(LONG)
     # CRC-32C of the whole log file.
-    crc32c: int = stored(Integer(0, 2**32 - 1))
+    crc32c: int = stored(_CRC)
+    # No record is older; -1 means that this is not known, or that a record has no timestamp.
+    min_timestamp: int = stored(TIMESTAMP, default=UNKNOWN)
+    # With LogAppendTime, the time of all records, given by the commit; -1: each has its own.
+    append_time_ms: int = stored(TIMESTAMP, default=-1)
+    # CRC-32C of each index file.
+    offset_index_crc32c: int = stored(_CRC_OR_UNKNOWN, default=UNKNOWN)
+    time_index_crc32c: int = stored(_CRC_OR_UNKNOWN, default=UNKNOWN)
+    txn_index_crc32c: int = stored(_CRC_OR_UNKNOWN, default=UNKNOWN)
+    # The checksum fields of the log's first and last batch: they tell this log from another, without reading it.
+    first_batch_crc: int = stored(_CRC_OR_UNKNOWN, default=UNKNOWN)
+    last_batch_crc: int = stored(_CRC_OR_UNKNOWN, default=UNKNOWN)
+    # Where the oldest transaction begins that is open at the segment's end; it may begin in an earlier segment.
+    first_unstable_offset: int = stored(Integer(NOT_LOOKED, MAX_LONG), default=NOT_LOOKED)
+    unknown: str = fields.unknown_fields()
 
     @property
     def shift(self) -> int:
@@ -56,12 +78,13 @@ class SegmentInfo:
     def at(self, base_offset: int) -> SegmentInfo:
         """This segment moved to begin at `base_offset`: the same files, other offsets."""
         moved = base_offset - self.base_offset
-        newest = self.offset_of_max_timestamp
+        newest, unstable = self.offset_of_max_timestamp, self.first_unstable_offset
         return dataclasses.replace(
             self,
             base_offset=base_offset,
             next_offset=self.next_offset + moved,
             offset_of_max_timestamp=newest + moved if newest >= 0 else newest,
+            first_unstable_offset=unstable + moved if unstable >= 0 else unstable,
         )
 
     def check(self) -> None:
@@ -73,3 +96,5 @@ class SegmentInfo:
         newest = self.offset_of_max_timestamp
         if newest != -1 and not self.base_offset <= newest < self.next_offset:
             raise ValueError(f"offset_of_max_timestamp {newest} lies outside of segment {self.stem}")
+        if self.first_unstable_offset >= self.next_offset:
+            raise ValueError(f"first_unstable_offset {self.first_unstable_offset} lies behind segment {self.stem}")

@@ -31,7 +31,9 @@ def _arrow_type(check: object) -> pa.DataType:
     return pa.bool_() if check is boolean else pa.string()
 
 
-SCHEMA = pa.schema([(name, _arrow_type(check)) for name, check in checks(SegmentInfo).items()])
+SCHEMA = pa.schema(
+    [*((name, _arrow_type(check)) for name, check in checks(SegmentInfo).items()), ("unknown", pa.string())]
+)
 
 
 class SegmentTable(Sequence[SegmentInfo]):
@@ -69,6 +71,11 @@ class SegmentTable(Sequence[SegmentInfo]):
     def log_bytes(self) -> Longs:
         """The size of each log file."""
         return self._array("log_bytes")
+
+    @property
+    def min_timestamps(self) -> Longs:
+        """A time in ms per segment that no record of it is older than; -1 where that is not known."""
+        return self._array("min_timestamp")
 
     @property
     def record_counts(self) -> Longs:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from distlog.core.commits.actions import Active, Pin
+from distlog.core.commits.features import NOTHING, Requires
 from distlog.core.commits.segment_table import EMPTY, SegmentTable
 from distlog.core.commits.transaction_table import TransactionInfo, TransactionTable
 from distlog.core.config import TopicConfig
@@ -24,6 +25,7 @@ class PartitionState:
     segments: SegmentTable = EMPTY
     first_dirty_offset: int = 0
     active: Active | None = None
+    unknown: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +34,8 @@ class Snapshot:
 
     `name` is the prefix of the partition folders: the topic's name when it was created.
     `gc_floor` is the version below which no transaction may have begun that is still to commit.
-    `commit_bytes` counts all commits so far. `unknown_actions` are those that stop a writer.
+    `commit_bytes` counts all commits so far. `requires` names what readers and writers must know. `unknown` is what
+    a newer library stored besides, kept for it.
     """
 
     version: int
@@ -46,7 +49,8 @@ class Snapshot:
     gc_floor: int = 0
     pins: Mapping[str, Pin]
     dropped: bool = False
-    unknown_actions: frozenset[str] = frozenset()
+    requires: Requires = NOTHING
+    unknown: str = ""
     commit_bytes: int = 0
 
     def transaction(self, app_id: str, batch_id: int | str) -> TransactionInfo | None:

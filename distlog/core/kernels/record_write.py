@@ -18,7 +18,7 @@ from distlog.core.kernels.varint import varlong_size, write_varlong
 OK, FULL, OVERSIZED, BAD_TIMESTAMP, NULL_HEADER_KEY, TOO_LARGE = range(6)
 
 #: A batch in the making: where its header will begin, which record is its first, how many it has, their bytes and
-#: first timestamp, the largest timestamp and the first record that has it.
+#: first timestamp, the smallest timestamp, the largest and the first record that has it.
 DRAFT = np.dtype(
     [
         ("position", np.int64),
@@ -26,6 +26,7 @@ DRAFT = np.dtype(
         ("record_count", np.int64),
         ("record_bytes", np.int64),
         ("base_timestamp", np.int64),
+        ("min_timestamp", np.int64),
         ("max_timestamp", np.int64),
         ("newest_record", np.int64),
     ]
@@ -142,6 +143,14 @@ def _prefetch_row(key: ByteColumn, value: ByteColumn, rows: np.ndarray, index: i
         prefetch(value.data, item_at(value.offsets, row) + 64)
 
 
+@inlined
+def _close_draft(drafts: np.ndarray, last: int, position: int, count: int, used: int) -> None:
+    """End the open batch at `position`, where the next one begins."""
+    drafts[last]["record_count"], drafts[last]["record_bytes"] = count, used
+    drafts[last + 1]["position"] = position
+    drafts[last + 1]["first_record"] = drafts[last]["first_record"] + count
+
+
 @fill_kernel
 def append_records(
     target: np.ndarray,
@@ -163,6 +172,7 @@ def append_records(
     status, taken, end = OK, first, 0
     count, used = drafts[last]["record_count"], drafts[last]["record_bytes"]
     base, newest = drafts[last]["base_timestamp"], drafts[last]["max_timestamp"]
+    oldest = drafts[last]["min_timestamp"]
     position = drafts[last]["position"] + HEADER_SIZE + used
     while taken < rows.size:
         row = item_at(rows, taken)
@@ -180,9 +190,7 @@ def append_records(
             if last + 1 == drafts.size:
                 status = FULL
                 break
-            drafts[last]["record_count"], drafts[last]["record_bytes"] = count, used
-            drafts[last + 1]["position"] = position
-            drafts[last + 1]["first_record"] = drafts[last]["first_record"] + count
+            _close_draft(drafts, last, position, count, used)
             position, last, count, used = position + HEADER_SIZE, last + 1, 0, 0
             continue
         end = position + whole
@@ -190,16 +198,17 @@ def append_records(
             status = OVERSIZED if whole > largest else FULL
             break
         if not count:
-            base = drafts[last]["base_timestamp"] = timestamp
+            base = oldest = drafts[last]["base_timestamp"] = drafts[last]["min_timestamp"] = timestamp
         if not count or timestamp > newest:
             newest = drafts[last]["max_timestamp"] = timestamp
             drafts[last]["newest_record"] = drafts[last]["first_record"] + count
+        elif timestamp < oldest:
+            oldest = drafts[last]["min_timestamp"] = timestamp
         position = _write_start(target, position, size, delta, count)
         position = _write_slice(target, position, key, row, key_length)
         position = _write_slice(target, position, value, row, value_length)
         position = _write_headers(target, position, headers, row)
-        count += 1
-        used += whole
+        count, used = count + 1, used + whole
         taken += 1
     drafts[last]["record_count"], drafts[last]["record_bytes"] = count, used
     return status, taken, last, end

@@ -120,8 +120,8 @@ def _oldest_timestamp(state: PartitionState, first: int) -> int:
 def group_segments(segments: Iterable[SegmentInfo], config: TopicConfig) -> list[list[SegmentInfo]]:
     """Runs of adjacent `segments` that become one: Kafka's greedy `groupSegmentsBySize`.
 
-    A group keeps within `segment.bytes`, `segment.index.bytes` and, but for segments without bytes, a span of 2^31 - 1
-    offsets; a segment that alone does not is a group by itself.
+    A group keeps within `segment.bytes`, `segment.index.bytes` and a span of 2^31 - 1 offsets, but for segments
+    without bytes; a segment that alone does not is a group by itself.
     """
     groups: list[list[SegmentInfo]] = []
     limits = (config.segment_bytes, config.segment_index_bytes, config.segment_index_bytes, MAX_INT)

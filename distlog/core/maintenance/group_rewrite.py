@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from crc32c import crc32c
 
 from distlog.core import paths
 from distlog.core.batches.record_batch import CONTROL
@@ -74,7 +75,7 @@ def rewrite_group(
                 for filtered in batch_filter.apply(chunk):
                     unchanged &= filtered.unchanged
                     unkeyed += filtered.unkeyed
-                    output.write(filtered, segment.shift)
+                    output.write(filtered, segment)
         outputs = list(group) if unchanged else output.close()
     finally:
         output.abort()
@@ -102,10 +103,10 @@ class _Output:
         self._has_producers = False
         self._sealed: list[SegmentInfo] = []
 
-    def write(self, filtered: FilteredBatches, shift: int) -> None:
-        """Append batches whose stored offsets are lower than their offsets by `shift`."""
+    def write(self, filtered: FilteredBatches, segment: SegmentInfo) -> None:
+        """Append batches that `segment` held."""
         batches, first = filtered.batches, 0
-        base_offsets = batches["base_offset"] + shift
+        base_offsets = batches["base_offset"] + segment.shift
         while first < len(batches):
             file = self._file = self._file or self._open()
             moved = base_offsets[first:] - self._base_offset
@@ -121,7 +122,7 @@ class _Output:
             newest = filtered.offsets_of_max_timestamp[first:end]
             newest = np.where(newest < 0, -1, newest - self._base_offset)
             part = filtered.data[start : start + int(rows["size"].sum())]
-            file.write(part, rows, moved[: end - first], newest)
+            file.write(part, rows, moved[: end - first], newest, segment.min_timestamp)
             self._has_producers |= bool(((rows["producer_id"] >= 0) | (rows["attributes"] & CONTROL != 0)).any())
             first = end
 
@@ -148,11 +149,13 @@ class _Output:
         codecs = {name for segment in self._group for name in segment.compression.split(",")}
         sealed = self._file.seal(",".join(sorted(codecs)), self._clock())
         self._file = None
+        transactions = self._write_transactions(next_offset)
         self._sealed.append(
             dataclasses.replace(
                 sealed.at(self._base_offset),
                 next_offset=next_offset,
-                txn_index_bytes=self._write_transactions(next_offset),
+                txn_index_bytes=len(transactions),
+                txn_index_crc32c=crc32c(transactions),
                 leader_epoch=self._group[-1].leader_epoch,
                 compacted=True,
                 has_transactions=self._has_producers,
@@ -162,11 +165,11 @@ class _Output:
         )
         self._base_offset, self._has_producers = next_offset, False
 
-    def _write_transactions(self, next_offset: int) -> int:
-        """Write the index of the aborted transactions that end in the segment; its size."""
+    def _write_transactions(self, next_offset: int) -> bytes:
+        """Write the index of the aborted transactions that end in the segment; its bytes."""
         own = [each for each in self._aborted if self._base_offset <= each.last_offset < next_offset]
         data = encode_transactions(each.moved(-self._base_offset) for each in own)
         if data:
             name = paths.segment_file(self._reader.topic, self._group[0].partition, self._stem, ".txnindex")
             self._reader.storage.put(name, data)
-        return len(data)
+        return data

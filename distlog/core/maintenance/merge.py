@@ -111,7 +111,7 @@ def _copy(reader: SegmentReader, segment: SegmentInfo, base_offset: int, file: S
         chunk.check()
         bases = chunk.batches["base_offset"] + (segment.shift - base_offset)
         # which record has the largest timestamp is known for the segment, and not needed for each batch
-        file.write(np.array(chunk.data, np.uint8), chunk.batches, bases, bases)
+        file.write(np.array(chunk.data, np.uint8), chunk.batches, bases, bases, segment.min_timestamp)
 
 
 def merge(

@@ -10,7 +10,7 @@ from crc32c import crc32c
 
 from distlog.core import paths
 from distlog.core.batches.record_batch import APPEND_TIME, CRC_START, DELETE_HORIZON
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_info import NO_OFFSET, SegmentInfo
 from distlog.core.config import MAX_INT, TopicConfig
 from distlog.core.indexes.index_builder import IndexBuilder
 from distlog.core.kernels.crc import crc_of_batches
@@ -34,7 +34,8 @@ class SegmentFile:
         self._held = bytearray()
         self._stream: ObjectWriter | None = None
         self.size = self._crc = self._records = 0
-        self._max_timestamp = self._first_timestamp = NO_TIMESTAMP
+        self._max_timestamp = self._min_timestamp = self._first_timestamp = NO_TIMESTAMP
+        self._first_batch_crc = self._last_batch_crc = 0
         self._offset_of_max = -1
         self.next_offset = 0
 
@@ -50,17 +51,21 @@ class SegmentFile:
         batches: npt.NDArray[Any],
         base_offsets: npt.NDArray[np.int64],
         offsets_of_max_timestamp: npt.NDArray[np.int64],
+        min_timestamp: int,
     ) -> None:
         """Append `batches` (BATCH rows, positions in `data`), which are all of `data`, at `base_offsets`.
 
-        The base offsets in `data` are overwritten. They ascend; gaps are allowed. Then `data` must stay as it is
-        until the next call returns.
+        The base offsets in `data` are overwritten. They ascend; gaps are allowed. None of the records is older than
+        `min_timestamp`, -1 where that is not known. Then `data` must stay as it is until the next call returns.
         """
         _patch_base_offsets(data, batches["position"], base_offsets)
         if self.size == 0:
             # the base timestamp is not what readers see, or is a delete horizon
             unusual = batches["attributes"][0] & (APPEND_TIME | DELETE_HORIZON)
             self._first_timestamp = int(batches["max_timestamp" if unusual else "base_timestamp"][0])
+            self._min_timestamp, self._first_batch_crc = min_timestamp, int(batches["crc"][0])
+        self._min_timestamp = min(self._min_timestamp, min_timestamp)
+        self._last_batch_crc = int(batches["crc"][-1])
         newest = int(batches["max_timestamp"].argmax())
         if batches["max_timestamp"][newest] > self._max_timestamp:
             self._max_timestamp = int(batches["max_timestamp"][newest])
@@ -91,6 +96,7 @@ class SegmentFile:
         """Make the files durable and describe them."""
         files = self._indexes.finish()
         sizes = {suffix: len(data) for suffix, data in files.items()}
+        checksums = {suffix: crc32c(data) for suffix, data in files.items()}
         if self._stream is None:
             files[".log"] = bytes(self._held)
         else:
@@ -113,6 +119,13 @@ class SegmentFile:
             compression=compression,
             created_ms=now_ms,
             crc32c=self._crc,
+            min_timestamp=self._min_timestamp,
+            offset_index_crc32c=checksums[".index"],
+            time_index_crc32c=checksums[".timeindex"],
+            txn_index_crc32c=crc32c(b""),
+            first_batch_crc=self._first_batch_crc,
+            last_batch_crc=self._last_batch_crc,
+            first_unstable_offset=NO_OFFSET,
         )
 
     def abort(self) -> None:

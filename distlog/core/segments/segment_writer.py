@@ -87,7 +87,7 @@ class SegmentWriter:
         spans = batches["last_offset_delta"].astype(np.int64) + 1
         bases = np.cumsum(spans) - spans
         # where each batch lies does not matter, since every segment counts its own offsets
-        newest = encoded.offsets_of_max_timestamp - batches["base_offset"]
+        newest, oldest = encoded.offsets_of_max_timestamp - batches["base_offset"], encoded.min_timestamps
         first = 0
         while first < len(batches):
             segment = self._segment = self._segment or self._open()
@@ -98,7 +98,8 @@ class SegmentWriter:
                 start = int(rows["position"][0])
                 rows["position"] -= start
                 part = data[start : start + int(rows["size"].sum())]
-                segment.write(part, rows, moved[: end - first], newest[first:end] + moved[: end - first])
+                offsets_of_max = newest[first:end] + moved[: end - first]
+                segment.write(part, rows, moved[: end - first], offsets_of_max, int(oldest[first:end].min()))
                 first = end
                 self._encoder.file_position = segment.size
             else:

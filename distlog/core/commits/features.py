@@ -1,0 +1,77 @@
+"""Named features: what a library must understand before it reads a topic, or writes to it.
+
+A commit that brings something which an older library would get wrong names it in `requires`. From there on the name
+stands in the topic's state and in every checkpoint, and a library that does not know it stops, naming it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from distlog.core.commits import fields
+from distlog.core.commits.fields import Text, stored
+from distlog.core.errors import UnsupportedVersionError
+
+#: Records of a segment have the time of its commit (SegmentInfo.append_time_ms), whatever its batches say.
+APPEND_TIME = "append-time"
+
+KNOWN = frozenset({APPEND_TIME})
+
+FEATURE = Text("[A-Za-z0-9_.-]{1,100}")
+_MOST = 1000
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or len(value) > _MOST:
+        raise ValueError("must be a list of features")
+    return tuple(sorted({FEATURE(name) for name in value}))
+
+
+@dataclass(frozen=True, slots=True)
+class Requires:
+    """The features that a reader must know, and those that a writer must know besides; sorted."""
+
+    reader: tuple[str, ...] = stored(_names, default=())
+    writer: tuple[str, ...] = stored(_names, default=())
+
+    @classmethod
+    def of(cls, value: Any) -> Requires:
+        """The features that the JSON object `value` names; raises ValueError."""
+        return fields.read(cls, value)
+
+    def also(self, other: Requires) -> Requires:
+        """These features and those of `other`."""
+        return (
+            self
+            if other == NOTHING
+            else Requires(_sorted(self.reader, other.reader), _sorted(self.writer, other.writer))
+        )
+
+    def beyond(self, other: Requires) -> Requires:
+        """These features without those of `other`."""
+        reader, writer = set(self.reader) - set(other.reader), set(self.writer) - set(other.writer)
+        return Requires(tuple(sorted(reader)), tuple(sorted(writer)))
+
+    def check_readable(self, file: str) -> None:
+        """Raise UnsupportedVersionError, naming them, where this library does not know what a reader must."""
+        self._check(self.reader, "read", file)
+
+    def check_writable(self) -> None:
+        """Raise UnsupportedVersionError, naming them, where this library does not know what a writer must."""
+        self._check((*self.reader, *self.writer), "write to", None)
+
+    def _check(self, names: Iterable[str], verb: str, file: str | None) -> None:
+        lacking = sorted(set(names) - KNOWN)
+        if lacking:
+            raise UnsupportedVersionError(
+                f"a newer distlog wrote this topic with {', '.join(lacking)}: upgrade to {verb} it", file=file
+            )
+
+
+NOTHING = Requires()
+
+
+def _sorted(left: Iterable[str], right: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted({*left, *right}))
