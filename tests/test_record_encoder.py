@@ -162,6 +162,8 @@ def test_sequence_numbers_go_on_from_batch_to_batch_and_wrap() -> None:
         {"producer_id": 9, "base_sequence": 0},
         {"producer_id": 9, "producer_epoch": 1},
         {"producer_id": 9, "producer_epoch": 1, "transactional": True},
+        {"producer_id": 9, "producer_epoch": 1, "control": True},
+        {"producer_id": 9, "producer_epoch": 1, "base_sequence": 0, "control": True},
     ],
 )
 def test_a_producer_id_needs_what_kafka_wants_with_it(options: dict[str, Any]) -> None:

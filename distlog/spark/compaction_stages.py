@@ -154,8 +154,10 @@ class RewriteGroup:
         """Take the item, or superseded offsets."""
         if kind == ITEM:
             item = self._item = pickle.loads(data)
-            first, last = item.segments[0], item.segments[-1]
-            self._survivors = OffsetSurvivors(first.base_offset, last.next_offset, item.end_offset - 1)
+            start = item.segments[0].base_offset
+            # segments without bytes may span any number of offsets
+            end = max((one.next_offset for one in item.segments if one.log_bytes), default=start)
+            self._survivors = OffsetSurvivors(start, end, item.end_offset - 1)
         elif kind == SUPERSEDED:
             self._survivors.supersede(blob_offsets(data))
         else:

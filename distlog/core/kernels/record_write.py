@@ -61,6 +61,16 @@ class HeaderColumn(NamedTuple):
 Columns = tuple[np.ndarray, ByteColumn, ByteColumn, HeaderColumn | None]
 
 
+@fill_kernel
+def ascend_within(offsets: np.ndarray, end: int) -> bool:
+    """Whether `offsets`, of which there is one at least, ascend from 0 or more to `end` or less."""
+    last = offsets.size - 1
+    ascending: bool = item_at(offsets, 0) >= 0 and item_at(offsets, last) <= end
+    for index in range(last):
+        ascending &= item_at(offsets, index) <= item_at(offsets, index + 1)
+    return ascending
+
+
 @inlined
 def _length(column: ByteColumn, index: int) -> int:
     if column.valid.size and not item_at(column.valid, index):
