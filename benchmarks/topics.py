@@ -77,7 +77,7 @@ def _append(folder: str, rows: int) -> list[dict[str, Any]]:
 def _small_segments(folder: str, rows: int) -> list[dict[str, Any]]:
     records = table(rows, 100)
     rows_each = rows // 1000
-    small = distlog.create(f"{folder}/small", config={"segment.bytes": rows_each * 130})
+    small = distlog.create(f"{folder}/small", config={"internal.segment.bytes": rows_each * 130})
     large = distlog.create(f"{folder}/large")
     for topic in (small, large):
         topic.append(records)

@@ -99,7 +99,7 @@ def test_new_keys_supersede_what_was_cleaned_before(log: CompactedTopic) -> None
 
 
 def test_a_segment_that_loses_nothing_is_left_where_it_is(tmp_path: Path) -> None:
-    log = CompactedTopic(f"{tmp_path}/log", segment_bytes=100)
+    log = CompactedTopic(f"{tmp_path}/log", internal_segment_bytes=100)
     log.append((b"a", b"1" * 20))
     log.append((b"b", b"1" * 20))
     before = log.segments()
@@ -264,7 +264,7 @@ def test_many_tombstones_grow_together(log: CompactedTopic) -> None:
 
 
 def test_groups_of_which_nothing_stays_leave_a_gap(tmp_path: Path) -> None:
-    log = CompactedTopic(f"{tmp_path}/log", segment_bytes=200)
+    log = CompactedTopic(f"{tmp_path}/log", internal_segment_bytes=200)
     for _ in range(6):
         log.append((b"a", b"x" * 100))
     log.compact()
@@ -274,7 +274,7 @@ def test_groups_of_which_nothing_stays_leave_a_gap(tmp_path: Path) -> None:
 
 
 def test_a_segment_covers_the_batches_that_it_lost(tmp_path: Path) -> None:
-    log = CompactedTopic(f"{tmp_path}/log", segment_bytes=170)
+    log = CompactedTopic(f"{tmp_path}/log", internal_segment_bytes=170)
     log.add(keyed(0, 1, leader_epoch=3) + keyed(1, 2, leader_epoch=3))
     log.add(keyed(2, 2, 3, 4))
     log.compact()
@@ -284,7 +284,7 @@ def test_a_segment_covers_the_batches_that_it_lost(tmp_path: Path) -> None:
 
 
 def test_outputs_grow_towards_the_segment_size(tmp_path: Path) -> None:
-    log = CompactedTopic(f"{tmp_path}/log", segment_bytes=1000)
+    log = CompactedTopic(f"{tmp_path}/log", internal_segment_bytes=1000)
     for number in range(40):
         log.append((b"%d" % (number % 20), b"x" * 30))
     log.compact()
@@ -298,7 +298,7 @@ def test_outputs_grow_towards_the_segment_size(tmp_path: Path) -> None:
 
 def test_a_batch_that_grows_rolls_the_segment(tmp_path: Path) -> None:
     """A delete horizon makes two tombstones larger than they were, and than the segment may be together."""
-    log = CompactedTopic(f"{tmp_path}/log", segment_bytes=140)
+    log = CompactedTopic(f"{tmp_path}/log", internal_segment_bytes=140)
     one, other = (batch([record(0, 0, key, None)], base_offset=at) for at, key in enumerate((b"a", b"b")))
     log.add(one)
     log.add(other)

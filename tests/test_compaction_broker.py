@@ -45,7 +45,7 @@ def compacted(tmp_path: Path, partition: str) -> CompactedTopic:
     """The same partition before that, compacted here at the time at which Kafka did it."""
     batches, _ = cleaned(partition)
     horizons = batches["base_timestamp"][batches["attributes"] & DELETE_HORIZON != 0]
-    topic = CompactedTopic(f"{tmp_path}/log", segment_bytes=8192)
+    topic = CompactedTopic(f"{tmp_path}/log", internal_segment_bytes=8192)
     topic.clock.now = int(horizons[0]) - DAY
     topic.adopt(partitions()[f"first.{partition}"].folder)
     assert topic.compact_range(0, checkpoint(partition)) == checkpoint(partition)

@@ -26,7 +26,7 @@ SEGMENT_BYTES = 170
 
 @pytest.fixture
 def log(tmp_path: Path) -> CompactedTopic:
-    return CompactedTopic(f"{tmp_path}/log", segment_bytes=SEGMENT_BYTES)
+    return CompactedTopic(f"{tmp_path}/log", internal_segment_bytes=SEGMENT_BYTES)
 
 
 class Running:
@@ -252,7 +252,7 @@ class Model:
 def test_readers_see_the_last_value_of_every_key_whatever_runs_when(plan: list[tuple[str, object]]) -> None:
     log = CompactedTopic(
         f"memory://compaction/{uuid.uuid4().hex}/log",
-        segment_bytes=400,
+        internal_segment_bytes=400,
         delete_retention_ms=1000,
         retention_ms=3000,
         cleanup_policy="compact,delete",

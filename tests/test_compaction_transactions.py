@@ -232,7 +232,7 @@ def test_a_marker_of_a_new_epoch_takes_the_place_of_the_last_data(log: Compacted
 
 
 def test_each_segment_has_the_aborted_transactions_that_end_in_it(tmp_path: Path) -> None:
-    log = CompactedTopic(f"{tmp_path}/log", segment_bytes=320)
+    log = CompactedTopic(f"{tmp_path}/log", internal_segment_bytes=320)
     producers = Producers(log)
     for _ in range(3):
         producers.send(1, 1).abort(1).plain(2).roll()

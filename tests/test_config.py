@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 
-from distlog.core.config import MAX_LONG, TopicConfig
-from distlog.core.errors import InvalidConfigError
+from distlog.core.config import MAX_LONG, TopicConfig, settings
+from distlog.core.errors import InvalidConfigError, UnsupportedVersionError
 
 KAFKA_DEFAULTS = {
     "cleanup.policy": "delete",
@@ -21,6 +21,8 @@ KAFKA_DEFAULTS = {
     "index.interval.bytes": 4096,
     "max.compaction.lag.ms": MAX_LONG,
     "max.message.bytes": 1_048_588,
+    "message.timestamp.after.max.ms": 3_600_000,
+    "message.timestamp.before.max.ms": MAX_LONG,
     "message.timestamp.type": "CreateTime",
     "min.cleanable.dirty.ratio": 0.5,
     "min.compaction.lag.ms": 0,
@@ -35,8 +37,8 @@ KAFKA_DEFAULTS = {
 
 
 def test_defaults_are_kafkas() -> None:
-    settings = TopicConfig().all()
-    assert {name: settings[name] for name in KAFKA_DEFAULTS} == KAFKA_DEFAULTS
+    values = TopicConfig().all()
+    assert {name: values[name] for name in KAFKA_DEFAULTS} == KAFKA_DEFAULTS
 
 
 def test_removed_files_are_kept_a_day_since_spark_readers_hold_snapshots_for_long() -> None:
@@ -57,7 +59,10 @@ def test_settings_are_parsed_from_strings_and_stored_as_strings() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("segment.bytes", "13"),
+        ("segment.bytes", str(2**20 - 1)),
+        ("internal.segment.bytes", "13"),
+        ("internal.segment.bytes", "-1"),
+        ("message.timestamp.after.max.ms", "-1"),
         ("segment.bytes", str(2**31)),
         ("retention.ms", "-2"),
         ("retention.ms", "soon"),
@@ -91,6 +96,25 @@ def test_the_compaction_lags_must_not_cross() -> None:
 def test_none_sets_a_name_back_to_its_default() -> None:
     config = TopicConfig.parse({"retention.ms": 1, "segment.ms": 2})
     assert config.changed({"retention.ms": None, "segment.ms": 3}).overrides() == {"segment.ms": "3"}
+
+
+def test_an_internal_segment_size_stands_for_the_public_one_and_is_not_shown_to_everybody() -> None:
+    assert TopicConfig.parse({"segment.bytes": 2**20}).segment_size == 2**20
+    config = TopicConfig.parse({"segment.bytes": 2**20, "internal.segment.bytes": 14})
+    assert config.segment_size == 14
+    assert config.changed({"internal.segment.bytes": None}).segment_size == 2**20
+    assert [setting.name for setting in settings() if setting.name.startswith("internal")] == []
+
+
+def test_a_segment_size_that_an_earlier_version_allowed_is_kept_but_not_set_again() -> None:
+    config = TopicConfig.stored({"segment.bytes": "600"})
+    assert (config.segment_size, config.overrides()) == (600, {"segment.bytes": "600"})
+    assert config.changed({"retention.ms": 1}).overrides() == {"segment.bytes": "600", "retention.ms": "1"}
+    assert config.changed({"segment.bytes": None}).segment_size == 2**30
+    with pytest.raises(InvalidConfigError, match=r"segment.bytes must be between 1048576 and"):
+        config.changed({"segment.bytes": 600})
+    with pytest.raises(UnsupportedVersionError, match=r"segment.bytes must be between"):
+        TopicConfig.stored({"segment.bytes": "13"})
 
 
 def test_a_config_pickles() -> None:

@@ -52,7 +52,7 @@ def through_a_checkpoint(storage: Storage, log: CommitLog) -> Snapshot:
 
 
 def test_unknown_fields_of_a_segment_survive_checkpoints_and_rebuilt_indexes(storage: Storage) -> None:
-    topic = topic_on(storage, 1, {**TINY, "segment.bytes": "100000"})
+    topic = topic_on(storage, 1, {**TINY, "internal.segment.bytes": "100000"})
     topic.append(values(range(20)))
     rewrite(storage, 1, lambda body: body["actions"][0]["add"].update(colour="blue", bloom={"bits": [1, 2]}))
     topic = topic_on(storage)

@@ -16,7 +16,7 @@ from kafka.record import MemoryRecords
 from logs import Log, appended, batches_of, changed, log_of, table
 
 import distlog
-from distlog import CorruptRecordError, OffsetOutOfRangeError, Topic
+from distlog import CorruptRecordError, InvalidConfigError, OffsetOutOfRangeError, Topic
 from distlog.core.batches.record_batch import read_headers
 from distlog.core.segments import fetch as fetch_module
 from distlog.core.segments.fetch import FetchedBatches
@@ -62,7 +62,7 @@ def segment_of(topic: Topic, offset: int) -> int:
     return topic.snapshot.partitions[0].segments.find(offset)
 
 
-@pytest.mark.parametrize("max_bytes", [0, 1, 200, 300, 500, 1000, 1 << 20])
+@pytest.mark.parametrize("max_bytes", [1, 200, 300, 500, 1000, 1 << 20])
 def test_a_fetch_is_the_batches_from_the_one_with_the_offset_on(log: Log, max_bytes: int) -> None:
     topic = log.topic
     batches = stored(topic)
@@ -81,6 +81,17 @@ def test_a_fetch_is_the_batches_from_the_one_with_the_offset_on(log: Log, max_by
         assert (len(fetched), len(fetched.positions)) == (size, number)
         assert fetched.next_offset == behind[number - 1][0] + 1
         assert bytes(fetched) == b"".join(batches_of(bytes(fetched)))
+
+
+def test_a_fetch_of_no_bytes_gives_nothing_and_does_not_move_on(log: Log) -> None:
+    start, end = log.topic.start_offsets()[0], log.topic.end_offsets()[0]
+    for offset in (start, end):
+        fetched = log.topic.read(0, offset, max_bytes=0)
+        assert (bytes(fetched), len(fetched.positions), fetched.next_offset) == (b"", 0, offset)
+    with pytest.raises(OffsetOutOfRangeError):
+        log.topic.read(0, end + 1, max_bytes=0)
+    with pytest.raises(InvalidConfigError, match="max_bytes must not be negative"):
+        log.topic.read(0, start, max_bytes=-1)
 
 
 @pytest.mark.parametrize("max_bytes", [1, 700, 1 << 20])

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 
 #: Lowest first: modules and packages of distlog.core. A module imports its own layer and those below.
 CORE_LAYERS = (
-    "errors config paths times buffers locks",
+    "errors config paths times buffers locks mapping",
     "storage kernels",
     "batches",
     "indexes",
@@ -120,6 +120,12 @@ def test_only_storage_imports_fsspec_and_its_file_systems() -> None:
             module.removeprefix("distlog.core.") for module in importers(library) if module.startswith("distlog")
         }
         assert {name for name in names if not name.startswith("storage")} <= {"local_files", "object_writer"}
+
+
+def test_only_one_module_maps_files() -> None:
+    # anonymous memory is no file
+    names = {module for module in importers("mmap") if module.startswith("distlog")}
+    assert names == {"distlog.core.mapping", "distlog.core.buffers"}
 
 
 def test_only_kernels_import_numba() -> None:

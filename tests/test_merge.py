@@ -94,7 +94,7 @@ def test_batches_are_copied_byte_for_byte_but_for_their_base_offset(tmp_path: Pa
 def test_groups_stay_below_segment_bytes(tmp_path: Path) -> None:
     topic = topic_of(tmp_path, 9)
     size = int(topic.segments()["log_bytes"].to_numpy().max())
-    topic.alter_config({"segment.bytes": 4 * size})
+    topic.alter_config({"internal.segment.bytes": 4 * size})
     groups = merged(topic)
     assert all(group.log_bytes <= 4 * size for group in groups)
     assert topic.segments().num_rows < 18
@@ -272,7 +272,12 @@ def uploads(address: Address) -> list[str]:
     st.integers(1, 400),
 )
 def test_any_sequence_of_appends_and_merges_reads_the_same(sizes: list[int], codec: str, batch_bytes: int) -> None:
-    config = {"batch.bytes": batch_bytes, "compression.type": codec, "segment.bytes": 3000, "retention.ms": -1}
+    config = {
+        "batch.bytes": batch_bytes,
+        "compression.type": codec,
+        "internal.segment.bytes": 3000,
+        "retention.ms": -1,
+    }
     topic = distlog.create(f"memory://merge/{uuid.uuid4().hex}/log", config=config)
     values: list[bytes] = []
     for number, size in enumerate(sizes):

@@ -33,7 +33,7 @@ def segment(number: int, base: int, size: int, time: int = -1, offsets: int = 1,
 
 def snapshot_of(segments: Sequence[SegmentInfo], log_start_offset: int = 0) -> Snapshot:
     """A topic of one partition."""
-    config = TopicConfig.parse({"segment.bytes": SEGMENT_BYTES, "segment.ms": SEGMENT_MS})
+    config = TopicConfig.parse({"internal.segment.bytes": SEGMENT_BYTES, "segment.ms": SEGMENT_MS})
     end = segments[-1].next_offset if segments else log_start_offset
     state = PartitionState(log_start_offset, end, SegmentTable.of(segments))
     return Snapshot(

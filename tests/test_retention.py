@@ -47,7 +47,7 @@ def test_time_stops_at_the_first_segment_that_must_stay(tmp_path: Path) -> None:
 
 
 def test_a_future_timestamp_does_not_block_what_is_behind_it_for_ever(tmp_path: Path) -> None:
-    topic = topic_of(tmp_path, [FUTURE, 1000], retention_ms=500)
+    topic = topic_of(tmp_path, [FUTURE, 1000], retention_ms=500, **{"message.timestamp.after.max.ms": FUTURE})
     written = topic.snapshot.partitions[0].segments[0].created_ms
     assert left(topic, written + 500) == [0, 1]
     assert left(topic, written + 501) == []

@@ -51,7 +51,7 @@ def test_a_scan_reads_what_kafkas_consumer_read(memory_url: Any, name: str) -> N
 
 @pytest.mark.parametrize("codec", ["uncompressed", "zstd"])
 def test_a_thousand_small_segments_are_a_few_batches(memory_url: Any, codec: str) -> None:
-    settings = {"segment.bytes": "250", "batch.bytes": "100", "compression.type": codec}
+    settings = {"internal.segment.bytes": "250", "batch.bytes": "100", "compression.type": codec}
     topic = distlog.create(memory_url.url, config=settings)
     topic.append(table(7000))
     segments = topic.snapshot.partitions[0].segments

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import logging
 import os
 import pickle
 from pathlib import Path
 
+import golden
 import pyarrow as pa
 import pytest
+from adopted import adopt_golden
 
 import distlog
 from distlog import Topic
 from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.errors import CorruptIndexError
+from distlog.core.errors import CorruptIndexError, StorageError
 from distlog.core.indexes.index_cache import IndexCache
 from distlog.core.indexes.offset_index import OffsetIndex
 from distlog.core.indexes.transaction_index import AbortedTransaction, TransactionIndex
@@ -208,3 +211,17 @@ def test_it_pickles_without_what_is_open(local: Topic, opened: list[str]) -> Non
     assert index is not None
     assert index.entries > 100
     assert len(opened) == 2
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), IsADirectoryError(errno.EISDIR, "x")])
+def test_a_transaction_index_that_cannot_be_read_is_an_error_of_ours_with_its_file(
+    error: OSError, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = adopt_golden(str(tmp_path / "t"), golden.partitions()["cleaned.compact-txn-0"])
+
+    def fail(index: TransactionIndex) -> None:
+        raise error
+
+    monkeypatch.setattr(TransactionIndex, "sanity_check", fail)
+    with pytest.raises(StorageError, match=r"cannot read: .*file=.*\.txnindex"):
+        topic.scan(isolation="read_committed").to_table()

@@ -129,7 +129,7 @@ def kafka_indexes(batches: list[Batch], interval: int) -> tuple[bytes, bytes]:
 def test_files_and_facts_follow_kafkas_rules(
     timestamps: list[int], interval: int, batch_bytes: int, segment_bytes: int
 ) -> None:
-    config = {"index_interval_bytes": interval, "batch_bytes": batch_bytes, "segment_bytes": segment_bytes}
+    config = {"index_interval_bytes": interval, "batch_bytes": batch_bytes, "internal_segment_bytes": segment_bytes}
     written = write(records(timestamps), **config)
     first = 0
     for info, files in zip(*written, strict=True):
@@ -152,7 +152,7 @@ def test_files_and_facts_follow_kafkas_rules(
 
 def test_every_record_comes_back_in_its_place() -> None:
     timestamps = [NOW + number % 7 for number in range(500)]
-    written = write(records(timestamps), batch_bytes=300, segment_bytes=4000)
+    written = write(records(timestamps), batch_bytes=300, internal_segment_bytes=4000)
     decoded = [decode(log, read_headers(log)) for log in (files[".log"] for files in written.files)]
     assert [part["offset"].to_pylist() for part in decoded] == [
         list(range(info.record_count)) for info in written.segments
@@ -194,7 +194,9 @@ def test_no_records_make_no_segment() -> None:
 
 
 def test_a_batch_that_just_fits_does_not_roll_and_the_next_one_does() -> None:
-    sizes = [info.log_bytes for info in write(records([0] * 7), batch_bytes=1, segment_bytes=3 * ONE).segments]
+    sizes = [
+        info.log_bytes for info in write(records([0] * 7), batch_bytes=1, internal_segment_bytes=3 * ONE).segments
+    ]
     assert sizes == [3 * ONE, 3 * ONE, ONE]
 
 
@@ -206,7 +208,7 @@ def test_a_segment_rolls_when_an_offset_would_not_fit_into_an_int32(monkeypatch:
 
 
 def test_each_segment_has_a_stem_of_its_own_with_the_version_it_began_at() -> None:
-    segments = write(records([0] * 4), batch_bytes=1, segment_bytes=ONE).segments
+    segments = write(records([0] * 4), batch_bytes=1, internal_segment_bytes=ONE).segments
     assert [info.stem for info in segments] == [f"v{7:020d}-{number:032x}" for number in range(4)]
 
 
@@ -215,9 +217,9 @@ def test_a_streamed_log_has_the_same_bytes_as_a_held_one(
     codec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch = records([NOW + number for number in range(3000)], size=1000)
-    held = write(batch, storage=Storage(tmp_path / "held"), codec=codec, segment_bytes=1_000_000)
+    held = write(batch, storage=Storage(tmp_path / "held"), codec=codec, internal_segment_bytes=1_000_000)
     monkeypatch.setattr(segment_file, "HELD_BYTES", 10_000)
-    streamed = write(batch, storage=Storage(tmp_path / "streamed"), codec=codec, segment_bytes=1_000_000)
+    streamed = write(batch, storage=Storage(tmp_path / "streamed"), codec=codec, internal_segment_bytes=1_000_000)
     assert held == streamed
     assert sum(info.record_count for info in streamed.segments) == 3000
 
@@ -269,9 +271,9 @@ class LatestStorage(Storage):
 
 def test_what_was_handed_on_stays_until_the_disk_has_it(tmp_path: Path) -> None:
     batch = records([NOW + number for number in range(15_000)], size=1000)
-    late = write(batch, batch, storage=LatestStorage(tmp_path), segment_bytes=11_000_000)
+    late = write(batch, batch, storage=LatestStorage(tmp_path), internal_segment_bytes=11_000_000)
     assert len(late.segments) == 3
-    assert late == write(batch, batch, storage=memory(), segment_bytes=11_000_000)
+    assert late == write(batch, batch, storage=memory(), internal_segment_bytes=11_000_000)
 
 
 def test_a_large_log_is_written_from_where_it_was_made_in_every_segment(
@@ -280,7 +282,9 @@ def test_a_large_log_is_written_from_where_it_was_made_in_every_segment(
     copied = []
     writev = os.writev
     monkeypatch.setattr(os, "writev", lambda file, views: copied.append(views[0].nbytes) or writev(file, views))
-    segments = write(records([NOW] * 15_000, size=1000), storage=Storage(tmp_path), segment_bytes=7_000_000).segments
+    segments = write(
+        records([NOW] * 15_000, size=1000), storage=Storage(tmp_path), internal_segment_bytes=7_000_000
+    ).segments
     assert [info.log_bytes > 6_900_000 for info in segments] == [True, True, False]
     # what a segment begins with is held until it is known to be large; besides, a page joins two writes
     assert sum(copied) < len(segments) * segment_file.HELD_BYTES + len(copied) * 4096
@@ -313,7 +317,7 @@ def test_log_append_time_is_every_records_time() -> None:
     assert files[".timeindex"] == struct.pack(">qi", NOW, 2)
 
 
-@pytest.mark.parametrize("setting", ["max_message_bytes", "segment_bytes"])
+@pytest.mark.parametrize("setting", ["max_message_bytes", "internal_segment_bytes"])
 def test_a_record_that_fits_no_batch_is_refused_by_its_row(setting: str) -> None:
     batch = records([0] * 3, value=pa.array([b"", b"x" * 930, b"x" * 931]))
     assert write(batch.slice(0, 2), batch_bytes=1, **{setting: 1000}).segments
@@ -346,7 +350,12 @@ def test_the_same_records_give_the_same_bytes_however_they_are_cut(
     edges: list[int], gather_bytes: int, codec: str, segment_bytes: int
 ) -> None:
     batch = records([number % 90 for number in range(400)], size=20)
-    config = {"codec": codec, "batch_bytes": 400, "segment_bytes": segment_bytes, "index_interval_bytes": 1000}
+    config = {
+        "codec": codec,
+        "batch_bytes": 400,
+        "internal_segment_bytes": segment_bytes,
+        "index_interval_bytes": 1000,
+    }
     whole = write(batch, **config)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(segment_writer, "RecordEncoder", partial(RecordEncoder, gather_bytes=gather_bytes, room=100))

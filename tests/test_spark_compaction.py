@@ -53,7 +53,7 @@ from distlog.spark.exchange import frame_of, rows, run_stage
 
 pytestmark = pytest.mark.spark
 
-CONFIG = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0, "segment.bytes": 8192}
+CONFIG = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0, "internal.segment.bytes": 8192}
 #: Room for so few keys that a partition of some hundred records is divided into buckets.
 FEW_KEYS = 4096
 
@@ -189,7 +189,7 @@ def test_tasks_that_share_partitions_make_what_one_process_makes(spark: SparkSes
 
 def keyed_topic(url: str, partitions: int = 2) -> distlog.Topic:
     """Partitions of five segments of 40 records, of 100 keys; two segments make a group."""
-    topic = distlog.create(url, partitions, {**CONFIG, "segment.bytes": 1400})
+    topic = distlog.create(url, partitions, {**CONFIG, "internal.segment.bytes": 1400})
     for number in range(partitions):
         partition = Partition(topic, number)
         for start in range(0, 100, 20):

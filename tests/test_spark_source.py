@@ -53,7 +53,7 @@ def at(seconds: float) -> datetime:
 def url(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A topic of three partitions in small segments, with a second between records; its head is version 2."""
     made = str(tmp_path_factory.mktemp("source") / "clicks")
-    fill(distlog.create(made, partitions=PARTITIONS, config={"segment.bytes": "600", "batch.bytes": "100"}))
+    fill(distlog.create(made, partitions=PARTITIONS, config={"internal.segment.bytes": "600", "batch.bytes": "100"}))
     return made
 
 
@@ -204,7 +204,7 @@ def test_tasks_read_no_commit(url: str, tmp_path: Path) -> None:
 
 
 def test_what_travels_to_each_task_is_small(tmp_path: Path) -> None:
-    topic = distlog.create(str(tmp_path / "clicks"), config={"segment.bytes": "200", "batch.bytes": "100"})
+    topic = distlog.create(str(tmp_path / "clicks"), config={"internal.segment.bytes": "200", "batch.bytes": "100"})
     topic.append([{"value": bytes(90)} for _ in range(300)])
     planned = source(topic.url)
     before = len(pickle.dumps(planned))
@@ -215,7 +215,9 @@ def test_what_travels_to_each_task_is_small(tmp_path: Path) -> None:
 
 def test_planning_reads_metadata_and_tasks_only_what_they_need(s3_server: S3Server) -> None:
     address = s3_server.address()
-    topic = distlog.create(address.url, PARTITIONS, {"segment.bytes": "600", "batch.bytes": "100"}, address.options)
+    topic = distlog.create(
+        address.url, PARTITIONS, {"internal.segment.bytes": "600", "batch.bytes": "100"}, address.options
+    )
     fill(topic)
     with FaultProxy(s3_server.endpoint) as proxy:
         storage = storage_options(Address(address.url, {**address.options, "endpoint_url": proxy.url}))

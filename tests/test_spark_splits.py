@@ -30,7 +30,7 @@ RECORDS = 1200
 def topic(tmp_path_factory: pytest.TempPathFactory) -> distlog.Topic:
     """Three partitions: one of many segments and batches, one of a single small segment, one empty."""
     url = str(tmp_path_factory.mktemp("splits") / "clicks")
-    made = distlog.create(url, partitions=3, config={"batch.bytes": "700", "segment.bytes": "9000"})
+    made = distlog.create(url, partitions=3, config={"batch.bytes": "700", "internal.segment.bytes": "9000"})
     values = [{"value": bytes(index % 97), "timestamp": index} for index in range(RECORDS)]
     made.append(values[:-5], partition=0)
     made.append(values[-5:], partition=1)
@@ -174,7 +174,7 @@ def test_a_slice_of_headers_is_itself(mixed: distlog.Topic) -> None:
 
 
 def test_a_time_beyond_sparks_is_an_error_and_never_another_time(tmp_path: Path) -> None:
-    topic = distlog.create(str(tmp_path / "far"))
+    topic = distlog.create(str(tmp_path / "far"), config={"message.timestamp.after.max.ms": 2**60})
     topic.append([{"value": b"x", "timestamp": 2**60}])
     with pytest.raises(InvalidRecordError, match=f"timestamp_ms={2**60}"):
         rows(topic, ["timestamp"])

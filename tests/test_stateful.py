@@ -42,7 +42,7 @@ RECORDS = st.lists(
 SETTINGS = st.fixed_dictionaries(
     {},
     optional={
-        "segment.bytes": st.sampled_from([400, 1000, None]),
+        "internal.segment.bytes": st.sampled_from([400, 1000, None]),
         "batch.bytes": st.sampled_from([1, 100, None]),
         "index.interval.bytes": st.sampled_from([0, 100, None]),
         "compression.type": st.sampled_from(["gzip", "lz4", "snappy", "uncompressed", "zstd", None]),
@@ -138,7 +138,7 @@ class TopicAndLists(RuleBasedStateMachine):
         self.times: list[int] = []
         self.reads: list[int] = [0, 0]
         self.results: dict[tuple[str, int | str], distlog.AppendResult] = {}
-        self.config: dict[str, Any] = {"segment.bytes": 400, "batch.bytes": 100, "index.interval.bytes": 0}
+        self.config: dict[str, Any] = {"internal.segment.bytes": 400, "batch.bytes": 100, "index.interval.bytes": 0}
 
     @property
     def storage(self) -> Storage:

@@ -95,7 +95,7 @@ times = st.lists(st.integers(-1, 12), min_size=1, max_size=40)
 def test_any_times_are_found_as_by_looking_at_every_record(
     tmp_path_factory: pytest.TempPathFactory, appends: list[list[int]], batch_bytes: int, data: st.DataObject
 ) -> None:
-    config = {"batch.bytes": str(batch_bytes), "segment.bytes": "900", "index.interval.bytes": "100"}
+    config = {"batch.bytes": str(batch_bytes), "internal.segment.bytes": "900", "index.interval.bytes": "100"}
     url = f"memory://{tmp_path_factory.mktemp('times').name}/t"
     topic = distlog.create(url, config=config)
     for each in appends:

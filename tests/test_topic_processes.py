@@ -123,7 +123,7 @@ def check(topic: distlog.Topic, journals: list[Path]) -> dict[str, list[int]]:
 
 def run(address: Address, folder: Path, kinds: list[str], appends: int, killed: int) -> None:
     """Run a producer of each kind; `killed` are killed, half of them by themselves, and those with batches go on."""
-    topic = distlog.create(address.url, PARTITIONS, {"segment.bytes": 300}, address.options)
+    topic = distlog.create(address.url, PARTITIONS, {"internal.segment.bytes": 300}, address.options)
     folder.mkdir()
     journals = [folder / f"{kind}-{number}" for number, kind in enumerate(kinds)]
     source = random.Random()

@@ -226,11 +226,23 @@ def test_every_broker_file_is_sane() -> None:
 
 def test_an_entry_of_a_later_version_is_not_read(four: TransactionIndex, path: str) -> None:
     data = bytearray(Path(path).read_bytes())
-    data[ENTRY.itemsize + 1] = 1
+    data[ENTRY.itemsize] = 1
     Path(path).write_bytes(data)
     for read in (four.transactions, four.sanity_check, lambda: four.collect_aborted(0, 10)):
-        with pytest.raises(UnsupportedVersionError, match="upgrade"):
+        with pytest.raises(UnsupportedVersionError, match="upgrade") as raised:
             read()
+        assert raised.value.details == {"file": path, "position": ENTRY.itemsize}
+
+
+@pytest.mark.parametrize("version", [1, 255, 0x8000, 0xFFFF])
+def test_only_the_first_byte_of_a_version_counts_and_only_above_0_as_in_kafka(
+    version: int, four: TransactionIndex, path: str
+) -> None:
+    before = four.transactions()
+    data = bytearray(Path(path).read_bytes())
+    data[ENTRY.itemsize : ENTRY.itemsize + 2] = version.to_bytes(2, "big")
+    Path(path).write_bytes(data)
+    assert four.transactions() == before
 
 
 def test_a_transaction_that_begins_after_its_end_is_corrupt(index: TransactionIndex) -> None:

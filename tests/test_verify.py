@@ -118,7 +118,7 @@ def test_what_a_broker_wrote_passes(tmp_path: Path, name: str) -> None:
 def test_what_compaction_and_merging_wrote_passes(tmp_path: Path, policy: str) -> None:
     config = {
         "cleanup.policy": policy,
-        "segment.bytes": 10_000,
+        "internal.segment.bytes": 10_000,
         "min.cleanable.dirty.ratio": 0,
         "delete.retention.ms": 0,
     }

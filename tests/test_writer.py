@@ -143,7 +143,7 @@ def test_no_timer_outlives_its_writer(topic: Topic) -> None:
 
 
 def test_a_record_has_all_that_it_was_given(topic: Topic, clock: Clock) -> None:
-    moment = datetime(2026, 1, 2, tzinfo=timezone.utc)
+    moment = datetime(2023, 1, 2, tzinfo=timezone.utc)
     with topic.writer(linger_ms=NEVER_MS) as writer:
         writer.append(b"value", key=b"k", timestamp=5, headers=[("h", b"v"), ("h", None)], partition=1)
         clock.now_ms = NOW + 7
@@ -156,7 +156,7 @@ def test_a_record_has_all_that_it_was_given(topic: Topic, clock: Clock) -> None:
         (5, b"k", b"value", [("h", b"v"), ("h", None)]),
         (NOW + 7, None, "é".encode(), []),
         (-1, b"k", None, []),
-        (1_767_312_000_000, None, b"x", [("é", "é".encode())]),
+        (1_672_617_600_000, None, b"x", [("é", "é".encode())]),
     ]
 
 

@@ -15,7 +15,7 @@ from distlog.core.topics.topic import Topic
 
 NOW = 1_700_000_000_000
 #: So that a handful of records fills batches, index entries and segments.
-TINY = {"segment.bytes": "600", "batch.bytes": "150", "index.interval.bytes": "100"}
+TINY = {"internal.segment.bytes": "600", "batch.bytes": "150", "index.interval.bytes": "100"}
 
 
 class Clock:

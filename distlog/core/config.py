@@ -1,7 +1,8 @@
-"""A topic's settings, under Kafka's names, with Kafka's defaults and ranges (`LogConfig`, KAFKA 4.x).
+"""A topic's settings, under Kafka's names, with Kafka's defaults and ranges (`LogConfig`, Kafka 4.1).
 
 Two are distlog's own: `batch.bytes`, since there is no producer to decide it, and the default of
 `file.delete.delay.ms`, one day instead of a minute, since a Spark reader holds a snapshot for long.
+`internal.segment.bytes` is for tests, in Kafka too: it stands for a `segment.bytes` that may not be so small.
 """
 
 from __future__ import annotations
@@ -18,6 +19,10 @@ from distlog.core.errors import InvalidConfigError, UnsupportedVersionError
 MAX_INT = 2**31 - 1
 MAX_LONG = 2**63 - 1
 DAY_MS = 86_400_000
+HOUR_MS = 3_600_000
+#: The least that a segment can hold (Kafka's LegacyRecord.RECORD_OVERHEAD_V0).
+_LEAST_SEGMENT = 14
+_INTERNAL = "internal."
 
 
 def whole_number(name: str, value: object) -> int:
@@ -31,8 +36,9 @@ def whole_number(name: str, value: object) -> int:
 _Check = Callable[[Any], bool]
 
 
-def _setting(default: Any, check: _Check, rule: str, doc: str) -> Any:
-    return field(default=default, metadata={"check": check, "rule": rule, "doc": doc})
+def _setting(default: Any, check: _Check, rule: str, doc: str, kept: _Check | None = None) -> Any:
+    """A setting that takes what `check` says; what only `kept` accepts was set by an earlier version, and stays."""
+    return field(default=default, metadata={"check": check, "kept": kept or check, "rule": rule, "doc": doc})
 
 
 def _between(default: float, low: float, high: float, doc: str) -> Any:
@@ -47,7 +53,7 @@ def _one_of(default: str, choices: tuple[str, ...], doc: str) -> Any:
 class TopicConfig:
     """The settings of one topic; a field's name is Kafka's with `_` for `.`.
 
-    Raises InvalidConfigError when a value is out of its range.
+    Raises InvalidConfigError when a value is out of its range, or of what its range once was.
     """
 
     batch_bytes: int = _between(131_072, 1, MAX_INT, "uncompressed records of one batch, in bytes")
@@ -75,13 +81,25 @@ class TopicConfig:
         "CreateTime", ("CreateTime", "LogAppendTime"), "whose time a record carries"
     )
     message_timestamp_before_max_ms: int = _between(MAX_LONG, 0, MAX_LONG, "how old a record may be")
-    message_timestamp_after_max_ms: int = _between(MAX_LONG, 0, MAX_LONG, "how far ahead a record may be")
+    message_timestamp_after_max_ms: int = _between(HOUR_MS, 0, MAX_LONG, "how far ahead a record may be")
     min_cleanable_dirty_ratio: float = _between(0.5, 0.0, 1.0, "dirty share that starts a compaction")
     min_compaction_lag_ms: int = _between(0, 0, MAX_LONG, "how long a record stays uncompacted")
     preallocate: bool = _setting(False, lambda value: True, "true or false", "preallocate active segments")
     retention_bytes: int = _setting(-1, lambda value: True, "an integer", "size kept per partition; -1 keeps all")
     retention_ms: int = _between(7 * DAY_MS, -1, MAX_LONG, "age kept; -1 keeps all")
-    segment_bytes: int = _between(1 << 30, 14, MAX_INT, "largest log file of a segment")
+    segment_bytes: int = _setting(
+        1 << 30,
+        lambda value: 1 << 20 <= value <= MAX_INT,
+        f"between {1 << 20} and {MAX_INT}",
+        "largest log file of a segment",
+        lambda value: _LEAST_SEGMENT <= value <= MAX_INT,
+    )
+    internal_segment_bytes: int = _setting(
+        0,
+        lambda value: value == 0 or _LEAST_SEGMENT <= value <= MAX_INT,
+        f"0 or between {_LEAST_SEGMENT} and {MAX_INT}",
+        "what to take for segment.bytes, in tests; 0 takes that",
+    )
     segment_index_bytes: int = _between(10_485_760, 4, MAX_INT, "preallocated size of an active index file")
     segment_jitter_ms: int = _between(0, 0, MAX_LONG, "largest random cut from segment.ms")
     segment_ms: int = _between(7 * DAY_MS, 1, MAX_LONG, "age at which an active segment rolls")
@@ -91,16 +109,25 @@ class TopicConfig:
     def __post_init__(self) -> None:
         for spec in _FIELDS.values():
             value = getattr(self, spec.name)
-            if not spec.metadata["check"](value):
-                raise InvalidConfigError(f"{_kafka_name(spec.name)} must be {spec.metadata['rule']}", value=value)
+            _check(_kafka_name(spec.name), value, spec.metadata["kept"])
         if self.min_compaction_lag_ms > self.max_compaction_lag_ms:
             raise InvalidConfigError("min.compaction.lag.ms must not be above max.compaction.lag.ms")
 
     @classmethod
     def parse(cls, settings: Mapping[str, object]) -> TopicConfig:
         """The config of Kafka-named `settings`, strings or values; InvalidConfigError names what is wrong."""
+        _check_new(settings)
+        return cls._kept(settings)
+
+    @classmethod
+    def _kept(cls, settings: Mapping[str, object]) -> TopicConfig:
         values: dict[str, Any] = {_field_name(name): _parse(name, value) for name, value in settings.items()}
         return cls(**values)
+
+    @property
+    def segment_size(self) -> int:
+        """The largest log file of a segment, in bytes (Kafka's `LogConfig.segmentSize`)."""
+        return self.internal_segment_bytes or self.segment_bytes
 
     @classmethod
     def stored(cls, settings: Mapping[str, str]) -> TopicConfig:
@@ -109,7 +136,7 @@ class TopicConfig:
         Raises UnsupportedVersionError where it knows the name, but not the value.
         """
         try:
-            known = cls.parse({name: value for name, value in settings.items() if name in _FIELDS})
+            known = cls._kept({name: value for name, value in settings.items() if name in _FIELDS})
         except InvalidConfigError as error:
             raise UnsupportedVersionError(f"a newer distlog set this topic's config: upgrade ({error})") from error
         unknown = sorted((name, value) for name, value in settings.items() if name not in _FIELDS)
@@ -119,8 +146,9 @@ class TopicConfig:
         """This config with `settings` on top; None sets a name back to its default. Raises as `parse` does."""
         for name in settings.keys() - dict(self.unknown).keys():
             _field_name(name)
+        _check_new({name: value for name, value in settings.items() if value is not None})
         kept: dict[str, object] = {**self._known_overrides(), **settings}
-        known = TopicConfig.parse({name: value for name, value in kept.items() if value is not None})
+        known = TopicConfig._kept({name: value for name, value in kept.items() if value is not None})
         return dataclasses.replace(known, unknown=tuple(each for each in self.unknown if each[0] not in settings))
 
     def overrides(self) -> dict[str, str]:
@@ -149,8 +177,9 @@ class Setting(NamedTuple):
 
 
 def settings() -> list[Setting]:
-    """Every setting of a topic, by name."""
-    specs = ((name, spec.default, spec.metadata["rule"], spec.metadata["doc"]) for name, spec in _FIELDS.items())
+    """Every setting of a topic that is for everybody, by name."""
+    public = ((name, spec) for name, spec in _FIELDS.items() if not name.startswith(_INTERNAL))
+    specs = ((name, spec.default, spec.metadata["rule"], spec.metadata["doc"]) for name, spec in public)
     return sorted(Setting(*spec) for spec in specs)
 
 
@@ -167,6 +196,17 @@ def _field_name(name: str) -> str:
         hint = f"; did you mean {close[0]}?" if close else f"; known are {', '.join(_FIELDS)}"
         raise InvalidConfigError(f"unknown setting {name}{hint}")
     return _FIELDS[name].name
+
+
+def _check_new(settings: Mapping[str, object]) -> None:
+    for name, value in settings.items():
+        _field_name(name)
+        _check(name, _parse(name, value), _FIELDS[name].metadata["check"])
+
+
+def _check(name: str, value: object, check: _Check) -> None:
+    if not check(value):
+        raise InvalidConfigError(f"{name} must be {_FIELDS[name].metadata['rule']}", value=value)
 
 
 def _parse(name: str, value: object) -> object:

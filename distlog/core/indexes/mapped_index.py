@@ -6,13 +6,12 @@ that a crash left untrimmed ends in zero entries: lookups stay right but slow, a
 
 One thread may append, resize and trim while others look up: an entry is counted after it is written, and a mapping
 lives until the last lookup in it returns. Truncating and closing need the caller's lock. No other process may cut a
-file that is mapped here, or this one dies on the missing pages: sealed files never change, others have one writer.
+file that is mapped here (`mapping`): sealed files never change, others have one writer.
 """
 
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 import struct
 from io import FileIO
@@ -25,6 +24,7 @@ import numpy.typing as npt
 from distlog.core.config import MAX_INT
 from distlog.core.errors import CorruptIndexError
 from distlog.core.kernels.index_search import first_bad_slot, floor_slot, floor_slots
+from distlog.core.mapping import map_sealed
 
 IndexT = TypeVar("IndexT", bound="MappedIndex")
 
@@ -56,7 +56,7 @@ class MappedIndex:
         self.base_offset = base_offset
         self._stride = self.ENTRY.itemsize
         self._file, created = _open(path, self._stride, max_index_size, writable)
-        self._mapped: npt.NDArray[np.uint8] | None = _map(self._file)
+        self._mapped: npt.NDArray[np.uint8] | None = np.frombuffer(map_sealed(self._file.fileno()), np.uint8)
         self._entries = 0 if created else self.max_entries
         if not writable:
             self._file.close()
@@ -108,7 +108,7 @@ class MappedIndex:
             return False
         file = self._writable_file()
         os.ftruncate(file.fileno(), length)
-        self._mapped = _map(file)
+        self._mapped = np.frombuffer(map_sealed(file.fileno()), np.uint8)
         return True
 
     def trim(self) -> bool:
@@ -153,7 +153,8 @@ class MappedIndex:
         values = np.zeros(len(slots), np.int64)
         values[found] = self._table(data)[field][slots[found]]
         if len(values) and values.min() < 0:
-            raise self._corrupt(f"an entry has a negative {field}: rebuild the index")
+            slot = int(slots[values.argmin()])
+            raise self._corrupt(f"an entry has a negative {field}: rebuild the index", position=slot * self._stride)
         return values
 
     def _table(self, data: npt.NDArray[np.uint8]) -> npt.NDArray[np.void]:
@@ -193,7 +194,10 @@ class MappedIndex:
 
     def _check_length(self) -> None:
         if len(self._data) % self._stride:
-            raise self._corrupt(f"the length of the file is not a multiple of {self._stride}: rebuild the index")
+            position = self.max_entries * self._stride
+            raise self._corrupt(
+                f"the length of the file is not a multiple of {self._stride}: rebuild the index", position=position
+            )
 
     def _check_column(self, column: Column, what: str, *, step: int, largest: int) -> None:
         slot = first_bad_slot(self._data, self._entries, step, largest, *column)
@@ -250,11 +254,3 @@ def _open(path: str, stride: int, max_index_size: int | None, writable: bool) ->
     file = FileIO(path, "x+")
     os.ftruncate(file.fileno(), length)
     return file, True
-
-
-def _map(file: FileIO) -> npt.NDArray[np.uint8]:
-    # The array holds the mapping, and the mapping its own descriptor; both go with the last reference.
-    length = os.fstat(file.fileno()).st_size
-    if length == 0:
-        return np.empty(0, np.uint8)
-    return np.frombuffer(mmap.mmap(file.fileno(), length, access=mmap.ACCESS_READ), np.uint8)

@@ -1,7 +1,7 @@
 """The transaction index, `<stem>.txnindex`: the aborted transactions whose end marker is in the segment (KIP-98).
 
     position | type | field
-    0        | i16  | version, 0
+    0        | i16  | version, 0; Kafka looks at the first byte alone, and refuses one above 0
     2        | i64  | producer id
     10       | i64  | first offset of the transaction, perhaps in an earlier segment
     18       | i64  | last offset: that of the abort marker
@@ -167,10 +167,12 @@ class TransactionIndex:
         except FileNotFoundError:
             return _NONE
         entries = np.frombuffer(data[: len(data) // ENTRY.itemsize * ENTRY.itemsize], ENTRY)
-        if (entries["version"] != VERSION).any():
+        later = entries["version"] >> 8 > VERSION
+        if later.any():
             raise UnsupportedVersionError(
                 "an aborted transaction has a version that is not known: upgrade, or recover the segment",
                 file=self.path,
+                position=int(later.argmax()) * ENTRY.itemsize,
             )
         return entries
 

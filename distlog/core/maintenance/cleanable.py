@@ -124,7 +124,7 @@ def group_segments(segments: Iterable[SegmentInfo], config: TopicConfig) -> list
     without bytes; a segment that alone does not is a group by itself.
     """
     groups: list[list[SegmentInfo]] = []
-    limits = (config.segment_bytes, config.segment_index_bytes, config.segment_index_bytes, MAX_INT)
+    limits = (config.segment_size, config.segment_index_bytes, config.segment_index_bytes, MAX_INT)
     total: tuple[int, ...] = ()
     for segment in segments:
         own = (segment.log_bytes, segment.offset_index_bytes, segment.time_index_bytes)

@@ -67,7 +67,7 @@ class _Range:
         oldest = min(newest, self.oldest) if newest >= 0 <= self.oldest else max(newest, self.oldest)
         newest = max(newest, self.newest)
         if (
-            self.size + size > config.segment_bytes
+            self.size + size > config.segment_size
             or next_offset - self.base_offset > MAX_INT
             or newest - oldest > config.segment_ms
         ):
@@ -83,7 +83,7 @@ def _ranges(table: SegmentTable, first: int, config: TopicConfig) -> Iterator[tu
     rows = zip(*(column[first:].tolist() for column in columns), has_transactions, strict=True)
     group: _Range | None = None
     for number, (size, base_offset, next_offset, newest, has_transaction) in enumerate(rows, first):
-        fits = size < config.segment_bytes and not has_transaction
+        fits = size < config.segment_size and not has_transaction
         if group is not None and not (fits and group.takes(size, next_offset, newest, config)):
             yield group.start, number
             group = None

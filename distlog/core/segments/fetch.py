@@ -12,6 +12,7 @@ import numpy.typing as npt
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import PartitionState
 from distlog.core.config import whole_number
+from distlog.core.errors import InvalidConfigError
 from distlog.core.segments.chunk import Chunk
 from distlog.core.segments.segment import CHUNK_BYTES, SegmentReader
 from distlog.core.segments.slices import SegmentSlice, bounded_start
@@ -78,23 +79,31 @@ def fetch(
 ) -> FetchedBatches:
     """Whole batches of one segment from the batch that holds `offset`, or the next one, on; none at the log end.
 
-    As many as fit into `max_bytes`, at least one (`LogSegment.read` with minOneMessage). Every CRC is checked:
-    CorruptRecordError. Raises OffsetOutOfRangeError.
+    As many as fit into `max_bytes`, at least one (`LogSegment.read` with minOneMessage), but none where that is 0.
+    Every CRC is checked: CorruptRecordError. Raises OffsetOutOfRangeError, InvalidConfigError below 0.
     """
     bounded_start(partition, whole_number("offset", offset), state, "fail")
+    if whole_number("max_bytes", max_bytes) < 0:
+        raise InvalidConfigError("max_bytes must not be negative", value=max_bytes)
+    if max_bytes == 0:
+        return _nothing(offset)
     for index in range(state.segments.find(offset), len(state.segments)):
         segment = state.segments[index]
         part = SegmentSlice(segment, offset, state.log_end_offset, 0, segment.log_bytes)
-        if taken := _take(reader, part, whole_number("max_bytes", max_bytes)):
+        if taken := _take(reader, part, max_bytes):
             return _fetched(reader, segment, taken)
+    return _nothing(state.log_end_offset)
+
+
+def _nothing(next_offset: int) -> FetchedBatches:
     none = np.zeros(0, np.int64)
-    return FetchedBatches(memoryview(b""), none, none, state.log_end_offset, False, None, 0)
+    return FetchedBatches(memoryview(b""), none, none, next_offset, False, None, 0)
 
 
 def _take(reader: SegmentReader, part: SegmentSlice, max_bytes: int) -> list[Chunk]:
     taken: list[Chunk] = []
     room = max_bytes
-    for chunk in reader.chunks(part, min(max(max_bytes, 0) + _SPARE_BYTES, CHUNK_BYTES - 1)):
+    for chunk in reader.chunks(part, min(max_bytes + _SPARE_BYTES, CHUNK_BYTES - 1)):
         ends = chunk.batches["position"] + chunk.batches["size"]
         count = max(int(np.searchsorted(ends, room, side="right")), 0 if taken else 1)
         if count:

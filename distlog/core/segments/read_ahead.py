@@ -47,7 +47,7 @@ class LogFile:
 
     Of a remote file the first read is one request, since it may be the only one. A second read says that more is
     wanted, so from there on windows, each twice as large as the one before, are fetched ahead. A local file is read,
-    or mapped where little of it is wanted: a read costs less than as many page faults.
+    or mapped where little of it is wanted, since it is sealed: a read costs less than as many page faults.
     """
 
     def __init__(self, storage: Storage, name: str, end: int, *, mapped: bool) -> None:

@@ -29,7 +29,7 @@ class SegmentFile:
 
     def __init__(self, storage: Storage, topic: str, partition: int, stem: str, config: TopicConfig) -> None:
         self._storage, self._topic, self._partition, self._stem = storage, topic, partition, stem
-        self._segment_bytes = config.segment_bytes
+        self._segment_bytes = config.segment_size
         self._indexes = IndexBuilder(config.index_interval_bytes)
         self._held = bytearray()
         self._stream: ObjectWriter | None = None

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from distlog.core import paths
 from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.errors import CorruptIndexError, UnsupportedVersionError
+from distlog.core.errors import CorruptIndexError, StorageError, UnsupportedVersionError
 from distlog.core.indexes.index_cache import IndexCache
 from distlog.core.indexes.mapped_index import MappedIndex
 from distlog.core.indexes.offset_index import OffsetIndex
@@ -65,7 +65,7 @@ class SegmentIndexes:
     def aborted_transactions(self, segment: SegmentInfo) -> list[AbortedTransaction]:
         """The aborted transactions that end in the segment, at stored offsets.
 
-        Raises CorruptIndexError, and FileNotFoundError for a file that is gone.
+        Raises CorruptIndexError, UnsupportedVersionError, StorageError, FileNotFoundError for a file that is gone.
         """
 
         def read(path: str) -> list[AbortedTransaction]:
@@ -77,7 +77,16 @@ class SegmentIndexes:
                 raise CorruptIndexError("a copy of a transaction index was lost while it was read", file=path)
             return found
 
-        return self._fetched(segment, ".txnindex", read) if segment.txn_index_bytes else []
+        if not segment.txn_index_bytes:
+            return []
+        try:
+            return self._fetched(segment, ".txnindex", read)
+        except (FileNotFoundError, StorageError):
+            raise
+        except OSError as error:
+            raise StorageError(
+                f"cannot read: {error.strerror}", file=self._address(segment, ".txnindex")[1]
+            ) from error
 
     def forget(self, segment: SegmentInfo) -> None:
         """Let go the segment's indexes, and copies of them: they were found wrong, or replaced."""

@@ -116,7 +116,7 @@ class SegmentWriter:
 
 
 def _batch_format(config: TopicConfig, codec: str, clock: Callable[[], int]) -> BatchFormat:
-    limit = min(config.max_message_bytes, config.segment_bytes)
+    limit = min(config.max_message_bytes, config.segment_size)
     return BatchFormat(
         codec=CODEC_NAMES.index(codec),
         level=compression_level(config, codec),

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import itertools
-import mmap
 import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ import numpy as np
 from distlog.core import paths
 from distlog.core.buffers import new_array
 from distlog.core.errors import CommitStateUnknownError, StorageError
+from distlog.core.mapping import map_sealed
 from distlog.core.storage.backend import (
     MAX_CONDITIONAL_BYTES,
     Entries,
@@ -90,7 +90,7 @@ class LocalFiles:
 
     def map(self, path: str) -> memoryview:
         """See `Storage.map`."""
-        return self._opened("map", path, _map)
+        return self._opened("map", path, map_sealed)
 
     def size(self, path: str) -> int:
         """See `Storage.size`."""
@@ -209,12 +209,6 @@ def _link(temporary: str, path: str, data: bytes) -> bytes:
         if os.stat(temporary).st_nlink != 2:
             raise
     return data
-
-
-def _map(file: int) -> memoryview:
-    if os.fstat(file).st_size == 0:
-        return memoryview(b"")
-    return memoryview(mmap.mmap(file, 0, access=mmap.ACCESS_READ))
 
 
 def _pread_each(ranges: Sequence[tuple[str, int, int]], file: int) -> list[bytes]:

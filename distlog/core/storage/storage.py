@@ -200,7 +200,7 @@ class Storage:
         self._backend.delete([self._prefix + name for name in names])
 
     def map(self, name: str) -> memoryview:
-        """A local file as read-only memory, without a read; it holds a file descriptor until it is released."""
+        """A local file that nobody cuts (`mapping`) as read-only memory, without a read, as long as it is now."""
         return self._local().map(self._prefix + name)
 
     def local_path(self, name: str) -> str:

@@ -38,7 +38,8 @@ _USUAL_KINDS = (
 )
 _KEY_NEEDED = "a compacted topic needs a key in every record"
 _TIMESTAMP_REFUSED = (
-    "a timestamp must be -1, or not negative and within message.timestamp.before.max.ms and after.max.ms"
+    "a timestamp must be -1, or not negative and within message.timestamp.before.max.ms and after.max.ms of now: "
+    "give milliseconds, or set these limits higher"
 )
 
 #: Arrow (table, batch or reader), a pandas DataFrame, or an iterable of dicts.
@@ -153,7 +154,7 @@ def check_row(row: Row, size: int, config: TopicConfig, now_ms: int) -> None:
     """
     if row.key is None and "compact" in config.cleanup_policy:
         raise InvalidRecordError(_KEY_NEEDED)
-    room = min(config.max_message_bytes, config.segment_bytes) - HEADER_SIZE
+    room = min(config.max_message_bytes, config.segment_size) - HEADER_SIZE
     if config.compression_type not in ("producer", "uncompressed"):
         # what does not compress grows a little
         room -= (room >> 10) + 64
@@ -162,7 +163,7 @@ def check_row(row: Row, size: int, config: TopicConfig, now_ms: int) -> None:
     if row.timestamp not in (None, NO_TIMESTAMP) and config.message_timestamp_type == "CreateTime":
         before, after = _timestamp_limits(config, now_ms)
         if not before <= row.timestamp <= after:
-            raise InvalidRecordError(_TIMESTAMP_REFUSED, timestamp=row.timestamp)
+            raise InvalidRecordError(_TIMESTAMP_REFUSED, timestamp=row.timestamp, earliest=before, latest=after)
 
 
 def _check_names(names: Collection[Any]) -> None:
@@ -219,7 +220,8 @@ def _check_timestamps(column: pa.Array, config: TopicConfig, now_ms: int, first_
     refused = pc.or_(pc.and_(pc.less(column, before), pc.not_equal(column, NO_TIMESTAMP)), pc.greater(column, after))
     row = pc.index(refused, True).as_py()
     if row >= 0:
-        raise InvalidRecordError(_TIMESTAMP_REFUSED, row=first_row + row, timestamp=column[row].as_py())
+        limits = {"earliest": before, "latest": after}
+        raise InvalidRecordError(_TIMESTAMP_REFUSED, row=first_row + row, timestamp=column[row].as_py(), **limits)
 
 
 def _timestamp_limits(config: TopicConfig, now_ms: int) -> tuple[int, int]:

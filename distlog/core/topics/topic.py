@@ -173,7 +173,8 @@ class Topic:
     def read(self, partition: int, offset: int, max_bytes: int = 1_048_576) -> FetchedBatches:
         """Kafka's fetch: the stored batches from the one that holds `offset` on, whole, at least one.
 
-        Empty at the log end. Raises OffsetOutOfRangeError below the log start and above the log end.
+        Empty at the log end, and where `max_bytes` is 0. Raises OffsetOutOfRangeError below the log start and above
+        the log end.
         """
         self.check_partition(partition)
         return fetch(self._reader, self.snapshot.partitions[partition], partition, offset, max_bytes)
