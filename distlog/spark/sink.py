@@ -10,6 +10,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from random import Random
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -74,6 +75,7 @@ class TaskWriter:
             # many small writes of one task each must not all begin at partition 0
             first_partition=target.begin + (context.partitionId() if context else 0),
             clock=now_ms,
+            random=Random(),
         )
         try:
             for batch in batches:

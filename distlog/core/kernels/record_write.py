@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from distlog.core.config import MAX_INT
+from distlog.core.config import MAX_INT, MAX_LONG
 from distlog.core.kernels.batch_scan import HEADER_SIZE
 from distlog.core.kernels.jit import fill_kernel, inlined
 from distlog.core.kernels.memory import copy_bytes, item_at, prefetch, put_at
@@ -59,6 +59,14 @@ class HeaderColumn(NamedTuple):
 
 #: Timestamps, keys, values, and headers where any record has some: without them the kernel is compiled apart.
 Columns = tuple[np.ndarray, ByteColumn, ByteColumn, HeaderColumn | None]
+
+
+class Limits(NamedTuple):
+    """Of a batch of several records, and of any, the bytes of records; and how many ms its time window has."""
+
+    limit: int
+    largest: int
+    window: int
 
 
 @inlined
@@ -133,6 +141,13 @@ def _prefetch_row(key: ByteColumn, value: ByteColumn, rows: np.ndarray, index: i
         prefetch(value.data, item_at(value.offsets, row) + 64)
 
 
+@inlined
+def _begin_next(drafts: np.ndarray, last: int, count: int, used: int, position: int) -> None:
+    drafts[last]["record_count"], drafts[last]["record_bytes"] = count, used
+    drafts[last + 1]["position"] = position
+    drafts[last + 1]["first_record"] = drafts[last]["first_record"] + count
+
+
 @fill_kernel
 def append_records(
     target: np.ndarray,
@@ -141,16 +156,17 @@ def append_records(
     first: int,
     rows: np.ndarray,
     columns: Columns,
-    limit: int,
-    largest: int,
-) -> tuple[int, int, int, int]:
-    """Write the records of `rows[first:]` behind what `target` holds: (status, rows taken, last draft, end).
+    limits: Limits,
+    until: int,
+) -> tuple[int, int, int, int, int]:
+    """Write the records of `rows[first:]` behind what `target` holds: (status, rows taken, last draft, end, until).
 
-    `drafts` (DRAFT rows) describes the batches in `target` up to the open one, `last`; it ends when its records would
-    pass `limit` bytes, but holds one at least. FULL: the next record, which would go up to `end`, has no room in
-    `target` or in `drafts`; OVERSIZED: its bytes alone are more than `largest`.
+    `drafts` (DRAFT rows) describes the batches in `target` up to the open one, `last`; it holds one record at least,
+    and ends before its records would pass `limit` bytes, and before one newer than `until`, which then moves `window`
+    ms behind that. FULL: the next record, which would go up to `end`, has no room in `target` or in `drafts`;
+    OVERSIZED: its bytes alone are more than `largest`.
     """
-    timestamps, key, value, headers = columns
+    (timestamps, key, value, headers), (limit, largest, window) = columns, limits
     status, taken, end = OK, first, 0
     count, used = drafts[last]["record_count"], drafts[last]["record_bytes"]
     base, newest = drafts[last]["base_timestamp"], drafts[last]["max_timestamp"]
@@ -167,19 +183,19 @@ def append_records(
         delta = timestamp - base if count else 0
         size = 1 + varlong_size(delta) + varlong_size(count) + fields_size
         whole = varlong_size(size) + size
-        if count and (used + whole > limit or count == MAX_INT):
+        if count and (used + whole > limit or count == MAX_INT or timestamp > until >= 0):
             if last + 1 == drafts.size:
                 status = FULL
                 break
-            drafts[last]["record_count"], drafts[last]["record_bytes"] = count, used
-            drafts[last + 1]["position"] = position
-            drafts[last + 1]["first_record"] = drafts[last]["first_record"] + count
+            _begin_next(drafts, last, count, used, position)
             position, last, count, used = position + HEADER_SIZE, last + 1, 0, 0
             continue
         end = position + whole
         if whole > largest or end > target.size:
             status = OVERSIZED if whole > largest else FULL
             break
+        if timestamp > until:
+            until = min(timestamp, MAX_LONG - window) + window
         if not count:
             base = drafts[last]["base_timestamp"] = drafts[last]["min_timestamp"] = timestamp
         drafts[last]["min_timestamp"] = min(drafts[last]["min_timestamp"], timestamp)
@@ -190,7 +206,6 @@ def append_records(
         position = _write_slice(target, position, key, row, key_length)
         position = _write_slice(target, position, value, row, value_length)
         position = _write_headers(target, position, headers, row)
-        count, used = count + 1, used + whole
-        taken += 1
+        count, used, taken = count + 1, used + whole, taken + 1
     drafts[last]["record_count"], drafts[last]["record_bytes"] = count, used
-    return status, taken, last, end
+    return status, taken, last, end, until

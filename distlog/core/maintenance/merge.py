@@ -19,6 +19,7 @@ from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import MAX_INT, TopicConfig
+from distlog.core.indexes.time_index import ENTRY as TIME_ENTRY
 from distlog.core.segments.segment import SegmentReader
 from distlog.core.segments.segment_file import SegmentFile
 from distlog.core.segments.slices import SegmentSlice
@@ -63,13 +64,26 @@ def _is_mergeable(segment: SegmentInfo, config: TopicConfig) -> bool:
 
 
 def _fits(group: Sequence[SegmentInfo], config: TopicConfig) -> bool:
-    """Whether one segment can hold the group, and time retention still sees ages as `segment.ms` promises."""
-    times = [segment.max_timestamp for segment in group if segment.max_timestamp >= 0]
+    """Whether one segment can hold the group without having to roll, so that retention sees it as it would have."""
+    log_bytes = sum(segment.log_bytes for segment in group)
+    begin = group[0].first_timestamp if group[0].first_timestamp >= 0 else _newest(group[0])
     return (
-        sum(segment.log_bytes for segment in group) <= config.segment_bytes
+        log_bytes <= config.segment_bytes
         and group[-1].next_offset - group[0].base_offset <= MAX_INT
-        and max(times, default=0) - min(times, default=0) <= config.segment_ms
+        and max(map(_newest, group)) - begin <= config.segment_ms
+        and _most_entries(group, log_bytes, config) < config.segment_index_bytes // TIME_ENTRY.itemsize
     )
+
+
+def _newest(segment: SegmentInfo) -> int:
+    """The time from which retention counts the segment's age."""
+    return segment.max_timestamp if segment.max_timestamp >= 0 else segment.created_ms
+
+
+def _most_entries(group: Sequence[SegmentInfo], log_bytes: int, config: TopicConfig) -> int:
+    """How many entries an index of the group has at most: one per interval, one per batch."""
+    records = sum(segment.record_count for segment in group)
+    return min(log_bytes // (config.index_interval_bytes + 1), records)
 
 
 def _is_worth_it(group: Sequence[SegmentInfo]) -> bool:
@@ -102,6 +116,8 @@ def merge_group(
         next_offset=last.next_offset,
         offset_of_max_timestamp=newest.offset_of_max_timestamp,
         compacted=any(segment.compacted for segment in group.segments),
+        # as Kafka keeps the file's time: retention counts from it where records have none
+        created_ms=last.created_ms,
     )
 
 

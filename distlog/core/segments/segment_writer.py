@@ -6,6 +6,8 @@ A segment is written as if it began at offset 0, since its offsets are given at 
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +18,9 @@ from distlog.core.batches.compression import CODEC_NAMES
 from distlog.core.batches.record_encoder import EncodedBatches, RecordEncoder
 from distlog.core.batches.record_input import RecordInput
 from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.config import TopicConfig
+from distlog.core.config import MAX_LONG, TopicConfig
 from distlog.core.errors import InvalidRecordError, StorageError
+from distlog.core.segments.roll import RollTime, jittered, time_span
 from distlog.core.segments.segment_file import SegmentFile
 from distlog.core.storage.storage import Storage
 
@@ -25,12 +28,12 @@ BATCH_OVERHEAD = 61 + 21
 
 
 class SegmentWriter:
-    """Writes the records of one partition, rolled by `segment.bytes`, in about 6 MiB of memory (32 on object
-    stores).
+    """Writes the records of one partition as segments, in about 6 MiB of memory (32 on object stores).
 
-    The same records give the same bytes, however they are cut into appends. `new_id` gives the unique hex part of a
-    stem. Raises InvalidRecordError for a record that fits no batch or segment; what was written so far is then named
-    by nobody and left to vacuum.
+    A segment ends by `segment.bytes`, `segment.index.bytes`, and `segment.ms` less a part of `segment.jitter.ms` that
+    `random` chooses once. The same records give the same bytes, however they are cut into appends. `new_id` gives the
+    unique hex part of a stem. Raises InvalidRecordError for a record that fits no batch or segment; what was written
+    so far is then named by nobody and left to vacuum.
     """
 
     def __init__(
@@ -44,10 +47,12 @@ class SegmentWriter:
         codec: str,
         clock: Callable[[], int],
         new_id: Callable[[], str],
+        random: Random,
     ) -> None:
         self._storage, self._topic, self._partition, self._begin = storage, topic, partition, begin
         self._config, self._codec, self._clock, self._new_id = config, codec, clock, new_id
-        self._encoder = RecordEncoder(_batch_format(config, codec, clock))
+        form = _batch_format(config, codec, clock, random)
+        self._encoder, self._time = RecordEncoder(form), RollTime(form.window_ms)
         self._segment: SegmentFile | None = None
         self._sealed: list[SegmentInfo] = []
         self._is_given_up = False
@@ -92,7 +97,7 @@ class SegmentWriter:
         while first < len(batches):
             segment = self._segment = self._segment or self._open()
             moved = bases[first:] - bases[first] + segment.next_offset
-            end = first + segment.room(batches[first:], moved)
+            end = first + self._room(segment, batches[first:], moved, oldest[first:])
             if end > first:
                 rows = batches[first:end].copy()
                 start = int(rows["position"][0])
@@ -105,6 +110,18 @@ class SegmentWriter:
             else:
                 self._seal()
 
+    def _room(
+        self,
+        segment: SegmentFile,
+        batches: npt.NDArray[Any],
+        base_offsets: npt.NDArray[np.int64],
+        smallest: npt.NDArray[np.int64],
+    ) -> int:
+        now_ms = self._clock()
+        if segment.size == 0:
+            self._time.open(batches[0], int(smallest[0]), now_ms)
+        return min(segment.room(batches, base_offsets), self._time.room(batches, now_ms))
+
     def _open(self) -> SegmentFile:
         stem = paths.new_stem(self._begin, self._new_id())
         return SegmentFile(self._storage, self._topic, self._partition, stem, self._config)
@@ -115,14 +132,17 @@ class SegmentWriter:
             self._segment = None
 
 
-def _batch_format(config: TopicConfig, codec: str, clock: Callable[[], int]) -> BatchFormat:
+def _batch_format(config: TopicConfig, codec: str, clock: Callable[[], int], random: Random) -> BatchFormat:
     limit = min(config.max_message_bytes, config.segment_bytes)
+    by_append_time = config.message_timestamp_type == "LogAppendTime"
     return BatchFormat(
         codec=CODEC_NAMES.index(codec),
         level=compression_level(config, codec),
         batch_bytes=max(1, min(config.batch_bytes, limit - BATCH_OVERHEAD)),
         max_batch_bytes=limit,
-        append_time=clock if config.message_timestamp_type == "LogAppendTime" else None,
+        # with LogAppendTime all records of an append have one time
+        window_ms=MAX_LONG if by_append_time else jittered(time_span(config), config, random),
+        append_time=clock if by_append_time else None,
     )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from random import Random
 
 from distlog.core.batches.record_input import RecordInput
 from distlog.core.commits import fields
@@ -65,10 +66,11 @@ class Appender:
         begin: int,
         first_partition: int,
         clock: Callable[[], int],
+        random: Random,
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:
         self._storage, self._topic, self._config, self._begin = storage, topic, config, begin
-        self._clock, self._new_id = clock, new_id
+        self._clock, self._random, self._new_id = clock, random, new_id
         self._partitioner = Partitioner(partitions, first_partition)
         self._writers: dict[int, SegmentWriter] = {}
         self._is_closing = False
@@ -99,6 +101,7 @@ class Appender:
                 codec="none" if codec in ("producer", "uncompressed") else codec,
                 clock=self._clock,
                 new_id=self._new_id,
+                random=self._random,
             )
         return self._writers[partition]
 

@@ -142,6 +142,7 @@ class Topic:
             begin=self.version,
             first_partition=self._random.randrange(self.partitions),
             clock=self.clock,
+            random=self._random,
         )
 
     def scan(
