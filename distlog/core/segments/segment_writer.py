@@ -19,12 +19,14 @@ from distlog.core.batches.record_encoder import EncodedBatches, RecordEncoder
 from distlog.core.batches.record_input import RecordInput
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.config import MAX_LONG, TopicConfig
-from distlog.core.errors import InvalidRecordError, StorageError
+from distlog.core.errors import InvalidConfigError, InvalidRecordError, StorageError
 from distlog.core.segments.roll import RollTime, jittered, time_span
 from distlog.core.segments.segment_file import SegmentFile
 from distlog.core.storage.storage import Storage
 
 BATCH_OVERHEAD = 61 + 21
+#: What topics call the codec `none`.
+_UNCOMPRESSED = "uncompressed"
 
 
 class SegmentWriter:
@@ -144,6 +146,17 @@ def _batch_format(config: TopicConfig, codec: str, clock: Callable[[], int], ran
         window_ms=MAX_LONG if by_append_time else jittered(time_span(config), config, random),
         append_time=clock if by_append_time else None,
     )
+
+
+def codec_of(config: TopicConfig, asked: str | None) -> str:
+    """The codec of new batches: the topic's own, or, where it leaves that to producers, the one that is `asked` for.
+
+    Raises InvalidConfigError where there is no such codec.
+    """
+    if asked not in (None, _UNCOMPRESSED, *CODEC_NAMES):
+        raise InvalidConfigError(f"compression must be one of {', '.join(CODEC_NAMES)}", value=asked)
+    chosen = asked or _UNCOMPRESSED if config.compression_type == "producer" else config.compression_type
+    return "none" if chosen == _UNCOMPRESSED else chosen
 
 
 def compression_level(config: TopicConfig, codec: str) -> int | None:

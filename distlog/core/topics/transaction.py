@@ -20,13 +20,15 @@ class Transaction:
     when one of the appends raises, since some of its rows may have been taken: `commit` raises its error again.
     """
 
-    def __init__(self, topic: Topic, app_id: str | None, batch_id: BatchId | None) -> None:
+    def __init__(
+        self, topic: Topic, app_id: str | None, batch_id: BatchId | None, compression: str | None = None
+    ) -> None:
         check_batch(app_id, batch_id)
         self._topic, self._app_id, self._batch_id = topic, app_id, batch_id
         snapshot = topic.refresh().snapshot
         self._begin = snapshot.version
         self._is_replay = replayed(snapshot, app_id, batch_id) is not None
-        self._appender: Appender | None = topic.appender()
+        self._appender: Appender | None = topic.appender(compression)
         self._error: BaseException | None = None
         self.result = AppendResult(None)
 

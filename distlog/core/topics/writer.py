@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from distlog.core.config import whole_number
 from distlog.core.errors import InvalidConfigError, InvalidRecordError
+from distlog.core.segments.segment_writer import codec_of
 from distlog.core.topics.append import AppendResult
 from distlog.core.topics.records import check_row
 from distlog.core.topics.rows import Header, Row, batch_of, columns_of, row_of
@@ -30,10 +31,14 @@ class Writer:
     every call raises it again, and what was to be committed is given up. Safe to share between threads.
     """
 
-    def __init__(self, topic: Topic, *, linger_ms: int, buffer_bytes: int = BUFFER_BYTES) -> None:
+    def __init__(
+        self, topic: Topic, *, linger_ms: int, buffer_bytes: int = BUFFER_BYTES, compression: str | None = None
+    ) -> None:
+        codec_of(topic.config, compression)
         if whole_number("linger_ms", linger_ms) < 0 or buffer_bytes < 1:
             raise InvalidConfigError("linger_ms must not be negative, buffer_bytes must be positive")
         self._topic, self._linger_s, self._buffer_bytes = topic, linger_ms / 1000, buffer_bytes
+        self._compression = compression
         self._rows: list[Row] = []
         self._bytes = 0
         self._lock = threading.RLock()
@@ -70,7 +75,8 @@ class Writer:
                 self._start_timer()
 
     def _check(self, row: Row, size: int, now_ms: int) -> None:
-        check_row(row, size, self._topic.config, now_ms)
+        config = self._topic.config
+        check_row(row, size, config, now_ms, codec_of(config, self._compression))
         partitions = self._topic.partitions
         if row.partition is not None and row.partition >= partitions:
             raise InvalidRecordError(f"the topic has partitions 0 to {partitions - 1}", partition=row.partition)
@@ -83,7 +89,7 @@ class Writer:
             rows, self._rows, self._bytes = self._rows, [], 0
             if rows:
                 try:
-                    self.result = self._topic.append(batch_of(columns_of(rows)))
+                    self.result = self._topic.append(batch_of(columns_of(rows)), compression=self._compression)
                 except BaseException as error:
                     self._error = error
                     raise
