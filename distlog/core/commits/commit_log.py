@@ -27,6 +27,7 @@ from distlog.core.commits.actions import (
     SetConfig,
     SetPartitions,
 )
+from distlog.core.commits.append_time import with_append_times
 from distlog.core.commits.commit_files import CommitFiles
 from distlog.core.commits.features import APPEND_TIME, NOTHING, Requires
 from distlog.core.commits.fold import apply
@@ -193,15 +194,17 @@ class CommitLog:
 
     def _attempt(self, head: Snapshot | None, topic_id: str, operation: str, actions: Sequence[Action]) -> _Attempt:
         """The commit of `actions` after `head`, read back and applied as every reader will, before it is put."""
+        timestamp_ms = max(self._clock(), head.timestamp_ms + 1 if head else 0)
+        actions = with_append_times(actions, timestamp_ms)
         commit = Commit(
             version=head.version + 1 if head else 0,
             id=str(uuid.uuid4()),
             prev=head.commit_id if head else None,
             topic_id=topic_id,
-            timestamp_ms=max(self._clock(), head.timestamp_ms + 1 if head else 0),
+            timestamp_ms=timestamp_ms,
             operation=operation,
             writer=self._writer,
-            actions=tuple(actions),
+            actions=actions,
             requires=_features(actions).beyond(head.requires if head else NOTHING),
         )
         if head:

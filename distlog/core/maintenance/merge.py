@@ -125,6 +125,7 @@ def _copy(reader: SegmentReader, segment: SegmentInfo, base_offset: int, file: S
     whole = SegmentSlice(segment, segment.base_offset, segment.next_offset, 0, segment.log_bytes)
     for chunk in reader.chunks(whole):
         chunk.check()
+        chunk = chunk.timed()
         bases = chunk.batches["base_offset"] + (segment.shift - base_offset)
         # which record has the largest timestamp is known for the segment, and not needed for each batch
         file.write(np.array(chunk.data, np.uint8), chunk.batches, bases, bases, segment.min_timestamp)

@@ -5,6 +5,7 @@ A segment is written as if it began at offset 0, since its offsets are given at 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -17,7 +18,7 @@ from distlog.core.batches.batch_format import BatchFormat
 from distlog.core.batches.compression import CODEC_NAMES
 from distlog.core.batches.record_encoder import EncodedBatches, RecordEncoder
 from distlog.core.batches.record_input import RecordInput
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_info import BY_COMMIT, SegmentInfo
 from distlog.core.config import MAX_LONG, TopicConfig
 from distlog.core.errors import InvalidConfigError, InvalidRecordError, StorageError
 from distlog.core.segments.roll import RollTime, jittered, time_span
@@ -68,7 +69,10 @@ class SegmentWriter:
             raise self._in_partition(error) from None
 
     def close(self) -> list[SegmentInfo]:
-        """Make everything durable; the segments in order, each starting at offset 0. Empty if nothing came."""
+        """Make everything durable; the segments in order, each starting at offset 0. Empty if nothing came.
+
+        With LogAppendTime their commit gives them their time (`BY_COMMIT`).
+        """
         if self._is_given_up:
             raise StorageError("cannot close: the segment was given up", partition=self._partition)
         try:
@@ -130,7 +134,9 @@ class SegmentWriter:
 
     def _seal(self) -> None:
         if self._segment is not None:
-            self._sealed.append(self._segment.seal(self._codec, self._clock()))
+            sealed = self._segment.seal(self._codec, self._clock())
+            waits = self._config.message_timestamp_type == "LogAppendTime"
+            self._sealed.append(dataclasses.replace(sealed, append_time_ms=BY_COMMIT) if waits else sealed)
             self._segment = None
 
 
