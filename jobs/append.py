@@ -27,6 +27,7 @@ parser.add_argument(
     help="a setting of a topic to be created, as in retention.ms=604800000; repeatable",
 )
 parser.add_argument("--shuffle", action="store_true", help="one segment per partition; the order of tasks is lost")
+parser.add_argument("--compression", metavar="CODEC", help="none, gzip, snappy, lz4, zstd, unless the topic says")
 parser.add_argument("--app-id", metavar="ID", help="with --batch-id: the same again appends nothing")
 parser.add_argument("--batch-id", metavar="ID", help="the batch of --app-id")
 

@@ -28,7 +28,8 @@ def segment(number: int, base: int, size: int, time: int = -1, offsets: int = 1,
     """A segment of `offsets` offsets and `size` bytes, with its number as its stem."""
     times = {"first_timestamp": time, "max_timestamp": time, "offset_of_max_timestamp": base if time >= 0 else -1}
     stem = f"{number:020d}"
-    return histories.segment(0, base, offsets, stem=stem, log_bytes=size, record_count=1, **times, **changes)
+    facts = {"stem": stem, "log_bytes": size, "record_count": 1, "created_ms": 100, **times, **changes}
+    return histories.segment(0, base, offsets, **facts)
 
 
 def snapshot_of(segments: Sequence[SegmentInfo], log_start_offset: int = 0) -> Snapshot:
@@ -80,11 +81,12 @@ def worth(group: list[SegmentInfo]) -> list[list[SegmentInfo]]:
 
 def fit(group: Sequence[SegmentInfo]) -> bool:
     """Whether one segment can hold them."""
-    times = [one.max_timestamp for one in group if one.max_timestamp >= 0]
+    newest = [one.max_timestamp if one.max_timestamp >= 0 else one.created_ms for one in group]
+    begin = group[0].first_timestamp if group[0].first_timestamp >= 0 else newest[0]
     return (
         sum(one.log_bytes for one in group) <= SEGMENT_BYTES
         and group[-1].next_offset - group[0].base_offset <= MAX_INT
-        and max(times, default=0) - min(times, default=0) <= SEGMENT_MS
+        and max(newest) - begin <= SEGMENT_MS
     )
 
 

@@ -9,6 +9,7 @@ import struct
 import uuid
 from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any, NamedTuple
 
 import crc32c
@@ -55,7 +56,9 @@ def records(timestamps: list[int], size: int = 10, **columns: Any) -> pa.RecordB
 def writer(storage: Storage, codec: str = "none", **settings: object) -> SegmentWriter:
     config = TopicConfig.parse({name.replace("_", "."): value for name, value in settings.items()})
     ids = (f"{number:032x}" for number in itertools.count())
-    return SegmentWriter(storage, "t", 3, 7, config, codec=codec, clock=lambda: NOW, new_id=ids.__next__)
+    return SegmentWriter(
+        storage, "t", 3, 7, config, codec=codec, clock=lambda: NOW, new_id=ids.__next__, random=Random(0)
+    )
 
 
 def append(made: SegmentWriter, batch: pa.RecordBatch) -> None:

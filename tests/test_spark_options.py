@@ -135,6 +135,12 @@ def test_a_transaction_needs_an_application_and_a_version() -> None:
             WriteOptions.parse({"path": PATH, **alone})
 
 
+def test_a_write_may_ask_for_a_codec_by_our_name_or_that_of_sparks_kafka_sink() -> None:
+    assert WriteOptions.parse({"path": PATH}).compression is None
+    assert WriteOptions.parse({"path": PATH, "compression": "zstd"}).compression == "zstd"
+    assert WriteOptions.parse({"path": PATH, "kafka.compression.type": "lz4"}).compression == "lz4"
+
+
 @given(st.dictionaries(st.integers(0, 50), st.integers(-2, 2**63 - 1), min_size=1))
 def test_offsets_survive_their_json(offsets: dict[int, int]) -> None:
     text = format_offsets("clicks", offsets)

@@ -22,7 +22,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict, WriterCommitMessage
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 import distlog
-from distlog.core.errors import CommitConflictError, InvalidRecordError
+from distlog.core.errors import CommitConflictError, InvalidConfigError, InvalidRecordError
 from distlog.spark import append
 from distlog.spark.commits import MicroBatch
 from distlog.spark.data_source import DistlogDataSource
@@ -72,6 +72,15 @@ def test_rows_keep_the_order_of_the_tasks_and_of_their_rows(tmp_path: Path) -> N
     late, early = write(planned, "c", "d"), write(planned, "a", "b")
     commit(planned, early, late)
     assert values(topic) == ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize("option", ["compression", "kafka.compression.type"])
+def test_a_write_chooses_its_codec(topic: distlog.Topic, option: str) -> None:
+    planned = writer(topic.url, **{option: "zstd"})
+    commit(planned, write(planned, "a", "b"))
+    assert set(topic.refresh().segments()["compression"].to_pylist()) == {"zstd"}
+    with pytest.raises(InvalidConfigError, match="brotli"):
+        writer(topic.url, **{option: "brotli"})
 
 
 def test_nothing_is_seen_before_the_commit(topic: distlog.Topic) -> None:

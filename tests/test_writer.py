@@ -59,7 +59,7 @@ def failing(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Make appends of the topic fail; the list grows by one for each."""
     failed: list[int] = []
 
-    def append(*arguments: Any) -> None:
+    def append(*arguments: Any, **options: Any) -> None:
         failed.append(1)
         raise StorageError("cannot put: No space left on device")
 
@@ -402,7 +402,7 @@ def test_a_flush_waits_for_the_commit_that_is_under_way(topic: Topic, monkeypatc
     begun, proceed = threading.Event(), threading.Event()
     append = topic.append
 
-    def slow(rows: Any) -> AppendResult:
+    def slow(rows: Any, **options: Any) -> AppendResult:
         begun.set()
         assert proceed.wait(60)
         return append(rows)

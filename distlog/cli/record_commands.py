@@ -40,6 +40,9 @@ def append(
     partition: Annotated[
         int | None, typer.Option(help="The partition; else the records or their keys say it.")
     ] = None,
+    compression: Annotated[
+        str | None, typer.Option(help="none, gzip, snappy, lz4 or zstd, unless the topic has a codec of its own.")
+    ] = None,
     storage: Storage,
     as_json: Json = False,
 ) -> None:
@@ -49,10 +52,10 @@ def append(
     parse = line_formats.jsonl_format if line is Format.JSONL else line_formats.text_format(key_separator)
     topic = distlog.open(url, storage_options=dict(storage))
     if str(file) == "-":
-        result = _append(topic, sys.stdin.buffer, None, parse, partition)
+        result = _append(topic, sys.stdin.buffer, None, parse, (partition, compression))
     else:
         with file.open("rb") as source:
-            result = _append(topic, source, file.stat().st_size, parse, partition)
+            result = _append(topic, source, file.stat().st_size, parse, (partition, compression))
     if as_json:
         output.print_json({"version": result.version, "records": result.record_count, "offsets": result.offsets})
     else:
@@ -65,10 +68,13 @@ def _append(
     source: BinaryIO,
     size: int | None,
     parse: line_formats.LineFormat,
-    partition: int | None,
+    chosen: tuple[int | None, str | None],
 ) -> distlog.AppendResult:
-    lines = 0
-    with topic.transaction() as transaction, Progress("appending", total_bytes=size) as progress:
+    lines, (partition, compression) = 0, chosen
+    with (
+        topic.transaction(compression=compression) as transaction,
+        Progress("appending", total_bytes=size) as progress,
+    ):
         for block in line_formats.blocks(source):
             rows = transaction.append(parse(block, lines), partition)
             lines += block.count(b"\n") + 1

@@ -63,7 +63,7 @@ class TopicConfig:
     compression_type: str = _one_of(
         "producer",
         ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
-        "codec of new batches; producer means the writer's choice, uncompressed unless it says",
+        "codec of new batches, whatever a writer asks for; producer: the writer's choice, uncompressed by default",
     )
     compression_gzip_level: int = _setting(
         -1, lambda value: value == -1 or 1 <= value <= 9, "-1 or between 1 and 9", "gzip level"
@@ -72,8 +72,18 @@ class TopicConfig:
     compression_zstd_level: int = _between(3, -131_072, 22, "zstd level")
     delete_retention_ms: int = _between(DAY_MS, 0, MAX_LONG, "how long compaction keeps tombstones")
     file_delete_delay_ms: int = _between(DAY_MS, 0, MAX_LONG, "how long vacuum keeps removed files")
-    flush_messages: int = _between(MAX_LONG, 1, MAX_LONG, "records between two fsyncs of an active segment")
-    flush_ms: int = _between(MAX_LONG, 0, MAX_LONG, "time between two fsyncs of an active segment")
+    flush_messages: int = _between(
+        MAX_LONG,
+        1,
+        MAX_LONG,
+        "no effect yet: every commit is synced",
+    )
+    flush_ms: int = _between(
+        MAX_LONG,
+        0,
+        MAX_LONG,
+        "no effect yet: every commit is synced",
+    )
     index_interval_bytes: int = _between(4096, 0, MAX_INT, "log bytes between two index entries")
     max_compaction_lag_ms: int = _between(MAX_LONG, 1, MAX_LONG, "when a record must be compacted")
     max_message_bytes: int = _between(1_048_588, 0, MAX_INT, "largest batch, with its header, as stored")
@@ -84,7 +94,12 @@ class TopicConfig:
     message_timestamp_after_max_ms: int = _between(HOUR_MS, 0, MAX_LONG, "how far ahead a record may be")
     min_cleanable_dirty_ratio: float = _between(0.5, 0.0, 1.0, "dirty share that starts a compaction")
     min_compaction_lag_ms: int = _between(0, 0, MAX_LONG, "how long a record stays uncompacted")
-    preallocate: bool = _setting(False, lambda value: True, "true or false", "preallocate active segments")
+    preallocate: bool = _setting(
+        False,
+        lambda value: True,
+        "true or false",
+        "no effect yet: segments are written whole",
+    )
     retention_bytes: int = _setting(-1, lambda value: True, "an integer", "size kept per partition; -1 keeps all")
     retention_ms: int = _between(7 * DAY_MS, -1, MAX_LONG, "age kept; -1 keeps all")
     segment_bytes: int = _setting(
@@ -100,9 +115,9 @@ class TopicConfig:
         f"0 or between {_LEAST_SEGMENT} and {MAX_INT}",
         "what to take for segment.bytes, in tests; 0 takes that",
     )
-    segment_index_bytes: int = _between(10_485_760, 4, MAX_INT, "preallocated size of an active index file")
+    segment_index_bytes: int = _between(10_485_760, 4, MAX_INT, "largest index file; a full one rolls")
     segment_jitter_ms: int = _between(0, 0, MAX_LONG, "largest random cut from segment.ms")
-    segment_ms: int = _between(7 * DAY_MS, 1, MAX_LONG, "age at which an active segment rolls")
+    segment_ms: int = _between(7 * DAY_MS, 1, MAX_LONG, "record time that a segment spans")
     # Settings of a newer library, kept for it: (name, value) by name.
     unknown: tuple[tuple[str, str], ...] = ()
 

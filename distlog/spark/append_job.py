@@ -44,6 +44,7 @@ def append_files(spark: SparkSession, chosen: argparse.Namespace) -> Summary:
         storage_options=storage,
         app_id=chosen.app_id,
         batch_id=chosen.batch_id,
+        compression=chosen.compression,
     )
     return _summary(chosen.topic, result, checked.skipped(), time.monotonic() - started)
 

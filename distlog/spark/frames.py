@@ -44,13 +44,15 @@ def append(
     storage_options: StorageSettings | None = None,
     app_id: str | None = None,
     batch_id: BatchId | None = None,
+    compression: str | None = None,
 ) -> AppendResult:
     """Append the rows of a DataFrame in one commit; the version and the offsets they got.
 
     A column that is not given is that of the same name, if there is one; `partition` too is taken from the frame.
     Without `shuffle` each task writes a segment for every partition that it meets, in the order of the tasks; with
     it there is one segment per partition, and the order between input tasks is lost. The same (app_id, batch_id)
-    again returns the first result and appends nothing; a batch_id of digits is a number.
+    again returns the first result and appends nothing; a batch_id of digits is a number. `compression` is the codec
+    where the topic's compression.type is producer.
 
     Raises InvalidRecordError before any task, and Spark's own exceptions with the text of ours afterwards.
     """
@@ -66,6 +68,8 @@ def append(
     options = {**_spark_options(storage_options), "writeId": write_id}
     if app_id is not None:
         options |= {"txnAppId": app_id, "txnVersion": str(batch_id)}
+    if compression is not None:
+        options["compression"] = compression
     rows.write.format("distlog").mode("append").options(**options).save(url)
     return _outcome(df.sparkSession, topic, write_id, app_id, batch_id)
 

@@ -40,7 +40,7 @@ READ_NAMES = [
     "timestampAsOf",
     "versionAsOf",
 ]
-WRITE_NAMES = ["path", "txnAppId", "txnVersion", "writeId"]
+WRITE_NAMES = ["compression", "kafka.compression.type", "path", "txnAppId", "txnVersion", "writeId"]
 STORAGE_PREFIX = "storage."
 
 #: How alike an unknown name must be to one of ours to be taken for a slip of the pen.
@@ -112,12 +112,16 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """The options of a write: txnAppId and txnVersion make it idempotent, as Delta's do; writeId marks its commit."""
+    """The options of a write: txnAppId and txnVersion make it idempotent, as Delta's do; writeId marks its commit.
+
+    compression, which Spark's Kafka sink calls kafka.compression.type, is the codec, where the topic leaves it open.
+    """
 
     storage: Storage
     app_id: str | None = None
     batch_id: BatchId | None = None
     write_id: str | None = None
+    compression: str | None = None
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> WriteOptions:
@@ -127,7 +131,8 @@ class WriteOptions:
         if (app_id is None) != (version is None):
             raise InvalidConfigError("txnAppId and txnVersion go together: one alone protects from nothing")
         batch_id = None if version is None else parse_batch_id(version)
-        return cls(storage_of(given), app_id, batch_id, options.text("writeId"))
+        codec = options.text("compression") or options.text("kafka.compression.type")
+        return cls(storage_of(given), app_id, batch_id, options.text("writeId"), codec)
 
 
 def parse_batch_id(text: str) -> BatchId:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from random import Random
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -20,6 +21,7 @@ from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CommitConflictError, InvalidRecordError
+from distlog.core.segments.segment_writer import codec_of
 from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms
 from distlog.core.topics.append import Appender, BatchId, commit_append, replayed
@@ -39,7 +41,10 @@ class Written(WriterCommitMessage):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The topic as the tasks need to know it; `begin` is the version that was seen before the first byte."""
+    """The topic as the tasks need to know it; `begin` is the version that was seen before the first byte.
+
+    `compression` is what the write asks for.
+    """
 
     storage: Storage
     name: str
@@ -47,12 +52,21 @@ class Target:
     config: TopicConfig
     partitions: int
     begin: int
+    compression: str | None = None
 
     @classmethod
-    def of(cls, storage: Storage, snapshot: Snapshot) -> Target:
-        """The topic of `snapshot`."""
-        partitions = len(snapshot.partitions)
-        return cls(storage, snapshot.name, snapshot.topic_id, snapshot.config, partitions, snapshot.version)
+    def of(cls, options: WriteOptions, snapshot: Snapshot) -> Target:
+        """The topic of `snapshot`; InvalidConfigError for a codec that there is not."""
+        codec_of(snapshot.config, options.compression)
+        return cls(
+            options.storage,
+            snapshot.name,
+            snapshot.topic_id,
+            snapshot.config,
+            len(snapshot.partitions),
+            snapshot.version,
+            options.compression,
+        )
 
 
 class TaskWriter:
@@ -74,6 +88,8 @@ class TaskWriter:
             # many small writes of one task each must not all begin at partition 0
             first_partition=target.begin + (context.partitionId() if context else 0),
             clock=now_ms,
+            random=Random(),
+            compression=target.compression,
         )
         try:
             for batch in batches:
@@ -96,11 +112,11 @@ class DistlogWriter(DataSourceArrowWriter):
     def open(cls, options: WriteOptions, schema: StructType) -> DistlogWriter:
         """Look at the topic, and refuse before any task runs what could not be written.
 
-        Raises TopicNotFoundError, InvalidRecordError.
+        Raises TopicNotFoundError, InvalidRecordError, InvalidConfigError.
         """
         snapshot = commit_log(options.storage).load()
         check_writable(schema, snapshot.config)
-        target = Target.of(options.storage, snapshot)
+        target = Target.of(options, snapshot)
         writer = cls(target, options.app_id, options.batch_id, options.write_id or uuid.uuid4().hex)
         writer._replayed = replayed(snapshot, options.app_id, options.batch_id) is not None
         return writer

@@ -9,6 +9,7 @@ import numpy as np
 
 from distlog.core.batches import compression
 from distlog.core.batches.record_batch import APPEND_TIME, BATCH, CONTROL, HEADER_SIZE, TRANSACTIONAL
+from distlog.core.config import MAX_LONG
 from distlog.core.errors import InvalidRecordError
 
 
@@ -16,7 +17,8 @@ from distlog.core.errors import InvalidRecordError
 class BatchFormat:
     """How batches of format 2 are made; InvalidRecordError for what Kafka does not let go together.
 
-    A batch ends before its uncompressed records would pass `batch_bytes`, but holds one record at least. With
+    A batch ends before its uncompressed records would pass `batch_bytes`, but holds one record at least, and
+    before a record that is more than `window_ms` newer than the one that began the window, and begins the next. With
     `append_time`, which tells the time in ms, the batches are LogAppendTime. `codec` and `level` are those of
     `compress`. The sequence numbers go on from batch to batch.
     """
@@ -25,6 +27,7 @@ class BatchFormat:
     level: int | None = None
     batch_bytes: int = 131_072
     max_batch_bytes: int = 1_048_588
+    window_ms: int = MAX_LONG
     append_time: Callable[[], int] | None = None
     leader_epoch: int = -1
     producer_id: int = -1

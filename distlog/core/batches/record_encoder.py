@@ -27,7 +27,8 @@ from distlog.core.batches.record_input import RecordInput
 from distlog.core.buffers import BLOCK_BYTES, PAGE_BYTES, give_back, new_array, take_block
 from distlog.core.errors import InvalidRecordError
 from distlog.core.kernels import record_write
-from distlog.core.kernels.record_write import DRAFT, append_records
+from distlog.core.kernels.record_write import DRAFT, Limits, append_records
+from distlog.core.times import NO_TIMESTAMP
 
 _FIRST_ROOM, _FIRST_DRAFTS = 1 << 16, 64
 #: About what a record takes in a batch beyond what it takes in Arrow, at most.
@@ -75,10 +76,11 @@ class RecordEncoder:
         self, form: BatchFormat, base_offset: int = 0, gather_bytes: int = BLOCK_BYTES, room: int = _FIRST_ROOM
     ) -> None:
         self._form, self._base_offset, self._gather_bytes = form, base_offset, gather_bytes
-        self._limit, self._largest = form.limit, form.largest
+        self._limits = Limits(form.limit, form.largest, form.window_ms)
         self._data, self._handed_on = new_array(room, np.uint8), _NOTHING
         self._drafts = np.zeros(_FIRST_DRAFTS, DRAFT)
         self._last = self.file_position = 0
+        self._until = NO_TIMESTAMP
 
     def append(self, source: RecordInput, rows: npt.NDArray[np.int64]) -> Iterator[EncodedBatches]:
         """Take the `rows` of `source`, in this order; yields full batches, whose data stays until the step
@@ -89,8 +91,8 @@ class RecordEncoder:
         """
         first, columns = 0, source.columns()
         while True:
-            status, first, self._last, end = append_records(
-                self._data, self._drafts, self._last, first, rows, columns, self._limit, self._largest
+            status, first, self._last, end, self._until = append_records(
+                self._data, self._drafts, self._last, first, rows, columns, self._limits, self._until
             )
             if status == record_write.OK:
                 return

@@ -28,6 +28,7 @@ from distlog.core.commits.actions import (
     SetConfig,
     SetPartitions,
 )
+from distlog.core.commits.append_time import with_append_times
 from distlog.core.commits.commit_files import CommitFiles
 from distlog.core.commits.features import NOTHING
 from distlog.core.commits.fold import apply
@@ -224,6 +225,7 @@ class CommitLog:
         """The commit of `actions` after `head`, read back and applied as every reader will, before it is put."""
         passed_ms = head.timestamp_ms if head else 0
         timestamp_ms = max(trusted_ms(self._clock(), self._storage, passed_ms), passed_ms + 1)
+        actions = with_append_times([not_after(timestamp_ms, action) for action in actions], timestamp_ms)
         commit = Commit(
             version=head.version + 1 if head else 0,
             id=str(uuid.uuid4()),
@@ -233,7 +235,7 @@ class CommitLog:
             operation=operation,
             writer=self._writer,
             waited_ms=waited_ms,
-            actions=tuple(not_after(timestamp_ms, action) for action in actions),
+            actions=actions,
             requires=commit_rules.features(actions).beyond(head.requires if head else NOTHING),
         )
         if head:

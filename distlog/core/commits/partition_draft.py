@@ -39,6 +39,7 @@ class PartitionDraft:
             self._replacements.append(segment)
             return
         self._check_at_end(segment.stem, segment.base_offset)
+        self._check_append_time(segment)
         self._new.append(segment)
         self._log_end_offset = segment.next_offset
 
@@ -83,6 +84,8 @@ class PartitionDraft:
         if self._removed or self._replacements:
             self._segments = self._segments.appended(self._appended).replaced(self._removed, self._replacements)
             self._appended = []
+            if any(segment.append_time_ms >= 0 for segment in self._replacements):
+                self._segments.check_append_times()
         self._appended += self._new
         self._begin_commit()
 
@@ -102,6 +105,13 @@ class PartitionDraft:
             raise ValueError(f"the active segment {self._active.stem} must be sealed first")
         if base_offset != self._log_end_offset:
             raise ValueError(f"segment {stem} begins at {base_offset}, not at the log end {self._log_end_offset}")
+
+    def _check_append_time(self, segment: SegmentInfo) -> None:
+        if segment.append_time_ms < 0:
+            return
+        ahead = (self._new or self._appended or self._segments[-1:])[-1:]
+        if ahead and segment.append_time_ms < ahead[0].append_time_ms:
+            raise ValueError(f"segment {segment.stem} was appended before the segment ahead of it")
 
     def _check_begins(self, gc_floor: int) -> None:
         added = {segment.stem for segment in (*self._new, *self._replacements)}

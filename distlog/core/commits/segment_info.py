@@ -14,6 +14,9 @@ UNKNOWN = -1
 #: `first_unstable_offset` where nobody has looked; NO_OFFSET where somebody has, and there is none.
 NOT_LOOKED, NO_OFFSET = -2, -1
 
+#: `append_time_ms` of a segment that waits for a commit, which is to give it its own time.
+BY_COMMIT = -2
+
 _CRC = Integer(0, 2**32 - 1)
 _CRC_OR_UNKNOWN = Integer(UNKNOWN, 2**32 - 1)
 
@@ -87,6 +90,17 @@ class SegmentInfo:
             first_unstable_offset=unstable + moved if unstable >= 0 else unstable,
         )
 
+    def appended_at(self, time_ms: int) -> SegmentInfo:
+        """This segment with all its records of the time `time_ms`, whatever the batches say."""
+        return dataclasses.replace(
+            self,
+            append_time_ms=time_ms,
+            first_timestamp=time_ms,
+            min_timestamp=time_ms,
+            max_timestamp=time_ms,
+            offset_of_max_timestamp=self.base_offset,
+        )
+
     def check(self) -> None:
         """Raise ValueError when the fields, each legal by itself, contradict each other."""
         if not self.base_offset < self.next_offset:
@@ -98,3 +112,6 @@ class SegmentInfo:
             raise ValueError(f"offset_of_max_timestamp {newest} lies outside of segment {self.stem}")
         if self.first_unstable_offset >= self.next_offset:
             raise ValueError(f"first_unstable_offset {self.first_unstable_offset} lies behind segment {self.stem}")
+        times = {self.first_timestamp, self.min_timestamp, self.max_timestamp}
+        if self.append_time_ms >= 0 and times != {self.append_time_ms}:
+            raise ValueError(f"segment {self.stem} was appended at {self.append_time_ms}, but has other timestamps")

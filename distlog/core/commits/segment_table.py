@@ -125,6 +125,12 @@ class SegmentTable(Sequence[SegmentInfo]):
         kept = SegmentTable(columns.filter(pa.array(~gone))).appended(added).columns()
         return SegmentTable(kept.take(pc.sort_indices(kept["base_offset"])))
 
+    def check_append_times(self) -> None:
+        """Raise ValueError where one of the segments was appended before one ahead of it."""
+        times = self._array("append_time_ms")
+        if (np.diff(times[times >= 0]) < 0).any():
+            raise ValueError("a segment was appended before the segment ahead of it")
+
     def live(self, stems: Collection[str]) -> set[str]:
         """Those of `stems` that name a segment of this table."""
         wanted = pa.array(stems, pa.string())

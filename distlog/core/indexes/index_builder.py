@@ -2,8 +2,8 @@
 
 The rule is that of Kafka's `LogSegment.append`, batch by batch: an entry when more than `index.interval.bytes` have
 passed since the last one, never for the first batch; it is (last offset, start position) and (largest timestamp so
-far, last offset of its batch); the last time index entry on close is the maximum. Writer and rebuild share it, so a
-rebuilt index is the written one byte for byte.
+far, last offset of its batch); the last time index entry on close is the maximum, and has a place in reserve. Writer
+and rebuild share it, so a rebuilt index is the written one byte for byte.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from distlog.core.config import MAX_INT
+from distlog.core.indexes.offset_index import ENTRY as OFFSET_ENTRY
 from distlog.core.indexes.offset_index import encode_offset_entries
+from distlog.core.indexes.time_index import ENTRY as TIME_ENTRY
 from distlog.core.indexes.time_index import encode_time_entries
 from distlog.core.kernels.index_build import (
     LAST_ENTRY_TIMESTAMP,
@@ -21,6 +24,7 @@ from distlog.core.kernels.index_build import (
     MAX_TIMESTAMP,
     STATE_SIZE,
     add_batches,
+    count_until_full,
 )
 from distlog.core.times import NO_TIMESTAMP
 
@@ -28,14 +32,32 @@ Longs = npt.NDArray[np.int64]
 
 
 class IndexBuilder:
-    """Takes batches in file order; offsets are relative to the segment's base offset."""
+    """Takes batches in file order; offsets are relative to the segment's base offset.
 
-    def __init__(self, interval_bytes: int) -> None:
-        self._interval = interval_bytes
+    `index_bytes` is the size above which neither index should grow: `room` tells, whoever writes decides.
+    """
+
+    def __init__(self, interval_bytes: int, index_bytes: int = MAX_INT) -> None:
+        self._interval, self._index_bytes = interval_bytes, index_bytes
+        self._counts = np.zeros(2, np.int64)
         self._state = np.zeros(STATE_SIZE, np.int64)
         self._state[[MAX_TIMESTAMP, LAST_ENTRY_TIMESTAMP]] = NO_TIMESTAMP
         self._offset_entries: list[Longs] = []
         self._time_entries: list[Longs] = []
+
+    def room(self, batches: npt.NDArray[Any]) -> int:
+        """How many of the next `batches` there is room for before an index is full; at least the first of all."""
+        left = np.array([self._index_bytes // OFFSET_ENTRY.itemsize, self._index_bytes // TIME_ENTRY.itemsize - 1])
+        left -= self._counts
+        if left.min() >= len(batches):
+            return len(batches)
+        return count_until_full(
+            np.ascontiguousarray(batches["size"], np.int64),
+            np.ascontiguousarray(batches["max_timestamp"], np.int64),
+            self._interval,
+            self._state.copy(),
+            left,
+        )
 
     def add(self, batches: npt.NDArray[Any], base_offsets: Longs, position: int) -> None:
         """Take `batches` (BATCH rows) that lie at `base_offsets`, back to back from `position` of the log file."""
@@ -50,6 +72,7 @@ class IndexBuilder:
             offset_entries,
             time_entries,
         )
+        self._counts += offset_count, time_count
         self._offset_entries.append(offset_entries[:offset_count].copy())
         self._time_entries.append(time_entries[:time_count].copy())
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from distlog.core.kernels.crc_instruction import HAS_INSTRUCTION, crc_of_word
 from distlog.core.kernels.jit import fill_kernel, inlined
-from distlog.core.kernels.memory import item_at, word_at
+from distlog.core.kernels.memory import item_at, put_at, word_at
 
 _POLYNOMIAL = 0x82F63B78
 _ONES = 0xFFFFFFFF
@@ -164,6 +164,20 @@ def first_mismatch(data: np.ndarray, batches: np.ndarray, below: int, checked_fr
             if _crc32c(0, data, start + checked_from, start + batch["size"]) != batch["crc"]:
                 return row
     return -1
+
+
+@fill_kernel
+def write_crcs(data: np.ndarray, batches: np.ndarray, checked_from: int, crc_at: int) -> None:
+    """Put the checksum of each of `batches` (BATCH rows of format 2) into its row, and into `data` at `crc_at`.
+
+    It covers the batch's bytes from `checked_from` on; no row may reach beyond `data`.
+    """
+    for row in range(batches.size):
+        start = batches[row]["position"]
+        crc = _crc32c(0, data, start + checked_from, start + batches[row]["size"])
+        batches[row]["crc"] = crc
+        for byte in range(4):
+            put_at(data, start + crc_at + byte, crc >> 24 - 8 * byte & 0xFF)
 
 
 @fill_kernel

@@ -7,9 +7,9 @@ import numpy as np
 from distlog.core.kernels.jit import fill_kernel
 
 #: What is known of a segment so far, an int64 each: log bytes since the last offset entry, the largest timestamp, the
-#: last offset of its batch, the timestamp of the last time entry.
-SINCE_ENTRY, MAX_TIMESTAMP, MAX_OFFSET, LAST_ENTRY_TIMESTAMP = range(4)
-STATE_SIZE = 4
+#: last offset of its batch, the timestamp of the last time entry, the number of batches.
+SINCE_ENTRY, MAX_TIMESTAMP, MAX_OFFSET, LAST_ENTRY_TIMESTAMP, BATCHES = range(5)
+STATE_SIZE = 5
 
 
 @fill_kernel
@@ -44,5 +44,29 @@ def add_batches(
                 time_count += 1
                 state[LAST_ENTRY_TIMESTAMP] = state[MAX_TIMESTAMP]
         state[SINCE_ENTRY] += sizes[row]
+        state[BATCHES] += 1
         position += sizes[row]
     return offset_count, time_count
+
+
+@fill_kernel
+def count_until_full(
+    sizes: np.ndarray, max_timestamps: np.ndarray, interval: int, state: np.ndarray, left: np.ndarray
+) -> int:
+    """How many batches may be added before an index is full: all of `sizes`, or fewer; the first of all always.
+
+    `left` is how many offset and time entries there is room for; it and `state` are used up.
+    """
+    for row in range(sizes.size):
+        if state[BATCHES] > 0 and (left[0] <= 0 or left[1] <= 0):
+            return row
+        state[MAX_TIMESTAMP] = max(state[MAX_TIMESTAMP], max_timestamps[row])
+        if state[SINCE_ENTRY] > interval:
+            left[0] -= 1
+            state[SINCE_ENTRY] = 0
+            if state[MAX_TIMESTAMP] > state[LAST_ENTRY_TIMESTAMP]:
+                left[1] -= 1
+                state[LAST_ENTRY_TIMESTAMP] = state[MAX_TIMESTAMP]
+        state[SINCE_ENTRY] += sizes[row]
+        state[BATCHES] += 1
+    return sizes.size

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from distlog.core.config import MAX_INT
+from distlog.core.config import MAX_INT, MAX_LONG
 from distlog.core.kernels.batch_scan import HEADER_SIZE
 from distlog.core.kernels.jit import fill_kernel, inlined
 from distlog.core.kernels.memory import copy_bytes, item_at, prefetch, put_at
@@ -69,6 +69,14 @@ def ascend_within(offsets: np.ndarray, end: int) -> bool:
     for index in range(last):
         ascending &= item_at(offsets, index) <= item_at(offsets, index + 1)
     return ascending
+
+
+class Limits(NamedTuple):
+    """Of a batch of several records, and of any, the bytes of records; and how many ms its time window has."""
+
+    limit: int
+    largest: int
+    window: int
 
 
 @inlined
@@ -159,16 +167,17 @@ def append_records(
     first: int,
     rows: np.ndarray,
     columns: Columns,
-    limit: int,
-    largest: int,
-) -> tuple[int, int, int, int]:
-    """Write the records of `rows[first:]` behind what `target` holds: (status, rows taken, last draft, end).
+    limits: Limits,
+    until: int,
+) -> tuple[int, int, int, int, int]:
+    """Write the records of `rows[first:]` behind what `target` holds: (status, rows taken, last draft, end, until).
 
-    `drafts` (DRAFT rows) describes the batches in `target` up to the open one, `last`; it ends when its records would
-    pass `limit` bytes, but holds one at least. FULL: the next record, which would go up to `end`, has no room in
-    `target` or in `drafts`; OVERSIZED: its bytes alone are more than `largest`.
+    `drafts` (DRAFT rows) describes the batches in `target` up to the open one, `last`; it holds one record at least,
+    and ends before its records would pass `limit` bytes, and before one newer than `until`, which then moves `window`
+    ms behind that. FULL: the next record, which would go up to `end`, has no room in `target` or in `drafts`;
+    OVERSIZED: its bytes alone are more than `largest`.
     """
-    timestamps, key, value, headers = columns
+    (timestamps, key, value, headers), (limit, largest, window) = columns, limits
     status, taken, end = OK, first, 0
     count, used = drafts[last]["record_count"], drafts[last]["record_bytes"]
     base, newest = drafts[last]["base_timestamp"], drafts[last]["max_timestamp"]
@@ -186,7 +195,7 @@ def append_records(
         delta = timestamp - base if count else 0
         size = 1 + varlong_size(delta) + varlong_size(count) + fields_size
         whole = varlong_size(size) + size
-        if count and (used + whole > limit or count == MAX_INT):
+        if count and (used + whole > limit or count == MAX_INT or timestamp > until >= 0):
             if last + 1 == drafts.size:
                 status = FULL
                 break
@@ -197,6 +206,8 @@ def append_records(
         if whole > largest or end > target.size:
             status = OVERSIZED if whole > largest else FULL
             break
+        if timestamp > until:
+            until = min(timestamp, MAX_LONG - window) + window
         if not count:
             base = oldest = drafts[last]["base_timestamp"] = drafts[last]["min_timestamp"] = timestamp
         if not count or timestamp > newest:
@@ -208,7 +219,6 @@ def append_records(
         position = _write_slice(target, position, key, row, key_length)
         position = _write_slice(target, position, value, row, value_length)
         position = _write_headers(target, position, headers, row)
-        count, used = count + 1, used + whole
-        taken += 1
+        count, used, taken = count + 1, used + whole, taken + 1
     drafts[last]["record_count"], drafts[last]["record_bytes"] = count, used
-    return status, taken, last, end
+    return status, taken, last, end, until

@@ -72,7 +72,7 @@ def rewrite_group(
     try:
         for segment in group:
             for chunk in checked_chunks(reader, segment):
-                for filtered in batch_filter.apply(chunk):
+                for filtered in batch_filter.apply(chunk.timed()):
                     unchanged &= filtered.unchanged
                     unkeyed += filtered.unkeyed
                     output.write(filtered, segment)

@@ -74,6 +74,8 @@ def merge_group(
         next_offset=last.next_offset,
         offset_of_max_timestamp=newest.offset_of_max_timestamp,
         compacted=any(segment.compacted for segment in group.segments),
+        # as Kafka keeps the file's time: retention counts from it where records have none
+        created_ms=last.created_ms,
     )
 
 
@@ -81,6 +83,7 @@ def _copy(reader: SegmentReader, segment: SegmentInfo, base_offset: int, file: S
     whole = SegmentSlice(segment, segment.base_offset, segment.next_offset, 0, segment.log_bytes)
     for chunk in reader.chunks(whole):
         chunk.check()
+        chunk = chunk.timed()
         bases = chunk.batches["base_offset"] + (segment.shift - base_offset)
         # which record has the largest timestamp is known for the segment, and not needed for each batch
         file.write(np.array(chunk.data, np.uint8), chunk.batches, bases, bases, segment.min_timestamp)

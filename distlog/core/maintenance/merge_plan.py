@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import MAX_INT, TopicConfig
+from distlog.core.indexes.time_index import ENTRY as TIME_ENTRY
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +35,8 @@ class MergeGroup:
 def plan_merge(snapshot: Snapshot) -> list[MergeGroup]:
     """The groups worth merging; none where the topic is compacted, since compaction merges too.
 
-    A group is adjacent segments that fit into one: as many as `segment.bytes` allow, or until the largest timestamps
-    of its segments would lie further apart than `segment.ms`, so that time retention sees ages as it promises. It is
+    A group is adjacent segments that fit into one without having to roll: by `segment.bytes`, by `segment.ms` from
+    its first record's time, so that time retention sees ages as it promises, by `segment.index.bytes`. It is
     worth it when its largest segment is at most half of it: so a record is copied as often as the logarithm of its
     segment's growth. Where one segment is more than half, what lies before it and behind it are groups.
     """
@@ -58,39 +62,54 @@ class _Range:
 
     start: int
     base_offset: int
+    begin_ms: int
     size: int
-    oldest: int
-    newest: int
+    newest_ms: int
+    records: int
 
-    def takes(self, size: int, next_offset: int, newest: int, config: TopicConfig) -> bool:
-        """Take the next segment if it fits; a largest timestamp of -1 is none."""
-        oldest = min(newest, self.oldest) if newest >= 0 <= self.oldest else max(newest, self.oldest)
-        newest = max(newest, self.newest)
+    def takes(self, size: int, next_offset: int, newest_ms: int, records: int, config: TopicConfig) -> bool:
+        """Take the next segment if it fits."""
+        size, records, newest_ms = self.size + size, self.records + records, max(newest_ms, self.newest_ms)
         if (
-            self.size + size > config.segment_size
+            size > config.segment_size
             or next_offset - self.base_offset > MAX_INT
-            or newest - oldest > config.segment_ms
+            or newest_ms - self.begin_ms > config.segment_ms
+            or _most_entries(size, records, config) >= config.segment_index_bytes // TIME_ENTRY.itemsize
         ):
             return False
-        self.size, self.oldest, self.newest = self.size + size, oldest, newest
+        self.size, self.records, self.newest_ms = size, records, newest_ms
         return True
+
+
+def _most_entries(log_bytes: int, records: int, config: TopicConfig) -> int:
+    """How many entries an index of the group has at most: one per interval, one per batch."""
+    return min(log_bytes // (config.index_interval_bytes + 1), records)
 
 
 def _ranges(table: SegmentTable, first: int, config: TopicConfig) -> Iterator[tuple[int, int]]:
     """[start, end) of the segments that fit into one, from the table's segment `first` on."""
-    columns = (table.log_bytes, table.base_offsets, table.next_offsets, table.max_timestamps)
-    has_transactions = table.columns()["has_transactions"].slice(first).to_pylist()
-    rows = zip(*(column[first:].tolist() for column in columns), has_transactions, strict=True)
     group: _Range | None = None
-    for number, (size, base_offset, next_offset, newest, has_transaction) in enumerate(rows, first):
-        fits = size < config.segment_size and not has_transaction
-        if group is not None and not (fits and group.takes(size, next_offset, newest, config)):
+    for number, row in enumerate(zip(*_columns(table, first), strict=True), first):
+        size, base_offset, next_offset, oldest_ms, newest_ms, records, has_transactions = row
+        fits = size < config.segment_size and not has_transactions
+        if group is not None and not (fits and group.takes(size, next_offset, newest_ms, records, config)):
             yield group.start, number
             group = None
         if group is None and fits:
-            group = _Range(number, base_offset, size, newest, newest)
+            group = _Range(number, base_offset, oldest_ms, size, newest_ms, records)
     if group is not None:
         yield group.start, len(table)
+
+
+def _columns(table: SegmentTable, first: int) -> Iterator[list[Any]]:
+    """What is asked of each segment from `first` on: its times are those from which retention counts its age."""
+    columns = table.columns()
+    starts, created = columns["first_timestamp"].to_numpy(), columns["created_ms"].to_numpy()
+    newest = np.where(table.max_timestamps >= 0, table.max_timestamps, created)
+    oldest = np.where(starts >= 0, starts, newest)
+    for column in (table.log_bytes, table.base_offsets, table.next_offsets, oldest, newest, table.record_counts):
+        yield column[first:].tolist()
+    yield columns["has_transactions"].slice(first).to_pylist()
 
 
 def _worth_it(sizes: list[int], start: int, end: int) -> Iterator[tuple[int, int]]:

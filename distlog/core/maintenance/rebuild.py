@@ -158,7 +158,9 @@ def rebuild_segment(
 
 def _walk(reader: SegmentReader, segment: SegmentInfo, builder: IndexBuilder, indexes: Sequence[IndexFile]) -> None:
     position = crc = 0
-    for chunk in reader.chunks(SegmentSlice(segment, segment.base_offset, segment.next_offset, 0, segment.log_bytes)):
+    # a time index has the times that are in the log, also where the commit gave another
+    stored = dataclasses.replace(segment, append_time_ms=-1)
+    for chunk in reader.chunks(SegmentSlice(stored, segment.base_offset, segment.next_offset, 0, segment.log_bytes)):
         chunk.check()
         crc = crc32c(chunk.data, crc)
         builder.add(chunk.batches, chunk.batches["base_offset"] - segment.stored_base_offset, position)

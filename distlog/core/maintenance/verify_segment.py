@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from distlog.core.batches.append_time import give_append_times
 from distlog.core.batches.record_batch import CONTROL, LOG_OVERHEAD, check_crcs, read_headers
 from distlog.core.batches.record_decoder import OFFSETS_OUT_OF_ORDER, decode_parts
 from distlog.core.batches.record_sections import AskedBatches
@@ -156,9 +157,11 @@ class _Verifier:
             return batches, earlier or error
 
     def _check_batches(self, data: memoryview, batches: Batches, position: int) -> None:
-        self._facts.add_batches(data, batches)
         for index in self._indexes:
             index.add(batches, position)
+        # the indexes are of the times in the log; what readers see may be of the time of the commit
+        give_append_times(batches, np.full(len(batches), self._segment.append_time_ms))
+        self._facts.add_batches(data, batches)
         whole = self._check_crcs(data, batches, position)
         self._check_offsets(batches, position, whole)
         control = batches["attributes"] & CONTROL != 0

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from distlog.core.batches.append_time import give_append_times, write_append_times
 from distlog.core.batches.record_batch import check_crcs, read_headers
 from distlog.core.batches.record_decoder import decode_parts
 from distlog.core.batches.record_sections import AskedBatches
@@ -110,6 +111,18 @@ class Chunk:
         part = replace(piece, file_position=piece.file_position + low, start=0, end=high - low)
         return Chunk([part], self.data[low:high], batches, self.owner[start:end])
 
+    def timed(self) -> Chunk:
+        """The chunk whose bytes have the time of LogAppendTime that its rows have; only of a chunk of one piece.
+
+        It is this one where its segment has no such time. Checksums are compared before, since they are made anew.
+        """
+        (piece,) = self.pieces
+        if piece.slice.segment.append_time_ms < 0:
+            return self
+        data, batches = np.array(self.data, np.uint8), self.batches.copy()
+        write_append_times(data, batches)
+        return replace(self, data=data.data, batches=batches)
+
     def check_offsets(self) -> None:
         """Raise CorruptRecordError for a batch at offsets that its segment does not have there.
 
@@ -171,6 +184,7 @@ def chunk_of_files(pieces: Sequence[Piece], data: memoryview) -> Chunk:
     ends = np.array([piece.end for piece in pieces])
     chunk = Chunk(pieces, data, batches, np.searchsorted(ends, batches["position"], side="right"))
     chunk.check_offsets()
+    _give_append_times(chunk)
     return chunk
 
 
@@ -182,7 +196,14 @@ def chunk_of_batches(piece: Piece, data: memoryview) -> Chunk | None:
     end = int(batches["position"][-1] + batches["size"][-1])
     chunk = Chunk([replace(piece, end=end)], data[:end], batches, np.zeros(len(batches), np.int64))
     chunk.check_offsets()
+    _give_append_times(chunk)
     return chunk
+
+
+def _give_append_times(chunk: Chunk) -> None:
+    times = np.array([piece.slice.segment.append_time_ms for piece in chunk.pieces], np.int64)
+    if times.max(initial=-1) >= 0:
+        give_append_times(chunk.batches, times[chunk.owner])
 
 
 def _headers_of_all(pieces: Sequence[Piece], data: memoryview) -> npt.NDArray[Any]:

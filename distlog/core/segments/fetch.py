@@ -27,7 +27,7 @@ class FetchedBatches:
 
     `base_offsets[i]` belongs in the first 8 bytes of the batch at `positions[i]` of `data`; they lie outside the
     checksum. `moved` says that other ones stand there. `next_offset` is where to fetch next. `path` is the local file
-    that holds `data`, at `file_position`, or None.
+    that holds `data`, at `file_position`, or None: of LogAppendTime the time is not in the file, but in the commit.
     """
 
     data: memoryview
@@ -107,8 +107,9 @@ def _take(reader: SegmentReader, part: SegmentSlice, max_bytes: int) -> list[Chu
         ends = chunk.batches["position"] + chunk.batches["size"]
         count = max(int(np.searchsorted(ends, room, side="right")), 0 if taken else 1)
         if count:
-            taken.append(chunk.rows(0, count))
-            taken[-1].check()
+            checked = chunk.rows(0, count)
+            checked.check()
+            taken.append(checked.timed())
             room -= len(taken[-1].data)
         if count < len(ends) or room <= 0:
             break
@@ -122,12 +123,14 @@ def _fetched(reader: SegmentReader, segment: SegmentInfo, taken: Sequence[Chunk]
     last_offsets = batches["base_offset"] + batches["last_offset_delta"] + segment.shift
     # an entry of format 0 or 1 bears the offset of its last record
     base_offsets = np.where(batches["magic"] >= 2, batches["base_offset"] + segment.shift, last_offsets)
+    # of these bytes some may not be those of the file
+    is_stored = reader.storage.is_local and segment.append_time_ms < 0
     return FetchedBatches(
         data=taken[0].data if len(taken) == 1 else memoryview(b"".join([chunk.data for chunk in taken])),
         positions=np.concatenate(positions),
         base_offsets=base_offsets,
         next_offset=int(last_offsets[-1]) + 1,
         moved=segment.shift != 0,
-        path=reader.storage.local_path(reader.name(segment)) if reader.storage.is_local else None,
+        path=reader.storage.local_path(reader.name(segment)) if is_stored else None,
         file_position=taken[0].pieces[0].file_position,
     )

@@ -140,6 +140,9 @@ class SegmentReader:
 
     def time_entry(self, segment: SegmentInfo, timestamp_ms: int) -> TimestampOffset | None:
         """The time index's last entry below `timestamp_ms` (stored offset), or None where there is none to use."""
+        if segment.append_time_ms >= 0:
+            # its entries are of the times that the batches were written with
+            return None
         index = self._indexes.times(segment) if segment.log_bytes > INDEX_WORTH_BYTES else None
         if index is None:
             return None

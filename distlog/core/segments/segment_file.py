@@ -30,7 +30,7 @@ class SegmentFile:
     def __init__(self, storage: Storage, topic: str, partition: int, stem: str, config: TopicConfig) -> None:
         self._storage, self._topic, self._partition, self._stem = storage, topic, partition, stem
         self._segment_bytes = config.segment_size
-        self._indexes = IndexBuilder(config.index_interval_bytes)
+        self._indexes = IndexBuilder(config.index_interval_bytes, config.segment_index_bytes)
         self._held = bytearray()
         self._stream: ObjectWriter | None = None
         self.size = self._crc = self._records = 0
@@ -40,10 +40,13 @@ class SegmentFile:
         self.next_offset = 0
 
     def room(self, batches: npt.NDArray[Any], base_offsets: npt.NDArray[np.int64]) -> int:
-        """How many of `batches`, at `base_offsets`, still fit: below `segment.bytes`, offsets within an int32."""
+        """How many of `batches`, at `base_offsets`, still fit: below `segment.bytes`, offsets within an int32,
+        indexes below `segment.index.bytes`; the first batch always fits into those.
+        """
         sizes = self.size + np.cumsum(batches["size"])
         fits = (sizes <= self._segment_bytes) & (base_offsets + batches["last_offset_delta"] <= MAX_INT)
-        return int(fits.argmin() if not fits.all() else len(fits))
+        room = int(fits.argmin() if not fits.all() else len(fits))
+        return min(room, self._indexes.room(batches[:room]))
 
     def write(
         self,

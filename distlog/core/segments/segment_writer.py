@@ -5,7 +5,10 @@ A segment is written as if it began at offset 0, since its offsets are given at 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
+from random import Random
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,22 +18,25 @@ from distlog.core.batches.batch_format import BatchFormat
 from distlog.core.batches.compression import CODEC_NAMES
 from distlog.core.batches.record_encoder import EncodedBatches, RecordEncoder
 from distlog.core.batches.record_input import RecordInput
-from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.config import TopicConfig
-from distlog.core.errors import InvalidRecordError, StorageError
+from distlog.core.commits.segment_info import BY_COMMIT, SegmentInfo
+from distlog.core.config import MAX_LONG, TopicConfig
+from distlog.core.errors import InvalidConfigError, InvalidRecordError, StorageError
+from distlog.core.segments.roll import RollTime, jittered, time_span
 from distlog.core.segments.segment_file import SegmentFile
 from distlog.core.storage.storage import Storage
 
 BATCH_OVERHEAD = 61 + 21
+#: What topics call the codec `none`.
+_UNCOMPRESSED = "uncompressed"
 
 
 class SegmentWriter:
-    """Writes the records of one partition, rolled by `segment.bytes`, in about 6 MiB of memory (32 on object
-    stores).
+    """Writes the records of one partition as segments, in about 6 MiB of memory (32 on object stores).
 
-    The same records give the same bytes, however they are cut into appends. `new_id` gives the unique hex part of a
-    stem. Raises InvalidRecordError for a record that fits no batch or segment; what was written so far is then named
-    by nobody and left to vacuum.
+    A segment ends by `segment.bytes`, `segment.index.bytes`, and `segment.ms` less a part of `segment.jitter.ms` that
+    `random` chooses once. The same records give the same bytes, however they are cut into appends. `new_id` gives the
+    unique hex part of a stem. Raises InvalidRecordError for a record that fits no batch or segment; what was written
+    so far is then named by nobody and left to vacuum.
     """
 
     def __init__(
@@ -44,10 +50,12 @@ class SegmentWriter:
         codec: str,
         clock: Callable[[], int],
         new_id: Callable[[], str],
+        random: Random,
     ) -> None:
         self._storage, self._topic, self._partition, self._begin = storage, topic, partition, begin
         self._config, self._codec, self._clock, self._new_id = config, codec, clock, new_id
-        self._encoder = RecordEncoder(_batch_format(config, codec, clock))
+        form = _batch_format(config, codec, clock, random)
+        self._encoder, self._time = RecordEncoder(form), RollTime(form.window_ms)
         self._segment: SegmentFile | None = None
         self._sealed: list[SegmentInfo] = []
         self._is_given_up = False
@@ -61,7 +69,10 @@ class SegmentWriter:
             raise self._in_partition(error) from None
 
     def close(self) -> list[SegmentInfo]:
-        """Make everything durable; the segments in order, each starting at offset 0. Empty if nothing came."""
+        """Make everything durable; the segments in order, each starting at offset 0. Empty if nothing came.
+
+        With LogAppendTime their commit gives them their time (`BY_COMMIT`).
+        """
         if self._is_given_up:
             raise StorageError("cannot close: the segment was given up", partition=self._partition)
         try:
@@ -92,7 +103,7 @@ class SegmentWriter:
         while first < len(batches):
             segment = self._segment = self._segment or self._open()
             moved = bases[first:] - bases[first] + segment.next_offset
-            end = first + segment.room(batches[first:], moved)
+            end = first + self._room(segment, batches[first:], moved, oldest[first:])
             if end > first:
                 rows = batches[first:end].copy()
                 start = int(rows["position"][0])
@@ -105,25 +116,53 @@ class SegmentWriter:
             else:
                 self._seal()
 
+    def _room(
+        self,
+        segment: SegmentFile,
+        batches: npt.NDArray[Any],
+        base_offsets: npt.NDArray[np.int64],
+        smallest: npt.NDArray[np.int64],
+    ) -> int:
+        now_ms = self._clock()
+        if segment.size == 0:
+            self._time.open(batches[0], int(smallest[0]), now_ms)
+        return min(segment.room(batches, base_offsets), self._time.room(batches, now_ms))
+
     def _open(self) -> SegmentFile:
         stem = paths.new_stem(self._begin, self._new_id())
         return SegmentFile(self._storage, self._topic, self._partition, stem, self._config)
 
     def _seal(self) -> None:
         if self._segment is not None:
-            self._sealed.append(self._segment.seal(self._codec, self._clock()))
+            sealed = self._segment.seal(self._codec, self._clock())
+            waits = self._config.message_timestamp_type == "LogAppendTime"
+            self._sealed.append(dataclasses.replace(sealed, append_time_ms=BY_COMMIT) if waits else sealed)
             self._segment = None
 
 
-def _batch_format(config: TopicConfig, codec: str, clock: Callable[[], int]) -> BatchFormat:
+def _batch_format(config: TopicConfig, codec: str, clock: Callable[[], int], random: Random) -> BatchFormat:
     limit = min(config.max_message_bytes, config.segment_size)
+    by_append_time = config.message_timestamp_type == "LogAppendTime"
     return BatchFormat(
         codec=CODEC_NAMES.index(codec),
         level=compression_level(config, codec),
         batch_bytes=max(1, min(config.batch_bytes, limit - BATCH_OVERHEAD)),
         max_batch_bytes=limit,
-        append_time=clock if config.message_timestamp_type == "LogAppendTime" else None,
+        # with LogAppendTime all records of an append have one time
+        window_ms=MAX_LONG if by_append_time else jittered(time_span(config), config, random),
+        append_time=clock if by_append_time else None,
     )
+
+
+def codec_of(config: TopicConfig, asked: str | None) -> str:
+    """The codec of new batches: the topic's own, or, where it leaves that to producers, the one that is `asked` for.
+
+    Raises InvalidConfigError where there is no such codec.
+    """
+    if asked not in (None, _UNCOMPRESSED, *CODEC_NAMES):
+        raise InvalidConfigError(f"compression must be one of {', '.join(CODEC_NAMES)}", value=asked)
+    chosen = asked or _UNCOMPRESSED if config.compression_type == "producer" else config.compression_type
+    return "none" if chosen == _UNCOMPRESSED else chosen
 
 
 def compression_level(config: TopicConfig, codec: str) -> int | None:

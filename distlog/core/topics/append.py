@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from random import Random
 
 from distlog.core.batches.record_input import RecordInput
 from distlog.core.commits import fields
@@ -18,7 +19,7 @@ from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CommitConflictError, InvalidRecordError
-from distlog.core.segments.segment_writer import SegmentWriter
+from distlog.core.segments.segment_writer import SegmentWriter, codec_of
 from distlog.core.storage.background import Task
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.partitioner import Partitioner
@@ -52,7 +53,7 @@ class Appender:
     """Writes rows as segments of one topic that wait for a commit; not thread-safe.
 
     `begin` is the version that was seen before the first byte; `first_partition` is where records without a
-    key start.
+    key start. `compression` is as of `codec_of`: InvalidConfigError.
     """
 
     def __init__(
@@ -65,10 +66,13 @@ class Appender:
         begin: int,
         first_partition: int,
         clock: Callable[[], int],
+        random: Random,
+        compression: str | None = None,
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:
         self._storage, self._topic, self._config, self._begin = storage, topic, config, begin
-        self._clock, self._new_id = clock, new_id
+        self._clock, self._random, self._new_id = clock, random, new_id
+        self._codec = codec_of(config, compression)
         self._partitioner = Partitioner(partitions, first_partition)
         self._writers: dict[int, SegmentWriter] = {}
         self._is_closing = False
@@ -89,16 +93,16 @@ class Appender:
 
     def _writer(self, partition: int) -> SegmentWriter:
         if partition not in self._writers:
-            codec = self._config.compression_type
             self._writers[partition] = SegmentWriter(
                 self._storage,
                 self._topic,
                 partition,
                 self._begin,
                 self._config,
-                codec="none" if codec in ("producer", "uncompressed") else codec,
+                codec=self._codec,
                 clock=self._clock,
                 new_id=self._new_id,
+                random=self._random,
             )
         return self._writers[partition]
 

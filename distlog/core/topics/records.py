@@ -147,7 +147,7 @@ def normalize(batch: pa.RecordBatch, config: TopicConfig, now_ms: int, first_row
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 
-def check_row(row: Row, size: int, config: TopicConfig, now_ms: int) -> None:
+def check_row(row: Row, size: int, config: TopicConfig, now_ms: int, codec: str) -> None:
     """Raise InvalidRecordError for a row that a batch of records cannot hold: what `normalize` and `encode` refuse.
 
     `size` is its `max_bytes`: taken without compression, and at its most, as Kafka's producer takes it.
@@ -155,7 +155,7 @@ def check_row(row: Row, size: int, config: TopicConfig, now_ms: int) -> None:
     if row.key is None and "compact" in config.cleanup_policy:
         raise InvalidRecordError(_KEY_NEEDED)
     room = min(config.max_message_bytes, config.segment_size) - HEADER_SIZE
-    if config.compression_type not in ("producer", "uncompressed"):
+    if codec != "none":
         # what does not compress grows a little
         room -= (room >> 10) + 64
     if size > room:

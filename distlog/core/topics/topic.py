@@ -108,30 +108,33 @@ class Topic:
         partition: int | None = None,
         app_id: str | None = None,
         batch_id: BatchId | None = None,
+        compression: str | None = None,
     ) -> AppendResult:
         """Append Arrow, pandas or an iterable of dicts in one commit, all partitions or none.
 
         Columns: value, and perhaps key, timestamp (ms or Arrow timestamps; missing is now), headers, partition
-        (missing: murmur2 of the key, without a key sticky runs); `partition` is for all rows. The same
-        (app_id, batch_id) again within 30 days returns the first result and appends nothing.
+        (missing: murmur2 of the key, without a key sticky runs); `partition` is for all rows. `compression` counts
+        where the topic's is producer. The same (app_id, batch_id) again within 30 days returns the first result.
 
         Raises InvalidRecordError, TopicNotFoundError (it was dropped), StorageError, CommitConflictError (nothing
         was appended), CommitStateUnknownError (it may have been; repeat with the same app_id and batch_id).
         """
-        with self.transaction(app_id, batch_id) as transaction:
+        with self.transaction(app_id, batch_id, compression) as transaction:
             transaction.append(table, partition)
         return transaction.result
 
-    def transaction(self, app_id: str | None = None, batch_id: BatchId | None = None) -> Transaction:
+    def transaction(
+        self, app_id: str | None = None, batch_id: BatchId | None = None, compression: str | None = None
+    ) -> Transaction:
         """Several appends that become visible together at the end of a `with` block, or not at all."""
-        return Transaction(self, app_id, batch_id)
+        return Transaction(self, app_id, batch_id, compression)
 
-    def writer(self, *, linger_ms: int = 100) -> Writer:
+    def writer(self, *, linger_ms: int = 100, compression: str | None = None) -> Writer:
         """A buffered writer of single records: a commit by size, by linger, on flush and when it is closed."""
         self._check_writable()
-        return Writer(self, linger_ms=linger_ms)
+        return Writer(self, linger_ms=linger_ms, compression=compression)
 
-    def appender(self) -> Appender:
+    def appender(self, compression: str | None = None) -> Appender:
         """What writes rows of this topic as segments that wait for a commit."""
         self._check_writable()
         return Appender(
@@ -142,6 +145,8 @@ class Topic:
             begin=self.version,
             first_partition=self._random.randrange(self.partitions),
             clock=self.clock,
+            random=self._random,
+            compression=compression,
         )
 
     def scan(
@@ -217,10 +222,7 @@ class Topic:
         return self.config
 
     def drop(self) -> None:
-        """End the topic: nobody can open or append to it from here on; vacuum removes its files later.
-
-        Objects that hold a snapshot of it, this one too, read on until then.
-        """
+        """End the topic: nobody can open or append to it from here on; who holds a snapshot reads on until vacuum."""
         self._check_writable()
         self.log.commit(self.snapshot, "drop", lambda snapshot: [Drop()])
 

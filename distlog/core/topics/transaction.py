@@ -22,13 +22,15 @@ class Transaction:
     forked child can only abort its copy of one.
     """
 
-    def __init__(self, topic: Topic, app_id: str | None, batch_id: BatchId | None) -> None:
+    def __init__(
+        self, topic: Topic, app_id: str | None, batch_id: BatchId | None, compression: str | None = None
+    ) -> None:
         check_batch(app_id, batch_id)
         self._topic, self._app_id, self._batch_id = topic, app_id, batch_id
         snapshot = topic.refresh().snapshot
         self._begin = snapshot.version
         self._is_replay = replayed(snapshot, app_id, batch_id) is not None
-        self._appender: Appender | None = topic.appender()
+        self._appender: Appender | None = topic.appender(compression)
         self._error: BaseException | None = None
         self._process = os.getpid()
         self.result = AppendResult(None)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from distlog.core.config import whole_number
 from distlog.core.errors import InvalidConfigError, InvalidRecordError
 from distlog.core.locks import ProcessLock
+from distlog.core.segments.segment_writer import codec_of
 from distlog.core.topics.append import AppendResult
 from distlog.core.topics.given_up import tell_given_up
 from distlog.core.topics.left_open import left_open
@@ -38,10 +39,14 @@ class Writer:
     ResourceWarning, and an error is logged. A process that is killed commits nothing. In a forked child it is empty.
     """
 
-    def __init__(self, topic: Topic, *, linger_ms: int, buffer_bytes: int = BUFFER_BYTES) -> None:
+    def __init__(
+        self, topic: Topic, *, linger_ms: int, buffer_bytes: int = BUFFER_BYTES, compression: str | None = None
+    ) -> None:
+        codec_of(topic.config, compression)
         if whole_number("linger_ms", linger_ms) < 0 or buffer_bytes < 1:
             raise InvalidConfigError("linger_ms must not be negative, buffer_bytes must be positive")
         self._topic, self._linger_s, self._buffer_bytes = topic, linger_ms / 1000, buffer_bytes
+        self._compression = compression
         self._lock = ProcessLock()
         self.result = AppendResult(None)
         self.begin_empty()
@@ -84,7 +89,8 @@ class Writer:
                 self._start_timer()
 
     def _check(self, row: Row, size: int, now_ms: int) -> None:
-        check_row(row, size, self._topic.config, now_ms)
+        config = self._topic.config
+        check_row(row, size, config, now_ms, codec_of(config, self._compression))
         partitions = self._topic.partitions
         if row.partition is not None and row.partition >= partitions:
             raise InvalidRecordError(f"the topic has partitions 0 to {partitions - 1}", partition=row.partition)
@@ -105,7 +111,7 @@ class Writer:
         rows, self._rows, self._bytes = self._rows, [], 0
         if rows:
             try:
-                self.result = self._topic.append(batch_of(columns_of(rows)))
+                self.result = self._topic.append(batch_of(columns_of(rows)), compression=self._compression)
             except BaseException as error:
                 tell_given_up(error, rows, self._topic.partitions)
                 self._error = error

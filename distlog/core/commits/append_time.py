@@ -1,0 +1,23 @@
+"""LogAppendTime: the time of records is that of their commit, which no writer can know while it writes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from distlog.core.commits.actions import Action, Add
+from distlog.core.commits.segment_info import BY_COMMIT
+
+
+def with_append_times(actions: Sequence[Action], time_ms: int) -> tuple[Action, ...]:
+    """The actions of a commit of `time_ms`: segments that wait for that time have it.
+
+    Commits follow each other in time, and so do the segments of a partition.
+    """
+    return tuple(_timed(action, time_ms) for action in actions)
+
+
+def _timed(action: Action, time_ms: int) -> Action:
+    if isinstance(action, Add) and action.segment.append_time_ms == BY_COMMIT:
+        return dataclasses.replace(action, segment=action.segment.appended_at(time_ms))
+    return action

@@ -1,0 +1,210 @@
+"""When a segment ends and the next begins, within one append: by record time, by its indexes, by size."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import uuid
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from topics import Clock, contents, topic_on
+
+from distlog.core.batches.record_batch import read_headers
+from distlog.core.batches.record_decoder import decode
+from distlog.core.batches.record_input import RecordInput
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.config import TopicConfig
+from distlog.core.segments.segment_writer import SegmentWriter
+from distlog.core.storage.storage import Storage
+
+NOW = 1_700_000_000_000
+HOUR = 3_600_000
+DAY = 24 * HOUR
+
+
+def write(
+    timestamps: list[int],
+    *,
+    steps: int = 0,
+    size: int = 0,
+    clock: Clock | None = None,
+    seed: int = 0,
+    **config: object,
+) -> list[tuple[SegmentInfo, bytes]]:
+    """The segments that records of these times become, with their logs; given by `steps`, an hour apart."""
+    storage = Storage(f"memory://{uuid.uuid4().hex}")
+    ids = (f"{number:032x}" for number in itertools.count())
+    made = SegmentWriter(
+        storage,
+        "t",
+        0,
+        0,
+        TopicConfig.parse({name.replace("_", "."): value for name, value in config.items()}),
+        codec="none",
+        clock=clock or Clock(NOW),
+        new_id=ids.__next__,
+        random=random.Random(seed),
+    )
+    for start in range(0, len(timestamps), steps or len(timestamps) or 1):
+        part = timestamps[start : start + (steps or len(timestamps))]
+        columns = {"key": pa.nulls(len(part), pa.binary()), "value": pa.array([bytes(size)] * len(part))}
+        batch = pa.RecordBatch.from_pydict({"timestamp": pa.array(part, pa.int64()), **columns})
+        made.append(RecordInput.from_arrow(batch), np.arange(batch.num_rows))
+        if clock:
+            clock.now_ms += HOUR
+    return [(segment, storage.read(f"t-0/{segment.stem}.log")) for segment in made.close()]
+
+
+def times(written: list[tuple[SegmentInfo, bytes]]) -> list[list[int]]:
+    """The timestamps of each segment's records."""
+    return [
+        decode(log, read_headers(log), columns=["timestamp"])["timestamp"].cast("int64").to_pylist()
+        for _, log in written
+    ]
+
+
+def hours(days: float) -> list[int]:
+    return [NOW + hour * HOUR for hour in range(int(days * 24))]
+
+
+@pytest.mark.parametrize("batch_bytes", [100, 131_072, 1 << 20])
+def test_a_bulk_append_of_thirty_days_is_a_segment_per_day_however_large_batches_are(batch_bytes: int) -> None:
+    written = write(hours(30), segment_ms=DAY, batch_bytes=batch_bytes)
+    found = times(written)
+    assert [time for segment in found for time in segment] == hours(30)
+    assert len(found) == 29  # 25 records, one an hour, span a day
+    assert {segment[-1] - segment[0] for segment in found[:-1]} == {DAY}
+
+
+def test_a_batch_ends_where_the_time_of_its_segment_does() -> None:
+    ((_, first), (_, second)) = write(hours(2), segment_ms=DAY)
+    assert read_headers(first)["record_count"].tolist() == [25]
+    assert read_headers(second)["record_count"].tolist() == [23]
+
+
+def test_only_more_than_segment_ms_rolls() -> None:
+    assert times(write([NOW, NOW + DAY, NOW + DAY + 1], segment_ms=DAY)) == [[NOW, NOW + DAY], [NOW + DAY + 1]]
+
+
+@pytest.mark.parametrize("batch_bytes", [1, 60, 131_072])
+def test_times_that_jump_back_and_forth_do_not_roll_again_and_again(batch_bytes: int) -> None:
+    jumping = [NOW + 30 * DAY * (number % 2) + number for number in range(1000)]
+    found = times(write(jumping, segment_ms=DAY, batch_bytes=batch_bytes))
+    assert [len(segment) for segment in found] == [1, 999]
+
+
+def test_late_records_make_about_as_many_segments_as_there_are_days() -> None:
+    order = random.Random(1)
+    late = [NOW + day * DAY // 100 - order.randrange(DAY) for day in range(3000)]
+    assert len(write(late, segment_ms=DAY, batch_bytes=200)) <= 31
+
+
+def test_times_that_go_down_roll_by_size_alone() -> None:
+    assert len(write(hours(30)[::-1], segment_ms=DAY)) == 1
+
+
+def test_one_record_of_the_far_future_holds_rolling_up_in_its_own_segment_alone() -> None:
+    data = [NOW, NOW + 9000 * DAY, *hours(30)]
+    written = write(data, segment_ms=DAY, batch_bytes=100, segment_bytes=1000)
+    assert max(max(each) - min(each) for each in times(written)[2:]) <= DAY
+
+
+def test_records_without_a_time_roll_by_the_clock() -> None:
+    # of values this large one step is written at once
+    found = times(write([-1] * 9000, steps=3000, size=1000, clock=Clock(NOW), segment_ms=HOUR))
+    assert len(found) == 2
+
+
+def test_a_record_without_a_time_among_others_rolls_nothing() -> None:
+    assert len(write([-1, NOW, -1, NOW + HOUR, -1], segment_ms=DAY, batch_bytes=1)) == 1
+
+
+def test_jitter_cuts_at_random_from_segment_ms_by_at_most_itself() -> None:
+    spans = set()
+    for seed in range(20):
+        found = times(write(hours(10), segment_ms=DAY, segment_jitter_ms=10 * HOUR, seed=seed))
+        spans |= {segment[-1] - segment[0] for segment in found[:-1]}
+    assert 14 * HOUR <= min(spans) < max(spans) <= DAY
+    assert len(spans) > 3
+
+
+def test_jitter_above_segment_ms_is_cut_below_it() -> None:
+    for seed in range(20):
+        assert 1 <= len(write(hours(2), segment_ms=DAY, segment_jitter_ms=9000 * DAY, seed=seed)) <= 48
+
+
+def test_a_compacted_topic_rolls_when_its_records_must_be_compacted() -> None:
+    lag = {"max_compaction_lag_ms": 6 * HOUR, "segment_ms": DAY}
+    assert len(write(hours(2), cleanup_policy="compact", **lag)) == 7
+    assert len(write(hours(2), **lag)) == 2
+
+
+def test_log_append_time_has_one_time_for_an_append() -> None:
+    clock = Clock(NOW)
+    late = [NOW] * 100
+    assert len(write(late, steps=1, clock=clock, segment_ms=DAY, message_timestamp_type="LogAppendTime")) == 1
+
+
+@pytest.mark.parametrize("index_bytes", [4, 12, 24, 80, 100])
+def test_no_index_grows_above_segment_index_bytes(index_bytes: int) -> None:
+    written = write(hours(30), segment_index_bytes=index_bytes, index_interval_bytes=0, batch_bytes=1)
+    assert [time for segment in times(written) for time in segment] == hours(30)
+    sizes = [(segment.offset_index_bytes, segment.time_index_bytes) for segment, _ in written]
+    limit = max(index_bytes, 12)  # the largest time has an entry even where there is room for none
+    assert max(map(max, sizes)) <= limit
+    if index_bytes == 80:
+        # full with five entries, since one is in reserve for the largest time; the first batch has none
+        assert set(sizes[:-1]) == {(40, 60)}
+        assert len(written) == 120
+
+
+def kafka_rolls(batches: Any, span: int, limit: int) -> list[int]:
+    """How many of `batches` (smallest, first and largest time, size) each segment takes, in plain words."""
+    counts: list[int] = []
+    size = begin = 0
+    for smallest, first, largest, length in batches:
+        if not counts or size + length > limit or (begin >= 0 and largest - begin > span):
+            counts.append(0)
+            size = 0
+            begin = first if 0 <= first == smallest and largest - first <= span else largest
+        counts[-1] += 1
+        size += length
+    return counts
+
+
+@given(
+    st.lists(st.integers(-1, 40), min_size=1, max_size=80),
+    st.integers(1, 50),
+    st.integers(1, 100),
+    st.integers(100, 2000),
+    st.integers(1, 80),
+)
+@settings(max_examples=200, deadline=None)
+def test_segments_end_by_kafkas_rule(data: list[int], span: int, batch: int, segment: int, steps: int) -> None:
+    written = write(data, steps=steps, segment_ms=span, batch_bytes=batch, segment_bytes=segment)
+    assert [time for each in times(written) for time in each] == data
+    rows, counts = [], []
+    for _, log in written:
+        headers = read_headers(log)
+        counts.append(len(headers))
+        for header in headers:
+            part = log[header["position"] : header["position"] + header["size"]]
+            own = decode(part, read_headers(part), columns=["timestamp"])["timestamp"].cast("int64").to_pylist()
+            rows.append((min(own), own[0], max(own), len(part)))
+    assert kafka_rolls(rows, span, segment) == counts
+
+
+def test_retention_lets_go_of_a_bulk_load_in_pieces() -> None:
+    clock = Clock(NOW + 30 * DAY)
+    config = {"segment.ms": DAY, "retention.ms": 10 * DAY}
+    topic = topic_on(Storage(f"memory://{uuid.uuid4().hex}"), 1, config, clock)
+    topic.append([{"value": b"%d" % time, "timestamp": time} for time in hours(30)])
+    topic.retention()
+    kept = [int(value or b"") for value in contents(topic)[0]]
+    assert kept[-1] == hours(30)[-1]
+    assert 10 * DAY <= NOW + 30 * DAY - kept[0] <= 11 * DAY + HOUR
