@@ -9,6 +9,7 @@ import pytest
 from crc32c import crc32c
 from histories import History, segment
 
+from distlog.core import paths
 from distlog.core.commits import actions
 from distlog.core.commits.actions import (
     Active,
@@ -18,6 +19,7 @@ from distlog.core.commits.actions import (
     Create,
     Drop,
     GcFloor,
+    Manifest,
     Pin,
     Remove,
     Seal,
@@ -46,6 +48,7 @@ EVERY_ACTION = (
     GcFloor(12),
     Pin("backup", 3, 1_700_000_000_000),
     Unpin("backup"),
+    Manifest(paths.manifest_file(5, "0" * 32), 100, 7),
     Drop(),
 )
 
@@ -80,7 +83,7 @@ def test_a_commit_is_one_json_object_with_kafka_like_names(commit: Commit) -> No
     ]  # fmt: skip
     assert [name for action in body["actions"] for name in action] == [
         "create", "partitions", "config", "add", "remove", "log_start_offset", "transaction", "transaction",
-        "cleaned", "active", "seal", "gc_floor", "pin", "unpin", "drop",
+        "cleaned", "active", "seal", "gc_floor", "pin", "unpin", "manifest", "drop",
     ]  # fmt: skip
     assert body["actions"][6] == {
         "transaction": {"app_id": "app", "batch_id": 7, "offsets": {"0": [0, 10], "2": [5, 5]}}
