@@ -71,7 +71,8 @@ def _offset_of_max_timestamp(reader: SegmentReader, state: PartitionState) -> Fo
         if timestamps[index] < (0 if best is None else best[1]):
             break
         found = _largest(reader, state.segments[first + int(index)], state.log_start_offset)
-        if found and (best is None or (found[1], -found[0]) > (best[1], -best[0])):
+        # -1 is no time
+        if found and found[1] >= 0 and (best is None or (found[1], -found[0]) > (best[1], -best[0])):
             best = found
     return best
 
