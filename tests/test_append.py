@@ -305,15 +305,16 @@ def test_batches_are_compressed_as_the_topic_says(local: Storage) -> None:
     assert topic.scan(columns=["value"]).to_table()["value"].unique().to_pylist() == [b"abc" * 100]
 
 
-def test_log_append_time_is_the_clocks(local: Storage) -> None:
+def test_log_append_time_is_that_of_the_commit(local: Storage) -> None:
     clock = Clock()
     topic = topic_on(local, 1, {"message.timestamp.type": "LogAppendTime"}, clock)
     topic.append(values(range(3)))
     clock.now_ms = NOW + 500
     topic.append(values(range(3)))
     rows = stored(topic.scan().to_table())
-    assert [(row["timestamp"], row["timestamp_type"]) for row in rows] == [(NOW, 1)] * 3 + [(NOW + 500, 1)] * 3
-    assert topic.offsets_for_times(NOW + 1) == {0: (3, NOW + 500)}
+    # each commit is later than the one before, that which created the topic among them
+    assert [(row["timestamp"], row["timestamp_type"]) for row in rows] == [(NOW + 1, 1)] * 3 + [(NOW + 500, 1)] * 3
+    assert topic.offsets_for_times(NOW + 2) == {0: (3, NOW + 500)}
 
 
 def test_a_file_name_tells_at_which_version_its_append_began(local: Storage) -> None:

@@ -229,7 +229,7 @@ def test_the_commit_that_first_needs_a_feature_names_it() -> None:
     assert "requires" not in body_of(storage, 1)
 
     def at_the_end(current: Snapshot) -> list[Any]:
-        return [Add(segment(0, append_time_ms=NOW).at(current.partitions[0].log_end_offset))]
+        return [Add(segment(0).appended_at(NOW).at(current.partitions[0].log_end_offset))]
 
     for version in (2, 3):
         _, snapshot = log.commit(snapshot, "append", at_the_end)
