@@ -16,13 +16,8 @@ import distlog
 from distlog import Topic
 from distlog.core.commits.actions import Add, Remove
 from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.maintenance.rebuild import (
-    RebuildReport,
-    commit_sizes,
-    rebuild_indexes,
-    rebuild_segment,
-    rebuild_segments,
-)
+from distlog.core.maintenance.rebuild import commit_facts, rebuild_indexes, rebuild_segment, rebuild_segments
+from distlog.core.maintenance.rebuild_report import RebuildReport
 
 NOW = 1_700_000_000_000
 SUFFIXES = (".index", ".timeindex")
@@ -226,7 +221,7 @@ def test_a_segment_removed_meanwhile_is_left_out_of_the_commit(topic: Topic) -> 
     made = list(rebuild_segments(topic.reader, topic.snapshot, force=True))
     first = segments_of(topic)[0]
     topic.log.commit(topic.snapshot, "retention", lambda snapshot: [Remove(0, first.stem)])
-    topic.advance(commit_sizes(topic.log, topic.snapshot, made))
+    topic.advance(commit_facts(topic.log, topic.snapshot, made))
     (kept,) = segments_of(topic)
     assert kept.offset_index_bytes == len(topic.storage.read(topic.reader.name(kept, ".index")))
 

@@ -21,7 +21,7 @@ from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import MAX_INT, TopicConfig
 from distlog.core.segments.segment import SegmentReader
 from distlog.core.segments.segment_file import SegmentFile
-from distlog.core.segments.slices import SegmentSlice
+from distlog.core.segments.whole_log import whole_log
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +106,7 @@ def merge_group(
 
 
 def _copy(reader: SegmentReader, segment: SegmentInfo, base_offset: int, file: SegmentFile) -> None:
-    whole = SegmentSlice(segment, segment.base_offset, segment.next_offset, 0, segment.log_bytes)
-    for chunk in reader.chunks(whole):
-        chunk.check()
+    for chunk in whole_log(reader, segment):
         bases = chunk.batches["base_offset"] + (segment.shift - base_offset)
         # which record has the largest timestamp is known for the segment, and not needed for each batch
         file.write(np.array(chunk.data, np.uint8), chunk.batches, bases, bases, segment.min_timestamp)
