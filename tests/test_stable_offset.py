@@ -111,7 +111,7 @@ def test_it_is_where_the_first_open_transaction_begins(steps: list[tuple[str, in
 @settings(max_examples=40, deadline=None)
 @given(steps=st.lists(STEPS, max_size=25))
 def test_compaction_keeps_it_however_often_and_late_it_runs(steps: list[tuple[str, int]]) -> None:
-    log = CompactedTopic(f"memory://{uuid.uuid4()}/log", segment_bytes=1000)
+    log = CompactedTopic(f"memory://{uuid.uuid4()}/log", segment_bytes=200)
     expected = written(log, steps)
     is_open = expected < log.topic().end_offsets()[0]
     for _ in range(3):
@@ -138,6 +138,17 @@ def test_the_segments_of_a_compaction_say_it_too(tmp_path: Path) -> None:
     assert stable_and_requests(log.topic()) == (6, 0)
 
 
+def test_what_was_open_at_the_end_of_a_rewritten_segment_is_decided(tmp_path: Path) -> None:
+    log = CompactedTopic(str(tmp_path / "log"), segment_bytes=200)
+    producers = Producers(log)
+    producers.send(1, 1, 2).roll()
+    producers.commit(1).plain(1).roll()
+    assert [one.first_unstable_offset for one in log.segments()] == [0, NO_OFFSET]
+    log.compact()
+    first = log.segments()[0]
+    assert (first.compacted, first.has_transactions, first.first_unstable_offset) == (True, True, NO_OFFSET)
+
+
 def segment(base_offset: int, **facts: Any) -> SegmentInfo:
     like = {"stored_base_offset": 0, "record_count": 10, "log_bytes": 9, "created_ms": 0, "crc32c": 0}
     sizes = dict.fromkeys(["offset_index_bytes", "time_index_bytes", "txn_index_bytes"], 0)
@@ -158,7 +169,7 @@ def test_what_is_open_below_the_log_start_is_open_from_there(memory_url: Any) ->
 
 def test_a_transaction_whose_end_marker_was_compacted_away_is_not_open(tmp_path: Path) -> None:
     """The segment that it was open in stays as it is, since nothing in it can go."""
-    log = CompactedTopic(str(tmp_path / "log"))
+    log = CompactedTopic(str(tmp_path / "log"), segment_bytes=200)
     producers = Producers(log)
     producers.send(1, 1).roll()
     producers.send(2, 9).commit(2).roll()
@@ -171,3 +182,5 @@ def test_a_transaction_whose_end_marker_was_compacted_away_is_not_open(tmp_path:
         topic = log.topic()
         assert by_reading(topic) == topic.end_offsets()[0]
         assert stable_and_requests(topic)[0] == topic.end_offsets()[0]
+    left = [one for one in log.segments() if one.has_transactions]
+    assert [(one.base_offset, one.first_unstable_offset) for one in left] == [(1, 0)]
