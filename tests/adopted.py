@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
@@ -16,9 +17,11 @@ from distlog.core import paths
 from distlog.core.batches.compression import CODEC_NAMES
 from distlog.core.batches.record_batch import CODEC_MASK, CONTROL, TRANSACTIONAL, read_headers
 from distlog.core.batches.record_decoder import decode
-from distlog.core.commits.actions import Add, SetLogStartOffset
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.actions import Action, Add, Remove, SetLogStartOffset
+from distlog.core.commits.segment_info import NOT_LOOKED, UNKNOWN, SegmentInfo
 from distlog.core.indexes.index_builder import IndexBuilder
+from distlog.core.segments.index_facts import INDEX_FIELDS, index_facts
+from distlog.core.segments.isolation import OpenTransactions
 
 SUFFIXES = (".log", ".index", ".timeindex", ".txnindex")
 
@@ -26,8 +29,13 @@ Rows = list[dict[str, Any]]
 Files = Mapping[str, bytes]
 
 
-def describe(files: Files, base_offset: int, next_offset: int, **changes: Any) -> SegmentInfo:
-    """What a snapshot has to know of a segment whose files, by suffix, hold absolute offsets."""
+def describe(
+    files: Files, base_offset: int, next_offset: int, transactions: OpenTransactions | None = None, **changes: Any
+) -> SegmentInfo:
+    """What a snapshot has to know of a segment whose files, by suffix, hold absolute offsets.
+
+    `transactions` has seen all segments before it; without, nobody has looked where the log is stable up to.
+    """
     log = files[".log"]
     headers = read_headers(log)
     records = decode(log, headers, columns=("offset", "timestamp"))
@@ -41,9 +49,7 @@ def describe(files: Files, base_offset: int, next_offset: int, **changes: Any) -
         "stored_base_offset": base_offset,
         "record_count": records.num_rows,
         "log_bytes": len(log),
-        "offset_index_bytes": len(files.get(".index", b"")),
-        "time_index_bytes": len(files.get(".timeindex", b"")),
-        "txn_index_bytes": len(files.get(".txnindex", b"")),
+        **index_facts({suffix: files.get(suffix, b"") for suffix in INDEX_FIELDS}),
         "first_timestamp": int(timestamps[0]) if len(timestamps) else -1,
         "max_timestamp": -1 if newest is None else int(timestamps[newest]),
         "offset_of_max_timestamp": -1 if newest is None else records["offset"][newest].as_py(),
@@ -52,7 +58,13 @@ def describe(files: Files, base_offset: int, next_offset: int, **changes: Any) -
         "has_transactions": bool((headers["attributes"] & (TRANSACTIONAL | CONTROL)).any()),
         "created_ms": 0,
         "crc32c": crc32c.crc32c(log),
+        "min_timestamp": int(timestamps.min()) if len(timestamps) else -1,
+        "first_batch_crc": int(headers["crc"][0]) if len(headers) else -1,
+        "last_batch_crc": int(headers["crc"][-1]) if len(headers) else -1,
     }
+    if transactions is not None:
+        transactions.see(headers, 0)
+        facts["first_unstable_offset"] = transactions.first_offset
     return SegmentInfo(**{**facts, **changes})
 
 
@@ -93,8 +105,9 @@ def adopt(
     topic = distlog.create(url, **options)
     ends = [base_offset for base_offset, _ in segments[1:]]
     infos = []
+    transactions = OpenTransactions()
     for (base_offset, files), end in zip_longest(segments, ends, fillvalue=next_offset):
-        infos.append(describe(files, base_offset, end))
+        infos.append(describe(files, base_offset, end, transactions))
         put(topic, infos[-1], files)
     return commit(topic, infos, log_start_offset)
 
@@ -117,6 +130,19 @@ def _bounds(partition: GoldenPartition) -> dict[str, int]:
     info: dict[str, dict[str, int]] = json.loads((folder / "info.json").read_text(encoding="utf-8"))
     name = "/".join(partition.folder.parts[-2:])
     return info.get(name) or info[partition.folder.name]
+
+
+def forget_facts(topic: Topic) -> Topic:
+    """The topic as an older library would have described it: without what tells its files from others."""
+    names = [fields.checksum for fields in INDEX_FIELDS.values()]
+    facts: dict[str, Any] = {**dict.fromkeys([*names, "first_batch_crc", "last_batch_crc"], UNKNOWN)}
+    facts["first_unstable_offset"] = NOT_LOOKED
+    segments = [segment for state in topic.snapshot.partitions for segment in state.segments]
+    removed: list[Action] = [Remove(segment.partition, segment.stem) for segment in segments]
+    added = [Add(dataclasses.replace(segment, **facts)) for segment in segments]
+    _, snapshot = topic.log.commit(topic.snapshot, "rebuild", lambda _: [*removed, *added])
+    topic.advance(snapshot)
+    return topic
 
 
 def rows(records: Any) -> Rows:

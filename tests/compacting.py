@@ -20,6 +20,7 @@ from distlog.core.indexes.transaction_index import AbortedTransaction, encode_tr
 from distlog.core.maintenance.cleanable import Cleanable
 from distlog.core.maintenance.compaction import clean_partition, commit_compaction, compact
 from distlog.core.maintenance.compaction_report import PartitionCompaction
+from distlog.core.segments.isolation import OpenTransactions
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.topic import Topic
 
@@ -55,6 +56,7 @@ class CompactedTopic:
         )
         settings = {name.replace("_", "."): value for name, value in config.items()}
         always = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0}
+        self._transactions = OpenTransactions()
         self.log.create(1, TopicConfig.parse({**always, **settings}))
 
     def topic(self) -> Topic:
@@ -81,7 +83,7 @@ class CompactedTopic:
         end = int(batches["base_offset"][-1] + batches["last_offset_delta"][-1]) + 1
         files = {".log": data, ".txnindex": aborted}
         facts = {"created_ms": self.clock(), "leader_epoch": int(batches["leader_epoch"][-1])}
-        segment = describe(files, base, end if next_offset is None else next_offset, **facts)
+        segment = describe(files, base, end if next_offset is None else next_offset, self._transactions, **facts)
         topic = self.topic()
         put(topic, segment, files)
         self.log.commit(topic.snapshot, "import", lambda _: [Add(segment)])

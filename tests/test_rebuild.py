@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pickle
 from pathlib import Path
 from typing import Any
 
 import pytest
-from adopted import adopt_golden
+from adopted import adopt_golden, forget_facts
 from conftest import Address
 from golden import partitions
 
@@ -16,13 +17,9 @@ import distlog
 from distlog import Topic
 from distlog.core.commits.actions import Add, Remove
 from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.maintenance.rebuild import (
-    RebuildReport,
-    commit_sizes,
-    rebuild_indexes,
-    rebuild_segment,
-    rebuild_segments,
-)
+from distlog.core.maintenance.rebuild import commit_facts, rebuild_indexes, rebuild_segment, rebuild_segments
+from distlog.core.maintenance.rebuild_report import RebuildReport
+from distlog.core.segments.index_facts import INDEX_FIELDS, index_facts
 
 NOW = 1_700_000_000_000
 SUFFIXES = (".index", ".timeindex")
@@ -226,7 +223,7 @@ def test_a_segment_removed_meanwhile_is_left_out_of_the_commit(topic: Topic) -> 
     made = list(rebuild_segments(topic.reader, topic.snapshot, force=True))
     first = segments_of(topic)[0]
     topic.log.commit(topic.snapshot, "retention", lambda snapshot: [Remove(0, first.stem)])
-    topic.advance(commit_sizes(topic.log, topic.snapshot, made))
+    topic.advance(commit_facts(topic.log, topic.snapshot, made))
     (kept,) = segments_of(topic)
     assert kept.offset_index_bytes == len(topic.storage.read(topic.reader.name(kept, ".index")))
 
@@ -331,3 +328,95 @@ def test_a_transaction_index_is_checked_and_kept(tmp_path: Path, kind: str) -> N
     assert report.segments[0].found[".txnindex"] == kind
     assert not report.ok
     assert not report.rebuilt
+
+
+# Checksums
+
+
+def checksums(topic: Topic) -> list[tuple[int, int]]:
+    return [(segment.offset_index_crc32c, segment.time_index_crc32c) for segment in segments_of(topic)]
+
+
+def test_the_checksums_of_rebuilt_indexes_are_told(topic: Topic, caplog: pytest.LogCaptureFixture) -> None:
+    topic.alter_config({"index.interval.bytes": 0})
+    rebuilt(topic, force=True)
+    for segment in segments_of(topic):
+        files = {suffix: topic.storage.read(topic.reader.name(segment, suffix)) for suffix in SUFFIXES}
+        facts = index_facts(files)
+        assert facts == {name: getattr(segment, name) for name in facts}
+        assert topic.reader._indexes.offsets(segment) is not None
+    assert caplog.text == ""
+
+
+def test_between_the_files_and_the_commit_readers_scan(topic: Topic, caplog: pytest.LogCaptureFixture) -> None:
+    """A rebuild whose indexes are as large as before, but other ones."""
+    before = contents(topic)
+    name = name_of(topic, ".index")
+    other = bytearray(before[name])
+    other[-1] += 1
+    topic.storage.put(name, other)
+    assert topic.reader._indexes.offsets(segments_of(topic)[0]) is None
+    assert "rebuild the indexes to be fast again" in caplog.text
+    assert topic.scan(start=30, end=31).to_table().num_rows == 1
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_an_index_that_fits_but_is_not_the_one_that_was_committed_is_made_anew(topic: Topic, suffix: str) -> None:
+    """A crash between the files and the commit may leave indexes of another interval, and of the same size."""
+    segment = segments_of(topic)[0]
+    field = INDEX_FIELDS[suffix].checksum
+    known = getattr(segment, field)
+    facts: dict[str, Any] = {field: known ^ 1}
+    wrong = dataclasses.replace(segment, **facts)
+    _, after = topic.log.commit(topic.snapshot, "rebuild", lambda _: [Remove(0, segment.stem), Add(wrong)])
+    topic.advance(after)
+    assert topic.verify().ok is False
+    report = rebuilt(topic)
+    assert report.segments[0].found[suffix] == "corrupted"
+    assert report.ok
+    assert getattr(segments_of(topic)[0], field) == known
+    assert topic.verify().ok
+
+
+@pytest.mark.parametrize("force", [True, False])
+def test_a_missing_index_that_should_be_empty_now_is_forgotten(topic: Topic, force: bool) -> None:
+    topic.alter_config({"index.interval.bytes": 100_000})
+    damage(topic, ".index", "missing")
+    report = rebuilt(topic, force=force)
+    assert report.ok
+    assert segments_of(topic)[0].offset_index_bytes == 0
+    assert topic.verify().ok
+    assert not rebuilt(topic, force=force).rebuilt
+
+
+def test_what_an_older_library_did_not_tell_is_told_by_a_rebuild(topic: Topic, tmp_path: Path) -> None:
+    expected = segments_of(topic)
+    forget_facts(topic)
+    assert segments_of(topic) != expected
+    before = written_files(tmp_path)
+    report = rebuilt(topic)
+    assert (report.ok, report.rebuilt) == (True, ())
+    told = [dataclasses.replace(one, txn_index_crc32c=0, first_unstable_offset=-1) for one in segments_of(topic)]
+    assert told == expected
+    changed = {path for path, facts in written_files(tmp_path).items() if before.get(path) != facts}
+    assert {path.suffix for path in changed} == {".json"}
+
+
+def test_a_dry_run_tells_nothing_either(topic: Topic) -> None:
+    forget_facts(topic)
+    version = topic.version
+    rebuilt(topic, dry_run=True)
+    assert topic.refresh().version == version
+
+
+def test_a_transaction_index_of_another_checksum_is_reported(tmp_path: Path) -> None:
+    topic = adopt_golden(str(tmp_path / "log"), GOLDEN["first.txn-0"])
+    name = name_of(topic, ".txnindex")
+    data = bytearray(topic.storage.read(name))
+    # the first offset of a transaction, which no check of the file alone can tell
+    data[17] ^= 1
+    topic.storage.put(name, data)
+    report = rebuilt(topic)
+    assert report.segments[0].found[".txnindex"] == "corrupted"
+    assert not report.ok
+    assert not topic.verify().ok

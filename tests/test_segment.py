@@ -11,7 +11,7 @@ from typing import Any
 import golden
 import numpy as np
 import pytest
-from adopted import Files, adopt, adopt_golden, with_indexes
+from adopted import Files, adopt, adopt_golden, forget_facts, with_indexes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from logs import Log, appended, changed, each_byte_changed, log_of, read, table, whole
@@ -150,10 +150,11 @@ def test_empty_segments_are_read_among_others(tmp_path: Path) -> None:
 # Indexes that are wrong
 
 
-@pytest.fixture
-def sparse(tmp_path: Path) -> Log:
-    """A segment of which every third batch has an index entry."""
-    return log_of(appended(str(tmp_path / "t"), 150, **{"index.interval.bytes": "400"}))
+@pytest.fixture(params=[True, False], ids=["known", "of an older library"])
+def sparse(request: pytest.FixtureRequest, tmp_path: Path) -> Log:
+    """A segment of which every third batch has an index entry; the checksum of its index is known, or it is not."""
+    topic = appended(str(tmp_path / "t"), 150, **{"index.interval.bytes": "400"})
+    return log_of(topic if request.param else forget_facts(topic))
 
 
 def check_reads(log: Log) -> None:
@@ -198,6 +199,7 @@ def test_an_index_that_leads_into_a_record_is_not_believed(tmp_path: Path, caplo
     topic = appended(str(tmp_path / "t"))
     topic.append([{"value": fake if number == 10 else b"v", "timestamp": number} for number in range(40)])
     log = log_of(topic)
+    log = Log(forget_facts(topic), log.expected)
     (segment,) = log.segments
     entries = np.frombuffer(log.file(suffix=".index").read_bytes(), ">i4").reshape(-1, 2).copy()
     row = int(np.searchsorted(entries[:, 1], log.file().read_bytes().index(fake), side="right")) - 1

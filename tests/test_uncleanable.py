@@ -10,10 +10,12 @@ import pytest
 from adopted import describe, put
 from command_line import CommandLine
 from compacting import CompactedTopic
+from crc32c import crc32c
 from raw_batches import batch, entry, record, with_right_crc
 
 import distlog
 from distlog.core.commits.actions import Add
+from distlog.core.commits.segment_info import UNKNOWN
 from distlog.core.errors import StorageError
 from distlog.core.maintenance.compaction_report import CompactionReport, Uncleanable, unless_uncleanable
 
@@ -128,9 +130,11 @@ def test_any_damage_is_found_before_anything_is_committed(log: CompactedTopic, t
 def test_a_malformed_record_behind_a_right_checksum_is_damage(log: CompactedTopic) -> None:
     log.append((b"a", b"1"))
     good = batch([record(0, 0, b"1")], base_offset=1)
-    log.add(good)
-    topic = log.topic()
-    topic.storage.put(topic.reader.name(log.segments()[1]), with_right_crc(good[:61] + b"\x02" + good[62:]))
+    bad = with_right_crc(good[:61] + b"\x02" + good[62:])
+    facts = {"crc32c": crc32c(bad), "first_batch_crc": UNKNOWN, "last_batch_crc": UNKNOWN}
+    segment, topic = describe({".log": good}, 1, 2, **facts), log.topic()
+    put(topic, segment, {".log": bad})
+    topic.log.commit(topic.snapshot, "import", lambda _: [Add(segment)])
     done = log.compact()
     assert done is not None
     assert "offset=1" in (done.error or "")

@@ -17,13 +17,8 @@ from distlog.core.maintenance.compact_or_merge import CompactReport
 from distlog.core.maintenance.compaction import DEDUPE_BUFFER_BYTES
 from distlog.core.maintenance.merge import merge_by, merge_or_tell
 from distlog.core.maintenance.merge_plan import MergeGroup
-from distlog.core.maintenance.rebuild import (
-    RebuildReport,
-    SegmentRebuild,
-    finish_rebuild,
-    rebuild_segment,
-    write_indexes,
-)
+from distlog.core.maintenance.rebuild import finish_rebuild, rebuild_segment, write_indexes
+from distlog.core.maintenance.rebuild_report import RebuildReport, SegmentRebuild
 from distlog.core.maintenance.reports import Unmergeable
 from distlog.core.maintenance.verify import VerifyReport, settled
 from distlog.core.maintenance.verify_commits import verify_commits, verify_table
@@ -66,7 +61,7 @@ def rebuild_indexes(
     topic = open_topic(url, storage_options=storage_options)
     rebuild = partial(_rebuild, config=topic.config, force=force, dry_run=dry_run)
     rebuilt = _each_segment(spark, topic, rebuild)
-    return finish_rebuild(topic.log, topic.snapshot, rebuilt, dry_run=dry_run)[0]
+    return finish_rebuild(topic.reader, topic.log, topic.snapshot, rebuilt, dry_run=dry_run)[0]
 
 
 def _rebuild(

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from distlog.core.errors import TopicNotFoundError
 from distlog.core.maintenance.compact_or_merge import CompactReport
 from distlog.core.maintenance.compaction import DEDUPE_BUFFER_BYTES
-from distlog.core.maintenance.rebuild import RebuildReport
+from distlog.core.maintenance.rebuild_report import RebuildReport
 from distlog.core.maintenance.reports import RetentionReport, counted
 from distlog.core.maintenance.vacuum import VacuumReport, vacuum
 from distlog.core.maintenance.verify import VerifyReport

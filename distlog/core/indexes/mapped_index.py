@@ -20,6 +20,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from crc32c import crc32c
 
 from distlog.core.config import MAX_INT
 from distlog.core.errors import CorruptIndexError
@@ -87,6 +88,10 @@ class MappedIndex:
     def is_full(self) -> bool:
         """Whether the next append would be refused: the segment must roll then."""
         return self._entries >= self.max_entries
+
+    def checksum(self) -> int:
+        """The CRC-32C of the file."""
+        return crc32c(self._data.data)
 
     def truncate_to(self, offset: int) -> None:
         """Drop the entries at `offset` and above it; there is room for new ones then."""

@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from crc32c import crc32c
 
 from distlog.core.errors import CorruptIndexError, UnsupportedVersionError
 
@@ -99,6 +100,10 @@ class TransactionIndex:
         inside = (entries["last_offset"] >= fetch_offset) & (entries["first_offset"] < upper_bound)
         return AbortedTransactions(_transactions(entries[inside]), len(stops) > 0)
 
+    def checksum(self) -> int:
+        """The CRC-32C of the file."""
+        return crc32c(self._read())
+
     def truncate_to(self, offset: int) -> None:
         """Drop the entries from the first one that ends at `offset` or above it."""
         ends = self._entries()["last_offset"] >= offset
@@ -160,12 +165,15 @@ class TransactionIndex:
             self._file.truncate(size - size % ENTRY.itemsize)
         return self._file
 
-    def _entries(self) -> npt.NDArray[np.void]:
+    def _read(self) -> bytes:
         try:
             with open(self.path, "rb") as file:
-                data = file.read()
+                return file.read()
         except FileNotFoundError:
-            return _NONE
+            return b""
+
+    def _entries(self) -> npt.NDArray[np.void]:
+        data = self._read()
         entries = np.frombuffer(data[: len(data) // ENTRY.itemsize * ENTRY.itemsize], ENTRY)
         later = entries["version"] >> 8 > VERSION
         if later.any():

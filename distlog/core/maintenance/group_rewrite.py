@@ -7,15 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from crc32c import crc32c
 
 from distlog.core import paths
 from distlog.core.batches.record_batch import CONTROL
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_info import NO_OFFSET, NOT_LOOKED, SegmentInfo
 from distlog.core.config import TopicConfig
-from distlog.core.indexes.transaction_index import AbortedTransaction, encode_transactions
+from distlog.core.indexes.transaction_index import encode_transactions
 from distlog.core.maintenance.batch_filter import BatchFilter, FilteredBatches
 from distlog.core.maintenance.scanned_records import checked_chunks
+from distlog.core.segments.index_facts import index_facts
 from distlog.core.segments.segment import SegmentReader
 from distlog.core.segments.segment_file import SegmentFile
 
@@ -67,7 +67,7 @@ def rewrite_group(
 
     `begin` is the version that was seen before. Memory is bounded by a few chunks. Raises CorruptRecordError.
     """
-    output = _Output(reader, group, config, begin, clock, new_id, batch_filter.verdicts.aborted)
+    output = _Output(reader, group, config, begin, clock, new_id, batch_filter)
     unchanged, unkeyed = len(group) == 1, 0
     try:
         for segment in group:
@@ -93,10 +93,11 @@ class _Output:
         begin: int,
         clock: Callable[[], int],
         new_id: Callable[[], str],
-        aborted: Sequence[AbortedTransaction],
+        batch_filter: BatchFilter,
     ) -> None:
         self._reader, self._group, self._config, self._begin = reader, group, config, begin
-        self._clock, self._new_id, self._aborted = clock, new_id, aborted
+        self._clock, self._new_id = clock, new_id
+        self._aborted, self._clean_end = batch_filter.verdicts.aborted, batch_filter.end_offset
         self._file: SegmentFile | None = None
         self._stem = ""
         self._base_offset = group[0].base_offset
@@ -154,16 +155,25 @@ class _Output:
             dataclasses.replace(
                 sealed.at(self._base_offset),
                 next_offset=next_offset,
-                txn_index_bytes=len(transactions),
-                txn_index_crc32c=crc32c(transactions),
+                **index_facts({".txnindex": transactions}),
                 leader_epoch=self._group[-1].leader_epoch,
                 compacted=True,
                 has_transactions=self._has_producers,
+                first_unstable_offset=self._first_unstable_offset(next_offset),
                 # as Kafka keeps the file's time: retention counts from it where records have none
                 created_ms=self._group[-1].created_ms,
             )
         )
         self._base_offset, self._has_producers = next_offset, False
+
+    def _first_unstable_offset(self, next_offset: int) -> int:
+        """That of the output that ends at `next_offset`; what began below the clean end is decided, if behind it."""
+        known = [segment.first_unstable_offset for segment in self._group if segment.has_transactions]
+        if next_offset <= self._clean_end or not known:
+            return NO_OFFSET
+        if next_offset < self._group[-1].next_offset or 0 <= known[-1] < self._clean_end:
+            return NOT_LOOKED
+        return known[-1]
 
     def _write_transactions(self, next_offset: int) -> bytes:
         """Write the index of the aborted transactions that end in the segment; its bytes."""

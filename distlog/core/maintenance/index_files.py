@@ -6,14 +6,16 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy.typing as npt
+from crc32c import crc32c
 
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.errors import CorruptIndexError
 from distlog.core.maintenance.index_check import IndexCheck, OffsetIndexCheck, TimeIndexCheck, TransactionIndexCheck
+from distlog.core.segments.index_facts import checksum_error, index_size
 from distlog.core.segments.segment import SegmentReader
 
 #: What is wrong with an index file: it is not there, shorter than its segment says, of entries that no log can have
-#: (or of more bytes than its segment says), of another log; or nothing.
+#: (or of more bytes, or another checksum, than its segment says), of another log; or nothing.
 State = Literal["fine", "missing", "truncated", "corrupted", "stale"]
 
 CHECKS: dict[str, type[IndexCheck]] = {
@@ -21,7 +23,6 @@ CHECKS: dict[str, type[IndexCheck]] = {
     ".timeindex": TimeIndexCheck,
     ".txnindex": TransactionIndexCheck,
 }
-SIZES = {".index": "offset_index_bytes", ".timeindex": "time_index_bytes", ".txnindex": "txn_index_bytes"}
 
 
 @dataclass(slots=True)
@@ -41,10 +42,9 @@ class IndexFile:
 
     def finish(self) -> None:
         """Settle the state after the last batch of the log."""
-        if self.check is not None:
-            self.error = self.check.mismatch()
-            if self.error:
-                self.state = "stale" if self.data else "missing"
+        mismatch = self.check.mismatch() if self.check is not None else None
+        if mismatch is not None:
+            self.error, self.state = mismatch, "stale" if self.data else "missing"
 
 
 def find_indexes(reader: SegmentReader, segment: SegmentInfo) -> list[IndexFile]:
@@ -53,7 +53,7 @@ def find_indexes(reader: SegmentReader, segment: SegmentInfo) -> list[IndexFile]
 
 
 def _find(reader: SegmentReader, segment: SegmentInfo, suffix: str) -> IndexFile:
-    name, size = reader.name(segment, suffix), getattr(segment, SIZES[suffix])
+    name, size = reader.name(segment, suffix), index_size(segment, suffix)
     try:
         data = reader.storage.read(name, 0, size + 1) if size else b""
     except FileNotFoundError:
@@ -61,8 +61,9 @@ def _find(reader: SegmentReader, segment: SegmentInfo, suffix: str) -> IndexFile
     if len(data) != size:
         error = _error("the index file has not the size that its segment says", name, segment, min(len(data), size))
         return IndexFile(suffix, data, "truncated" if len(data) < size else "corrupted", error, None)
+    other = checksum_error(segment, suffix, name, crc32c(data))
     try:
-        return IndexFile(suffix, data, "fine", None, CHECKS[suffix](name, segment, data))
+        return IndexFile(suffix, data, "corrupted" if other else "fine", other, CHECKS[suffix](name, segment, data))
     except CorruptIndexError as error:
         return IndexFile(suffix, data, "corrupted", error, None)
 

@@ -23,7 +23,7 @@ from distlog.core.maintenance.merge_plan import MergeGroup, plan_merge
 from distlog.core.maintenance.reports import MergeReport, Unmergeable
 from distlog.core.segments.segment import SegmentReader
 from distlog.core.segments.segment_file import SegmentFile
-from distlog.core.segments.slices import SegmentSlice
+from distlog.core.segments.whole_log import whole_log
 
 
 def merge_or_tell(
@@ -80,9 +80,7 @@ def merge_group(
 
 
 def _copy(reader: SegmentReader, segment: SegmentInfo, base_offset: int, file: SegmentFile) -> None:
-    whole = SegmentSlice(segment, segment.base_offset, segment.next_offset, 0, segment.log_bytes)
-    for chunk in reader.chunks(whole):
-        chunk.check()
+    for chunk in whole_log(reader, segment):
         chunk = chunk.timed()
         bases = chunk.batches["base_offset"] + (segment.shift - base_offset)
         # which record has the largest timestamp is known for the segment, and not needed for each batch

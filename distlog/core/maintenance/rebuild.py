@@ -1,8 +1,9 @@
 """Index rebuild: the index files of each segment from its log alone, with every checksum compared.
 
 What is right is left alone: an index made with another `index.interval.bytes` is, unless `force` says otherwise. The
-files are replaced where they are, each in one step; only then does a commit tell their new sizes, if they changed, so
-whoever reads in between finds an index of the wrong size and scans. A transaction index cannot be made from one
+files are replaced where they are, each in one step; only then does a commit tell their new sizes and checksums, so
+whoever reads in between finds an index that is not the one it should be, and scans. What nobody knew of a log before
+is told with it. A transaction index cannot be made from one
 segment, since a transaction may begin in another: it is checked, and kept.
 """
 
@@ -13,119 +14,37 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
 from crc32c import crc32c
 
 from distlog.core.commits.actions import Action, Add, Remove
 from distlog.core.commits.commit_log import CommitLog
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_info import NOT_LOOKED, UNKNOWN, SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CorruptRecordError, SnapshotTooOldError
 from distlog.core.indexes.index_builder import IndexBuilder
 from distlog.core.maintenance.each_segment import Tell, each_segment, tell_nobody
-from distlog.core.maintenance.index_files import SIZES, IndexFile, State, find_indexes
+from distlog.core.maintenance.index_files import IndexFile, State, find_indexes
+from distlog.core.maintenance.rebuild_report import RebuildReport, SegmentRebuild
+from distlog.core.segments.index_facts import index_checksum, index_facts, index_size
 from distlog.core.segments.segment import SegmentReader
-from distlog.core.segments.slices import SegmentSlice
-
-_REPORT = pa.schema(
-    [
-        ("partition", pa.int64()),
-        ("base_offset", pa.int64()),
-        ("stem", pa.string()),
-        ("log_bytes", pa.int64()),
-        ("offset_index", pa.string()),
-        ("time_index", pa.string()),
-        ("transaction_index", pa.string()),
-        ("files_written", pa.int64()),
-        ("bytes_written", pa.int64()),
-        ("error", pa.string()),
-    ]
-)
+from distlog.core.segments.stable_offset import first_unstable_offsets, transactional_segments
+from distlog.core.segments.whole_log import whole_log
 
 
 @dataclass(frozen=True, slots=True)
 class RebuiltIndexes:
     """What was found of a segment's index files, and those that must be written, by suffix.
 
+    `facts` are the fields of SegmentInfo that tell of all that is known to be right then, whether they change or not.
     `error` says why the log itself cannot be trusted; nothing is written then.
     """
 
     segment: SegmentInfo
     found: Mapping[str, State]
     files: Mapping[str, bytes]
+    facts: Mapping[str, int]
     error: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentRebuild:
-    """What became of one segment: what was found, and the sizes of the index files that were written, by suffix."""
-
-    segment: SegmentInfo
-    found: Mapping[str, State]
-    written: Mapping[str, int]
-    error: str | None = None
-
-    @property
-    def ok(self) -> bool:
-        """Whether all indexes are right now."""
-        return self.error is None and self.found[".txnindex"] == "fine"
-
-    def row(self) -> dict[str, Any]:
-        """The row of `RebuildReport.to_table`."""
-        return {
-            **{name: getattr(self.segment, name) for name in ("partition", "base_offset", "stem", "log_bytes")},
-            "offset_index": self.found[".index"],
-            "time_index": self.found[".timeindex"],
-            "transaction_index": self.found[".txnindex"],
-            "files_written": len(self.written),
-            "bytes_written": sum(self.written.values()),
-            "error": self.error,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class RebuildReport:
-    """Every segment that was looked at; with `dry_run`, what was written is what would be."""
-
-    version: int
-    segments: tuple[SegmentRebuild, ...]
-    dry_run: bool
-
-    @property
-    def ok(self) -> bool:
-        """Whether all indexes of the topic are right now."""
-        return all(segment.ok for segment in self.segments)
-
-    @property
-    def rebuilt(self) -> tuple[SegmentRebuild, ...]:
-        """The segments of which an index file was written."""
-        return tuple(segment for segment in self.segments if segment.written)
-
-    def __str__(self) -> str:
-        size = sum(sum(each.written.values()) for each in self.rebuilt)
-        verb = "would rebuild" if self.dry_run else "rebuilt"
-        damaged = sum(not each.ok for each in self.segments)
-        rest = f"; {damaged:,} cannot be rebuilt" if damaged else ""
-        return f"{verb} the indexes of {len(self.rebuilt):,} of {len(self.segments):,} segments, {size:,} bytes{rest}"
-
-    def to_table(self) -> pa.Table:
-        """A row per segment, by partition and base offset."""
-        return pa.Table.from_pylist([segment.row() for segment in self.segments], _REPORT)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The sums, and a row for each segment that was not fine."""
-        rows = self.to_table().to_pylist()
-        return {
-            "version": self.version,
-            "dry_run": self.dry_run,
-            "ok": self.ok,
-            "segments_checked": len(rows),
-            "segments_rebuilt": len(self.rebuilt),
-            "bytes_checked": sum(row["log_bytes"] for row in rows),
-            "bytes_written": sum(row["bytes_written"] for row in rows),
-            "segments": [row for row, each in zip(rows, self.segments, strict=True) if each.written or not each.ok],
-        }
 
 
 def rebuild_segment(
@@ -139,40 +58,41 @@ def rebuild_segment(
     indexes = find_indexes(reader, segment)
     builder = IndexBuilder(config.index_interval_bytes)
     try:
-        _walk(reader, segment, builder, indexes)
+        facts = _walk(reader, segment, builder, indexes)
     except (CorruptRecordError, SnapshotTooOldError) as error:
-        return RebuiltIndexes(segment, {index.suffix: index.state for index in indexes}, {}, str(error))
+        return RebuiltIndexes(segment, {index.suffix: index.state for index in indexes}, {}, {}, str(error))
     files = builder.finish()
     for index in indexes:
         index.finish()
         if index.state == "fine" and not index.data and files.get(index.suffix):
             index.state = "missing"
     found = {index.suffix: index for index in indexes}
-    wrong = {
-        suffix: data
-        for suffix, data in files.items()
-        if found[suffix].data != data and (force or found[suffix].state != "fine")
-    }
-    return RebuiltIndexes(segment, {index.suffix: index.state for index in indexes}, wrong)
+    changed = {name: data for name, data in files.items() if force or found[name].state != "fine"}
+    wrong = {name: data for name, data in changed.items() if _must_be_written(segment, found[name], data)}
+    facts |= index_facts({name: wrong.get(name, found[name].data) for name in files})
+    return RebuiltIndexes(segment, {index.suffix: index.state for index in indexes}, wrong, facts)
 
 
-def _walk(reader: SegmentReader, segment: SegmentInfo, builder: IndexBuilder, indexes: Sequence[IndexFile]) -> None:
-    position = crc = 0
+def _walk(
+    reader: SegmentReader, segment: SegmentInfo, builder: IndexBuilder, indexes: Sequence[IndexFile]
+) -> dict[str, int]:
+    """Take all batches; what tells this log from another."""
+    position, ends = 0, dict[str, int]()
     # a time index has the times that are in the log, also where the commit gave another
-    stored = dataclasses.replace(segment, append_time_ms=-1)
-    for chunk in reader.chunks(SegmentSlice(stored, segment.base_offset, segment.next_offset, 0, segment.log_bytes)):
-        chunk.check()
-        crc = crc32c(chunk.data, crc)
+    for chunk in whole_log(reader, dataclasses.replace(segment, append_time_ms=-1)):
         builder.add(chunk.batches, chunk.batches["base_offset"] - segment.stored_base_offset, position)
         for index in indexes:
             index.add(chunk.batches, position)
         position += len(chunk.data)
-    if (position, crc) != (segment.log_bytes, segment.crc32c):
-        raise CorruptRecordError(
-            "the log file is not the one that was committed: verify, then restore it from a copy",
-            file=reader.name(segment),
-            partition=segment.partition,
-        )
+        first, last = chunk.batches["crc"][[0, -1]].tolist()
+        ends = {"first_batch_crc": ends.get("first_batch_crc", first), "last_batch_crc": last}
+    return ends
+
+
+def _must_be_written(segment: SegmentInfo, index: IndexFile, data: bytes) -> bool:
+    """Whether the file is not `data`, which it should be, or its segment knows it as another one."""
+    known = index_size(segment, index.suffix), index_checksum(segment, index.suffix)
+    return index.data != data or known not in ((len(data), crc32c(data)), (len(data), UNKNOWN))
 
 
 def write_indexes(reader: SegmentReader, rebuilt: RebuiltIndexes, *, dry_run: bool = False) -> SegmentRebuild:
@@ -182,13 +102,13 @@ def write_indexes(reader: SegmentReader, rebuilt: RebuiltIndexes, *, dry_run: bo
         reader.storage.put_many(names)
         reader.forget_indexes(rebuilt.segment)
     sizes = {suffix: len(data) for suffix, data in rebuilt.files.items()}
-    return SegmentRebuild(rebuilt.segment, rebuilt.found, sizes, rebuilt.error)
+    return SegmentRebuild(rebuilt.segment, rebuilt.found, sizes, rebuilt.facts, rebuilt.error)
 
 
 def rebuild_segments(
     reader: SegmentReader, snapshot: Snapshot, *, force: bool = False, dry_run: bool = False, tell: Tell = tell_nobody
 ) -> Iterator[SegmentRebuild]:
-    """Rebuild the indexes of every segment, without the commit that tells new sizes."""
+    """Rebuild the indexes of every segment, without the commit that tells new sizes and checksums."""
 
     def rebuild(reader: SegmentReader, segment: SegmentInfo) -> SegmentRebuild:
         rebuilt = rebuild_segment(reader, segment, snapshot.config, force=force)
@@ -197,24 +117,23 @@ def rebuild_segments(
     return each_segment(reader, snapshot, rebuild, tell)
 
 
-def commit_sizes(log: CommitLog, snapshot: Snapshot, rebuilt: Sequence[SegmentRebuild]) -> Snapshot:
-    """Tell the new sizes of index files, of the segments that are still live, in one commit if there is any."""
+def commit_facts(log: CommitLog, snapshot: Snapshot, rebuilt: Sequence[SegmentRebuild]) -> Snapshot:
+    """Tell what is new of the segments that are still live, in one commit if there is anything."""
 
     def plan(current: Snapshot) -> list[Action] | None:
-        return [action for each in rebuilt for action in _resize(current, each)] or None
+        return [action for each in rebuilt for action in _describe(current, each)] or None
 
     _, after = log.commit(snapshot, "rebuild", plan)
     return after
 
 
-def _resize(snapshot: Snapshot, rebuilt: SegmentRebuild) -> list[Action]:
-    partition = rebuilt.segment.partition
+def _describe(snapshot: Snapshot, rebuilt: SegmentRebuild) -> list[Action]:
     now = live_segment(snapshot, rebuilt.segment)
-    if now is None or not rebuilt.written:
+    if now is None:
         return []
-    sizes: dict[str, Any] = {SIZES[suffix]: size for suffix, size in rebuilt.written.items()}
-    resized = dataclasses.replace(now, **sizes)
-    return [] if resized == now else [Remove(partition, now.stem), Add(resized)]
+    facts: dict[str, Any] = {**rebuilt.facts}
+    described = dataclasses.replace(now, **facts)
+    return [] if described == now else [Remove(now.partition, now.stem), Add(described)]
 
 
 def live_segment(snapshot: Snapshot, segment: SegmentInfo) -> SegmentInfo | None:
@@ -237,20 +156,43 @@ def rebuild_indexes(
 
     With `force` every index becomes what the topic's config gives today. A segment whose log is damaged is reported
     and left as it is; `tell` gets the records and log bytes of each that is done. Raises CommitStateUnknownError; the
-    indexes are right then, their sizes perhaps not yet told.
+    indexes are right then, their sizes and checksums perhaps not yet told.
     """
     snapshot = log.refresh(snapshot)
     rebuilt = list(rebuild_segments(reader, snapshot, force=force, dry_run=dry_run, tell=tell))
-    return finish_rebuild(log, snapshot, rebuilt, dry_run=dry_run)
+    return finish_rebuild(reader, log, snapshot, rebuilt, dry_run=dry_run)
 
 
 def finish_rebuild(
-    log: CommitLog, snapshot: Snapshot, rebuilt: Sequence[SegmentRebuild], *, dry_run: bool = False
+    reader: SegmentReader,
+    log: CommitLog,
+    snapshot: Snapshot,
+    rebuilt: Sequence[SegmentRebuild],
+    *,
+    dry_run: bool = False,
 ) -> tuple[RebuildReport, Snapshot]:
-    """What follows when all segments were looked at, wherever: tell the new sizes, and report."""
-    after = snapshot if dry_run else commit_sizes(log, snapshot, rebuilt)
+    """What follows when all segments were looked at, wherever: tell what is new, and report."""
+    if not dry_run:
+        rebuilt = _with_unstable_offsets(reader, snapshot, rebuilt)
+    after = snapshot if dry_run else commit_facts(log, snapshot, rebuilt)
     if any(each.error for each in rebuilt):
         # what was removed and vacuumed meanwhile is not damaged
         after = log.refresh(after)
         rebuilt = [each for each in rebuilt if not each.error or live_segment(after, each.segment)]
     return RebuildReport(after.version, tuple(rebuilt), dry_run), after
+
+
+def _with_unstable_offsets(
+    reader: SegmentReader, snapshot: Snapshot, rebuilt: Sequence[SegmentRebuild]
+) -> list[SegmentRebuild]:
+    """`rebuilt` with the first unstable offsets of partitions where nobody has looked for them."""
+    found = dict[tuple[int, str], int]()
+    for number, state in enumerate(snapshot.partitions):
+        broken = any(each.error for each in rebuilt if each.segment.partition == number)
+        if not broken and any(one.first_unstable_offset == NOT_LOOKED for one in transactional_segments(state)):
+            found |= {(number, segment.stem): offset for segment, offset in first_unstable_offsets(reader, state)}
+    keys = [(each.segment.partition, each.segment.stem) for each in rebuilt]
+    return [
+        dataclasses.replace(each, facts={**each.facts, "first_unstable_offset": found[key]}) if key in found else each
+        for key, each in zip(keys, rebuilt, strict=True)
+    ]

@@ -20,6 +20,7 @@ from distlog.core.kernels.key_hash import hash_keys
 from distlog.core.segments.chunk import Chunk
 from distlog.core.segments.segment import SegmentReader
 from distlog.core.segments.slices import SegmentSlice
+from distlog.core.segments.whole_log import whole_log
 
 #: Compressed batches are opened until they have expanded to this much.
 OPENED_BYTES = 16 << 20
@@ -79,7 +80,13 @@ def scan_records(
 
 
 def checked_chunks(reader: SegmentReader, segment: SegmentInfo, start_offset: int = 0) -> Iterator[Chunk]:
-    """The segment's chunks with batches from `start_offset` on, their checksums compared: CorruptRecordError."""
+    """The segment's chunks with batches from `start_offset` on, their checksums compared: CorruptRecordError.
+
+    Where that is all of them, the checksum of the whole file too, after the last: until then nothing is committed.
+    """
+    if start_offset <= segment.base_offset:
+        yield from whole_log(reader, segment)
+        return
     for chunk in reader.chunks(SegmentSlice(segment, start_offset, segment.next_offset, 0, segment.log_bytes)):
         chunk.check()
         yield chunk

@@ -20,9 +20,11 @@ from distlog.core.batches.record_decoder import decode_parts
 from distlog.core.batches.record_sections import AskedBatches
 from distlog.core.batches.source import Source
 from distlog.core.buffers import byte_array
+from distlog.core.commits.segment_info import UNKNOWN
 from distlog.core.errors import CorruptRecordError
 from distlog.core.kernels.batch_order import RUN, first_misplaced
 from distlog.core.segments.isolation import Isolation, PerBatch
+from distlog.core.segments.log_identity import another_log
 from distlog.core.segments.slices import SegmentSlice
 
 #: What a chunk expands to is cut above this: for Spark a batch of 5 MB is as good as two, and better than 4 and 1.
@@ -60,6 +62,14 @@ class Piece:
         """What its batches are checked by, a RUN row."""
         segment = self.slice.segment
         return self.first_offset, segment.next_offset - segment.shift, segment.dense, self.ends_file
+
+    def check_ends(self, first_crc: int, last_crc: int, last_position: int) -> None:
+        """Raise CorruptRecordError if its first batch, or its last, shows that the log is another segment's."""
+        segment = self.slice.segment
+        if self.file_position == 0 and segment.first_batch_crc not in (UNKNOWN, first_crc):
+            raise another_log(segment, self.file, 0)
+        if self.ends_file and segment.last_batch_crc not in (UNKNOWN, last_crc):
+            raise another_log(segment, self.file, self.origin + last_position)
 
     def located(self, error: CorruptRecordError) -> CorruptRecordError:
         """`error`, which knows the file and what is stored, with the partition, and the offset that readers know."""
@@ -134,6 +144,17 @@ class Chunk:
             message = "a batch is not at the offsets that its segment has there: verify, then restore it from a copy"
             raise self._located(self._source().corrupt(message, wrong, self.batches[wrong]))
 
+    def check_identity(self) -> None:
+        """Raise CorruptRecordError for a file whose first or last batch, where they are here, is another log's."""
+        if len(self.batches) == 0:
+            return
+        changes = np.flatnonzero(np.diff(self.owner)) + 1
+        firsts, lasts = np.append(0, changes), np.append(changes, len(self.owner)) - 1
+        crcs, positions = self.batches["crc"], self.batches["position"]
+        ends = (array.tolist() for array in (self.owner[firsts], crcs[firsts], crcs[lasts], positions[lasts]))
+        for number, first_crc, last_crc, last_position in zip(*ends, strict=True):
+            self.pieces[number].check_ends(first_crc, last_crc, last_position)
+
     def _asked(self) -> AskedBatches:
         slices = [piece.slice for piece in self.pieces]
         return AskedBatches(
@@ -184,6 +205,7 @@ def chunk_of_files(pieces: Sequence[Piece], data: memoryview) -> Chunk:
     ends = np.array([piece.end for piece in pieces])
     chunk = Chunk(pieces, data, batches, np.searchsorted(ends, batches["position"], side="right"))
     chunk.check_offsets()
+    chunk.check_identity()
     _give_append_times(chunk)
     return chunk
 
@@ -196,6 +218,7 @@ def chunk_of_batches(piece: Piece, data: memoryview) -> Chunk | None:
     end = int(batches["position"][-1] + batches["size"][-1])
     chunk = Chunk([replace(piece, end=end)], data[:end], batches, np.zeros(len(batches), np.int64))
     chunk.check_offsets()
+    chunk.check_identity()
     _give_append_times(chunk)
     return chunk
 

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distlog.core.batches.record_batch import CONTROL, TRANSACTIONAL
+from distlog.core.commits.segment_info import NO_OFFSET
 from distlog.core.indexes.transaction_index import AbortedTransaction
 
 IsolationLevel = Literal["read_uncommitted", "read_committed"]
@@ -60,17 +61,21 @@ def _reaching_into(transactions: npt.NDArray[np.int64], first: int, last: int) -
     return found
 
 
-def first_open_offset(headers: Iterable[tuple[npt.NDArray[Any], int]]) -> int | None:
-    """The first offset of the earliest transaction without an end marker: where the last stable offset stops.
+class OpenTransactions:
+    """The transactions without an end marker so far, of the batches of a partition as they come by in their order."""
 
-    `headers` are the batches of a partition in order, each array with the shift of its offsets.
-    """
-    opened: dict[int, int] = {}
-    for batches, shift in headers:
-        transactional = batches[(batches["attributes"] & TRANSACTIONAL) != 0]
-        for batch in transactional:
+    def __init__(self) -> None:
+        self._opened: dict[int, int] = {}
+
+    def see(self, batches: npt.NDArray[Any], shift: int) -> None:
+        """Take the next batches; `shift` is added to their offsets."""
+        for batch in batches[(batches["attributes"] & TRANSACTIONAL) != 0]:
             if batch["attributes"] & CONTROL:
-                opened.pop(int(batch["producer_id"]), None)
+                self._opened.pop(int(batch["producer_id"]), None)
             else:
-                opened.setdefault(int(batch["producer_id"]), int(batch["base_offset"]) + shift)
-    return min(opened.values(), default=None)
+                self._opened.setdefault(int(batch["producer_id"]), int(batch["base_offset"]) + shift)
+
+    @property
+    def first_offset(self) -> int:
+        """Where the earliest of them begins, NO_OFFSET where there is none: what a segment that ends here says."""
+        return min(self._opened.values(), default=NO_OFFSET)

@@ -63,15 +63,27 @@ class LogFile:
             return self._mapped(start, end)
         if self._storage.is_local or end > self._end:
             return self._get(start, end)
-        if self._windows is None:
-            self._held, self._position = self._get(start, end), start
-            self._windows = in_order(self._ahead(end, 2 * (end - start)))
+        windows = self._windows or self._begin(self._get(start, end), start, end)
         while self._position + len(self._held) < end:
             kept = self._held[max(0, start - self._position) :]
             self._position += len(self._held) - len(kept)
-            window = next(self._windows)
+            window = next(windows)
             self._held = memoryview(b"".join([kept, window])) if kept else window
         return self._held[start - self._position : end - self._position]
+
+    def read_with_head(self, size: int, start: int, end: int) -> tuple[memoryview, memoryview]:
+        """The first `size` bytes of the file, and bytes [start, end), instead of a first `read`: at the same time."""
+        if self._map is not None:
+            return self._mapped(0, size), self._mapped(start, end)
+        head, data = self._storage.read_ranges([(self._name, 0, size), (self._name, start, end)])
+        if not self._storage.is_local and end <= self._end:
+            self._begin(data, start, end)
+        return head, data
+
+    def _begin(self, data: memoryview, start: int, end: int) -> Iterator[memoryview]:
+        self._held, self._position = data, start
+        self._windows = in_order(self._ahead(end, 2 * (end - start)))
+        return self._windows
 
     def _mapped(self, start: int, end: int) -> memoryview:
         assert self._map is not None

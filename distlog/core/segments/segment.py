@@ -19,7 +19,6 @@ from distlog.core.errors import (
     CorruptIndexError,
     CorruptionError,
     CorruptRecordError,
-    SnapshotTooOldError,
     StorageError,
 )
 from distlog.core.indexes.index_cache import IndexCache
@@ -27,6 +26,8 @@ from distlog.core.indexes.offset_index import OffsetIndex
 from distlog.core.indexes.time_index import TimestampOffset
 from distlog.core.indexes.transaction_index import AbortedTransaction
 from distlog.core.segments.chunk import Chunk, Piece, chunk_of_batches, chunk_of_files, cut_short
+from distlog.core.segments.log_identity import HEAD_BYTES, IdentifiedLogs
+from distlog.core.segments.missing_files import check_log, gone
 from distlog.core.segments.read_ahead import LogFile
 from distlog.core.segments.segment_indexes import SegmentIndexes
 from distlog.core.segments.slices import SegmentSlice
@@ -46,6 +47,7 @@ class SegmentReader:
     def __init__(self, storage: Storage, topic: str, cache: IndexCache) -> None:
         self.storage, self.topic = storage, topic
         self._indexes = SegmentIndexes(storage, topic, cache)
+        self._identified = IdentifiedLogs()
 
     def name(self, segment: SegmentInfo, suffix: str = ".log") -> str:
         """The segment's file of that suffix, relative to the topic."""
@@ -95,7 +97,7 @@ class SegmentReader:
                 stop = hint if position < hint else segment.log_bytes
                 end = position + size if size else min(position + step, stop)
                 with self._explained([segment]):
-                    data = file.read(position, end)
+                    data = self._read_identified(file, segment, position, end)
                 piece = Piece(part, name, position, 0, len(data), following)
                 chunk = chunk_of_batches(piece, data)
                 if chunk is None:
@@ -105,10 +107,20 @@ class SegmentReader:
                     _check_start(chunk)
                 if owned := _owned(chunk):
                     yield owned
+                if position == 0:
+                    self._identified.add(segment)
                 following = int(chunk.batches["base_offset"][-1] + chunk.batches["last_offset_delta"][-1]) + 1
                 position, size, by_index = position + len(chunk.data), 0, False
         finally:
             file.close()
+
+    def _read_identified(self, file: LogFile, segment: SegmentInfo, position: int, end: int) -> memoryview:
+        """Bytes of a log; where they are not its first, these are looked at too, once."""
+        if position == 0 or self._identified.knows(segment):
+            return file.read(position, end)
+        head, data = file.read_with_head(HEAD_BYTES, position, end)
+        self._identified.check_head(segment, self.name(segment), head)
+        return data
 
     def _size_of_batch(self, piece: Piece, data: memoryview) -> int:
         """The size of the batch of which `data` is the beginning."""
@@ -162,7 +174,7 @@ class SegmentReader:
         try:
             transactions = self._indexes.aborted_transactions(segment)
         except FileNotFoundError:
-            raise _gone(segment, self.name(segment, ".txnindex")) from None
+            raise gone(segment, self.name(segment, ".txnindex")) from None
         return [transaction.moved(segment.shift) for transaction in transactions]
 
     def forget_indexes(self, segment: SegmentInfo) -> None:
@@ -180,30 +192,8 @@ class SegmentReader:
             yield
         except (FileNotFoundError, StorageError):
             for segment in segments:
-                self._check_file(segment)
+                check_log(self.storage, segment, self.name(segment))
             raise
-
-    def _check_file(self, segment: SegmentInfo) -> None:
-        name = self.name(segment)
-        try:
-            size = self.storage.size(name)
-        except FileNotFoundError:
-            raise _gone(segment, name) from None
-        if size < segment.log_bytes:
-            raise CorruptRecordError(
-                "the file is shorter than its segment is: verify, then restore it from a copy",
-                file=name,
-                position=size,
-                partition=segment.partition,
-            )
-
-
-def _gone(segment: SegmentInfo, name: str) -> SnapshotTooOldError:
-    return SnapshotTooOldError(
-        "a file of this version is gone, vacuumed since its segment was removed: refresh the topic and read again",
-        file=name,
-        partition=segment.partition,
-    )
 
 
 def _check_start(chunk: Chunk) -> None:

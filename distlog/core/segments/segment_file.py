@@ -14,6 +14,7 @@ from distlog.core.commits.segment_info import NO_OFFSET, SegmentInfo
 from distlog.core.config import MAX_INT, TopicConfig
 from distlog.core.indexes.index_builder import IndexBuilder
 from distlog.core.kernels.crc import crc_of_batches
+from distlog.core.segments.index_facts import index_facts
 from distlog.core.storage.storage import ObjectWriter, Storage
 from distlog.core.times import NO_TIMESTAMP
 
@@ -98,8 +99,7 @@ class SegmentFile:
     def seal(self, compression: str, now_ms: int) -> SegmentInfo:
         """Make the files durable and describe them."""
         files = self._indexes.finish()
-        sizes = {suffix: len(data) for suffix, data in files.items()}
-        checksums = {suffix: crc32c(data) for suffix, data in files.items()}
+        indexes = index_facts({**files, ".txnindex": b""})
         if self._stream is None:
             files[".log"] = bytes(self._held)
         else:
@@ -113,9 +113,6 @@ class SegmentFile:
             stored_base_offset=0,
             record_count=self._records,
             log_bytes=self.size,
-            offset_index_bytes=sizes[".index"],
-            time_index_bytes=sizes[".timeindex"],
-            txn_index_bytes=0,
             first_timestamp=self._first_timestamp,
             max_timestamp=self._max_timestamp,
             offset_of_max_timestamp=self._offset_of_max,
@@ -123,12 +120,10 @@ class SegmentFile:
             created_ms=now_ms,
             crc32c=self._crc,
             min_timestamp=self._min_timestamp,
-            offset_index_crc32c=checksums[".index"],
-            time_index_crc32c=checksums[".timeindex"],
-            txn_index_crc32c=crc32c(b""),
             first_batch_crc=self._first_batch_crc,
             last_batch_crc=self._last_batch_crc,
             first_unstable_offset=NO_OFFSET,
+            **indexes,
         )
 
     def abort(self) -> None:

@@ -5,22 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_info import NO_OFFSET, NOT_LOOKED, SegmentInfo
 from distlog.core.commits.snapshot import PartitionState
-from distlog.core.segments.isolation import first_open_offset
+from distlog.core.segments.isolation import OpenTransactions
 from distlog.core.segments.segment import SegmentReader
-from distlog.core.segments.slices import SegmentSlice
+from distlog.core.segments.whole_log import whole_log
 
 
 def last_stable_offset(reader: SegmentReader, state: PartitionState) -> int:
-    """Where the first open transaction begins, or the log end; reads segments with transactions, no others.
+    """Where the first open transaction begins, or the log end.
 
-    Raises CorruptRecordError.
+    The metadata says so; where nobody has looked, the segments with transactions are read: CorruptRecordError.
     """
-    first = first_open_offset(_headers(reader, state))
-    return state.log_end_offset if first is None else max(first, state.log_start_offset)
+    segments = transactional_segments(state)
+    first = _known(segments[-1], state) if segments else NO_OFFSET
+    if first == NOT_LOOKED:
+        first = list(first_unstable_offsets(reader, state))[-1][1]
+    return state.log_end_offset if first == NO_OFFSET else max(first, state.log_start_offset)
+
+
+def _known(segment: SegmentInfo, state: PartitionState) -> int:
+    """The first unstable offset of the last segment with transactions, NOT_LOOKED where it is not known."""
+    first = segment.first_unstable_offset
+    # what is clean is decided: compaction has dropped the end marker with the segment's last transactional data
+    return NOT_LOOKED if 0 <= first < state.first_dirty_offset else first
 
 
 def transactional_segments(state: PartitionState) -> list[SegmentInfo]:
@@ -29,9 +38,13 @@ def transactional_segments(state: PartitionState) -> list[SegmentInfo]:
     return [state.segments[int(index)] for index in np.flatnonzero(flags)]
 
 
-def _headers(reader: SegmentReader, state: PartitionState) -> Iterator[tuple[npt.NDArray[np.void], int]]:
+def first_unstable_offsets(reader: SegmentReader, state: PartitionState) -> Iterator[tuple[SegmentInfo, int]]:
+    """Each segment with transactions, and where the oldest begins that is open at its end: NO_OFFSET for none.
+
+    All of these segments are read. Raises CorruptRecordError.
+    """
+    transactions = OpenTransactions()
     for segment in transactional_segments(state):
-        whole = SegmentSlice(segment, segment.base_offset, segment.next_offset, 0, segment.log_bytes)
-        for chunk in reader.chunks(whole):
-            chunk.check()
-            yield chunk.batches, segment.shift
+        for chunk in whole_log(reader, segment):
+            transactions.see(chunk.batches, segment.shift)
+        yield segment, transactions.first_offset

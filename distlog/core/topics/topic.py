@@ -19,7 +19,8 @@ from distlog.core.indexes.index_cache import IndexCache
 from distlog.core.locks import ProcessLock
 from distlog.core.maintenance.compact_or_merge import CompactReport, compact_or_merge
 from distlog.core.maintenance.delete_records import delete_records
-from distlog.core.maintenance.rebuild import RebuildReport, rebuild_indexes
+from distlog.core.maintenance.rebuild import rebuild_indexes
+from distlog.core.maintenance.rebuild_report import RebuildReport
 from distlog.core.maintenance.reports import DeleteRecordsReport, RetentionReport
 from distlog.core.maintenance.retention import retention
 from distlog.core.maintenance.vacuum import VacuumReport, vacuum

@@ -1,0 +1,62 @@
+"""What the metadata of a segment says of its index files: the size of each, and its checksum."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from crc32c import crc32c
+
+from distlog.core.commits.segment_info import UNKNOWN, SegmentInfo
+from distlog.core.errors import CorruptIndexError
+
+
+class IndexFields(NamedTuple):
+    """The fields of SegmentInfo that hold the size and the CRC-32C of one index file."""
+
+    size: str
+    checksum: str
+
+
+#: By the suffix of the file.
+INDEX_FIELDS = {
+    ".index": IndexFields("offset_index_bytes", "offset_index_crc32c"),
+    ".timeindex": IndexFields("time_index_bytes", "time_index_crc32c"),
+    ".txnindex": IndexFields("txn_index_bytes", "txn_index_crc32c"),
+}
+#: What is to be done about a bad one; only the first two can be made from their segment's log.
+_REMEDIES = {
+    ".index": "rebuild the index",
+    ".timeindex": "rebuild the index",
+    ".txnindex": "verify, then restore it from a copy",
+}
+
+
+def index_facts(files: Mapping[str, bytes]) -> dict[str, Any]:
+    """The fields of SegmentInfo that tell of these index files, which are given by suffix; no bytes mean no file."""
+    sizes: dict[str, Any] = {INDEX_FIELDS[suffix].size: len(data) for suffix, data in files.items()}
+    return sizes | {INDEX_FIELDS[suffix].checksum: crc32c(data) for suffix, data in files.items()}
+
+
+def index_size(segment: SegmentInfo, suffix: str) -> int:
+    """The size of an index file; 0 means that there is none."""
+    size: int = getattr(segment, INDEX_FIELDS[suffix].size)
+    return size
+
+
+def index_checksum(segment: SegmentInfo, suffix: str) -> int:
+    """The CRC-32C of an index file, UNKNOWN where an older library wrote its segment."""
+    checksum: int = getattr(segment, INDEX_FIELDS[suffix].checksum)
+    return checksum
+
+
+def checksum_error(segment: SegmentInfo, suffix: str, file: str, found: int) -> CorruptIndexError | None:
+    """What it means that `file`, an index of the segment, has the CRC-32C `found`; None where that is right."""
+    expected = index_checksum(segment, suffix)
+    if expected in (UNKNOWN, found):
+        return None
+    return CorruptIndexError(
+        f"the index file has not the checksum that its segment says: {_REMEDIES[suffix]}",
+        file=file,
+        partition=segment.partition,
+    )

@@ -1,0 +1,31 @@
+"""What it means that a file of a segment is not there, or not as long as its segment says."""
+
+from __future__ import annotations
+
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.errors import CorruptRecordError, SnapshotTooOldError
+from distlog.core.storage.storage import Storage
+
+
+def check_log(storage: Storage, segment: SegmentInfo, name: str) -> None:
+    """Raise SnapshotTooOldError where the log file `name` is gone, CorruptRecordError where it is too short."""
+    try:
+        size = storage.size(name)
+    except FileNotFoundError:
+        raise gone(segment, name) from None
+    if size < segment.log_bytes:
+        raise CorruptRecordError(
+            "the file is shorter than its segment is: verify, then restore it from a copy",
+            file=name,
+            position=size,
+            partition=segment.partition,
+        )
+
+
+def gone(segment: SegmentInfo, name: str) -> SnapshotTooOldError:
+    """The error for a file of the segment that is not there."""
+    return SnapshotTooOldError(
+        "a file of this version is gone, vacuumed since its segment was removed: refresh the topic and read again",
+        file=name,
+        partition=segment.partition,
+    )
