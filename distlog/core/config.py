@@ -17,6 +17,7 @@ from distlog.core.errors import InvalidConfigError, UnsupportedVersionError
 
 MAX_INT = 2**31 - 1
 MAX_LONG = 2**63 - 1
+MIN_LONG = -(2**63)
 DAY_MS = 86_400_000
 
 
