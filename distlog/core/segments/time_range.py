@@ -28,10 +28,9 @@ class TimeRange:
         """
         if start is None and end is None:
             return ALWAYS
-        return cls(
-            0 if start is None else min(_ms(start), MAX_LONG),
-            MAX_LONG if end is None else min(_ms(end) - 1, MAX_LONG),
-        )
+        oldest = 0 if start is None else _ms(start)
+        newest = MAX_LONG if end is None else min(_ms(end) - 1, MAX_LONG)
+        return cls(oldest, newest) if oldest <= MAX_LONG else NEVER
 
     def within(self, other: TimeRange) -> TimeRange:
         """What lies in both."""
@@ -52,6 +51,7 @@ class TimeRange:
 
 #: No bound: records without a timestamp too.
 ALWAYS = TimeRange()
+NEVER = TimeRange(MAX_LONG, MIN_LONG)
 
 
 def _ms(time: Time) -> int:
