@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 from conftest import Address, S3Server
 from fault_proxy import FaultProxy
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import (
     CaseInsensitiveDict,
@@ -41,6 +43,7 @@ from distlog.spark.splits import Split
 pytestmark = pytest.mark.spark
 
 PARTITIONS = 3
+TINY_BATCHES = {"batch.bytes": 60, "index.interval.bytes": 0}
 #: Records of each partition.
 RECORDS = 40
 
@@ -315,6 +318,45 @@ def backfilled(tmp_path_factory: pytest.TempPathFactory) -> str:
     for partition, times in ((0, (8, 9)), (0, (1, 5)), (1, (5, 2)), (1, (-1, 6, 3))):
         made.append([{"value": b"v", "timestamp": time} for time in times], partition=partition)
     return made.url
+
+
+TIMES = st.integers(0, 25)
+
+
+@settings(max_examples=40)
+@given(
+    appends=st.lists(
+        st.tuples(st.integers(0, 1), st.lists(TIMES | st.just(-1), min_size=1, max_size=20)), min_size=1, max_size=5
+    ),
+    start=TIMES,
+    end=TIMES | st.none(),
+    splits=st.integers(1, 9),
+)
+def test_any_range_of_times_is_what_a_model_says(
+    tmp_path_factory: pytest.TempPathFactory,
+    appends: list[tuple[int, list[int]]],
+    start: int,
+    end: int | None,
+    splits: int,
+) -> None:
+    topic = distlog.create(
+        str(tmp_path_factory.mktemp("times") / "clicks"), 2, {"segment.bytes": 400, **TINY_BATCHES}
+    )
+    model: list[list[int]] = [[], []]
+    for partition, times in appends:
+        topic.append([{"value": b"v", "timestamp": time} for time in times], partition=partition)
+        model[partition] += times
+    bounds = {"startTime": start} | ({} if end is None else {"endTime": end})
+    expected = {
+        partition: found
+        for partition, times in enumerate(model)
+        if (found := [row for row, time in enumerate(times) if start <= time and (end is None or time < end)])
+    }
+    assert offsets(topic.url, minPartitions=splits, **bounds) == expected
+    planned = source(topic.url, columns="value", **bounds)
+    reader = planned.reader(schema_of(["value"], False))
+    counts = [batch.num_rows for part in reader.partitions() for batch in reader.read(part)]
+    assert sum(counts) == sum(map(len, expected.values()))
 
 
 def test_times_of_records_are_an_exact_filter_and_those_of_kafka_first_offsets(backfilled: str) -> None:
