@@ -35,6 +35,14 @@ def time(text: str) -> int:
         raise ValueError(f"{text!r} is neither milliseconds since 1970 nor ISO 8601") from None
 
 
+def record_time(text: str) -> int:
+    """A time that a record may have: none before 1970."""
+    found = time(text)
+    if found < 0:
+        raise ValueError(f"{text!r} is before 1970, and no record is")
+    return found
+
+
 def time_or_special(text: str) -> int:
     """A time, or the number that stands for `earliest`, `latest` or `max-timestamp`."""
     return _SPECIAL_TIMES[text] if text in _SPECIAL_TIMES else time(text)

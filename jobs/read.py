@@ -12,10 +12,15 @@ start = parser.add_mutually_exclusive_group()
 start.add_argument(
     "--start", type=argument(offsets), metavar="OFFSETS", help="the first: 10 or, by partition, 0:10,1:7"
 )
-start.add_argument("--since", type=argument(arguments.time), metavar="TIME", help="from this time: ms or ISO 8601")
+start.add_argument(
+    "--since",
+    type=argument(arguments.record_time),
+    metavar="TIME",
+    help="records of this time or later: ms or ISO 8601",
+)
 end = parser.add_mutually_exclusive_group()
 end.add_argument("--end", type=argument(offsets), metavar="OFFSETS", help="where to end, as for --start")
-end.add_argument("--until", type=argument(arguments.time), metavar="TIME", help="up to the first record of this time")
+end.add_argument("--until", type=argument(arguments.record_time), metavar="TIME", help="records before this time")
 parser.add_argument("--limit", type=int, metavar="N", help=f"at most so many; {CONSOLE_LIMIT} on the console")
 parser.add_argument("--output", metavar="PATH", help="write files to this new folder instead of the console")
 parser.add_argument("--format", choices=("parquet", "json"), help="of the files; parquet by default")

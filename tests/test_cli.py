@@ -107,6 +107,7 @@ def test_a_missing_topic_is_a_failure(cli: CommandLine) -> None:
         (["create", "--config", "retention.ms"], "NAME=VALUE"),
         (["create", "--partitions", "0"], "--partitions"),
         (["read", "--since", "yesterday"], "neither milliseconds since 1970 nor ISO 8601"),
+        (["read", "--until", "1969-12-31"], "before 1970"),
         (["offsets", "--time", "newest"], "neither milliseconds since 1970 nor ISO 8601"),
         (["read", "--columns", "offset,size"], "no column size"),
         (["read", "--offset", "1", "--since", "1"], "--offset"),

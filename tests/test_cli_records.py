@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
+import uuid
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
 import pytest
 from command_line import CommandLine
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import distlog
@@ -51,11 +50,27 @@ def test_read_as_json_is_an_object_a_line(filled: CommandLine) -> None:
         (["--since", "2000", "--until", "4000"], "12"),
         (["--since", "9999"], ""),
         (["--offset", "4", "--until", "2000"], ""),
+        (["--since", "2000", "--limit", "2"], "12"),
+        (["--until", "4000", "--limit", "9"], "012"),
     ],
 )
 def test_read_keeps_within_its_bounds(filled: CommandLine, options: list[str], offsets: str) -> None:
     lines = filled.ok("read", *options, "--columns", "offset", "--json").out.splitlines()
     assert [json.loads(line) for line in lines] == [{"offset": int(offset)} for offset in offsets]
+
+
+def test_times_are_those_of_the_records_also_where_they_step_back(cli: CommandLine) -> None:
+    cli.ok("create", "--partitions", "2")
+    for partition, times in (("0", (9, 3, 5)), ("1", (4, 8, 2))):
+        lines = "\n".join(json.dumps({"value": "v", "timestamp": time}) for time in times)
+        cli.ok("append", "--partition", partition, "--format", "jsonl", stdin=lines.encode())
+
+    def read(*options: str) -> list[list[str]]:
+        return cli.ok("read", *options, "--columns", "partition,offset").rows[1:]
+
+    assert read("--since", "4") == [["0", "0"], ["0", "2"], ["1", "0"], ["1", "1"]]
+    assert read("--since", "3", "--until", "5", "--limit", "5") == [["0", "1"], ["1", "0"]]
+    assert read("--since", "3", "--until", "9", "--limit", "3") == [["0", "1"], ["0", "2"], ["1", "0"]]
 
 
 def test_a_limit_spans_partitions_and_many_small_appends(cli: CommandLine) -> None:
@@ -68,34 +83,19 @@ def test_a_limit_spans_partitions_and_many_small_appends(cli: CommandLine) -> No
     assert cli.ok("read", "--partition", "2", "--partition", "0", "--columns", "partition").out.count("\n") == 13
 
 
-class GappyTopic:
-    """One partition that compaction has left these offsets of."""
-
-    def __init__(self, offsets: set[int], end: int) -> None:
-        self._offsets, self._end = sorted(offsets), end
-
-    def check_partition(self, partition: int) -> None:
-        assert partition == 0
-
-    def start_offsets(self) -> dict[int, int]:
-        return {0: 0}
-
-    def end_offsets(self) -> dict[int, int]:
-        return {0: self._end}
-
-    def scan(
-        self, partitions: list[int], start: dict[int, int], end: dict[int, int], columns: list[str]
-    ) -> list[pa.RecordBatch]:
-        return [pa.record_batch({"offset": [n for n in self._offsets if start[0] <= n < end[0]]})]
-
-
 @example(offsets=set(range(10, 100)), start=0, limit=5)
-@given(offsets=st.sets(st.integers(0, 1000)), start=st.integers(0, 1001), limit=st.none() | st.integers(0, 50))
+@settings(max_examples=30)
+@given(offsets=st.sets(st.integers(0, 400)), start=st.integers(0, 401), limit=st.none() | st.integers(0, 50))
 def test_a_limit_is_reached_across_the_gaps_of_a_compaction(offsets: set[int], start: int, limit: int | None) -> None:
-    topic: Any = GappyTopic(offsets, 1001)
+    config = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0, "segment.bytes": 2000}
+    topic = distlog.create(f"memory://{uuid.uuid4().hex}/gaps", config=config)
+    topic.append([{"key": b"%d" % n if n in offsets else b"again", "value": b"v"} for n in range(401)])
+    topic.compact()
+    left = topic.scan(columns=["offset"]).to_table()["offset"].to_pylist()
     found = reading.batches(topic, [0], reading.Bounds(offset=start), limit, ["offset"])
-    expected = sorted(offset for offset in offsets if offset >= start)[:limit]
+    expected = [offset for offset in left if offset >= start][:limit]
     assert [offset for batch in found for offset in batch.column(0).to_pylist()] == expected
+    assert [each.offset for each in topic.records(start=start, limit=limit)] == expected
 
 
 def test_append_takes_lines_of_text_from_standard_input(cli: CommandLine) -> None:

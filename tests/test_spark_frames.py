@@ -157,6 +157,22 @@ def test_read_means_what_a_scan_means(spark: SparkSession, filled: distlog.Topic
 
 
 @pytest.mark.usefixtures("either_way")
+def test_times_are_those_of_the_records_also_after_a_backfill(spark: SparkSession, topic: distlog.Topic) -> None:
+    for partition, times in ((0, (8, 9)), (0, (1, 5)), (1, (5, 2)), (1, (-1, 6, 3))):
+        topic.append([{"value": b"v", "timestamp": time} for time in times], partition=partition)
+    for start, end in ((5, None), (None, 5), (2, 6), (100, None), (0, 100)):
+        found = read(spark, topic.url, start_time=start, end_time=end, min_partitions=3)
+        expected = topic.scan(start_time=start, end_time=end).to_table()
+        assert offsets(found) == list(
+            zip(*(expected[name].to_pylist() for name in ("partition", "offset")), strict=True)
+        )
+        only_values = read(spark, topic.url, ["value"], start_time=start, end_time=end)
+        assert only_values.count() == found.count() == expected.num_rows
+    bounded = read(spark, topic.url, start={0: 1}, end_time=9, partitions=[0])
+    assert offsets(bounded) == [(0, 2), (0, 3)]
+
+
+@pytest.mark.usefixtures("either_way")
 def test_read_takes_columns_versions_and_headers(spark: SparkSession, filled: distlog.Topic) -> None:
     rows = read(spark, filled.url, ["value", "offset"], version=1).collect()
     assert [row.asDict() for row in rows[:2]] == [{"value": b"0", "offset": 0}, {"value": b"1", "offset": 1}]

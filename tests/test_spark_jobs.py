@@ -325,11 +325,27 @@ def test_read_writes_files(job: Any, filled: str, tmp_path: Path) -> None:
     assert [row["value"] for row in rows] == ["[v0]", "[v2]", "[v4]"]
 
 
+def test_read_takes_times_for_those_of_records_and_counts_what_it_gave(job: Any, url: str, tmp_path: Path) -> None:
+    topic = distlog.create(url)
+    for day in ("2025-10-02", "2025-10-03", "2025-09-30", "2025-10-01"):
+        topic.append([{"value": day.encode(), "timestamp": ms(day) + 80_000 * number} for number in range(1000)])
+    october = ("--topic", url, "--since", "2025-10-01")
+    ran = job("read", *october, "--until", "2025-10-02", "--output", tmp_path / "day", "--json")
+    assert ran.facts["records"] == 1000
+    assert set(pq.read_table(tmp_path / "day")["value"].to_pylist()) == {b"2025-10-01"}
+    assert job("read", *october, "--output", tmp_path / "october", "--json").facts["records"] == 3000
+    assert b"2025-09-30" not in pq.read_table(tmp_path / "october")["value"].to_pylist()
+    ran = job("read", *october, "--until", "2025-10-02", "--limit", 7, "--json")
+    assert [json.loads(line)["value"] for line in ran.out.splitlines()[:-1]] == ["2025-10-01"] * 7
+    assert ran.facts["records"] == 7
+
+
 def test_read_refuses_a_wrong_command_line(job: Any, filled: str) -> None:
     for given in (
         ("--start", "x"),
         ("--start", "1", "--since", "5"),
         ("--since", "soon"),
+        ("--until", "-5"),
         ("--partitions", "a"),
         ("--format", "json"),
     ):

@@ -30,8 +30,8 @@ def settings(name: str, about: str) -> Any:
 
 
 def time(about: str) -> Any:
-    """An option that is a time."""
-    return typer.Option(metavar="TIME", parser=usage(arguments.time), help=about)
+    """An option that is a time of records."""
+    return typer.Option(metavar="TIME", parser=usage(arguments.record_time), help=about)
 
 
 Url = Annotated[str, typer.Argument(metavar="URL", help="The topic's path or URL, as in s3://bucket/logs/clicks.")]

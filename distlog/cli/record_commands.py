@@ -88,8 +88,10 @@ def read(
     partition: Annotated[list[int] | None, typer.Option(help="Only this partition; may be repeated.")] = None,
     offset: Annotated[int | None, typer.Option(help="From this offset on.")] = None,
     limit: Annotated[int | None, typer.Option(min=0, help="At most so many records.")] = None,
-    since: Annotated[int | None, time("From this time on: ms since 1970 or ISO 8601 (no zone: UTC).")] = None,
-    until: Annotated[int | None, time("Up to the first record of this time or later.")] = None,
+    since: Annotated[
+        int | None, time("Records of this time or later: ms since 1970 or ISO 8601 (no zone: UTC).")
+    ] = None,
+    until: Annotated[int | None, time("Records before this time.")] = None,
     columns: Annotated[
         Any,
         typer.Option(

@@ -18,6 +18,7 @@ from distlog.core.errors import InvalidConfigError, UnsupportedVersionError
 
 MAX_INT = 2**31 - 1
 MAX_LONG = 2**63 - 1
+MIN_LONG = -(2**63)
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
 #: The least that a segment can hold (Kafka's LegacyRecord.RECORD_OVERHEAD_V0).

@@ -7,7 +7,7 @@ narrowed plan is right for one action per `load()` only; that is why this is not
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
@@ -21,17 +21,14 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from distlog.core.commits.snapshot import Snapshot
-from distlog.core.segments.segment import SegmentReader
-from distlog.core.segments.time_lookup import offset_for_time
+from distlog.core.config import MAX_LONG, MIN_LONG
+from distlog.core.segments.time_range import ALWAYS, TimeRange
 from distlog.core.times import to_ms
-from distlog.spark.source import DistlogReader
-
-Ranges = Mapping[int, tuple[int, int]]
+from distlog.spark.source import DistlogReader, Ranges
 
 
 class FilteringReader(DistlogReader):
-    """A reader that leaves out partitions, segments and batches in which no row can pass the filters."""
+    """A reader that leaves out what cannot pass the filters: partitions, segments, batches, records by their time."""
 
     _filters: tuple[Filter, ...] = ()
 
@@ -43,20 +40,19 @@ class FilteringReader(DistlogReader):
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_filters": ()}
 
-    def _narrow(self, reader: SegmentReader, snapshot: Snapshot, bounds: Mapping[int, tuple[int, int]]) -> Ranges:
+    def _narrow(self, bounds: Ranges, times: TimeRange) -> tuple[Ranges, TimeRange]:
         for each in self._filters:
-            bounds = _narrowed(each, reader, snapshot, bounds)
-        return bounds
+            bounds = _narrowed(each, bounds)
+            times = times.within(_times(each))
+        return bounds, times
 
 
-def _narrowed(each: Filter, reader: SegmentReader, snapshot: Snapshot, bounds: Ranges) -> Ranges:
+def _narrowed(each: Filter, bounds: Ranges) -> Ranges:
     column = getattr(each, "attribute", None)
     if column == ("partition",):
         return {number: span for number, span in bounds.items() if _may_hold(each, number)}
     if column == ("offset",):
         return {number: _offsets(each, *span) for number, span in bounds.items()}
-    if column == ("timestamp",) and isinstance(each, (EqualTo, GreaterThan, GreaterThanOrEqual)):
-        return {number: _since(each.value, reader, snapshot, number, *span) for number, span in bounds.items()}
     return bounds
 
 
@@ -84,13 +80,16 @@ def _offsets(each: Filter, start: int, end: int) -> tuple[int, int]:
     return (low, high) if low < high else (start, start)
 
 
-def _since(
-    time: Any, reader: SegmentReader, snapshot: Snapshot, partition: int, start: int, end: int
-) -> tuple[int, int]:
-    """Nothing before the first record of that time or later can pass; times need not be in order behind it."""
-    if not isinstance(time, datetime) or time.timestamp() < 0:
-        return start, end
-    found = offset_for_time(
-        reader, snapshot.partitions[partition], to_ms(time.replace(microsecond=time.microsecond // 1000 * 1000))
+def _times(each: Filter) -> TimeRange:
+    """The times at which records may pass the filter, to the millisecond; for Spark one without a time has -1 too."""
+    values = each.value if isinstance(each, In) else (getattr(each, "value", None),)
+    if getattr(each, "attribute", None) != ("timestamp",) or not values:
+        return ALWAYS
+    # a time without a zone would be one of the session's
+    if not all(isinstance(value, datetime) and value.tzinfo for value in values):
+        return ALWAYS
+    oldest, newest = to_ms(min(values)), to_ms(max(values))
+    return TimeRange(
+        oldest if isinstance(each, (EqualTo, In, GreaterThan, GreaterThanOrEqual)) else MIN_LONG,
+        newest if isinstance(each, (EqualTo, In, LessThan, LessThanOrEqual)) else MAX_LONG,
     )
-    return min(max(start, found[0] if found else end), end), end

@@ -14,8 +14,8 @@ from pyspark.sql.pandas.utils import require_minimum_pandas_version
 
 from distlog.core.segments import scan_plan
 from distlog.core.segments.isolation import IsolationLevel
-from distlog.core.segments.slices import OutOfRange
-from distlog.core.times import Time
+from distlog.core.segments.slices import OutOfRange, SegmentSlice
+from distlog.core.times import Time, to_ms
 from distlog.core.topics.append import AppendResult, BatchId, check_batch, replayed
 from distlog.core.topics.open_topic import open as open_topic
 from distlog.core.topics.records import ACCEPTED, IGNORED
@@ -136,13 +136,18 @@ def read(
     """
     schema = schema_of(None if columns is None else list(columns), include_headers)
     topic = open_topic(url, version, timestamp, storage_options)
-    asked = scan_plan.bounds(topic.reader, topic.snapshot, partitions, start, end, start_time, end_time)
-    slices, visible = scan_plan.plan(topic.reader, topic.snapshot, asked, isolation, out_of_range)
+    times = scan_plan.times(start, end, start_time, end_time)
+    asked = scan_plan.bounds(topic.snapshot, partitions, start, end)
+    slices, visible = scan_plan.plan(topic.reader, topic.snapshot, asked, isolation, out_of_range, times)
     if _has_map_in_arrow():
         groups = split(slices, SplitSize(cores(spark), min_partitions))
         return read_splits(spark, topic, schema, [Split(group, visible) for group in groups])
-    spans = {piece.segment.partition: (piece.start_offset, piece.end_offset) for piece in slices}
-    options = _source_options(topic, spans or {0: (topic.end_offsets()[0],) * 2})
+    options = _source_options(topic, _spans(slices) or {0: (topic.end_offsets()[0],) * 2})
+    options |= {
+        name: str(to_ms(time))
+        for name, time in (("startTime", start_time), ("endTime", end_time))
+        if time is not None
+    }
     if min_partitions is not None:
         options["minPartitions"] = str(min_partitions)
     activate(spark)
@@ -159,6 +164,15 @@ def _has_map_in_arrow() -> bool:
         except ImportError:
             return False
     return True
+
+
+def _spans(slices: Iterable[SegmentSlice]) -> dict[int, tuple[int, int]]:
+    """By partition the offsets (first, end) of its slices."""
+    spans: dict[int, tuple[int, int]] = {}
+    for piece in slices:
+        start, end = piece.span
+        spans[piece.segment.partition] = spans.get(piece.segment.partition, (start, end))[0], end
+    return spans
 
 
 def _source_options(topic: Topic, spans: Mapping[int, tuple[int, int]]) -> dict[str, str]:

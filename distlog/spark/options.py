@@ -14,6 +14,7 @@ from typing import Literal, cast
 from distlog.core.errors import InvalidConfigError
 from distlog.core.segments.isolation import IsolationLevel
 from distlog.core.segments.time_lookup import EARLIEST, LATEST
+from distlog.core.segments.time_range import ALWAYS, TimeRange
 from distlog.core.storage.storage import Storage
 from distlog.core.times import to_ms
 from distlog.core.topics.append import BatchId
@@ -24,6 +25,7 @@ READ_NAMES = [
     "columns",
     "endingOffsets",
     "endingOffsetsByTimestamp",
+    "endTime",
     "endingTimestamp",
     "failOnDataLoss",
     "includeHeaders",
@@ -35,6 +37,7 @@ READ_NAMES = [
     "startingOffsets",
     "startingOffsetsByTimestamp",
     "startingOffsetsByTimestampStrategy",
+    "startTime",
     "startingTimestamp",
     "subscribe",
     "timestampAsOf",
@@ -58,11 +61,15 @@ class Bound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """The options of a read, parsed; what depends on the topic itself is checked when the read is planned."""
+    """The options of a read, parsed; what depends on the topic itself is checked when the read is planned.
+
+    `start` and `end` mean offsets, as in Kafka, even if they are given as times; `times` are those of the records.
+    """
 
     storage: Storage
     start: Bound
     end: Bound
+    times: TimeRange = ALWAYS
     unmatched_start: Literal["error", "latest"] = "error"
     assigned: ByPartition | None = None
     subscribed: str | None = None
@@ -82,11 +89,11 @@ class ReadOptions:
         options = _Options(given, READ_NAMES)
         columns = options.text("columns")
         assign = options.text("assign")
-        as_of = options.text("timestampAsOf")
         read = cls(
             storage=storage_of(given),
             start=_bound(options, "starting", EARLIEST),
             end=_bound(options, "ending", LATEST),
+            times=TimeRange.between(_optional_time(options, "startTime"), _optional_time(options, "endTime")),
             unmatched_start=cast(
                 Literal["error", "latest"],
                 options.choice("startingOffsetsByTimestampStrategy", ("error", "latest")),
@@ -101,7 +108,7 @@ class ReadOptions:
                 IsolationLevel, options.choice("kafka.isolation.level", ("read_uncommitted", "read_committed"))
             ),
             version=options.integer("versionAsOf", 0),
-            timestamp_ms=None if as_of is None else _time("timestampAsOf", as_of),
+            timestamp_ms=_optional_time(options, "timestampAsOf"),
             columns=None if columns is None else tuple(name.strip() for name in columns.split(",")),
             push_filters=options.flag("pushFilters", default=False),
         )
@@ -200,6 +207,11 @@ def _bound(options: _Options, side: str, default: int) -> Bound:
         special = {"earliest": EARLIEST, "latest": LATEST}
         return Bound("offset", default if text is None else special[text.strip().lower()], name)
     return Bound("offset", parse_offsets(text, name), name)
+
+
+def _optional_time(options: _Options, name: str) -> int | None:
+    text = options.text(name)
+    return None if text is None else _time(name, text)
 
 
 def _time(name: str, text: str) -> int:

@@ -17,11 +17,15 @@ from distlog.core.segments import scan_plan
 from distlog.core.segments.scan import read
 from distlog.core.segments.segment import SegmentReader
 from distlog.core.segments.time_lookup import EARLIEST, LATEST, offset_for_time
+from distlog.core.segments.time_range import TimeRange
 from distlog.core.storage.storage import Storage
 from distlog.spark.kafka_rows import RowFormat
 from distlog.spark.options import Bound, ReadOptions
 from distlog.spark.splits import Split, SplitSize, split
 from distlog.spark.worker import freeze_imports
+
+#: By partition the offsets (start, end).
+Ranges = Mapping[int, tuple[int, int]]
 
 
 class SplitReader:
@@ -59,15 +63,13 @@ class DistlogReader(DataSourceReader):
         if options is None or snapshot is None:
             raise RuntimeError("a reader plans in the driver only")
         reader = SegmentReader(options.storage, snapshot.name, IndexCache())
-        bounds = self._narrow(reader, snapshot, read_bounds(reader, snapshot, options))
-        slices, isolation = scan_plan.plan(reader, snapshot, bounds, options.isolation)
+        bounds, times = self._narrow(read_bounds(reader, snapshot, options), options.times)
+        slices, isolation = scan_plan.plan(reader, snapshot, bounds, options.isolation, times=times)
         size = SplitSize(os.cpu_count() or 1, options.min_partitions, options.max_records)
         return [Split(group, isolation) for group in split(slices, size)]
 
-    def _narrow(
-        self, reader: SegmentReader, snapshot: Snapshot, bounds: Mapping[int, tuple[int, int]]
-    ) -> Mapping[int, tuple[int, int]]:
-        return bounds
+    def _narrow(self, bounds: Ranges, times: TimeRange) -> tuple[Ranges, TimeRange]:
+        return bounds, times
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one split; of none when there was nothing to plan."""

@@ -106,7 +106,17 @@ def _asked_rows(asked: AskedBatches) -> np.ndarray:
         raise asked.corrupt("the offsets of a batch, moved to their place, are out of range", int(np.argmax(beyond)))
     overlapping = (last >= asked.start_offset) & (first < asked.end_offset)
     holding_data = (batches["record_count"] > 0) & (batches["attributes"] & CONTROL == 0)
-    return np.flatnonzero(overlapping & holding_data)
+    return np.flatnonzero(overlapping & holding_data & _may_be_in_time(asked))
+
+
+def _may_be_in_time(asked: AskedBatches) -> np.ndarray | bool:
+    """Which batches may have a record of the times asked for: headers tell the largest time, but not the smallest."""
+    if asked.of_any_time:
+        return True
+    largest = asked.batches["max_timestamp"]
+    of_one_time = (asked.batches["attributes"] & APPEND_TIME != 0) | (asked.batches["record_count"] == 1)
+    found: np.ndarray = (largest >= asked.oldest) & ((largest <= asked.newest) | ~of_one_time)
+    return found
 
 
 def _decode_run(asked: AskedBatches, names: tuple[str, ...], enough: int) -> tuple[int, pa.RecordBatch]:
@@ -132,7 +142,20 @@ def _decode_run(asked: AskedBatches, names: tuple[str, ...], enough: int) -> tup
             arrays.append(fields.to_arrow(name, count))
     # By way of a struct, since a record batch without columns must know its number of records too.
     records = pa.StructArray.from_buffers(kind, count, [None], 0, children=arrays)
+    if not asked.of_any_time:
+        records = _in_time(asked, sections["emitted"], fields.timestamps[:count], records)
     return sections.size, pa.RecordBatch.from_struct_array(records)
+
+
+def _in_time(
+    asked: AskedBatches, counts: np.ndarray, timestamps: np.ndarray, records: pa.StructArray
+) -> pa.StructArray:
+    """Those of the records, `counts` of each batch, that are of the times asked for."""
+    oldest, newest = (
+        bound if isinstance(bound, int) else np.repeat(bound, counts) for bound in (asked.oldest, asked.newest)
+    )
+    chosen = (timestamps >= oldest) & (timestamps <= newest)
+    return records if chosen.all() else records.filter(pa.array(chosen))
 
 
 def scan_sections(asked: AskedBatches, data: np.ndarray, sections: np.ndarray, fields: RecordFields) -> int:

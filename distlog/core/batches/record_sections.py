@@ -12,7 +12,7 @@ from distlog.core.batches.legacy_batch import open_wrapper
 from distlog.core.batches.record_batch import APPEND_TIME
 from distlog.core.batches.source import Source, of_rows
 from distlog.core.buffers import byte_array
-from distlog.core.config import MAX_INT
+from distlog.core.config import MAX_INT, MAX_LONG, MIN_LONG
 from distlog.core.errors import CorruptRecordError
 from distlog.core.kernels.batch_scan import CODEC_MASK, HEADER_SIZE, LEGACY_ENTRY_SIZES
 from distlog.core.kernels.record_scan import NOT_APPEND_TIME, SECTION, SMALLEST_RECORD
@@ -25,7 +25,11 @@ MAX_DECODED_BYTES = MAX_INT
 
 @dataclass(frozen=True, slots=True)
 class AskedBatches:
-    """Batches of one buffer, and what is asked of them: one value for all, or an array of one per batch."""
+    """Batches of one buffer, and what is asked of them: one value for all, or an array of one per batch.
+
+    Asked are records at offsets from `start_offset` (in) to `end_offset` (out) with timestamps `oldest` to `newest`
+    (both in).
+    """
 
     data: np.ndarray
     batches: np.ndarray
@@ -34,6 +38,18 @@ class AskedBatches:
     start_offset: int | np.ndarray
     end_offset: int | np.ndarray
     source: Source
+    oldest: int | np.ndarray = MIN_LONG
+    newest: int | np.ndarray = MAX_LONG
+
+    @property
+    def of_any_time(self) -> bool:
+        """Whether the records' timestamps do not matter."""
+        return (
+            isinstance(self.oldest, int)
+            and isinstance(self.newest, int)
+            and self.oldest == MIN_LONG
+            and self.newest == MAX_LONG
+        )
 
     def of_rows(self, rows: np.ndarray) -> AskedBatches:
         """The batches `rows` alone."""
@@ -45,6 +61,8 @@ class AskedBatches:
             of_rows(self.start_offset, rows),
             of_rows(self.end_offset, rows),
             self.source.of_rows(rows),
+            of_rows(self.oldest, rows),
+            of_rows(self.newest, rows),
         )
 
     def corrupt(self, message: str, row: int, **details: Any) -> CorruptRecordError:

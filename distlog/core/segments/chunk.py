@@ -165,6 +165,8 @@ class Chunk:
             self._per_batch(part.start_offset for part in slices),
             self._per_batch(part.end_offset for part in slices),
             self._source(),
+            self._per_batch(part.times.oldest for part in slices),
+            self._per_batch(part.times.newest for part in slices),
         )
 
     def _source(self) -> Source:
@@ -172,9 +174,9 @@ class Chunk:
         return Source(file, self._per_batch(piece.origin for piece in self.pieces))
 
     def _per_batch(self, values: Iterable[int]) -> PerBatch:
-        """`values`, one for each piece, as one for each batch, or as one for all where there is one piece."""
+        """`values`, one for each piece, as one for each batch, or as one for all where they are equal."""
         found = list(values)
-        return found[0] if len(found) == 1 else np.array(found, np.int64)[self.owner]
+        return found[0] if found.count(found[0]) == len(found) else np.array(found, np.int64)[self.owner]
 
     def _located(self, error: CorruptRecordError) -> CorruptRecordError:
         return next(piece for piece in self.pieces if piece.file == error.details["file"]).located(error)

@@ -15,13 +15,16 @@ from distlog.core.segments.chunk import Chunk
 from distlog.core.segments.isolation import READ_UNCOMMITTED, Isolation
 from distlog.core.segments.read_ahead import DEPTH, in_order
 from distlog.core.segments.segment import CHUNK_BYTES, INDEX_WORTH_BYTES, SegmentReader
-from distlog.core.segments.slices import SegmentSlice
+from distlog.core.segments.slices import SegmentSlice, windows
+from distlog.core.segments.time_range import ALWAYS
 
 if TYPE_CHECKING:
     import pandas as pd
 
 #: Segments up to this size are read whole and decoded together.
 SMALL_BYTES = 1 << 20
+#: Offsets that `first` looks at to begin with, when its limit is not smaller.
+FIRST_OFFSETS = 10_000
 
 
 def check_columns(columns: Iterable[str] | None) -> tuple[str, ...]:
@@ -87,6 +90,30 @@ def _groups(slices: Iterable[SegmentSlice]) -> Iterator[list[SegmentSlice]]:
         yield group
 
 
+def first(
+    reader: SegmentReader, slices: Iterable[SegmentSlice], columns: Sequence[str], limit: int
+) -> Iterator[pa.RecordBatch]:
+    """The first `limit` records of `slices`, all where there are fewer; a small limit reads little."""
+    # more and more offsets are looked at: few of them may be records, or of the times asked for
+    for window in windows(slices, min(limit, FIRST_OFFSETS)) if limit > 0 else ():
+        for batch in read(reader, window, columns):
+            yield batch.slice(0, limit)
+            limit -= batch.num_rows
+            if limit <= 0:
+                return
+
+
+def _known_count(piece: SegmentSlice) -> int | None:
+    """How many records of the slice there are, or None where metadata do not tell."""
+    segment = piece.segment
+    if piece.times != ALWAYS:
+        return None
+    if segment.dense and (piece.start_position, piece.end_position) == (0, segment.log_bytes):
+        start, end = piece.span
+        return end - start
+    return segment.record_count if piece.whole and not segment.has_transactions else None
+
+
 class Scan:
     """A read of one snapshot, run when its result is asked for, and again each time."""
 
@@ -112,17 +139,11 @@ class Scan:
         return self.to_table().to_pandas()
 
     def count(self) -> int:
-        """How many records there are: from metadata alone where every offset of a segment is a record."""
-        return sum(self._count(piece) for piece in self.slices)
-
-    def _count(self, piece: SegmentSlice) -> int:
-        segment = piece.segment
-        if segment.dense and (piece.start_position, piece.end_position) == (0, segment.log_bytes):
-            return min(piece.end_offset, segment.next_offset) - max(piece.start_offset, segment.base_offset)
-        if piece.whole and not segment.has_transactions:
-            return segment.record_count
-        batches = read(self._reader, [piece], ("offset",), self.isolation)
-        return sum(batch.num_rows for batch in batches)
+        """How many records there are: from metadata alone where every offset of a segment is a record of the scan."""
+        known = [_known_count(piece) for piece in self.slices]
+        unknown = [piece for piece, count in zip(self.slices, known, strict=True) if count is None]
+        looked_at = sum(len(batch) for batch in read(self._reader, unknown, ("offset",), self.isolation))
+        return looked_at + sum(count for count in known if count is not None)
 
     def __repr__(self) -> str:
         size = sum(piece.estimated_bytes for piece in self.slices)

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import chain
 
 import numpy as np
@@ -99,17 +99,43 @@ def _largest_from(reader: SegmentReader, segment: SegmentInfo, start: int) -> Fo
     return best
 
 
+def start_by_index(reader: SegmentReader, piece: SegmentSlice) -> int:
+    """An offset below which the slice has no record of its times, by the time index; its own start without one.
+
+    The index of a segment that is worth one is read, and the batch that it leads to, by which it is checked.
+    """
+    start, end = piece.span
+    chunk = next(_from_entry(reader, piece.segment, piece.times.oldest, start), None)
+    if chunk is None:
+        return start
+    first = chunk.rows(0, 1)
+    first.check()
+    (batch,) = first.batches
+    return min(int(batch["base_offset"] + batch["last_offset_delta"]) + piece.segment.shift + 1, end)
+
+
 def _search(reader: SegmentReader, segment: SegmentInfo, timestamp_ms: int, start: int) -> Found | None:
-    entry = reader.time_entry(segment, timestamp_ms)
-    if entry and entry.offset + segment.shift > start:
-        chunks = iter(_chunks_from(reader, segment, entry.offset + segment.shift))
-        chunk = next(chunks, None)
-        if chunk is not None and chunk.batches["max_timestamp"][0] == entry.timestamp:
-            return _first_match(chain([chunk], chunks), timestamp_ms)
-        name = reader.name(segment, ".timeindex")
-        _log.warning("the time index does not fit its log: scanning the log instead (file=%s)", name)
-        reader.forget_indexes(segment)
+    chunks = _from_entry(reader, segment, timestamp_ms, start)
+    first = next(chunks, None)
+    if first is not None:
+        return _first_match(chain([first], chunks), timestamp_ms)
     return _first_match(_chunks_from(reader, segment, start), timestamp_ms)
+
+
+def _from_entry(reader: SegmentReader, segment: SegmentInfo, timestamp_ms: int, start: int) -> Iterator[Chunk]:
+    """Chunks from that batch on up to whose end all is older, by the time index; none where that is of no use."""
+    entry = reader.time_entry(segment, timestamp_ms)
+    if entry is None or entry.offset + segment.shift <= start:
+        return
+    chunks = iter(_chunks_from(reader, segment, entry.offset + segment.shift))
+    chunk = next(chunks, None)
+    if chunk is not None and chunk.batches["max_timestamp"][0] == entry.timestamp:
+        yield chunk
+        yield from chunks
+        return
+    name = reader.name(segment, ".timeindex")
+    _log.warning("the time index does not fit its log: scanning the log instead (file=%s)", name)
+    reader.forget_indexes(segment)
 
 
 def _chunks_from(reader: SegmentReader, segment: SegmentInfo, start: int) -> Iterable[Chunk]:

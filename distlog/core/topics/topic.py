@@ -163,12 +163,14 @@ class Topic:
     ) -> Scan:
         """The records from `start` (in) to `end` (out), all by default, as a Scan that runs when it is read.
 
-        Times stand for the first offset whose record has that time or a later one. Raises OffsetOutOfRangeError
-        for a start outside of the log, unless `out_of_range` is earliest or latest.
+        Times are those of the records, in whatever order: from `start_time` (in) to `end_time` (out), to the
+        millisecond, without records that have no timestamp. Raises OffsetOutOfRangeError for a start outside of the
+        log, unless `out_of_range` is earliest or latest; ValueError for an offset and a time on one side.
         """
         chosen, snapshot = check_columns(columns), self.snapshot
-        bounds = scan_plan.bounds(self._reader, snapshot, partitions, start, end, start_time, end_time)
-        slices, visible = scan_plan.plan(self._reader, snapshot, bounds, isolation, out_of_range)
+        times = scan_plan.times(start, end, start_time, end_time)
+        bounds = scan_plan.bounds(snapshot, partitions, start, end)
+        slices, visible = scan_plan.plan(self._reader, snapshot, bounds, isolation, out_of_range, times)
         return Scan(self._reader, slices, chosen, visible)
 
     def records(self, partition: int = 0, start: int | None = None, limit: int | None = None) -> Iterator[Record]:
