@@ -15,7 +15,7 @@ from distlog.core.maintenance.rebuild import rebuild_indexes
 from distlog.core.maintenance.vacuum import vacuum as vacuum_files
 from distlog.core.maintenance.verify import verify as verify_all
 from distlog.core.storage.storage import Storage as TopicStorage
-from distlog.core.topics.topic import topic_log
+from distlog.core.topics.log_of_topic import topic_log
 from distlog.progress import Progress
 
 

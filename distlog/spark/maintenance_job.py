@@ -22,9 +22,9 @@ from distlog.core.maintenance.reports import RetentionReport, counted
 from distlog.core.maintenance.vacuum import VacuumReport, vacuum
 from distlog.core.maintenance.verify import VerifyReport
 from distlog.core.storage.storage import Storage
+from distlog.core.topics.log_of_topic import topic_log
 from distlog.core.topics.open_topic import find_topics
 from distlog.core.topics.open_topic import open as open_topic
-from distlog.core.topics.topic import topic_log
 from distlog.spark.job import add_shared_arguments, argument, reason
 from distlog.spark.maintenance import compact, rebuild_indexes, verify
 from distlog.spark.spark_session import session

@@ -11,7 +11,8 @@ from distlog.core.config import TopicConfig, whole_number
 from distlog.core.errors import InvalidConfigError
 from distlog.core.storage.storage import Storage
 from distlog.core.times import Time, to_ms
-from distlog.core.topics.topic import Topic, topic_log
+from distlog.core.topics.log_of_topic import topic_log
+from distlog.core.topics.topic import Topic
 
 StorageOptions = Mapping[str, Any]
 

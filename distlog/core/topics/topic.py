@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import platform
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
 
-from distlog.core import VERSION
 from distlog.core.commits.actions import Drop, SetConfig
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot import Snapshot
@@ -36,6 +34,7 @@ from distlog.core.storage.storage import Storage
 from distlog.core.times import Time, now_ms, to_ms
 from distlog.core.topics import metadata_tables
 from distlog.core.topics.append import Appender, AppendResult, BatchId
+from distlog.core.topics.log_of_topic import topic_log
 from distlog.core.topics.record import Record, records_of
 from distlog.core.topics.records import Appendable
 from distlog.core.topics.transaction import Transaction
@@ -115,7 +114,7 @@ class Topic:
 
         Columns: value, and perhaps key, timestamp (ms or Arrow timestamps; missing is now), headers, partition
         (missing: murmur2 of the key, without a key sticky runs); `partition` is for all rows. `compression` counts
-        where the topic's is producer. The same (app_id, batch_id) again within 30 days returns the first result.
+        where the topic's is producer. The same (app_id, batch_id) again returns the first result.
 
         Raises InvalidRecordError, TopicNotFoundError (it was dropped), StorageError, CommitConflictError (nothing
         was appended), CommitStateUnknownError (it may have been; repeat with the same app_id and batch_id).
@@ -292,11 +291,6 @@ class Topic:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (self.storage, self.version, self._pinned)
-
-
-def topic_log(storage: Storage) -> CommitLog:
-    """The commit log of the topic in `storage`, with this process's clock and name."""
-    return CommitLog(storage, clock=now_ms, random=random.Random(), writer=f"distlog {VERSION} {platform.node()}")
 
 
 def _reopen(storage: Storage, version: int, pinned: bool) -> Topic:
