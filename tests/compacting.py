@@ -25,7 +25,14 @@ from distlog.core.storage.storage import Storage
 from distlog.core.topics.topic import Topic
 
 NOW = 1_700_000_000_000
+SECRET = bytes(range(16))
 DAY = 86_400_000
+
+
+def random_bytes(count: int) -> bytes:
+    """A source of secrets that always gives the same."""
+    assert count == len(SECRET)
+    return SECRET
 
 
 class Clock:
@@ -93,7 +100,9 @@ class CompactedTopic:
         due = Cleanable(0, start_offset, end_offset, 0, 1, False)
         state = dataclasses.replace(topic.snapshot.partitions[0], first_dirty_offset=start_offset)
         snapshot = dataclasses.replace(topic.snapshot, partitions=(state,))
-        done = clean_partition(topic.reader, snapshot, due, self.clock, lambda: uuid.uuid4().hex, memory)
+        done = clean_partition(
+            topic.reader, snapshot, due, self.clock, lambda: uuid.uuid4().hex, random_bytes, memory
+        )
         commit_compaction(self.log, topic.snapshot, [done], begin=topic.version)
         return done.end_offset
 

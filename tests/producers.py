@@ -24,9 +24,9 @@ class Log(Protocol):
 class Producers:
     """Writes batches one after the other: at the next offset, with the next sequence number, in open transactions."""
 
-    def __init__(self, log: Log, *, transactional: bool = True) -> None:
+    def __init__(self, log: Log, *, transactional: bool = True, offset: int = 0) -> None:
         self.log, self._attributes = log, TRANSACTIONAL if transactional else 0
-        self._offset = 0
+        self._offset = offset
         self._sequences: dict[int, int] = {}
         self._open: dict[int, int] = {}
         self._aborted: list[AbortedTransaction] = []
@@ -53,6 +53,9 @@ class Producers:
         stable = min([self._offset + 1, *self._open.values()])
         self._aborted.append(AbortedTransaction(producer, first, self._offset, stable))
         return self._mark(producer, ABORT)
+
+    def end(self, producer: int, *, commit: bool) -> Producers:
+        return self.commit(producer) if commit else self.abort(producer)
 
     def _mark(self, producer: int, kind: int) -> Producers:
         key, value = struct.pack(">hh", 0, kind), struct.pack(">hi", 0, 0)

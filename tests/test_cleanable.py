@@ -165,3 +165,9 @@ def test_a_group_spans_at_most_the_offsets_that_an_index_can_hold() -> None:
     assert groups([segment(0, 0), far]) == [[0, MAX_INT]]
     assert groups([segment(0, 0), segment(0, MAX_INT, count=2)]) == [[0], [MAX_INT]]
     assert groups([segment(0, 1), far, segment(0, MAX_INT + 1, count=1)]) == [[1, MAX_INT, MAX_INT + 1]]
+
+
+def test_a_segment_without_bytes_has_no_offsets_that_an_index_holds() -> None:
+    empty = segment(0, 10, count=2 * MAX_INT, record_count=0, log_bytes=0)
+    assert groups([segment(0, 0), empty]) == [[0, 10]]
+    assert groups([segment(0, 0), empty, segment(0, empty.next_offset)]) == [[0, 10], [empty.next_offset]]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from compacting import DAY, NOW, CompactedTopic
+from compacting import DAY, NOW, SECRET, CompactedTopic
 from raw_batches import batch, record
 
 from distlog.core.batches.record_batch import APPEND_TIME, DELETE_HORIZON, read_headers
@@ -350,7 +350,7 @@ def test_a_map_of_one_key_cleans_up_to_the_next_key(tmp_path: Path) -> None:
 def mapped(log: CompactedTopic, start: int, end: int, slots: int = 100) -> OffsetMap:
     topic, keys = log.topic(), OffsetMap(slots)
     segments = [one for one in log.segments() if one.next_offset > start and one.base_offset < end]
-    build_map(topic.reader, segments, start, end, Verdicts(), keys)
+    build_map(topic.reader, segments, start, end, Verdicts(), keys, SECRET)
     return keys
 
 
@@ -432,7 +432,7 @@ def test_a_group_is_rewritten_against_offsets_as_it_is_against_a_map(log: Compac
     log.add(keyed(0, 1, 2, None, 1) + keyed(4, 3, 1))
     log.add(keyed(6, 2, 4) + keyed(8, 9))
     topic = log.topic()
-    found = [part for one in log.segments() for part in keyed_records(topic.reader, one, 0, Verdicts())]
+    found = [part for one in log.segments() for part in keyed_records(topic.reader, one, 0, Verdicts(), SECRET)]
     hashes, offsets = (
         np.concatenate([getattr(one, name)[one.keyed] for one in found]) for name in ("hashes", "offsets")
     )

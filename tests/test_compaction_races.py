@@ -8,7 +8,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from compacting import DAY, CompactedTopic
+from compacting import DAY, CompactedTopic, random_bytes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -36,7 +36,8 @@ class Running:
         self.log, self.before = log, log.topic().snapshot
         (due,) = plan_compaction(self.before, log.clock())
         reader = log.topic().reader
-        self.done: CleanedRange = clean_partition(reader, self.before, due, log.clock, lambda: uuid.uuid4().hex)
+        made = (log.clock, lambda: uuid.uuid4().hex, random_bytes)
+        self.done: CleanedRange = clean_partition(reader, self.before, due, *made)
 
     def commit(self) -> tuple[int, Snapshot]:
         skipped, after = commit_compaction(self.log.log, self.before, [self.done], begin=self.before.version)
@@ -79,6 +80,22 @@ def test_what_retention_removed_meanwhile_does_not_come_back(log: CompactedTopic
     assert (log.offsets(), log.first_dirty_offset) == ([3, 4], 5)
 
 
+def test_where_a_group_was_left_out_those_behind_it_leave_no_offsets_out(log: CompactedTopic) -> None:
+    log.topic().alter_config({"cleanup.policy": "compact,delete", "retention.ms": DAY})
+    fill(log, b"a")
+    log.clock.now += DAY + 1
+    fill(log, b"b", b"c", b"d", b"c", b"d")
+    running = Running(log)
+    assert [len(group.outputs) for group in running.done.groups] == [1, 0, 1]
+    retention(log.log, log.topic().snapshot, log.clock)
+    assert running.commit()[0] == 2
+    assert (log.offsets(), log.first_dirty_offset) == ([1, 2, 3, 4, 5], 0)
+    assert log.topic().verify().ok
+    log.compact()
+    assert (log.offsets(), log.first_dirty_offset) == ([1, 4, 5], 6)
+    assert log.topic().verify().ok
+
+
 def test_of_two_compactions_at_once_the_second_changes_nothing(log: CompactedTopic) -> None:
     fill(log, b"a", b"b", b"a", b"c", b"b")
     first, second = Running(log), Running(log)
@@ -91,13 +108,13 @@ def test_of_two_compactions_at_once_the_second_changes_nothing(log: CompactedTop
 
 
 def test_a_group_that_was_changed_leaves_the_partition_dirty_from_there(log: CompactedTopic) -> None:
-    fill(log, b"a", b"b", b"c", b"d", b"a", b"b", b"c", b"d")
+    fill(log, b"a", b"b", b"c", b"e", b"a", b"b", b"c", b"d")
     running = Running(log)
     assert [group.base_offset for group in running.done.groups] == [0, 2, 4, 6]
     one = dataclasses.replace(running.done, end_offset=0, groups=Running(log).done.groups[1:2])
     commit_compaction(log.log, running.before, [one], begin=running.before.version)
     assert running.commit()[0] == 1
-    assert (log.offsets(), log.first_dirty_offset) == ([4, 5, 6, 7], 2)
+    assert (log.offsets(), log.first_dirty_offset) == ([3, 4, 5, 6, 7], 2)
 
 
 def test_a_clean_group_that_was_changed_leaves_all_that_was_dirty(log: CompactedTopic) -> None:

@@ -65,6 +65,7 @@ def test_the_merged_segment_is_described_as_one_that_was_written_so(tmp_path: Pa
         assert one.log_bytes == sum(part.log_bytes for part in parts)
         assert one.offset_index_bytes == 8 * 2
         assert one.max_timestamp == max(part.max_timestamp for part in parts)
+        assert one.min_timestamp == min(part.min_timestamp for part in parts)
         assert one.dense
     times = topic.offsets_for_times(distlog.MAX_TIMESTAMP)
     records = topic.scan().to_table()

@@ -15,7 +15,7 @@ from distlog.core.kernels.offset_map import SLOT_BYTES, OffsetMap
 def hashes(keys: list[bytes]) -> np.ndarray:
     data = np.frombuffer(b"".join(keys) + b"\0", np.uint8)
     ends = np.cumsum([0] + [len(key) for key in keys]).astype(np.int32)
-    return hash_keys(data, ends[:-1].astype(np.int64), ends)
+    return hash_keys(data, ends[:-1].astype(np.int64), ends, bytes(16))
 
 
 def put(table: OffsetMap, keys: list[bytes | None], first_offset: int = 0) -> int:

@@ -33,6 +33,11 @@ def test_the_library_needs_five_distributions() -> None:
     assert names(PROJECT["dependencies"]) == {"numpy", "pyarrow", "numba", "crc32c", "fsspec"}
 
 
+def test_numba_of_which_private_parts_are_used_is_bounded_by_what_was_tested() -> None:
+    (requirement,) = (each for each in PROJECT["dependencies"] if each.startswith("numba"))
+    assert re.fullmatch(r"numba>=0\.\d+,<0\.\d+", requirement)
+
+
 @pytest.mark.parametrize(
     ("extra", "needed"),
     [

@@ -62,11 +62,12 @@ def test_what_is_encoded_decodes_to_itself(rows: list[Row], codec: int, batch_by
     batches = encoded.batches
     ends = batches["base_offset"] + batches["last_offset_delta"] + 1
     assert [base_offset, *ends.tolist()] == [*batches["base_offset"].tolist(), base_offset + len(rows)]
-    for each, offset in zip(batches, encoded.offsets_of_max_timestamp, strict=True):
+    extremes = zip(batches, encoded.offsets_of_max_timestamp, encoded.min_timestamps, strict=True)
+    for each, offset, oldest in extremes:
         first = each["base_offset"] - base_offset
         stamps = [row[0] for row in rows[first : first + each["record_count"]]]
         assert each["base_timestamp"] == stamps[0]
-        assert each["max_timestamp"] == max(stamps)
+        assert (oldest, each["max_timestamp"]) == (min(stamps), max(stamps))
         assert offset == (-1 if max(stamps) == -1 else each["base_offset"] + stamps.index(max(stamps)))
     assert encoded.batches["base_timestamp"][:1].tolist() == [row[0] for row in rows[:1]]
 
@@ -135,6 +136,7 @@ def test_append_time_marks_the_batch_and_keeps_the_deltas() -> None:
     assert bytes(encoded.data[61:]) == record(0, 0, None, b"a") + record(1, 4, None, b"b")
     assert [row[0] for row in back(encoded)] == [77, 77]
     assert encoded.offsets_of_max_timestamp.tolist() == [30]
+    assert encoded.min_timestamps.tolist() == [77]
 
 
 def test_records_without_a_timestamp_have_no_largest_one() -> None:
@@ -160,6 +162,8 @@ def test_sequence_numbers_go_on_from_batch_to_batch_and_wrap() -> None:
         {"producer_id": 9, "base_sequence": 0},
         {"producer_id": 9, "producer_epoch": 1},
         {"producer_id": 9, "producer_epoch": 1, "transactional": True},
+        {"producer_id": 9, "producer_epoch": 1, "control": True},
+        {"producer_id": 9, "producer_epoch": 1, "base_sequence": 0, "control": True},
     ],
 )
 def test_a_producer_id_needs_what_kafka_wants_with_it(options: dict[str, Any]) -> None:
@@ -337,13 +341,14 @@ def test_batches_lie_in_memory_as_they_will_in_their_file() -> None:
     assert data == bytes(encode(rows, batch_bytes=100_000).data)
 
 
-def test_what_is_handed_on_in_turn_has_the_offsets_of_its_largest_timestamps() -> None:
+def test_what_is_handed_on_in_turn_has_its_own_extremes_of_time() -> None:
     rows: list[Row] = [(number % 37, None, bytes(50), []) for number in range(500)]
     whole = encode(table(rows), base_offset=9, batch_bytes=400)
     encoder = RecordEncoder(BatchFormat(batch_bytes=400), base_offset=9, gather_bytes=2000, room=100)
     steps = list(encoder.append(RecordInput.from_arrow(table(rows)), np.arange(500)))
-    newest = np.concatenate([step.offsets_of_max_timestamp for step in [*steps, encoder.finish()]])
-    assert newest.tolist() == whole.offsets_of_max_timestamp.tolist()
+    steps.append(encoder.finish())
+    for name in ("offsets_of_max_timestamp", "min_timestamps"):
+        assert np.concatenate([getattr(step, name) for step in steps]).tolist() == getattr(whole, name).tolist()
 
 
 def test_a_bad_row_among_many_calls_is_counted_from_the_first_record() -> None:

@@ -16,6 +16,14 @@ MODULES = (
     "record_corruption",
     "golden_logs",
     "writer",
+    "key_hash",
+    "offset_map",
+    "key_exchange",
+    "compaction",
+    "compaction_keys",
+    "compaction_times",
+    "compaction_transactions",
+    "foreign_arrays",
 )
 PROGRAM = """
 import sys

@@ -143,7 +143,7 @@ def test_files_and_facts_follow_kafkas_rules(
         assert info.next_offset == info.record_count == batches[-1].last_offset + 1
         own = timestamps[first : first + info.record_count]
         newest = max(own)
-        assert (info.first_timestamp, info.max_timestamp) == (own[0], newest)
+        assert (info.first_timestamp, info.min_timestamp, info.max_timestamp) == (own[0], min(own), newest)
         assert info.offset_of_max_timestamp == (own.index(newest) if newest >= 0 else -1)
         assert (info.created_ms, info.compression) == (NOW, "none")
         first += info.record_count

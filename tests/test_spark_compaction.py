@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from adopted import describe, put
-from compacting import DAY, NOW
+from compacting import DAY, NOW, SECRET, random_bytes
 from conftest import Address
 from golden import partitions as golden_partitions
 from producers import Producers
@@ -267,7 +267,7 @@ def test_a_failure_of_the_first_stage_goes_to_the_end_in_place_of_a_result(tmp_p
     segments = list(topic.snapshot.partitions[0].segments)
     topic.storage.delete([topic.reader.name(segments[1])])
     keys = KeysItem(0, segments, Verdicts(), 0, first_bucket=3, buckets=1)
-    rows_of_keys = sent(HashKeys(topic.storage, topic.name), (ITEM, pickle.dumps(keys)))
+    rows_of_keys = sent(HashKeys(topic.storage, topic.name, SECRET), (ITEM, pickle.dumps(keys)))
     ((target, _, failure),) = (row for row in rows_of_keys if row[1] == RESULT)
     assert (target, pickle.loads(failure).partition) == (3, 0)
     bucket = BucketItem(9, first_group=5, base_offsets=np.array([0]))
@@ -300,7 +300,8 @@ def test_a_group_of_which_an_input_is_gone_is_dropped_and_the_rest_is_committed(
         dirty.append(now.snapshot.partitions[0].first_dirty_offset)
         if len(dirty) == 1:
             due = Cleanable(0, 0, topic.end_offsets()[0], 0, 1, False)
-            done = compaction.clean_partition(now.reader, now.snapshot, due, now.clock, lambda: uuid.uuid4().hex)
+            made = (now.clock, lambda: uuid.uuid4().hex, random_bytes)
+            done = compaction.clean_partition(now.reader, now.snapshot, due, *made)
             other = dataclasses.replace(done, end_offset=0, groups=done.groups[1:2])
             commit_compaction(now.log, now.snapshot, [other], begin=now.version)
 

@@ -10,6 +10,7 @@ offset.
 from __future__ import annotations
 
 import pickle
+import secrets
 import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,6 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.indexes.index_cache import IndexCache
+from distlog.core.kernels.key_hash import SECRET_BYTES
 from distlog.core.kernels.offset_map import SLOT_BYTES
 from distlog.core.maintenance.batch_verdicts import Verdicts, has_producers, judge
 from distlog.core.maintenance.cleanable import Cleanable
@@ -87,6 +89,7 @@ def _clean_alone(topic: Topic, dedupe_buffer_bytes: int, due: Cleanable) -> Clea
         due,
         topic.clock,
         lambda: uuid.uuid4().hex,
+        secrets.token_bytes,
         dedupe_buffer_bytes,
     )
     return unless_uncleanable(due.partition, work)
@@ -142,7 +145,9 @@ def _share(
         buckets += [BucketItem(slots, len(groups), np.array([group[0].base_offset for group in plan.groups]))] * count
         groups += [_group_item(topic, plan, group, verdicts, now_ms) for group in plan.groups]
     storage, name, clock = topic.storage, topic.name, topic.clock
-    hashed = run_stage(_frame(spark, keys), len(keys), lambda: HashKeys(storage, name))
+    # with the code, as the storage's own secrets, and not in a row, which a shuffle would write to a disk
+    secret = secrets.token_bytes(SECRET_BYTES)
+    hashed = run_stage(_frame(spark, keys), len(keys), lambda: HashKeys(storage, name, secret))
     superseded = run_stage(hashed.unionAll(_frame(spark, buckets)), len(buckets), FindSuperseded)
     rewritten = run_stage(
         superseded.unionAll(_frame(spark, groups)), len(groups), lambda: RewriteGroup(storage, name, clock)

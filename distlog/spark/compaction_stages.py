@@ -55,10 +55,10 @@ class KeysItem:
 
 
 class HashKeys:
-    """Sends the hashes and offsets of a KeysItem to their buckets."""
+    """Sends the hashes, under the secret of the run, and offsets of a KeysItem to their buckets."""
 
-    def __init__(self, storage: Storage, topic: str) -> None:
-        self._reader = SegmentReader(storage, topic, IndexCache())
+    def __init__(self, storage: Storage, topic: str, secret: bytes) -> None:
+        self._reader, self._secret = SegmentReader(storage, topic, IndexCache()), secret
 
     def take(self, kind: int, data: memoryview) -> Iterator[pa.RecordBatch]:
         """Read all segments, and send what they have whenever it is enough."""
@@ -81,7 +81,7 @@ class HashKeys:
 
     def _keyed(self, item: KeysItem) -> Iterator[KeyedRecords]:
         for segment in item.segments:
-            yield from keyed_records(self._reader, segment, 0, item.verdicts)
+            yield from keyed_records(self._reader, segment, 0, item.verdicts, self._secret)
 
 
 def _send_keys(item: KeysItem, parts: list[KeyedRecords]) -> pa.RecordBatch:
@@ -154,8 +154,10 @@ class RewriteGroup:
         """Take the item, or superseded offsets."""
         if kind == ITEM:
             item = self._item = pickle.loads(data)
-            first, last = item.segments[0], item.segments[-1]
-            self._survivors = OffsetSurvivors(first.base_offset, last.next_offset, item.end_offset - 1)
+            start = item.segments[0].base_offset
+            # segments without bytes may span any number of offsets
+            end = max((one.next_offset for one in item.segments if one.log_bytes), default=start)
+            self._survivors = OffsetSurvivors(start, end, item.end_offset - 1)
         elif kind == SUPERSEDED:
             self._survivors.supersede(blob_offsets(data))
         else:

@@ -41,6 +41,9 @@ class BatchFormat:
             raise InvalidRecordError("a producer id needs an epoch", producer_id=self.producer_id)
         elif self.base_sequence < 0 and not self.control:
             raise InvalidRecordError("a producer id needs a sequence number", producer_id=self.producer_id)
+        elif self.control and not self.transactional:
+            # of a producer there are no control records but those that end its transactions
+            raise InvalidRecordError("an end marker needs a transactional batch", producer_id=self.producer_id)
 
     @property
     def largest(self) -> int:

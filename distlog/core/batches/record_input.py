@@ -11,7 +11,7 @@ import pyarrow as pa
 from distlog.core.batches.record_batch import HEADERS_TYPE
 from distlog.core.buffers import byte_array
 from distlog.core.errors import InvalidRecordError
-from distlog.core.kernels.record_write import ByteColumn, Columns, HeaderColumn
+from distlog.core.kernels.record_write import ByteColumn, Columns, HeaderColumn, ascend_within
 
 _OFFSET_TYPES = {pa.binary(): np.int32, pa.string(): np.int32, pa.large_binary(): np.int64}
 
@@ -33,7 +33,8 @@ class RecordInput:
     def from_arrow(cls, records: pa.RecordBatch) -> RecordInput:
         """The columns timestamp, key, value and (it may be absent) headers of `records`; others are not looked at.
 
-        InvalidRecordError: a column is missing or of another type, or a timestamp is null.
+        Arrays may be of anybody's making: no offset is used that does not fit its data. InvalidRecordError: a column
+        is missing, of another type, or leads out of its memory, or a timestamp is null.
         """
         names = records.schema.names
         missing = {"timestamp", "key", "value"}.difference(names)
@@ -41,15 +42,30 @@ class RecordInput:
             raise InvalidRecordError("records lack a column", column=", ".join(sorted(missing)))
         try:
             return cls(
-                _timestamps(records.column("timestamp")),
-                *_alike(_byte_column(records.column("key")), _byte_column(records.column("value"))),
-                _header_column(records.column("headers")) if "headers" in names else None,
+                _timestamps(_sized(records, "timestamp")),
+                *_alike(*(_byte_column(_sized(records, name), name) for name in ("key", "value"))),
+                _header_column(_sized(records, "headers")) if "headers" in names else None,
             )
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise InvalidRecordError(f"key and value must be binary, headers like {HEADERS_TYPE}: {error}") from None
 
 
-def _byte_column(array: pa.Array) -> ByteColumn:
+def _sized(records: pa.RecordBatch, name: str) -> pa.Array:
+    """A column of which the buffers are known to be as long as its length needs them."""
+    column = records.column(name)
+    try:
+        column.validate()
+    except pa.ArrowInvalid as error:
+        raise unfit(name, error) from None
+    return column
+
+
+def unfit(column: str, reason: object) -> InvalidRecordError:
+    """The error for an array that leads out of its memory."""
+    return InvalidRecordError(f"column {column} is no whole Arrow array: {reason}")
+
+
+def _byte_column(array: pa.Array, name: str) -> ByteColumn:
     """The strings of `array`: null, binary or large_binary without a copy, else whatever Arrow casts to that."""
     count = len(array)
     if array.type == pa.null():
@@ -57,7 +73,7 @@ def _byte_column(array: pa.Array) -> ByteColumn:
     if array.type not in _OFFSET_TYPES:
         array = array.cast(pa.large_binary())
     _, offsets, data = array.buffers()
-    offsets = _offsets(array, offsets, _OFFSET_TYPES[array.type])
+    offsets = _offsets(array, offsets, _OFFSET_TYPES[array.type], data.size if data else 0, name)
     return ByteColumn(offsets, _valid(array), byte_array(data) if data else _NO_DATA)
 
 
@@ -75,16 +91,16 @@ def _header_column(array: pa.Array) -> HeaderColumn | None:
     if array.type == pa.null() or len(array) == 0:
         return None
     array = array.cast(HEADERS_TYPE)
-    offsets = _offsets(array, array.buffers()[1], np.int32)
+    pairs = array.values
+    offsets = _offsets(array, array.buffers()[1], np.int32, len(pairs), "headers")
     firsts, ends = offsets[:-1], offsets[1:]
     if array.null_count:
         ends = _frozen(np.where(_valid(array), ends, firsts))
-    pairs = array.values
-    keys = _byte_column(pairs.field(0))
+    keys = _byte_column(pairs.field(0), "headers")
     if pairs.null_count:
         present = _valid(pairs) & keys.valid if keys.valid.size else _valid(pairs)
         keys = keys._replace(valid=_frozen(present))
-    return HeaderColumn(firsts, ends, keys, _byte_column(pairs.field(1)))
+    return HeaderColumn(firsts, ends, keys, _byte_column(pairs.field(1), "headers"))
 
 
 def _frozen(array: np.ndarray) -> np.ndarray:
@@ -93,10 +109,13 @@ def _frozen(array: np.ndarray) -> np.ndarray:
     return array
 
 
-def _offsets(array: pa.Array, buffer: pa.Buffer | None, kind: Any) -> np.ndarray:
+def _offsets(array: pa.Array, buffer: pa.Buffer | None, kind: Any, end: int, name: str) -> np.ndarray:
     if buffer is None or len(array) == 0:
         return _frozen(np.zeros(len(array) + 1, kind))
-    return _frozen(_items(buffer, kind, array.offset, len(array) + 1))
+    offsets = _frozen(_items(buffer, kind, array.offset, len(array) + 1))
+    if not ascend_within(offsets, end):
+        raise unfit(name, "its offsets do not ascend within its data")
+    return offsets
 
 
 def _valid(array: pa.Array) -> np.ndarray:

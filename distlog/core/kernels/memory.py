@@ -16,6 +16,8 @@ import numpy as np
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
+from distlog.core.kernels.jit import inlined
+
 
 def _checked(index: int, array: np.ndarray, count: int = 1) -> int:
     if index < 0 or index > array.size - count:
@@ -40,6 +42,10 @@ def _copy_bytes_python(
 ) -> None:
     found = source[_checked(source_position, source, count) :][:count]
     target[_checked(target_position, target, count) :][:count] = found
+
+
+def _wrapped_python(value: int) -> int:
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def _prefetch_python(data: np.ndarray, index: int) -> None:
@@ -110,6 +116,11 @@ def _prefetch_compiled(typing_context: Any, data: Any, index: Any) -> Any:
     return types.void(data, types.int64), codegen
 
 
+@inlined
+def _wrapped_compiled(value: int) -> int:
+    return value
+
+
 _compiled = not numba.config.DISABLE_JIT  # type: ignore[attr-defined]
 
 #: `item_at(array, index)`: an item of integers or booleans as an int64, since numba makes floats where signed meets
@@ -127,3 +138,6 @@ copy_bytes: Any = _copy_bytes_compiled if _compiled else _copy_bytes_python
 
 #: `prefetch(array, index)`: begin to fetch the item, which will be wanted soon; any index is safe.
 prefetch: Any = _prefetch_compiled if _compiled else _prefetch_python
+
+#: `wrapped(value)`: the sum, product or shift of int64s as one; machine code has it so, Python's integers grow.
+wrapped: Any = _wrapped_compiled if _compiled else _wrapped_python

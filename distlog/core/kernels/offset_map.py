@@ -63,7 +63,7 @@ class OffsetMap:
         """
         taken, self.size, latest = _put_all(self._table, self.slots, self._limit, self.size, hashes, valid, offsets)
         if latest >= 0:
-            self.latest_offset = latest
+            self.latest_offset = int(latest)
         return taken
 
     def get(self, hashes: Longs) -> Longs:

@@ -61,6 +61,16 @@ class HeaderColumn(NamedTuple):
 Columns = tuple[np.ndarray, ByteColumn, ByteColumn, HeaderColumn | None]
 
 
+@fill_kernel
+def ascend_within(offsets: np.ndarray, end: int) -> bool:
+    """Whether `offsets`, of which there is one at least, ascend from 0 or more to `end` or less."""
+    last = offsets.size - 1
+    ascending: bool = item_at(offsets, 0) >= 0 and item_at(offsets, last) <= end
+    for index in range(last):
+        ascending &= item_at(offsets, index) <= item_at(offsets, index + 1)
+    return ascending
+
+
 @inlined
 def _length(column: ByteColumn, index: int) -> int:
     if column.valid.size and not item_at(column.valid, index):
@@ -133,6 +143,14 @@ def _prefetch_row(key: ByteColumn, value: ByteColumn, rows: np.ndarray, index: i
         prefetch(value.data, item_at(value.offsets, row) + 64)
 
 
+@inlined
+def _close_draft(drafts: np.ndarray, last: int, position: int, count: int, used: int) -> None:
+    """End the open batch at `position`, where the next one begins."""
+    drafts[last]["record_count"], drafts[last]["record_bytes"] = count, used
+    drafts[last + 1]["position"] = position
+    drafts[last + 1]["first_record"] = drafts[last]["first_record"] + count
+
+
 @fill_kernel
 def append_records(
     target: np.ndarray,
@@ -154,6 +172,7 @@ def append_records(
     status, taken, end = OK, first, 0
     count, used = drafts[last]["record_count"], drafts[last]["record_bytes"]
     base, newest = drafts[last]["base_timestamp"], drafts[last]["max_timestamp"]
+    oldest = drafts[last]["min_timestamp"]
     position = drafts[last]["position"] + HEADER_SIZE + used
     while taken < rows.size:
         row = item_at(rows, taken)
@@ -171,9 +190,7 @@ def append_records(
             if last + 1 == drafts.size:
                 status = FULL
                 break
-            drafts[last]["record_count"], drafts[last]["record_bytes"] = count, used
-            drafts[last + 1]["position"] = position
-            drafts[last + 1]["first_record"] = drafts[last]["first_record"] + count
+            _close_draft(drafts, last, position, count, used)
             position, last, count, used = position + HEADER_SIZE, last + 1, 0, 0
             continue
         end = position + whole
@@ -181,11 +198,12 @@ def append_records(
             status = OVERSIZED if whole > largest else FULL
             break
         if not count:
-            base = drafts[last]["base_timestamp"] = drafts[last]["min_timestamp"] = timestamp
-        drafts[last]["min_timestamp"] = min(drafts[last]["min_timestamp"], timestamp)
+            base = oldest = drafts[last]["base_timestamp"] = drafts[last]["min_timestamp"] = timestamp
         if not count or timestamp > newest:
             newest = drafts[last]["max_timestamp"] = timestamp
             drafts[last]["newest_record"] = drafts[last]["first_record"] + count
+        elif timestamp < oldest:
+            oldest = drafts[last]["min_timestamp"] = timestamp
         position = _write_start(target, position, size, delta, count)
         position = _write_slice(target, position, key, row, key_length)
         position = _write_slice(target, position, value, row, value_length)

@@ -18,6 +18,8 @@ Word = Literal[
     "offset_overlap",
     # the offset deltas of a batch's records do not increase, or pass its last one
     "non_monotonical_delta",
+    # the header of a batch names another largest timestamp than its records have
+    "timestamp_mismatch",
     # bytes are not what was written: a batch by its header or checksum, a record, entries that no index can have
     "corrupt_batch",
     "corrupt_record",

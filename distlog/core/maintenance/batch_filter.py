@@ -42,7 +42,8 @@ Flags = npt.NDArray[np.bool_]
 class FilteredBatches:
     """Batches, BATCH rows, back to back in `data`, and per batch the stored offset of its largest timestamp.
 
-    `unchanged`: they are those that went in; `unkeyed` records were dropped for want of a key.
+    That is -1 where no record has it: a batch that was emptied keeps its time. `unchanged`: they are those that went
+    in; `unkeyed` records were dropped for want of a key.
     """
 
     data: npt.NDArray[np.uint8]
@@ -120,13 +121,13 @@ class BatchFilter:
             kept[read] = chosen
         some = kept["records"] > 0
         wants_horizon = some & ~fates.has_horizon & ((kept["tombstones"] > 0) | fates.obsolete)
-        whole = some & (kept["records"] == batches["record_count"]) & ~wants_horizon
+        whole = some & (kept["records"] == batches["record_count"]) & ~wants_horizon & ~_mistimed(batches, kept)
         headers = batches.copy()
         headers["record_count"] = kept["records"]
         _set_times(headers, kept, some & ~whole, wants_horizon, self.now_ms + self.delete_retention_ms)
         emptied = ~some & fates.stays_empty
         _empty(headers, emptied)
-        offsets_of_max = np.where(some, kept["offset_of_max"], fates.base_offsets + batches["last_offset_delta"])
+        offsets_of_max = np.where(some, kept["offset_of_max"], -1)
         unchanged = bool((whole | (emptied & (batches["record_count"] == 0))).all())
         return _Choice(headers, kept, keep, read, whole, some & ~whole, emptied, offsets_of_max, unchanged, unkeyed)
 
@@ -166,10 +167,17 @@ class _Choice:
     unkeyed: int
 
 
+def _mistimed(batches: np.ndarray, kept: np.ndarray) -> Flags:
+    """The batches of which no record has the largest timestamp that their header names."""
+    by_record = batches["attributes"] & APPEND_TIME == 0
+    wrong: Flags = by_record & (batches["max_timestamp"] != kept["max_timestamp"])
+    return wrong
+
+
 def _set_times(
     headers: np.ndarray, kept: np.ndarray, rewritten: Flags, wants_horizon: Flags, horizon_ms: int
 ) -> None:
-    by_record = rewritten & (headers["attributes"] & (DELETE_HORIZON | APPEND_TIME) == 0)
+    by_record = rewritten & (headers["attributes"] & APPEND_TIME == 0)
     headers["max_timestamp"][by_record] = kept["max_timestamp"][by_record]
     first = rewritten & (headers["attributes"] & DELETE_HORIZON == 0)
     headers["base_timestamp"][first] = kept["first_timestamp"][first]

@@ -120,8 +120,8 @@ def _oldest_timestamp(state: PartitionState, first: int) -> int:
 def group_segments(segments: Iterable[SegmentInfo], config: TopicConfig) -> list[list[SegmentInfo]]:
     """Runs of adjacent `segments` that become one: Kafka's greedy `groupSegmentsBySize`.
 
-    A group keeps within `segment.bytes`, `segment.index.bytes` and a span of 2^31 - 1 offsets; a segment that alone
-    does not is a group by itself.
+    A group keeps within `segment.bytes`, `segment.index.bytes` and a span of 2^31 - 1 offsets, but for segments
+    without bytes; a segment that alone does not is a group by itself.
     """
     groups: list[list[SegmentInfo]] = []
     limits = (config.segment_bytes, config.segment_index_bytes, config.segment_index_bytes, MAX_INT)
@@ -129,7 +129,7 @@ def group_segments(segments: Iterable[SegmentInfo], config: TopicConfig) -> list
     for segment in segments:
         own = (segment.log_bytes, segment.offset_index_bytes, segment.time_index_bytes)
         if groups:
-            span = segment.next_offset - 1 - groups[-1][0].base_offset
+            span = segment.next_offset - 1 - groups[-1][0].base_offset if segment.log_bytes else 0
             grown = (*map(operator.add, total, own), span)
             if all(map(operator.le, grown, limits)):
                 groups[-1].append(segment)

@@ -9,6 +9,7 @@ survivors of one group, `commit_compaction` puts the results in place.
 from __future__ import annotations
 
 import dataclasses
+import secrets
 import uuid
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from functools import partial
 from distlog.core.commits.actions import Action, Add, Cleaned, Remove
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.kernels.key_hash import SECRET_BYTES
 from distlog.core.kernels.offset_map import OffsetMap
 from distlog.core.maintenance.batch_filter import BatchFilter
 from distlog.core.maintenance.batch_verdicts import judge
@@ -54,6 +56,7 @@ def compact(
     clock: Callable[[], int],
     *,
     new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
+    random_bytes: Callable[[int], bytes] = secrets.token_bytes,
     dedupe_buffer_bytes: int = DEDUPE_BUFFER_BYTES,
     dry_run: bool = False,
 ) -> tuple[CompactionReport, Snapshot]:
@@ -66,7 +69,7 @@ def compact(
 
     def clean(current: Snapshot, due: Sequence[Cleanable]) -> list[CleanedRange | Uncleanable]:
         one = due[0]
-        work = partial(clean_partition, reader, current, one, clock, new_id, dedupe_buffer_bytes)
+        work = partial(clean_partition, reader, current, one, clock, new_id, random_bytes, dedupe_buffer_bytes)
         return [unless_uncleanable(one.partition, work)]
 
     return compact_rounds(reader, log, snapshot, clock, clean, dry_run=dry_run)
@@ -137,10 +140,12 @@ def clean_partition(
     due: Cleanable,
     clock: Callable[[], int],
     new_id: Callable[[], str],
+    random_bytes: Callable[[int], bytes],
     dedupe_buffer_bytes: int = DEDUPE_BUFFER_BYTES,
 ) -> CleanedRange:
     """One round over one partition, up to where it is cleanable or the memory is full; nothing is committed.
 
+    `random_bytes` gives the secret that keys are hashed under: nobody else may know it, so it must be unpredictable.
     Raises CorruptRecordError, InvalidConfigError where there is no memory for a single key.
     """
     state, config, now_ms = snapshot.partitions[due.partition], snapshot.config, clock()
@@ -149,8 +154,9 @@ def clean_partition(
     verdicts = judge(reader, segments, now_ms)
     dirty = [segment for segment in segments if segment.next_offset > start and segment.base_offset < end]
     keys = OffsetMap.within(dedupe_buffer_bytes, sum(segment.record_count for segment in dirty))
-    build_map(reader, dirty, start, end, verdicts, keys)
-    batch_filter = BatchFilter(MapSurvivors(keys), verdicts, end, now_ms, config.delete_retention_ms)
+    secret = random_bytes(SECRET_BYTES)
+    build_map(reader, dirty, start, end, verdicts, keys, secret)
+    batch_filter = BatchFilter(MapSurvivors(keys, secret), verdicts, end, now_ms, config.delete_retention_ms)
     groups = group_segments((one for one in segments if one.base_offset <= keys.latest_offset), config)
     rewritten = tuple(
         rewrite_group(reader, group, config, batch_filter, begin=snapshot.version, clock=clock, new_id=new_id)
@@ -183,21 +189,28 @@ def commit_compaction(
 
 def _replace(state: PartitionState, cleaned: CleanedRange) -> tuple[list[Action], int]:
     """The actions for one partition, and how many groups are left out."""
-    actions: list[Action] = []
-    stale = []
     # what lies below the log start is not brought back, and need not be clean
-    for group in (one for one in cleaned.groups if one.next_offset > state.log_start_offset):
-        stems = {segment.stem for segment in group.inputs}
-        if state.segments.live(stems) != stems:
-            stale.append(group)
-        elif group.changed:
-            actions += [Remove(group.partition, segment.stem) for segment in group.inputs]
-            actions += [Add(segment) for segment in group.outputs]
+    groups = [one for one in cleaned.groups if one.next_offset > state.log_start_offset]
+    stale = [one for one in groups if not _is_live(state, one)]
     # in a stale group the keys of the range were not looked for: it is dirty from there, if not from before
     clean = min([cleaned.end_offset, *(group.base_offset for group in stale)])
+    dirty = max(clean, first_dirty_offset(state))
+    # where nothing is clean, offsets that no segment holds would look like a loss
+    gaps = [one for one in groups if not one.outputs and one.next_offset > dirty]
+    left_out = {group.base_offset for group in (*stale, *gaps)}
+    actions: list[Action] = []
+    for group in groups:
+        if group.changed and group.base_offset not in left_out:
+            actions += [Remove(group.partition, segment.stem) for segment in group.inputs]
+            actions += [Add(segment) for segment in group.outputs]
     if clean > first_dirty_offset(state):
         actions.append(Cleaned(cleaned.partition, clean))
-    return actions, len(stale)
+    return actions, len(left_out)
+
+
+def _is_live(state: PartitionState, group: RewrittenGroup) -> bool:
+    stems = {segment.stem for segment in group.inputs}
+    return state.segments.live(stems) == stems
 
 
 def _describe(

@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from distlog.core import paths
 from distlog.core.batches.record_batch import CONTROL
 from distlog.core.commits.segment_info import NO_OFFSET, NOT_LOOKED, SegmentInfo
@@ -118,7 +120,8 @@ class _Output:
             rows = batches[first:end].copy()
             start = int(rows["position"][0])
             rows["position"] -= start
-            newest = filtered.offsets_of_max_timestamp[first:end] - self._base_offset
+            newest = filtered.offsets_of_max_timestamp[first:end]
+            newest = np.where(newest < 0, -1, newest - self._base_offset)
             part = filtered.data[start : start + int(rows["size"].sum())]
             file.write(part, rows, moved[: end - first], newest, segment.min_timestamp)
             self._has_producers |= bool(((rows["producer_id"] >= 0) | (rows["attributes"] & CONTROL != 0)).any())

@@ -22,8 +22,8 @@ _KNOWN_CODECS = dict(enumerate(CODEC_NAMES))
 class LogFacts:
     """Sums over a segment's batches and records; offsets are those that readers know.
 
-    Records of control batches, and batches that compaction emptied, count in some metadata and not in other: both
-    are right.
+    Hidden batches, those of control records and those that compaction emptied, count in some metadata and not in
+    other: both are right. They have no codec, whatever the topic's is.
     """
 
     def __init__(self, segment: SegmentInfo) -> None:
@@ -34,6 +34,7 @@ class LogFacts:
         self._base_timestamp = self._first_timestamp = NO_TIMESTAMP
         self._newest_batch = self._newest = NO_TIMESTAMP
         self._offset_of_newest = -1
+        self._newest_hidden, self._offset_of_newest_hidden = NO_TIMESTAMP, -1
         self._attributes = 0
         self._codecs: set[str] = set()
 
@@ -51,7 +52,17 @@ class LogFacts:
         self.batches += len(batches)
         self._newest_batch = max(self._newest_batch, int(batches["max_timestamp"].max()))
         self._attributes |= int(np.bitwise_or.reduce(batches["attributes"]))
-        self._codecs |= {_KNOWN_CODECS.get(codec, "?") for codec in np.unique(batches["attributes"] & CODEC_MASK)}
+        hidden = (batches["attributes"] & CONTROL != 0) | (batches["record_count"] == 0)
+        codecs = np.unique(batches["attributes"][~hidden] & CODEC_MASK)
+        self._codecs |= {_KNOWN_CODECS.get(codec, "?") for codec in codecs}
+        self._add_hidden(batches[hidden])
+
+    def _add_hidden(self, batches: npt.NDArray[Any]) -> None:
+        newest = int(batches["max_timestamp"].argmax()) if len(batches) else None
+        if newest is not None and batches["max_timestamp"][newest] > self._newest_hidden:
+            self._newest_hidden = int(batches["max_timestamp"][newest])
+            last = int(batches["base_offset"][newest] + batches["last_offset_delta"][newest])
+            self._offset_of_newest_hidden = last + self._segment.shift
 
     def add_records(self, records: pa.RecordBatch) -> None:
         """Count the next records that readers get: offset, timestamp."""
@@ -85,8 +96,11 @@ class LogFacts:
             yield "next_offset", {self._next_offset}
         yield "first_timestamp", {self._base_timestamp, self._first_timestamp}
         yield "max_timestamp", {self._newest, self._newest_batch}
-        if segment.max_timestamp == self._newest:
-            yield "offset_of_max_timestamp", {self._offset_of_newest}
+        offsets = {self._offset_of_newest} if segment.max_timestamp == self._newest else set()
+        if segment.max_timestamp == self._newest_hidden:
+            offsets |= {self._offset_of_newest_hidden, -1}
+        if offsets:
+            yield "offset_of_max_timestamp", offsets
 
 
 def is_contiguous(segment: SegmentInfo) -> bool:

@@ -36,11 +36,11 @@ class KeyedRecords:
 
 
 def keyed_records(
-    reader: SegmentReader, segment: SegmentInfo, start_offset: int, verdicts: Verdicts
+    reader: SegmentReader, segment: SegmentInfo, start_offset: int, verdicts: Verdicts, secret: bytes
 ) -> Iterator[KeyedRecords]:
     """The records of a segment that count for compaction: not control records, not those of aborted transactions.
 
-    Memory is a few chunks. Raises CorruptRecordError.
+    Their keys are hashed under `secret`, one for a whole run. Memory is a few chunks. Raises CorruptRecordError.
     """
     for chunk in checked_chunks(reader, segment, start_offset):
         batches = chunk.batches
@@ -53,7 +53,7 @@ def keyed_records(
             done, rows = rows[: len(scanned.sections)], rows[len(scanned.sections) :]
             settled = np.append(np.where(done > 0, ends[done - 1], -1), ends[rows[0] - 1 if len(rows) else -1])
             ends_of_records = np.cumsum(scanned.sections["emitted"])
-            yield KeyedRecords(scanned.hashes(), scanned.keyed, scanned.offsets, ends_of_records, settled)
+            yield KeyedRecords(scanned.hashes(secret), scanned.keyed, scanned.offsets, ends_of_records, settled)
 
 
 def build_map(
@@ -63,13 +63,14 @@ def build_map(
     end_offset: int,
     verdicts: Verdicts,
     offset_map: OffsetMap,
+    secret: bytes,
 ) -> None:
     """Put the keys of the dirty range [start_offset, end_offset), which `segments` hold, as far as there is room.
 
     Afterwards everything up to `offset_map.latest_offset` is in it (Kafka's `buildOffsetMap`).
     """
     for segment in segments:
-        for records in keyed_records(reader, segment, start_offset, verdicts):
+        for records in keyed_records(reader, segment, start_offset, verdicts, secret):
             taken = offset_map.put(records.hashes, records.keyed, records.offsets)
             full = taken < len(records.offsets)
             batch = int(np.searchsorted(records.record_ends, taken, side="right")) if full else -1

@@ -52,10 +52,10 @@ class ScannedRecords:
         """Whether each record has a key."""
         return self.fields.key.valid[: self.count]
 
-    def hashes(self) -> Longs:
-        """The hash of each record's key, as `hash_keys` gives it."""
+    def hashes(self, secret: bytes) -> Longs:
+        """The hash of each record's key under `secret`, as `hash_keys` gives it."""
         key = self.fields.key
-        return hash_keys(self.data, key.positions[: self.count], key.offsets[: self.count + 1])
+        return hash_keys(self.data, key.positions[: self.count], key.offsets[: self.count + 1], secret)
 
 
 def scan_records(

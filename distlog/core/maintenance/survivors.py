@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -26,9 +26,10 @@ class Survivors(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MapSurvivors:
-    """Survivors by an offset map; a key that it does not know has no later record."""
+    """Survivors by an offset map of keys hashed under `secret`; a key that it does not know has no later record."""
 
     offset_map: OffsetMap
+    secret: bytes = field(repr=False)
 
     @property
     def latest_offset(self) -> int:
@@ -37,7 +38,7 @@ class MapSurvivors:
 
     def current(self, records: ScannedRecords) -> npt.NDArray[np.bool_]:
         """Per record: that its offset is not below the one in the map."""
-        newest: npt.NDArray[np.bool_] = records.offsets >= self.offset_map.get(records.hashes())
+        newest: npt.NDArray[np.bool_] = records.offsets >= self.offset_map.get(records.hashes(self.secret))
         return newest
 
 

@@ -198,15 +198,34 @@ class _Verifier:
     def _decoded(self, data: memoryview, batches: Batches, position: int) -> Iterator[pa.RecordBatch]:
         shift, partition = self._segment.shift, self._segment.partition
         source, start = Source(self._name, position), 0
+        batches = batches[batches["record_count"] > 0]
         while start < len(batches):
             asked = AskedBatches(byte_array(data), batches[start:], shift, partition, 0, MAX_LONG, source)
             try:
-                yield from decode_parts(asked, ("offset", "timestamp"), OUTPUT_BYTES)
+                for records in decode_parts(asked, ("offset", "timestamp"), OUTPUT_BYTES):
+                    start += self._check_times(records, batches[start:], position)
+                    yield records
                 return
             except CorruptRecordError as error:
                 out_of_order = error.message == OFFSETS_OUT_OF_ORDER
                 self._report_error("non_monotonical_delta" if out_of_order else "corrupt_record", error)
-                start = _row_of(error, batches, position) + 1
+                bad = _row_of(error, batches, position)
+                yield from self._decoded(data, batches[start:bad], position)
+                start = bad + 1
+
+    def _check_times(self, records: pa.RecordBatch, batches: Batches, position: int) -> int:
+        """Compare `records`, all those of the first of `batches`, with the headers; how many batches these are."""
+        ends = np.cumsum(batches["record_count"])
+        count = int(np.searchsorted(ends, records.num_rows, side="right"))
+        timestamps = records.column("timestamp").cast(pa.int64()).to_numpy()
+        newest = np.maximum.reduceat(timestamps, np.append(0, ends[: count - 1]))
+        stated = batches["max_timestamp"][:count]
+        # what old brokers and clients put around messages of format 1 is not known as well
+        for row in np.flatnonzero((newest != stated) & (batches["magic"][:count] == 2)).tolist():
+            message = f"the largest timestamp is {stated[row]} in the header of a batch, {newest[row]} in its records"
+            place = {"position": position + int(batches["position"][row]), "offset": int(batches["base_offset"][row])}
+            self._report("timestamp_mismatch", f"{message}: compact, which mends it", **place)
+        return count
 
 
 def _row_of(error: CorruptRecordError, batches: Batches, position: int) -> int:

@@ -64,21 +64,24 @@ def _first_at_or_after(reader: SegmentReader, state: PartitionState, timestamp_m
 
 
 def _offset_of_max_timestamp(reader: SegmentReader, state: PartitionState) -> Found | None:
+    best: Found | None = None
     first = state.segments.find(state.log_start_offset)
-    timestamps = state.segments.max_timestamps[first:].copy()
-    if len(timestamps) == 0:
-        return None
-    opening = state.segments[first]
-    below = None
-    if opening.offset_of_max_timestamp < state.log_start_offset:
-        # the metadata speaks of a record below the log start, so the rest of this one segment is looked through
-        below = _largest_from(reader, opening, state.log_start_offset)
-        timestamps[0] = below[1] if below else -1
-    best = int(timestamps.argmax())
-    if timestamps[best] < 0:
-        return None
-    segment = state.segments[first + best]
-    return below if best == 0 and below else (segment.offset_of_max_timestamp, segment.max_timestamp)
+    timestamps = state.segments.max_timestamps[first:]
+    for index in np.argsort(-timestamps, kind="stable"):
+        if timestamps[index] < (0 if best is None else best[1]):
+            break
+        found = _largest(reader, state.segments[first + int(index)], state.log_start_offset)
+        # -1 is no time
+        if found and found[1] >= 0 and (best is None or (found[1], -found[0]) > (best[1], -best[0])):
+            best = found
+    return best
+
+
+def _largest(reader: SegmentReader, segment: SegmentInfo, log_start_offset: int) -> Found | None:
+    if segment.offset_of_max_timestamp >= log_start_offset:
+        return segment.offset_of_max_timestamp, segment.max_timestamp
+    # the metadata speaks of a record below the log start, or of none, so this one segment is looked through
+    return _largest_from(reader, segment, max(segment.base_offset, log_start_offset))
 
 
 def _largest_from(reader: SegmentReader, segment: SegmentInfo, start: int) -> Found | None:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distlog.core.batches.record_batch import HEADER_SIZE, HEADERS_TYPE
+from distlog.core.batches.record_input import unfit
 from distlog.core.config import MAX_LONG, TopicConfig
 from distlog.core.errors import InvalidRecordError
 from distlog.core.times import NO_TIMESTAMP
@@ -26,6 +27,15 @@ IGNORED = ("offset", "timestamp_type", "timestampType", "topic")
 SLICE_BYTES = 8 << 20
 _ROWS_PER_BATCH = 65_536
 _TIMESTAMP_KINDS = (pa.types.is_timestamp, pa.types.is_integer, pa.types.is_null)
+_USUAL_KINDS = (
+    pa.types.is_binary,
+    pa.types.is_string,
+    pa.types.is_large_binary,
+    pa.types.is_large_string,
+    pa.types.is_fixed_size_binary,
+    pa.types.is_primitive,
+    pa.types.is_null,
+)
 _KEY_NEEDED = "a compacted topic needs a key in every record"
 _TIMESTAMP_REFUSED = (
     "a timestamp must be -1, or not negative and within message.timestamp.before.max.ms and after.max.ms"
@@ -41,8 +51,22 @@ def batches(data: Appendable) -> Iterator[pa.RecordBatch]:
     Raises InvalidRecordError when it is none of these, or a dict does not fit.
     """
     for batch in _as_given(data):
+        _check_memory(batch)
         rows = max(1, batch.num_rows * SLICE_BYTES // max(batch.nbytes, SLICE_BYTES))
         yield from (batch.slice(start, rows) for start in range(0, batch.num_rows, rows))
+
+
+def _check_memory(batch: pa.RecordBatch) -> None:
+    """Raise InvalidRecordError where an array leads out of its memory: Arrow itself takes that on trust.
+
+    Of the usual types the offsets are looked at when they are used.
+    """
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        usual = any(is_kind(column.type) for is_kind in _USUAL_KINDS)
+        try:
+            column.validate(full=name in ACCEPTED and not usual)
+        except pa.ArrowException as error:
+            raise unfit(name, error) from None
 
 
 def _as_given(data: Appendable) -> Iterator[pa.RecordBatch]:
