@@ -81,9 +81,8 @@ def plan(
 ) -> tuple[list[SegmentSlice], Isolation]:
     """The slices of what is asked, and what of them may be seen.
 
-    Reads no data; but for read_committed transaction indexes, and the segments that hold transactions where nobody has
-    looked up to where they are stable.
-    A word that is no isolation or policy is a ValueError.
+    Reads no data; but for read_committed the transaction indexes, and the segments with transactions where nobody has
+    looked how far they are stable. A word that is no isolation or policy is a ValueError.
     """
     _check_choice("isolation", isolation, IsolationLevel)
     _check_choice("out_of_range", out_of_range, OutOfRange)
