@@ -13,7 +13,8 @@ from crc32c import crc32c
 from distlog.core import paths
 from distlog.core.batches.compression import CODEC_NAMES
 from distlog.core.batches.record_batch import APPEND_TIME, CODEC_MASK, CONTROL, DELETE_HORIZON, TRANSACTIONAL
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_info import UNKNOWN, SegmentInfo
+from distlog.core.config import MAX_LONG
 from distlog.core.times import NO_TIMESTAMP
 
 _KNOWN_CODECS = dict(enumerate(CODEC_NAMES))
@@ -34,6 +35,8 @@ class LogFacts:
         self._base_timestamp = self._first_timestamp = NO_TIMESTAMP
         self._newest_batch = self._newest = NO_TIMESTAMP
         self._offset_of_newest = -1
+        self._oldest = MAX_LONG
+        self._first_batch_crc = self._last_batch_crc = UNKNOWN
         self._newest_hidden, self._offset_of_newest_hidden = NO_TIMESTAMP, -1
         self._attributes = 0
         self._codecs: set[str] = set()
@@ -49,6 +52,8 @@ class LogFacts:
             # as SegmentFile takes it: the base may be a producer's time, or that from which on a tombstone may go
             unusual = batches["attributes"][0] & (APPEND_TIME | DELETE_HORIZON)
             self._base_timestamp = int(batches["max_timestamp" if unusual else "base_timestamp"][0])
+            self._first_batch_crc = int(batches["crc"][0])
+        self._last_batch_crc = int(batches["crc"][-1])
         self.batches += len(batches)
         self._newest_batch = max(self._newest_batch, int(batches["max_timestamp"].max()))
         self._attributes |= int(np.bitwise_or.reduce(batches["attributes"]))
@@ -71,6 +76,7 @@ class LogFacts:
         timestamps = records.column(1).cast(pa.int64()).to_numpy()
         if self.records == 0:
             self._first_timestamp = int(timestamps[0])
+        self._oldest = min(self._oldest, int(timestamps.min()))
         newest = int(timestamps.argmax())
         if timestamps[newest] > self._newest:
             self._newest, self._offset_of_newest = int(timestamps[newest]), records.column(0)[newest].as_py()
@@ -91,6 +97,12 @@ class LogFacts:
     def _expected(self) -> Iterator[tuple[str, set[int]]]:
         segment = self._segment
         yield "crc32c", {self._crc}
+        if segment.first_batch_crc != UNKNOWN:
+            yield "first_batch_crc", {self._first_batch_crc}
+        if segment.last_batch_crc != UNKNOWN:
+            yield "last_batch_crc", {self._last_batch_crc}
+        if self._oldest < segment.min_timestamp:
+            yield "min_timestamp", {self._oldest}
         yield "record_count", {self.records, self._counted}
         if is_contiguous(segment) or self._next_offset > segment.next_offset:
             yield "next_offset", {self._next_offset}
