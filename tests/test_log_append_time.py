@@ -310,7 +310,9 @@ def test_rebuilt_indexes_are_those_that_were_written(tmp_path: Path) -> None:
     assert topic.verify().ok
 
 
-def test_a_lookup_by_time_in_a_large_segment_asks_no_time_index(tmp_path: Path) -> None:
+def test_a_lookup_by_time_in_a_large_segment_asks_no_time_index(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     clock = Clock(NOW)
     topic = topic_of(clock, str(tmp_path / "clicks"), batch_bytes=1000)
     for _ in range(2):
@@ -321,6 +323,8 @@ def test_a_lookup_by_time_in_a_large_segment_asks_no_time_index(tmp_path: Path) 
     assert topic.offsets_for_times(NOW + 1)[0] == (0, NOW + 5000)
     assert topic.offsets_for_times(NOW + 5001)[0] == (1000, NOW + 10_000)
     assert topic.offsets_for_times(NOW + 10_001)[0] is None
+    # an index that was asked would have been found wrong, or gone
+    assert caplog.messages == []
 
 
 def test_a_scan_by_time_begins_where_the_commit_says() -> None:
