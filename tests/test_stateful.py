@@ -195,8 +195,9 @@ class TopicAndLists(RuleBasedStateMachine):
     def stored(self, record: dict[str, Any]) -> Stored:
         by_append = self.config.get("message.timestamp.type") == "LogAppendTime"
         given = record.get("timestamp")
+        of_commit = max(self.clock(), self.times[-1] + 1)
         return Stored(
-            self.clock() if by_append or given is None else given,
+            of_commit if by_append else self.clock() if given is None else given,
             int(by_append),
             record.get("key"),
             record["value"],
