@@ -135,7 +135,7 @@ def _bounds(partition: GoldenPartition) -> dict[str, int]:
 def forget_facts(topic: Topic) -> Topic:
     """The topic as an older library would have described it: without what tells its files from others."""
     names = [fields.checksum for fields in INDEX_FIELDS.values()]
-    facts: dict[str, Any] = {**dict.fromkeys([*names, "first_batch_crc", "last_batch_crc"], UNKNOWN)}
+    facts: dict[str, Any] = {**dict.fromkeys([*names, "first_batch_crc", "last_batch_crc", "min_timestamp"], UNKNOWN)}
     facts["first_unstable_offset"] = NOT_LOOKED
     segments = [segment for state in topic.snapshot.partitions for segment in state.segments]
     removed: list[Action] = [Remove(segment.partition, segment.stem) for segment in segments]

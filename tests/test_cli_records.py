@@ -87,7 +87,7 @@ def test_a_limit_spans_partitions_and_many_small_appends(cli: CommandLine) -> No
 @settings(max_examples=30)
 @given(offsets=st.sets(st.integers(0, 400)), start=st.integers(0, 401), limit=st.none() | st.integers(0, 50))
 def test_a_limit_is_reached_across_the_gaps_of_a_compaction(offsets: set[int], start: int, limit: int | None) -> None:
-    config = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0, "segment.bytes": 2000}
+    config = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0, "internal.segment.bytes": 2000}
     topic = distlog.create(f"memory://{uuid.uuid4().hex}/gaps", config=config)
     topic.append([{"key": b"%d" % n if n in offsets else b"again", "value": b"v"} for n in range(401)])
     topic.compact()

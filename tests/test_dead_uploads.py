@@ -40,7 +40,7 @@ class S3Topic:
         writer: Any = self.storage.open_write(name)
         writer.write(bytes(SINGLE_PUT_BYTES))
         for part in writer._upload._tags:
-            part.result()
+            part.wait()
         assert name in self.left()
         return name
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import pytest
 from histories import CONFIG, appending
 from simulated_store import SimulatedStore, Simulation, latency_of
 
+from distlog.core.commits import commit_files
 from distlog.core.commits.actions import Action, SetLogStartOffset
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.race import LONGEST_TURN_S, Race
@@ -73,6 +77,17 @@ def race(writers: int, commits: int, seed: int) -> Outcome:
     assert len(log_of(writers).history()) == 1 + writers * commits
     half = len(ends) // 2
     return Outcome(sorted(took), half / sorted(ends)[half], requests)
+
+
+@pytest.fixture(autouse=True)
+def readers_in_threads_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In simulated time what several threads read takes as long as one of them, whoever of them is how fast."""
+
+    def in_threads(work: Callable[[int], Any], items: Sequence[int]) -> list[Any]:
+        with ThreadPoolExecutor(len(items)) as pool:
+            return list(pool.map(work, items))
+
+    monkeypatch.setattr(commit_files, "in_parallel", in_threads)
 
 
 def test_of_many_writers_none_waits_much_longer_than_the_others() -> None:

@@ -128,7 +128,8 @@ def by_transaction(topic: Topic, batch: pa.RecordBatch) -> None:
 
 def by_task(topic: Topic, batch: pa.RecordBatch) -> None:
     sink = pytest.importorskip("distlog.spark.sink")
-    sink.TaskWriter(sink.Target.of(topic.storage, topic.snapshot)).write(iter([batch]))
+    options = pytest.importorskip("distlog.spark.options").WriteOptions(topic.storage)
+    sink.TaskWriter(sink.Target.of(options, topic.snapshot)).write(iter([batch]))
 
 
 @pytest.mark.parametrize("append", [by_append, by_table, by_reader, by_transaction, by_task])

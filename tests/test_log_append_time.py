@@ -156,7 +156,7 @@ def test_metadata_alone_knows_the_time_so_retention_does() -> None:
 
 def test_an_append_has_one_time_in_all_of_its_segments_and_batches() -> None:
     clock = Clock(NOW)
-    topic = topic_of(clock, segment_bytes=400, batch_bytes=100)
+    topic = topic_of(clock, internal_segment_bytes=400, batch_bytes=100)
     with topic.transaction() as transaction:
         for number in range(30):
             transaction.append(rows(f"value {number}"))
@@ -344,9 +344,11 @@ def test_a_damaged_batch_is_found_before_its_time_is_written_anew(tmp_path: Path
     data[-3] ^= 1
     path.write_bytes(data)
     topic = topic_on(topic.storage, clock=clock)
-    for attempt in (lambda: topic.read(0, 0), topic.compact, lambda: topic.scan().to_table()):
+    for attempt in (lambda: topic.read(0, 0), lambda: topic.scan().to_table()):
         with pytest.raises(distlog.CorruptRecordError, match="checksum"):
             attempt()
+    (failed,) = topic.compact().failed
+    assert "checksum" in failed.reason
     assert not topic.verify().ok
 
 
@@ -356,7 +358,12 @@ def test_whatever_the_order_of_encoding_and_committing_time_never_steps_back(
     seed: int, policy: str, codec: str
 ) -> None:
     order, clock = random.Random(seed), Clock(NOW)
-    config = {"cleanup_policy": policy, "segment_bytes": 600, "batch_bytes": 100, "min_cleanable_dirty_ratio": 0.0}
+    config = {
+        "cleanup_policy": policy,
+        "internal_segment_bytes": 600,
+        "batch_bytes": 100,
+        "min_cleanable_dirty_ratio": 0.0,
+    }
     topic = topic_of(clock, index_interval_bytes=0, retention_ms=-1, **config)
     writers = [written_wrong(topic_on(topic.storage, clock=clock)) for _ in range(4)]
     under_way: list[Any] = []

@@ -21,6 +21,7 @@ from histories import (
     segment,
     topic_storage,
 )
+from store_clock import TimedStorage
 from topics import NOW, Clock, topic_on, values
 
 from distlog.core import paths
@@ -180,7 +181,7 @@ def test_what_names_a_manifest_is_looked_for_until_the_gc_floor_passed_it(storag
 
 def test_vacuum_keeps_what_commits_name_and_deletes_the_rest(storage: Storage) -> None:
     clock = Clock()
-    topic = topic_on(storage, 1, {"file.delete.delay.ms": 1000}, clock, commit_limit=1_800)
+    topic = topic_on(TimedStorage(storage, clock), 1, {"file.delete.delay.ms": 1000}, clock, commit_limit=1_800)
     topic.append(values(range(6)), partition=0, app_id="a" * 1_000, batch_id=1)
     assert len(manifests(storage)) == 1
     storage.put(paths.manifest_file(0, "0" * 32), b"torn")

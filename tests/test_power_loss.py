@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from power_loss import Disk, Killed
+from store_clock import TimedStorage
 from topics import NOW, Clock, contents, files, named_files, topic_on, values
 
 from distlog.core.commits.segment_info import SegmentInfo
@@ -33,7 +34,8 @@ CONFIG = {"file.delete.delay.ms": 1000}
 
 
 def opened(root: Path, partitions: int | None = None, clock: Clock | None = None) -> Topic:
-    return topic_on(Storage(root / "logs" / "clicks"), partitions, CONFIG, clock)
+    clock = clock or Clock()
+    return topic_on(TimedStorage(Storage(root / "logs" / "clicks"), clock), partitions, CONFIG, clock)
 
 
 def crashes(

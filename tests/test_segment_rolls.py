@@ -110,7 +110,7 @@ def test_times_that_go_down_roll_by_size_alone() -> None:
 
 def test_one_record_of_the_far_future_holds_rolling_up_in_its_own_segment_alone() -> None:
     data = [NOW, NOW + 9000 * DAY, *hours(30)]
-    written = write(data, segment_ms=DAY, batch_bytes=100, segment_bytes=1000)
+    written = write(data, segment_ms=DAY, batch_bytes=100, internal_segment_bytes=1000)
     assert max(max(each) - min(each) for each in times(written)[2:]) <= DAY
 
 
@@ -186,7 +186,7 @@ def kafka_rolls(batches: Any, span: int, limit: int) -> list[int]:
 )
 @settings(max_examples=200, deadline=None)
 def test_segments_end_by_kafkas_rule(data: list[int], span: int, batch: int, segment: int, steps: int) -> None:
-    written = write(data, steps=steps, segment_ms=span, batch_bytes=batch, segment_bytes=segment)
+    written = write(data, steps=steps, segment_ms=span, batch_bytes=batch, internal_segment_bytes=segment)
     assert [time for each in times(written) for time in each] == data
     rows, counts = [], []
     for _, log in written:

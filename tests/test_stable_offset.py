@@ -111,7 +111,7 @@ def test_it_is_where_the_first_open_transaction_begins(steps: list[tuple[str, in
 @settings(max_examples=40, deadline=None)
 @given(steps=st.lists(STEPS, max_size=25))
 def test_compaction_keeps_it_however_often_and_late_it_runs(steps: list[tuple[str, int]]) -> None:
-    log = CompactedTopic(f"memory://{uuid.uuid4()}/log", segment_bytes=200)
+    log = CompactedTopic(f"memory://{uuid.uuid4()}/log", internal_segment_bytes=200)
     expected = written(log, steps)
     is_open = expected < log.topic().end_offsets()[0]
     for _ in range(3):
@@ -139,7 +139,7 @@ def test_the_segments_of_a_compaction_say_it_too(tmp_path: Path) -> None:
 
 
 def test_what_was_open_at_the_end_of_a_rewritten_segment_is_decided(tmp_path: Path) -> None:
-    log = CompactedTopic(str(tmp_path / "log"), segment_bytes=200)
+    log = CompactedTopic(str(tmp_path / "log"), internal_segment_bytes=200)
     producers = Producers(log)
     producers.send(1, 1, 2).roll()
     producers.commit(1).plain(1).roll()
@@ -169,7 +169,7 @@ def test_what_is_open_below_the_log_start_is_open_from_there(memory_url: Any) ->
 
 def test_a_transaction_whose_end_marker_was_compacted_away_is_not_open(tmp_path: Path) -> None:
     """The segment that it was open in stays as it is, since nothing in it can go."""
-    log = CompactedTopic(str(tmp_path / "log"), segment_bytes=200)
+    log = CompactedTopic(str(tmp_path / "log"), internal_segment_bytes=200)
     producers = Producers(log)
     producers.send(1, 1).roll()
     producers.send(2, 9).commit(2).roll()

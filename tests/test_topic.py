@@ -39,9 +39,9 @@ def local_url(tmp_path: Path) -> Address:
     [
         (distlog.create, "url, partitions=1, config=None, storage_options=None"),
         (distlog.open, "url, version=None, timestamp=None, storage_options=None"),
-        (distlog.Topic.append, "self, table, partition=None, app_id=None, batch_id=None"),
-        (distlog.Topic.transaction, "self, app_id=None, batch_id=None"),
-        (distlog.Topic.writer, "self, *, linger_ms=100"),
+        (distlog.Topic.append, "self, table, partition=None, app_id=None, batch_id=None, compression=None"),
+        (distlog.Topic.transaction, "self, app_id=None, batch_id=None, compression=None"),
+        (distlog.Topic.writer, "self, *, linger_ms=100, compression=None"),
         (
             distlog.Topic.scan,
             "self, partitions=None, start=None, end=None, start_time=None, end_time=None, columns=None, "

@@ -93,7 +93,7 @@ def test_a_marker_may_be_the_first_to_have_the_largest_timestamp(log: CompactedT
 
 #: So that a few operations meet rolls, groups of several segments, several index entries, and horizons that pass.
 SETTINGS = {
-    "segment_bytes": 1200,
+    "internal_segment_bytes": 1200,
     "batch_bytes": 200,
     "index_interval_bytes": 150,
     "delete_retention_ms": 1000,

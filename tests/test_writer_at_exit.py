@@ -18,7 +18,7 @@ from distlog.core.errors import StorageError
 topic = distlog.open({url!r}, storage_options={options!r})
 NEVER_MS = 10**7
 
-def fail(*arguments):
+def fail(*arguments, **options):
     raise StorageError("cannot put: No space left on device")
 
 def values(*partitions):
@@ -117,10 +117,10 @@ while writer._error is None:
 def test_a_commit_in_the_background_is_waited_for_at_exit(address: Address) -> None:
     program = """
 append, begun = topic.append, threading.Event()
-def slow(rows):
+def slow(rows, **options):
     begun.set()
     time.sleep(0.5)
-    return append(rows)
+    return append(rows, **options)
 topic.append = slow
 writer = topic.writer(linger_ms=0)
 writer.append(b'slow', partition=0)
@@ -194,10 +194,10 @@ assert process.exitcode == 0
 def test_a_fork_while_a_commit_is_under_way_neither_hangs_nor_commits_twice(address: Address) -> None:
     program = """
 append, begun, proceed = topic.append, threading.Event(), threading.Event()
-def slow(rows):
+def slow(rows, **options):
     begun.set()
     proceed.wait(60)
-    return append(rows)
+    return append(rows, **options)
 topic.append = slow
 writer = topic.writer(linger_ms=0)
 writer.append(b'parent', partition=0)

@@ -8,7 +8,7 @@ import pytest
 from store_clock import TimedStorage
 from topics import NOW, Clock, topic_on, values
 
-from distlog.core.config import DAY_MS
+from distlog.core.config import DAY_MS, MAX_LONG
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.topic import Topic
 
@@ -22,7 +22,9 @@ class TwoClocks:
         self.store = Clock()
         self.bad = Clock(NOW + MONTH_MS)
         self.storage = TimedStorage(storage, self.store)
-        settings = {name.replace("_", "."): value for name, value in config.items()}
+        settings: dict[str, object] = {name.replace("_", "."): value for name, value in config.items()}
+        # what a clock that is behind would refuse
+        settings.setdefault("message.timestamp.after.max.ms", MAX_LONG)
         self.good = topic_on(self.storage, 1, settings, self.store)
 
     def by(self, clock: Callable[[], int]) -> Topic:

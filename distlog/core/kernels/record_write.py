@@ -136,6 +136,16 @@ def _write_start(target: np.ndarray, position: int, size: int, timestamp_delta: 
 
 
 @inlined
+def _write_fields(
+    target: np.ndarray, position: int, columns: Columns, row: int, key_length: int, value_length: int
+) -> int:
+    _, key, value, headers = columns
+    position = _write_slice(target, position, key, row, key_length)
+    position = _write_slice(target, position, value, row, value_length)
+    return _write_headers(target, position, headers, row)
+
+
+@inlined
 def _refusal(timestamp: int, headers_size: int) -> int:
     if timestamp < -1:
         return BAD_TIMESTAMP
@@ -216,9 +226,7 @@ def append_records(
         elif timestamp < oldest:
             oldest = drafts[last]["min_timestamp"] = timestamp
         position = _write_start(target, position, size, delta, count)
-        position = _write_slice(target, position, key, row, key_length)
-        position = _write_slice(target, position, value, row, value_length)
-        position = _write_headers(target, position, headers, row)
+        position = _write_fields(target, position, columns, row, key_length, value_length)
         count, used, taken = count + 1, used + whole, taken + 1
     drafts[last]["record_count"], drafts[last]["record_bytes"] = count, used
     return status, taken, last, end, until
