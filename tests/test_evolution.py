@@ -106,13 +106,34 @@ def test_unknown_members_of_the_state_of_its_partitions_and_of_pins_survive_the_
     assert append(log, log.load()).unknown == '{"mood": "good"}'
 
 
+def test_unknown_fields_of_a_batch_survive_the_next_checkpoint(storage: Storage) -> None:
+    log = commit_log(storage)
+    append(log, log.create(1, CONFIG), batch=("app", 7))
+    rewrite(storage, 1, lambda body: body["actions"][1]["transaction"].update(epoch=3))
+    loaded = through_a_checkpoint(storage, log)
+    assert loaded == log.load()
+    info = append(commit_log(storage), loaded, 300, batch=None).transaction("app", 7)
+    assert info is not None
+    assert json.loads(info.unknown) == {"epoch": 3}
+    data = checkpoint_format.encode(loaded)
+    table = pq.read_table(io.BytesIO(data))
+    wider = pa.struct([*table.schema.field("transaction").type, pa.field("mood", pa.string())])
+    rows = [row and {**row, "mood": "good"} for row in table.column("transaction").to_pylist()]
+    sink = io.BytesIO()
+    pq.write_table(table.set_column(1, "transaction", pa.array(rows, wider)), sink)
+    info = checkpoint_format.decode(sink.getvalue(), "a file").transaction("app", 7)
+    assert info is not None
+    assert json.loads(info.unknown) == {"epoch": 3, "mood": "good"}
+
+
 def test_a_checkpoint_of_a_library_without_the_newer_facts_is_read_with_their_defaults(storage: Storage) -> None:
     log = commit_log(storage)
     state = append(log, log.create(1, CONFIG), 3)
     table = pq.read_table(io.BytesIO(checkpoint_format.encode(state)))
     newer = ("min_timestamp", "append_time_ms", "offset_index_crc32c", "first_unstable_offset", "unknown")
     rows = [{name: value for name, value in row["segment"].items() if name not in newer} for row in table.to_pylist()]
-    older = pa.table({"segment": rows, "transaction": table.column("transaction")})
+    none = pa.nulls(3, pa.struct([spec for spec in table.schema.field("transaction").type if spec.name != "unknown"]))
+    older = pa.table({"segment": rows, "transaction": none})
     sink = io.BytesIO()
     pq.write_table(older.replace_schema_metadata(table.schema.metadata), sink)
     assert checkpoint_format.decode(sink.getvalue(), "a file") == state

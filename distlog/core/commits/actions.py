@@ -93,6 +93,7 @@ class Transaction:
     app_id: str = stored(NAME)
     batch_id: int | str = stored(fields.batch_id)
     offsets: Mapping[int, tuple[int, int]] = stored(fields.offset_ranges)
+    unknown: str = unknown_fields()
 
 
 @dataclass(frozen=True, slots=True)

@@ -191,7 +191,24 @@ def _segment(row: dict[str, Any]) -> SegmentInfo:
 def _transactions(rows: pa.StructArray) -> pa.RecordBatch:
     if rows.null_count:
         raise ValueError("its transactions are not what they should be")
-    return _batch([rows.field(spec.name) for spec in transaction_table.SCHEMA], transaction_table.SCHEMA)
+    known = [rows.field(name) for name in transaction_table.SCHEMA.names if name != "unknown"]
+    return _batch([*known, _unknown_of(rows, transaction_table.SCHEMA.names)], transaction_table.SCHEMA)
+
+
+def _unknown_of(rows: pa.StructArray, known: Container[str]) -> pa.Array:
+    """What a newer library stored of each row besides: kept as unknown before, or in columns of its own."""
+    stored = [spec.name for spec in rows.type]
+    newer = [name for name in stored if name not in known]
+    kept = rows.field("unknown") if "unknown" in stored else pa.array([""] * len(rows), pa.string())
+    if not newer:
+        return kept
+    columns = zip(kept.to_pylist(), *(rows.field(name).to_pylist() for name in newer), strict=True)
+    return pa.array([_with(text, dict(zip(newer, values, strict=True))) for text, *values in columns], pa.string())
+
+
+def _with(unknown: str, newer: Mapping[str, Any]) -> str:
+    found = {name: value for name, value in newer.items() if value is not None}
+    return json.dumps({**json.loads(unknown or "{}"), **found}, sort_keys=True) if found else unknown
 
 
 def _batch(columns: Sequence[pa.Array], schema: pa.Schema) -> pa.RecordBatch:

@@ -204,7 +204,7 @@ class _Draft:
             raise ValueError(f"batch {action.batch_id!r} of {action.app_id!r} is in commit {before.version} already")
         if any(partition >= len(self._partitions) for partition in action.offsets):
             raise ValueError("a transaction names a partition that does not exist")
-        self._batches[batch] = TransactionInfo(commit.version, commit.timestamp_ms, action.offsets)
+        self._batches[batch] = TransactionInfo(commit.version, commit.timestamp_ms, action.offsets, action.unknown)
 
 
 def _check_past(version: int, commit: Commit) -> None:

@@ -38,6 +38,7 @@ _COLUMNS: dict[str, pa.DataType] = {
     "version": pa.int64(),
     "timestamp_ms": pa.int64(),
     "offsets": pa.list_(_RANGE),
+    "unknown": pa.string(),
 }
 SCHEMA = pa.schema(_COLUMNS)
 
@@ -46,11 +47,15 @@ Batch = tuple[str, int | str]
 
 @dataclass(frozen=True, slots=True)
 class TransactionInfo:
-    """When an application's batch was committed, and the `(start_offset, end_offset)` it got by partition."""
+    """When an application's batch was committed, and the `(start_offset, end_offset)` it got by partition.
+
+    `unknown` is what a newer library stored besides, kept for it.
+    """
 
     version: int
     timestamp_ms: int
     offsets: Mapping[int, tuple[int, int]]
+    unknown: str = ""
 
 
 class TransactionTable:
@@ -150,7 +155,8 @@ def _find(columns: pa.RecordBatch, app_id: str, batch_id: int | str) -> Transact
     row = rows[-1].as_py()
     ranges = columns["offsets"][row].as_py()
     offsets = {item["partition"]: (item["start_offset"], item["end_offset"]) for item in ranges}
-    return TransactionInfo(columns["version"][row].as_py(), columns["timestamp_ms"][row].as_py(), offsets)
+    version, timestamp_ms, unknown = (columns[name][row].as_py() for name in ("version", "timestamp_ms", "unknown"))
+    return TransactionInfo(version, timestamp_ms, offsets, unknown)
 
 
 def _without_applications(columns: pa.RecordBatch, app_ids: Iterable[str]) -> pa.RecordBatch:
@@ -186,6 +192,7 @@ def _to_columns(batches: Mapping[Batch, TransactionInfo]) -> pa.RecordBatch:
                 {"partition": partition, "start_offset": start, "end_offset": end}
                 for partition, (start, end) in info.offsets.items()
             ],
+            "unknown": info.unknown,
         }
         for (app_id, batch_id), info in batches.items()
     )
