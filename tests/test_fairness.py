@@ -17,7 +17,7 @@ from simulated_store import SimulatedStore, Simulation, latency_of
 from distlog.core.commits import commit_files
 from distlog.core.commits.actions import Action, SetLogStartOffset
 from distlog.core.commits.commit_log import CommitLog
-from distlog.core.commits.race import LONGEST_TURN_S, Race
+from distlog.core.commits.race import LONGEST_TURN_S, PAUSE_S, Race
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import CommitConflictError
 
@@ -135,11 +135,11 @@ class Waits:
         self.pauses.append(seconds)
         self.now += seconds
 
-    def lose(self, log: CommitLog, snapshot: Snapshot, waited_s: float) -> float:
-        """Lose after a second to a commit whose writer tried for `waited_s`; how long the wait is then."""
+    def lose(self, log: CommitLog, snapshot: Snapshot, waited_s: float, after_s: float = 1) -> float:
+        """Lose `after_s` to a commit whose writer tried for `waited_s`; how long the wait is then."""
         commit, _ = log.commit(snapshot, "append", appending())
         assert commit is not None
-        self.now += 1
+        self.now += after_s
         self._race.lost_to(dataclasses.replace(commit, waited_ms=int(waited_s * 1000)))
         return self.pauses[-1]
 
@@ -152,6 +152,12 @@ def test_who_has_tried_for_less_than_the_winner_waits_and_who_has_for_longer_doe
     old.now = 10
     assert old.lose(log, log.load(), 4) == 0
     assert created.version == 0
+
+
+def test_where_nobody_tries_for_long_nobody_waits_for_a_turn(log: CommitLog) -> None:
+    log.create(1, CONFIG)
+    assert Waits().lose(log, log.load(), 0.5, after_s=0.01) <= PAUSE_S
+    assert Waits().lose(log, log.load(), 0.6, after_s=0.01) > PAUSE_S
 
 
 def test_no_commit_makes_others_wait_for_long(log: CommitLog) -> None:

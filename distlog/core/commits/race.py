@@ -22,7 +22,7 @@ MAINTENANCE_PAUSE_S = 1.0
 TURN = 0.6
 #: The longest wait for a turn, whatever commits say.
 LONGEST_TURN_S = 5.0
-# Up to this nobody needs turns, and from here on who is late does not pause.
+# Where others try for no longer than this, in seconds, nobody needs turns: they would cost more than they give.
 _SHORT_S = 0.5
 _PROBES = 4
 
@@ -70,7 +70,9 @@ class Race:
         if self._is_maintenance:
             return self._random.uniform(0, MAINTENANCE_PAUSE_S)
         usual_s = self._winners_s / self._losses
+        if usual_s <= _SHORT_S:
+            return self._random.uniform(0, PAUSE_S)
         turn_s = min(TURN * usual_s, LONGEST_TURN_S)
         if waited_s < turn_s:
             return self._random.uniform(0.5, 1) * (turn_s - waited_s)
-        return 0.0 if waited_s > usual_s > _SHORT_S else self._random.uniform(0, PAUSE_S)
+        return 0.0 if waited_s > usual_s else self._random.uniform(0, PAUSE_S)
