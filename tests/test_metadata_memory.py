@@ -141,7 +141,7 @@ def test_a_legal_state_whose_rows_are_all_alike_has_a_checkpoint_too(
     storage = topic_storage(memory_url.url)
     snapshot = commit_log(storage).create(100, CONFIG)
     batches = {
-        ("app", number): TransactionInfo(number, NOW, {part: (number, number + 1) for part in range(100)})
+        ("app", number): TransactionInfo(number, NOW, dict.fromkeys(range(100), (number, number + 1)))
         for number in range(3_000)
     }
     snapshot = dataclasses.replace(

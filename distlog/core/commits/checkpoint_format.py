@@ -33,7 +33,6 @@ from distlog.core.errors import CorruptMetadataError
 
 _METADATA = b"distlog"
 
-
 Value = TypeVar("Value")
 
 
