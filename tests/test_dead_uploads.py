@@ -93,6 +93,14 @@ def test_the_upload_of_a_killed_writer_goes_once_its_commit_would_be_refused(
 
 
 @pytest.mark.s3
+def test_the_upload_of_a_manifest_goes_once_its_commit_would_be_refused(world: S3Topic, s3_server: S3Server) -> None:
+    dead = world.leave_upload(paths.manifest_file(1, HEX))
+    alive = world.leave_upload(paths.manifest_file(2, HEX))
+    assert [upload.name for upload in world.topic.vacuum().uploads] == [dead]
+    assert (world.left(), world.parts_left(s3_server)) == ([alive], SINGLE_PUT_BYTES)
+
+
+@pytest.mark.s3
 def test_an_upload_that_is_no_segment_of_the_topic_is_left_alone(world: S3Topic) -> None:
     names = ["log-0/notes.bin", f"other-0/{stem(0)}.log", f"log-0/{'0' * 20}.log", "_commits/what.bin"]
     left = sorted(world.leave_upload(name) for name in names)

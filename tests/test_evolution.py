@@ -17,7 +17,7 @@ from topics import NOW, TINY, contents, topic_on, values
 
 from distlog.core import paths
 from distlog.core.commits import checkpoint, checkpoint_format, fields
-from distlog.core.commits.actions import Add, Pin
+from distlog.core.commits.actions import Add, Drop, Pin
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.features import Requires
 from distlog.core.commits.segment_info import SegmentInfo
@@ -203,6 +203,16 @@ def test_a_feature_that_writers_must_know_stops_them_by_name_and_readers_read_on
     ):
         with pytest.raises(UnsupportedVersionError, match=r"row-tracking.*upgrade"):
             change()
+    assert storage.counters.puts == before
+
+
+def test_a_dropped_topic_of_a_newer_library_is_not_created_again(storage: Storage) -> None:
+    log = commit_log(storage)
+    _, dropped = log.commit(log.create(1, CONFIG), "drop", lambda _: [Drop()])
+    forged(storage, dropped, requires={"writer": ["row-tracking"]}, actions=[{"gc_floor": {"version": 0}}])
+    before = storage.counters.puts
+    with pytest.raises(UnsupportedVersionError, match=r"row-tracking.*upgrade to write"):
+        log.create(1, CONFIG)
     assert storage.counters.puts == before
 
 

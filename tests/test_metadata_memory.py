@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import os
@@ -15,10 +16,12 @@ import pyarrow.parquet as pq
 import pytest
 from crc32c import crc32c
 from histories import CONFIG, History, append, commit_log, segment, topic_storage
+from topics import NOW
 
 from distlog.core import paths
 from distlog.core.commits import checkpoint, checkpoint_format, checkpoint_table, json_text, parquet_memory
 from distlog.core.commits.actions import Add, Commit, Transaction
+from distlog.core.commits.transaction_table import TransactionInfo
 from distlog.core.errors import CorruptMetadataError
 from distlog.core.storage.storage import MAX_CONDITIONAL_BYTES, Storage
 
@@ -128,6 +131,25 @@ def test_a_checkpoint_that_nobody_would_read_is_not_written(
     snapshot = append(log, log.create(1, CONFIG), 2)
     assert [file.name for file in storage.list(paths.COMMITS_DIR) if "checkpoint" in file.name] == []
     assert log.load() == snapshot
+
+
+def test_a_legal_state_whose_rows_are_all_alike_has_a_checkpoint_too(
+    memory_url: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A record for each of a hundred partitions, time after time: packed, it would be taken for a bomb."""
+    monkeypatch.setattr(checkpoint_table, "FREE_BYTES", MIB)
+    storage = topic_storage(memory_url.url)
+    snapshot = commit_log(storage).create(100, CONFIG)
+    batches = {
+        ("app", number): TransactionInfo(number, NOW, dict.fromkeys(range(100), (number, number + 1)))
+        for number in range(3_000)
+    }
+    snapshot = dataclasses.replace(
+        snapshot, transactions=snapshot.transactions.updated(batches, NOW), timestamp_ms=NOW
+    )
+    with pytest.raises(CorruptMetadataError, match="more than its size"):
+        checkpoint_format.decode(checkpoint_format.encode(snapshot), "a file")
+    assert checkpoint.read(storage, checkpoint.write(storage, snapshot)) == snapshot
 
 
 def sparse(storage: Storage, name: str, size: int) -> None:

@@ -61,15 +61,6 @@ def test_find_gives_the_first_segment_that_ends_above_an_offset(counts: list[int
     assert with_tail(segments, tail).find(offset) == expected
 
 
-@given(st.lists(st.integers(-1, 9), max_size=12), TAILS, st.integers(-1, 10))
-def test_the_first_segment_late_enough_is_found_though_timestamps_are_not_in_order(
-    times: list[int], tail: int, timestamp: int
-) -> None:
-    segments = [segment(0, index, 1, max_timestamp=time) for index, time in enumerate(times)]
-    expected = next((index for index, time in enumerate(times) if time >= timestamp), None)
-    assert with_tail(segments, tail).first_with_max_timestamp_at_least(timestamp) == expected
-
-
 @given(COUNTS, TAILS, st.data())
 def test_replacing_is_what_it_is_for_a_list(counts: list[int], tail: int, data: st.DataObject) -> None:
     segments = run_of(counts)
@@ -169,6 +160,5 @@ def test_no_segment_is_made_by_columns_and_searches(monkeypatch: pytest.MonkeyPa
     table = SegmentTable.of(run_of([1] * 1_000))
     monkeypatch.setattr(SegmentInfo, "__init__", lambda *_, **__: pytest.fail("a SegmentInfo was made"))
     assert table.find(500) == 500
-    assert table.first_with_max_timestamp_at_least(2_000) == 0
     assert int(table.log_bytes.sum()) == 100_000
     assert len(table.columns()) == len(table) == 1_000

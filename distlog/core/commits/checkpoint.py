@@ -26,14 +26,24 @@ def write(storage: Storage, snapshot: Snapshot) -> str:
 
     Raises ValueError when the checkpoint is one that nobody would read.
     """
-    data = encode(snapshot)
-    if len(data) > MAX_BYTES:
-        raise ValueError(f"a checkpoint takes up to {MAX_BYTES} bytes, and this one {len(data)}")
-    checkpoint_table.check(data)
+    data = _encoded(snapshot)
     name = paths.checkpoint_file(snapshot.version, _digest(data))
     storage.put(name, data)
     storage.put(paths.LAST_CHECKPOINT, name.encode())
     return name
+
+
+def _encoded(snapshot: Snapshot) -> bytes:
+    """A checkpoint that can be read: where rows are so alike that it would be far too small for them, not packed."""
+    data = encode(snapshot)
+    try:
+        checkpoint_table.check(data)
+    except ValueError:
+        data = encode(snapshot, is_packed=False)
+        checkpoint_table.check(data)
+    if len(data) > MAX_BYTES:
+        raise ValueError(f"a checkpoint takes up to {MAX_BYTES} bytes, and this one {len(data)}")
+    return data
 
 
 def read(storage: Storage, name: str) -> Snapshot:

@@ -33,7 +33,6 @@ from distlog.core.errors import CorruptMetadataError
 
 _METADATA = b"distlog"
 
-
 Value = TypeVar("Value")
 
 
@@ -72,8 +71,8 @@ class _State:
     unknown: str = unknown_fields()
 
 
-def encode(snapshot: Snapshot) -> bytes:
-    """The Parquet file of `snapshot`."""
+def encode(snapshot: Snapshot, *, is_packed: bool = True) -> bytes:
+    """The Parquet file of `snapshot`; one that is not packed is about as large as what it takes to read it."""
     segments = join([segment_table.EMPTY.columns(), *(part.segments.columns() for part in snapshot.partitions)])
     transactions = snapshot.transactions.columns()
     rows = pa.table(
@@ -84,7 +83,8 @@ def encode(snapshot: Snapshot) -> bytes:
     )
     state = json.dumps(fields.write(_state(snapshot)), default=fields.write, separators=(",", ":"))
     sink = pa.BufferOutputStream()
-    pq.write_table(rows.replace_schema_metadata({_METADATA: state}), sink, compression="zstd")
+    table = rows.replace_schema_metadata({_METADATA: state})
+    pq.write_table(table, sink, compression="zstd" if is_packed else "none", use_dictionary=is_packed)
     data: bytes = sink.getvalue().to_pybytes()
     return data
 

@@ -99,7 +99,8 @@ class CommitLog:
         """Create the topic, named as the storage's folder is; after a drop its versions go on.
 
         Raises TopicExistsError, InvalidTopicError, InvalidConfigError, StorageError when the storage cannot
-        hold a log, and CommitStateUnknownError.
+        hold a log, UnsupportedVersionError where a newer library owned what was dropped, and
+        CommitStateUnknownError.
         """
         if not 1 <= partitions <= MAX_PARTITIONS:
             raise InvalidConfigError(f"a topic has 1 to {MAX_PARTITIONS} partitions", partitions=partitions)
@@ -120,6 +121,8 @@ class CommitLog:
         if head and not head.dropped:
             self._sync()
             raise TopicExistsError("there is a topic already", url=self._storage.url)
+        if head:
+            head.requires.check_writable()
         return head
 
     def load(

@@ -91,13 +91,6 @@ class SegmentTable(Sequence[SegmentInfo]):
         """The index of the first segment that ends above `offset`; `len(self)` when none does."""
         return int(np.searchsorted(self.next_offsets, offset, side="right"))
 
-    def first_with_max_timestamp_at_least(self, timestamp: int) -> int | None:
-        """The index of the first segment that has a record at or after `timestamp`, or None."""
-        if "newest so far" not in self._arrays:
-            self._arrays["newest so far"] = np.maximum.accumulate(self.max_timestamps)
-        index = int(np.searchsorted(self._arrays["newest so far"], timestamp, side="left"))
-        return index if index < len(self) else None
-
     def appended(self, segments: Sequence[SegmentInfo]) -> SegmentTable:
         """This table with `segments` behind it; raises ValueError when one of them is in it already."""
         if not segments:

@@ -16,7 +16,8 @@ _log = logging.getLogger(__name__)
 def dead_uploads(storage: Storage, named: Named, floor: int, before_ms: int) -> list[UnfinishedUpload]:
     """The unfinished uploads that nothing can come of, of those to a topic's own names.
 
-    Of a segment that is not named and was begun below the gc `floor`: its commit is refused. Of one that is named,
+    Of a segment that is not named and was begun below the gc `floor`: its commit is refused. Of a manifest that was
+    begun below it: its commit names another, or was put when the upload was over. Of a segment that is named,
     and of a checkpoint, if it was begun before `before_ms`: its files are there, and what makes an index or a
     checkpoint anew takes no such time.
     """
@@ -33,5 +34,8 @@ def _is_dead(upload: UnfinishedUpload, named: Named, floor: int, before_ms: int)
     if stem is not None and stem not in named.stems:
         begin = paths.stem_begin(stem[1])
         return begin is not None and begin < floor
+    manifest = paths.manifest_begin(upload.name)
+    if manifest is not None:
+        return manifest < floor
     is_known = stem is not None or checkpoint.version_of(upload.name) is not None
     return is_known and upload.started_ms < before_ms
