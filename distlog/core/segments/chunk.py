@@ -148,9 +148,13 @@ class Chunk:
         """Raise CorruptRecordError for a file whose first or last batch, where they are here, is another log's."""
         if len(self.batches) == 0:
             return
+        crcs, positions = self.batches["crc"], self.batches["position"]
+        if len(self.pieces) == 1:
+            # a point read has little else to do
+            self.pieces[0].check_ends(int(crcs[0]), int(crcs[-1]), int(positions[-1]))
+            return
         changes = np.flatnonzero(np.diff(self.owner)) + 1
         firsts, lasts = np.append(0, changes), np.append(changes, len(self.owner)) - 1
-        crcs, positions = self.batches["crc"], self.batches["position"]
         ends = (array.tolist() for array in (self.owner[firsts], crcs[firsts], crcs[lasts], positions[lasts]))
         for number, first_crc, last_crc, last_position in zip(*ends, strict=True):
             self.pieces[number].check_ends(first_crc, last_crc, last_position)
@@ -226,9 +230,9 @@ def chunk_of_batches(piece: Piece, data: memoryview) -> Chunk | None:
 
 
 def _give_append_times(chunk: Chunk) -> None:
-    times = np.array([piece.slice.segment.append_time_ms for piece in chunk.pieces], np.int64)
-    if times.max(initial=-1) >= 0:
-        give_append_times(chunk.batches, times[chunk.owner])
+    times = [piece.slice.segment.append_time_ms for piece in chunk.pieces]
+    if max(times, default=-1) >= 0:
+        give_append_times(chunk.batches, np.array(times, np.int64)[chunk.owner])
 
 
 def _headers_of_all(pieces: Sequence[Piece], data: memoryview) -> npt.NDArray[Any]:
