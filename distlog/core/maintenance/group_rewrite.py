@@ -52,6 +52,12 @@ class RewrittenGroup:
         """Whether there is something to commit."""
         return self.inputs != self.outputs
 
+    @property
+    def forgets_transactions(self) -> bool:
+        """Whether an input may hold transactions, and no output does."""
+        had, has = (any(one.has_transactions for one in some) for some in (self.inputs, self.outputs))
+        return had and not has
+
 
 def rewrite_group(
     reader: SegmentReader,
