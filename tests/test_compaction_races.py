@@ -5,20 +5,25 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import uuid
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
 from compacting import DAY, CompactedTopic, random_bytes
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from producers import Producers
 
-from distlog.core.commits.actions import GcFloor
+from distlog.core import paths
+from distlog.core.commits.actions import Add, GcFloor, Remove
+from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import CommitConflictError, TransactionTooOldError
 from distlog.core.kernels.offset_map import SLOT_BYTES
 from distlog.core.maintenance.cleanable import plan_compaction
 from distlog.core.maintenance.compaction import CleanedRange, clean_partition, commit_compaction, compact
 from distlog.core.maintenance.retention import retention
+from distlog.core.segments.stable_offset import last_stable_offset
 
 #: At most two of the segments that `log` has fit into one.
 SEGMENT_BYTES = 170
@@ -128,6 +133,55 @@ def test_a_clean_group_that_was_changed_leaves_all_that_was_dirty(log: Compacted
     assert log.first_dirty_offset == 4
     log.compact()
     assert (log.offsets(), log.first_dirty_offset) == ([4, 5, 6, 7], 8)
+
+
+def copy_first_segment(log: CompactedTopic) -> None:
+    """What any rewriting does that nothing of the first segment was lost by."""
+    topic = log.topic()
+    first = topic.snapshot.partitions[0].segments[0]
+    copied = dataclasses.replace(first, stem=paths.new_stem(topic.version, uuid.uuid4().hex))
+    for suffix in (".log", ".timeindex"):
+        old, new = (paths.segment_file(topic.name, 0, one.stem, suffix) for one in (first, copied))
+        log.storage.put(new, log.storage.read(old))
+    log.log.commit(topic.snapshot, "compact", lambda _: [Remove(0, first.stem), Add(copied)])
+
+
+def test_a_transaction_is_not_open_again_when_its_marker_goes_and_a_group_before_it_was_changed(
+    log: CompactedTopic,
+) -> None:
+    """Producer 2's segment is never rewritten, and says to the end that the transaction of producer 1 is open."""
+    log.append((b"a", b"x"), (b"b", b"x"), (b"c", b"x"))
+    producers = Producers(log, offset=3)
+    producers.send(1, 1).plain(7).roll()
+    producers.send(2, 9).commit(2).roll()
+    producers.commit(1).plain(1).roll()
+    for _ in range(4):
+        running = Running(log)
+        copy_first_segment(log)
+        assert running.commit()[0] > 0
+        log.clock.now += 2 * DAY
+        topic = log.topic()
+        assert last_stable_offset(topic.reader, topic.snapshot.partitions[0]) == 9
+    while log.compact():
+        pass
+    assert (log.offsets(), log.first_dirty_offset) == ([0, 1, 2, 4, 5, 8], 9)
+
+
+def test_a_commit_asks_each_partition_once_which_segments_are_live(
+    log: CompactedTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(log, b"a", b"b", b"c", b"e", b"a", b"b", b"c", b"d")
+    running, asked, live = Running(log), list[int](), SegmentTable.live
+    assert len(running.done.groups) == 4
+
+    def counted(table: SegmentTable, stems: Collection[str]) -> set[str]:
+        asked.append(len(stems))
+        return live(table, stems)
+
+    monkeypatch.setattr(SegmentTable, "live", counted)
+    running.commit()
+    # and whether a segment that it adds has the stem of another, as any commit is
+    assert asked == [8, sum(len(group.outputs) for group in running.done.groups)]
 
 
 def test_a_topic_that_is_not_compacted_any_more_is_left_alone(log: CompactedTopic) -> None:

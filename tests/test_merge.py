@@ -182,6 +182,17 @@ def test_the_indexes_of_a_merged_segment_stay_below_segment_index_bytes(tmp_path
     assert len(segments) < 40
 
 
+def test_a_merged_segment_names_each_codec_once_however_often_it_was_merged(tmp_path: Path) -> None:
+    topic = topic_of(tmp_path, 0)
+    row = {"key": b"k", "value": b"v"}
+    for codecs in ("gzip", "gzip", "lz4"), ("gzip", "lz4", "gzip", "lz4"):
+        for codec in codecs:
+            topic.append([row], compression=codec)
+        assert len(merged(topic)) == 1
+    segments = [segment for state in topic.snapshot.partitions for segment in state.segments]
+    assert [(segment.compression, segment.record_count) for segment in segments] == [("gzip,lz4", 7)]
+
+
 def test_a_compacted_topic_is_left_to_compaction(tmp_path: Path) -> None:
     topic = topic_of(tmp_path, 4)
     topic.alter_config({"cleanup.policy": "compact"})

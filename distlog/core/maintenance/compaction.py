@@ -194,13 +194,16 @@ def _replace(state: PartitionState, cleaned: CleanedRange) -> tuple[list[Action]
     """The actions for one partition, and how many groups are left out."""
     # what lies below the log start is not brought back, and need not be clean
     groups = [one for one in cleaned.groups if one.next_offset > state.log_start_offset]
-    stale = [one for one in groups if not _is_live(state, one)]
+    live = state.segments.live({segment.stem for group in groups for segment in group.inputs})
+    stale = [one for one in groups if not live.issuperset(segment.stem for segment in one.inputs)]
     # in a stale group the keys of the range were not looked for: it is dirty from there, if not from before
     clean = min([cleaned.end_offset, *(group.base_offset for group in stale)])
     dirty = max(clean, first_dirty_offset(state))
     # where nothing is clean, offsets that no segment holds would look like a loss
     gaps = [one for one in groups if not one.outputs and one.next_offset > dirty]
-    left_out = {group.base_offset for group in (*stale, *gaps)}
+    # and a segment before it would say again that a transaction is open, of which the marker is gone
+    markers = [one for one in groups if one.forgets_transactions and one.base_offset > dirty]
+    left_out = {group.base_offset for group in (*stale, *gaps, *markers)}
     actions: list[Action] = []
     for group in groups:
         if group.changed and group.base_offset not in left_out:
@@ -209,11 +212,6 @@ def _replace(state: PartitionState, cleaned: CleanedRange) -> tuple[list[Action]
     if clean > first_dirty_offset(state):
         actions.append(Cleaned(cleaned.partition, clean))
     return actions, len(left_out)
-
-
-def _is_live(state: PartitionState, group: RewrittenGroup) -> bool:
-    stems = {segment.stem for segment in group.inputs}
-    return state.segments.live(stems) == stems
 
 
 def _describe(

@@ -10,7 +10,7 @@ import numpy as np
 
 from distlog.core import paths
 from distlog.core.batches.record_batch import CONTROL
-from distlog.core.commits.segment_info import NO_OFFSET, NOT_LOOKED, SegmentInfo
+from distlog.core.commits.segment_info import NO_OFFSET, NOT_LOOKED, SegmentInfo, joined_compression
 from distlog.core.config import TopicConfig
 from distlog.core.indexes.transaction_index import encode_transactions
 from distlog.core.maintenance.batch_filter import BatchFilter, FilteredBatches
@@ -51,6 +51,12 @@ class RewrittenGroup:
     def changed(self) -> bool:
         """Whether there is something to commit."""
         return self.inputs != self.outputs
+
+    @property
+    def forgets_transactions(self) -> bool:
+        """Whether an input may hold transactions, and no output does."""
+        had, has = (any(one.has_transactions for one in some) for some in (self.inputs, self.outputs))
+        return had and not has
 
 
 def rewrite_group(
@@ -147,8 +153,7 @@ class _Output:
         """End the open segment, which covers everything up to `next_offset`."""
         if self._file is None:
             return
-        codecs = {name for segment in self._group for name in segment.compression.split(",")}
-        sealed = self._file.seal(",".join(sorted(codecs)), self._clock())
+        sealed = self._file.seal(joined_compression(self._group), self._clock())
         self._file = None
         transactions = self._write_transactions(next_offset)
         self._sealed.append(

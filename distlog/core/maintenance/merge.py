@@ -15,7 +15,7 @@ import numpy as np
 from distlog.core import paths
 from distlog.core.commits.actions import Action, Add, Remove
 from distlog.core.commits.commit_log import CommitLog
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_info import SegmentInfo, joined_compression
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.maintenance.compaction_report import Uncleanable, unless_uncleanable
@@ -64,7 +64,7 @@ def merge_group(
     try:
         for segment in group.segments:
             _copy(reader, segment, first.base_offset, file)
-        merged = file.seal(",".join(sorted({segment.compression for segment in group.segments})), clock())
+        merged = file.seal(joined_compression(group.segments), clock())
     except BaseException:
         file.abort()
         raise
