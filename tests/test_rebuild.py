@@ -390,7 +390,8 @@ def test_a_missing_index_that_should_be_empty_now_is_forgotten(topic: Topic, for
 
 
 def test_what_an_older_library_did_not_tell_is_told_by_a_rebuild(topic: Topic, tmp_path: Path) -> None:
-    expected = segments_of(topic)
+    # the smallest timestamp is in no header: only who writes the records tells it
+    expected = [dataclasses.replace(one, min_timestamp=-1) for one in segments_of(topic)]
     forget_facts(topic)
     assert segments_of(topic) != expected
     before = written_files(tmp_path)

@@ -342,7 +342,7 @@ def test_any_range_of_times_is_what_a_model_says(
     splits: int,
 ) -> None:
     topic = distlog.create(
-        str(tmp_path_factory.mktemp("times") / "clicks"), 2, {"segment.bytes": 400, **TINY_BATCHES}
+        str(tmp_path_factory.mktemp("times") / "clicks"), 2, {"internal.segment.bytes": 400, **TINY_BATCHES}
     )
     model: list[list[int]] = [[], []]
     for partition, times in appends:
