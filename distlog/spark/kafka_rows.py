@@ -50,7 +50,6 @@ _WRITABLE: Mapping[str, tuple[type[DataType], ...]] = {
 
 #: Spark's name of a column to the core's; the topic's name is in no record.
 _STORED = {name: "timestamp_type" if name == "timestampType" else name for name in TYPES if name != "topic"}
-_MICROSECONDS = pa.timestamp("us", "UTC")
 
 
 def schema_of(columns: Sequence[str] | None, include_headers: bool) -> StructType:
