@@ -89,7 +89,7 @@ class TopicConfig:
     max_compaction_lag_ms: int = _between(MAX_LONG, 1, MAX_LONG, "when a record must be compacted")
     max_message_bytes: int = _between(1_048_588, 0, MAX_INT, "largest batch, with its header, as stored")
     message_timestamp_type: str = _one_of(
-        "CreateTime", ("CreateTime", "LogAppendTime"), "whose time a record carries"
+        "CreateTime", ("CreateTime", "LogAppendTime"), "whose time a record carries: its own, or its commit's"
     )
     message_timestamp_before_max_ms: int = _between(MAX_LONG, 0, MAX_LONG, "how old a record may be")
     message_timestamp_after_max_ms: int = _between(HOUR_MS, 0, MAX_LONG, "how far ahead a record may be")
