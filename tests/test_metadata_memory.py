@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import io
 import json
@@ -26,14 +27,13 @@ from distlog.core.errors import CorruptMetadataError
 from distlog.core.storage.storage import MAX_CONDITIONAL_BYTES, Storage
 
 MIB = 1 << 20
-#: Pools that were used; what Arrow's threads still hold must not outlive its pool.
-POOLS: list[pa.MemoryPool] = []
 
 
 def peak(call: Callable[[], object]) -> int:
     """How many bytes Python and Arrow took at most for `call`, which a CorruptMetadataError may end."""
     pool, before = pa.proxy_memory_pool(pa.default_memory_pool()), pa.default_memory_pool()
-    POOLS.append(pool)
+    # what Arrow's threads still hold must not outlive its pool, not even when the interpreter ends
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(pool))
     pa.set_memory_pool(pool)
     tracemalloc.start()
     try:
