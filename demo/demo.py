@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 import distlog
 from demo.clicks import clicks
 from distlog.spark import append, compact, read, rebuild_indexes, session
-from distlog.spark.append_job import check_lines
-from distlog.spark.job_inputs import Input
+from distlog.spark.jobs.append_job import check_lines
+from distlog.spark.jobs.job_inputs import Input
 
 FOLDER = Path(".demo")
 ROWS = 1_000_000

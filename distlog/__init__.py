@@ -28,7 +28,7 @@ from distlog.core.errors import (
     TransactionTooOldError,
     UnsupportedVersionError,
 )
-from distlog.core.segments.time_lookup import EARLIEST, LATEST, MAX_TIMESTAMP
+from distlog.core.reading.time_lookup import EARLIEST, LATEST, MAX_TIMESTAMP
 from distlog.core.topics.append import AppendResult
 from distlog.core.topics.open_topic import create, open
 from distlog.core.topics.record import Record

@@ -2,10 +2,10 @@
 
 import sys
 
-from distlog import arguments
-from distlog.spark.append_job import append_files
-from distlog.spark.job import argument, job_parser, run_job
-from distlog.spark.job_inputs import FORMATS
+from distlog.console import arguments
+from distlog.spark.jobs.append_job import append_files
+from distlog.spark.jobs.job import argument, job_parser, run_job
+from distlog.spark.jobs.job_inputs import FORMATS
 
 parser = job_parser(__doc__)
 parser.add_argument("--input", required=True, action="append", metavar="PATH", help="a file or folder; repeatable")

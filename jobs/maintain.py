@@ -2,7 +2,7 @@
 
 import sys
 
-from distlog.spark.maintenance_job import compaction_parser, maintain_topic, run_maintenance
+from distlog.spark.jobs.maintenance_job import compaction_parser, maintain_topic, run_maintenance
 
 parser = compaction_parser(__doc__)
 

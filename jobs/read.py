@@ -2,9 +2,9 @@
 
 import sys
 
-from distlog import arguments
-from distlog.spark.job import argument, job_parser, offsets, partitions, run_job
-from distlog.spark.read_job import CONSOLE_LIMIT, read_topic
+from distlog.console import arguments
+from distlog.spark.jobs.job import argument, job_parser, offsets, partitions, run_job
+from distlog.spark.jobs.read_job import CONSOLE_LIMIT, read_topic
 
 parser = job_parser(__doc__)
 parser.add_argument("--partitions", type=argument(partitions), metavar="0,1", help="only these; all by default")

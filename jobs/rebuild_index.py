@@ -2,7 +2,7 @@
 
 import sys
 
-from distlog.spark.maintenance_job import maintenance_parser, rebuild_topic, run_maintenance
+from distlog.spark.jobs.maintenance_job import maintenance_parser, rebuild_topic, run_maintenance
 
 parser = maintenance_parser(__doc__)
 parser.add_argument("--force", action="store_true", help="also what today's settings make otherwise")

@@ -2,7 +2,7 @@
 
 import sys
 
-from distlog.spark.maintenance_job import maintenance_parser, retain, run_maintenance
+from distlog.spark.jobs.maintenance_job import maintenance_parser, retain, run_maintenance
 
 parser = maintenance_parser(__doc__)
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from distlog.spark.maintenance_job import maintenance_parser, run_maintenance, verify_topic
+from distlog.spark.jobs.maintenance_job import maintenance_parser, run_maintenance, verify_topic
 
 parser = maintenance_parser(__doc__, read_only=True)
 

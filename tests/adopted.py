@@ -21,7 +21,7 @@ from distlog.core.commits.actions import Action, Add, Remove, SetLogStartOffset
 from distlog.core.commits.segment_info import NOT_LOOKED, UNKNOWN, SegmentInfo
 from distlog.core.indexes.index_builder import IndexBuilder
 from distlog.core.segments.index_facts import INDEX_FIELDS, index_facts
-from distlog.core.segments.isolation import OpenTransactions
+from distlog.core.transactions.isolation import OpenTransactions
 
 SUFFIXES = (".log", ".index", ".timeindex", ".txnindex")
 

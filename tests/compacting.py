@@ -17,12 +17,12 @@ from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.config import TopicConfig
 from distlog.core.indexes.transaction_index import AbortedTransaction, encode_transactions
-from distlog.core.maintenance.cleanable import Cleanable
-from distlog.core.maintenance.compaction import clean_partition, commit_compaction, compact
-from distlog.core.maintenance.compaction_report import PartitionCompaction
-from distlog.core.segments.isolation import OpenTransactions
+from distlog.core.maintenance.compaction.cleanable import Cleanable
+from distlog.core.maintenance.compaction.compact import clean_partition, commit_compaction, compact
+from distlog.core.maintenance.compaction.report import PartitionCompaction
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.topic import Topic
+from distlog.core.transactions.isolation import OpenTransactions
 
 NOW = 1_700_000_000_000
 SECRET = bytes(range(16))

@@ -35,7 +35,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """
     from xdist.scheduler import LoadScopeScheduling
 
-    files = Path(__file__).parent.glob("test_*.py")
+    files = Path(__file__).parent.rglob("test_*.py")
     spark = {path.name for path in files if "pytest.mark.spark" in path.read_text(encoding="utf-8")}
 
     class SparkTogether(LoadScopeScheduling):

@@ -14,8 +14,8 @@ import distlog
 from distlog import Topic
 from distlog.core.batches.record_batch import COLUMNS, SCHEMA, read_headers
 from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.segments.isolation import READ_UNCOMMITTED
-from distlog.core.segments.slices import SegmentSlice
+from distlog.core.reading.slices import SegmentSlice
+from distlog.core.transactions.isolation import READ_UNCOMMITTED
 
 START = 1_700_000_000_000
 

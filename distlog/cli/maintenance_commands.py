@@ -8,15 +8,14 @@ import pyarrow as pa
 import typer
 
 import distlog
-from distlog import arguments
-from distlog.cli import output
 from distlog.cli.options import Json, Storage, Url, usage
-from distlog.core.maintenance.rebuild import rebuild_indexes
+from distlog.console import arguments, output
+from distlog.console.progress import Progress
+from distlog.core.maintenance.integrity.rebuild import rebuild_indexes
+from distlog.core.maintenance.integrity.verify import verify as verify_all
 from distlog.core.maintenance.vacuum import vacuum as vacuum_files
-from distlog.core.maintenance.verify import verify as verify_all
 from distlog.core.storage.storage import Storage as TopicStorage
 from distlog.core.topics.log_of_topic import topic_log
-from distlog.progress import Progress
 
 
 class Report(Protocol):

@@ -7,9 +7,8 @@ from typing import Annotated, Any
 import typer
 
 import distlog
-from distlog import arguments
-from distlog.cli import output
 from distlog.cli.options import Json, Storage, Url, settings, usage
+from distlog.console import arguments, output
 
 #: What people see; JSON has every column.
 _SEGMENT_COLUMNS = ("partition", "base_offset", "next_offset", "log_bytes", "stem")

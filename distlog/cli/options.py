@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from distlog import arguments
+from distlog.console import arguments
 
 T = TypeVar("T")
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from distlog.core.segments import scan_plan
-from distlog.core.segments.scan import first
-from distlog.core.segments.time_range import TimeRange
+from distlog.core.reading import scan_plan
+from distlog.core.reading.scan import first
+from distlog.core.reading.time_range import TimeRange
 from distlog.core.topics.topic import Topic
 
 

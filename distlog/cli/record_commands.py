@@ -10,11 +10,12 @@ from typing import Annotated, Any, BinaryIO
 import typer
 
 import distlog
-from distlog.cli import line_formats, output, reading
+from distlog.cli import line_formats, reading
 from distlog.cli.options import Json, Storage, Url, time, usage
+from distlog.console import output
+from distlog.console.progress import Progress
 from distlog.core.batches.record_batch import COLUMNS
-from distlog.core.segments.scan import check_columns
-from distlog.progress import Progress
+from distlog.core.reading.scan import check_columns
 
 #: What people see unless they ask for other columns.
 _SHOWN = tuple(name for name in COLUMNS if name != "timestamp_type")

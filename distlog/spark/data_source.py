@@ -7,13 +7,13 @@ from pyspark.sql.types import StructType
 
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import InvalidConfigError
-from distlog.spark.commits import commit_log
-from distlog.spark.filters import FilteringReader
-from distlog.spark.kafka_rows import check_schema, schema_of
 from distlog.spark.options import ReadOptions, WriteOptions
-from distlog.spark.sink import DistlogWriter
-from distlog.spark.source import DistlogReader
-from distlog.spark.worker import freeze_imports
+from distlog.spark.sink.batch_sink import DistlogWriter
+from distlog.spark.sink.commits import commit_log
+from distlog.spark.source.batch_source import DistlogReader
+from distlog.spark.source.filters import FilteringReader
+from distlog.spark.source.kafka_rows import check_schema, schema_of
+from distlog.spark.tasks.worker import freeze_imports
 
 
 class DistlogDataSource(DataSource):

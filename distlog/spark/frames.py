@@ -12,22 +12,22 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.pandas.utils import require_minimum_pandas_version
 
-from distlog.core.segments import scan_plan
-from distlog.core.segments.isolation import IsolationLevel
-from distlog.core.segments.slices import OutOfRange, SegmentSlice
+from distlog.core.reading import scan_plan
+from distlog.core.reading.slices import OutOfRange, SegmentSlice
 from distlog.core.times import Time, to_ms
 from distlog.core.topics.append import AppendResult, BatchId, check_batch, replayed
 from distlog.core.topics.open_topic import open as open_topic
 from distlog.core.topics.records import ACCEPTED, IGNORED
 from distlog.core.topics.topic import Topic
-from distlog.spark.commits import find_write
-from distlog.spark.kafka_rows import schema_of
-from distlog.spark.map_in_arrow import read_splits
-from distlog.spark.offsets import format_assign, format_offsets
+from distlog.core.transactions.isolation import IsolationLevel
 from distlog.spark.options import STORAGE_PREFIX, parse_batch_id
-from distlog.spark.routing import partition_column
-from distlog.spark.spark_session import activate, cores
-from distlog.spark.splits import Split, SplitSize, split
+from distlog.spark.session import activate, cores
+from distlog.spark.sink.commits import find_write
+from distlog.spark.sink.routing import partition_column
+from distlog.spark.source.kafka_rows import schema_of
+from distlog.spark.source.map_in_arrow import read_splits
+from distlog.spark.source.offsets import format_assign, format_offsets
+from distlog.spark.source.splits import Split, SplitSize, split
 
 StorageSettings = Mapping[str, Any]
 

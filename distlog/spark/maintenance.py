@@ -14,22 +14,22 @@ from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.config import TopicConfig
 from distlog.core.indexes.index_cache import IndexCache
 from distlog.core.maintenance.compact_or_merge import CompactReport
-from distlog.core.maintenance.compaction import DEDUPE_BUFFER_BYTES
+from distlog.core.maintenance.compaction.compact import DEDUPE_BUFFER_BYTES
+from distlog.core.maintenance.integrity.rebuild import finish_rebuild, rebuild_segment, write_indexes
+from distlog.core.maintenance.integrity.rebuild_report import RebuildReport, SegmentRebuild
+from distlog.core.maintenance.integrity.verify import VerifyReport, settled
+from distlog.core.maintenance.integrity.verify_commits import verify_commits, verify_table
+from distlog.core.maintenance.integrity.verify_segment import verify_segment
 from distlog.core.maintenance.merge import merge_by, merge_or_tell
 from distlog.core.maintenance.merge_plan import MergeGroup
-from distlog.core.maintenance.rebuild import finish_rebuild, rebuild_segment, write_indexes
-from distlog.core.maintenance.rebuild_report import RebuildReport, SegmentRebuild
 from distlog.core.maintenance.reports import Unmergeable
-from distlog.core.maintenance.verify import VerifyReport, settled
-from distlog.core.maintenance.verify_commits import verify_commits, verify_table
-from distlog.core.maintenance.verify_segment import verify_segment
-from distlog.core.segments.segment import SegmentReader
+from distlog.core.reading.segment_reader import SegmentReader
 from distlog.core.topics.open_topic import open as open_topic
 from distlog.core.topics.topic import Topic
-from distlog.spark.compaction import compact_in_tasks
-from distlog.spark.spark_session import cores
-from distlog.spark.splits import SplitSize, pack
-from distlog.spark.tasks import run_tasks
+from distlog.spark.session import cores
+from distlog.spark.source.splits import SplitSize, pack
+from distlog.spark.tasks.compaction import compact_in_tasks
+from distlog.spark.tasks.run import run_tasks
 
 Result = TypeVar("Result")
 

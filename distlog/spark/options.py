@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Literal, cast
 
 from distlog.core.errors import InvalidConfigError
-from distlog.core.segments.isolation import IsolationLevel
-from distlog.core.segments.time_lookup import EARLIEST, LATEST
-from distlog.core.segments.time_range import ALWAYS, TimeRange
+from distlog.core.reading.time_lookup import EARLIEST, LATEST
+from distlog.core.reading.time_range import ALWAYS, TimeRange
 from distlog.core.storage.storage import Storage
 from distlog.core.times import to_ms
 from distlog.core.topics.append import BatchId
-from distlog.spark.offsets import ByPartition, parse_assign, parse_offsets
+from distlog.core.transactions.isolation import IsolationLevel
+from distlog.spark.source.offsets import ByPartition, parse_assign, parse_offsets
 
 READ_NAMES = [
     "assign",

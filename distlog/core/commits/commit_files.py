@@ -10,7 +10,7 @@ from distlog.core.commits import manifest
 from distlog.core.commits.actions import Commit
 from distlog.core.config import MAX_LONG
 from distlog.core.errors import CorruptMetadataError
-from distlog.core.storage.background import in_parallel
+from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import MAX_CONDITIONAL_BYTES, Storage
 
 _LARGEST_GROUP = 64

@@ -25,7 +25,7 @@ from crc32c import crc32c
 from distlog.core.config import MAX_INT
 from distlog.core.errors import CorruptIndexError
 from distlog.core.kernels.index_search import first_bad_slot, floor_slot, floor_slots
-from distlog.core.mapping import map_sealed
+from distlog.core.storage.local.mapping import map_sealed
 
 IndexT = TypeVar("IndexT", bound="MappedIndex")
 

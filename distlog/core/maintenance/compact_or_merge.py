@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.maintenance.compaction import compact
-from distlog.core.maintenance.compaction_report import CompactionReport
+from distlog.core.maintenance.compaction.compact import compact
+from distlog.core.maintenance.compaction.report import CompactionReport
 from distlog.core.maintenance.merge import merge
 from distlog.core.maintenance.reports import MergeReport
-from distlog.core.segments.segment import SegmentReader
+from distlog.core.reading.segment_reader import SegmentReader
 
 CompactReport = CompactionReport | MergeReport
 

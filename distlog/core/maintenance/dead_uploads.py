@@ -7,7 +7,7 @@ import logging
 from distlog.core import paths
 from distlog.core.commits import checkpoint
 from distlog.core.errors import StorageError
-from distlog.core.maintenance.unnamed_files import Named
+from distlog.core.maintenance.unreferenced_files import Named
 from distlog.core.storage.storage import Storage, UnfinishedUpload
 
 _log = logging.getLogger(__name__)

@@ -18,12 +18,12 @@ from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.segment_info import SegmentInfo, joined_compression
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
-from distlog.core.maintenance.compaction_report import Uncleanable, unless_uncleanable
+from distlog.core.maintenance.compaction.report import Uncleanable, unless_uncleanable
 from distlog.core.maintenance.merge_plan import MergeGroup, plan_merge
 from distlog.core.maintenance.reports import MergeReport, Unmergeable
-from distlog.core.segments.segment import SegmentReader
+from distlog.core.reading.segment_reader import SegmentReader
+from distlog.core.reading.whole_log import whole_log
 from distlog.core.segments.segment_file import SegmentFile
-from distlog.core.segments.whole_log import whole_log
 
 
 def merge_or_tell(

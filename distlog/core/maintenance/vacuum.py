@@ -26,8 +26,8 @@ from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import StorageFullError
 from distlog.core.maintenance.dead_uploads import dead_uploads
 from distlog.core.maintenance.obsolete_files import LONGEST_PUT_MS, left_over_files, obsolete_checkpoints
-from distlog.core.maintenance.unnamed_files import Named, removed_stems, unnamed_files
-from distlog.core.maintenance.unnamed_manifests import unnamed_manifests
+from distlog.core.maintenance.unreferenced_files import Named, removed_stems, unnamed_files
+from distlog.core.maintenance.unreferenced_manifests import unnamed_manifests
 from distlog.core.storage.storage import FileInfo, Storage, UnfinishedUpload
 
 

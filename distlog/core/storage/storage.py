@@ -19,9 +19,9 @@ from distlog.core.storage.backend import (
     StorageCounters,
     UnfinishedUpload,
 )
-from distlog.core.storage.client import StorageOptions
-from distlog.core.storage.local_files import LocalFiles
-from distlog.core.storage.object_store import ObjectStore
+from distlog.core.storage.local.files import LocalFiles
+from distlog.core.storage.objects.client import StorageOptions
+from distlog.core.storage.objects.store import ObjectStore
 from distlog.core.storage.url import StorageUrl, parse_url
 
 if TYPE_CHECKING:

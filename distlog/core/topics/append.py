@@ -20,7 +20,7 @@ from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CommitConflictError, InvalidRecordError
 from distlog.core.segments.segment_writer import SegmentWriter, codec_of
-from distlog.core.storage.background import Task
+from distlog.core.storage.parallel import Task
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.partitioner import Partitioner
 from distlog.core.topics.records import Appendable, batches, normalize

@@ -8,9 +8,9 @@ from typing import NamedTuple
 from distlog.core.batches.record_batch import COLUMNS
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import MAX_LONG, whole_number
-from distlog.core.segments import scan_plan
-from distlog.core.segments.scan import first
-from distlog.core.segments.segment import SegmentReader
+from distlog.core.reading import scan_plan
+from distlog.core.reading.scan import first
+from distlog.core.reading.segment_reader import SegmentReader
 
 
 class Record(NamedTuple):

@@ -17,19 +17,18 @@ from distlog.core.indexes.index_cache import IndexCache
 from distlog.core.locks import ProcessLock
 from distlog.core.maintenance.compact_or_merge import CompactReport, compact_or_merge
 from distlog.core.maintenance.delete_records import delete_records
-from distlog.core.maintenance.rebuild import rebuild_indexes
-from distlog.core.maintenance.rebuild_report import RebuildReport
+from distlog.core.maintenance.integrity.rebuild import rebuild_indexes
+from distlog.core.maintenance.integrity.rebuild_report import RebuildReport
+from distlog.core.maintenance.integrity.verify import VerifyReport, verify
 from distlog.core.maintenance.reports import DeleteRecordsReport, RetentionReport
 from distlog.core.maintenance.retention import retention
 from distlog.core.maintenance.vacuum import VacuumReport, vacuum
-from distlog.core.maintenance.verify import VerifyReport, verify
-from distlog.core.segments import scan_plan
-from distlog.core.segments.fetch import FetchedBatches, fetch
-from distlog.core.segments.isolation import IsolationLevel
-from distlog.core.segments.scan import Scan, check_columns
-from distlog.core.segments.segment import SegmentReader
-from distlog.core.segments.slices import OutOfRange
-from distlog.core.segments.time_lookup import Found, offset_for_time
+from distlog.core.reading import scan_plan
+from distlog.core.reading.fetch import FetchedBatches, fetch
+from distlog.core.reading.scan import Scan, check_columns
+from distlog.core.reading.segment_reader import SegmentReader
+from distlog.core.reading.slices import OutOfRange
+from distlog.core.reading.time_lookup import Found, offset_for_time
 from distlog.core.storage.storage import Storage
 from distlog.core.times import Time, now_ms, to_ms
 from distlog.core.topics import metadata_tables
@@ -39,6 +38,7 @@ from distlog.core.topics.record import Record, records_of
 from distlog.core.topics.records import Appendable
 from distlog.core.topics.transaction import Transaction
 from distlog.core.topics.writer import Writer
+from distlog.core.transactions.isolation import IsolationLevel
 
 
 class Topic:

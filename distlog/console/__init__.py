@@ -1,0 +1,1 @@
+"""What the command line and the jobs share: arguments, progress, and output."""

@@ -1,0 +1,48 @@
+"""Arguments as the command line and the jobs take them; each function raises ValueError saying what is expected."""
+
+from __future__ import annotations
+
+import re
+
+from distlog.core.reading.time_lookup import EARLIEST, LATEST, MAX_TIMESTAMP
+from distlog.core.times import to_ms
+
+_PARTITION_OFFSET = re.compile(r"(?:([0-9]{1,9}):)?(-1|[0-9]{1,18})")
+_SPECIAL_TIMES = {"earliest": EARLIEST, "latest": LATEST, "max-timestamp": MAX_TIMESTAMP}
+
+
+def setting(text: str) -> tuple[str, str]:
+    """`NAME=VALUE` as a pair; the value may hold further equals signs."""
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise ValueError("write NAME=VALUE")
+    return name, value
+
+
+def partition_offset(text: str) -> tuple[int | None, int]:
+    """`PARTITION:OFFSET`, or an offset alone with None for the partition; the offset -1 is the log end."""
+    match = _PARTITION_OFFSET.fullmatch(text)
+    if not match:
+        raise ValueError(f"{text!r} is neither like 100 nor like 0:100")
+    return None if match[1] is None else int(match[1]), int(match[2])
+
+
+def time(text: str) -> int:
+    """Milliseconds since 1970, from digits or ISO 8601 (no zone means UTC)."""
+    try:
+        return to_ms(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is neither milliseconds since 1970 nor ISO 8601") from None
+
+
+def record_time(text: str) -> int:
+    """A time that a record may have: none before 1970."""
+    found = time(text)
+    if found < 0:
+        raise ValueError(f"{text!r} is before 1970, and no record is")
+    return found
+
+
+def time_or_special(text: str) -> int:
+    """A time, or the number that stands for `earliest`, `latest` or `max-timestamp`."""
+    return _SPECIAL_TIMES[text] if text in _SPECIAL_TIMES else time(text)

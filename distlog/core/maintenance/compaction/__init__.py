@@ -1,0 +1,1 @@
+"""Compaction: of each key the last record stays, at its offset (Kafka's `LogCleaner`)."""

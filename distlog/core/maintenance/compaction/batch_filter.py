@@ -1,0 +1,241 @@
+"""Compaction of batches: a chunk in, the batches that stay out (Kafka's `cleanInto` and `MemoryRecords.filterTo`).
+
+A batch that loses nothing is copied as it is. Of one that loses records, base offset, last offset and base sequence
+stay; one that loses all of them goes, or stays as 61 bytes where its offsets or its producer's sequence matter.
+A tombstone, and a marker with nothing left to mark, first gets a delete horizon (KIP-534): `delete.retention.ms` from
+now; a compaction at or after that horizon drops it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+import numpy as np
+import numpy.typing as npt
+
+from distlog.core.batches import compression
+from distlog.core.batches.record_batch import (
+    APPEND_TIME,
+    CODEC_MASK,
+    CONTROL,
+    DELETE_HORIZON,
+    HEADER_SIZE,
+    TRANSACTIONAL,
+)
+from distlog.core.batches.record_encoder import write_headers
+from distlog.core.buffers import byte_array, new_array
+from distlog.core.kernels.record_filter import KEPT, RECORD_GROWTH, choose_records, copy_slices, rewrite_records
+from distlog.core.maintenance.compaction.batch_verdicts import Verdicts
+from distlog.core.maintenance.compaction.scanned_records import ScannedRecords, scan_records
+from distlog.core.maintenance.compaction.survivors import Survivors
+from distlog.core.reading.chunk import Chunk
+
+_COLUMNS = ("key", "value")
+_KEPT_WHEN_EMPTY = APPEND_TIME | TRANSACTIONAL | CONTROL
+
+Longs = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class FilteredBatches:
+    """Batches, BATCH rows, back to back in `data`, and per batch the stored offset of its largest timestamp.
+
+    That is -1 where no record has it: a batch that was emptied keeps its time. `unchanged`: they are those that went
+    in; `unkeyed` records were dropped for want of a key.
+    """
+
+    data: npt.NDArray[np.uint8]
+    batches: np.ndarray
+    offsets_of_max_timestamp: Longs
+    unchanged: bool
+    unkeyed: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFilter:
+    """What decides; times in ms, offsets absolute.
+
+    The batch that ends at `end_offset`, where cleaning ends, stays even if it is empty.
+    """
+
+    survivors: Survivors
+    verdicts: Verdicts
+    end_offset: int
+    now_ms: int
+    delete_retention_ms: int
+
+    def apply(self, chunk: Chunk) -> Iterator[FilteredBatches]:
+        """What stays of a checked chunk of one piece; in parts where batches are compressed. CorruptRecordError."""
+        fates = self._fates(chunk)
+        start, rows = 0, np.flatnonzero(~fates.discarded & (chunk.batches["record_count"] > 0))
+        while start < len(chunk.batches):
+            scanned = scan_records(chunk, rows, _COLUMNS) if len(rows) else None
+            done, rows = np.split(rows, [len(scanned.sections) if scanned else 0])
+            end = int(rows[0]) if len(rows) else len(chunk.batches)
+            choice = self._choose(chunk.batches[start:end], fates.part(start, end), done - start, scanned)
+            yield _write(chunk, choice, scanned)
+            start = end
+
+    def _fates(self, chunk: Chunk) -> _Fates:
+        batches = chunk.batches
+        base_offsets = batches["base_offset"] + chunk.pieces[0].slice.segment.shift
+        ends = base_offsets + batches["last_offset_delta"] + 1
+        control = batches["attributes"] & CONTROL != 0
+        has_horizon = batches["attributes"] & DELETE_HORIZON != 0
+        expired = has_horizon & (batches["base_timestamp"] <= self.now_ms)
+        discardable = self.verdicts.discardable(base_offsets)
+        return _Fates(
+            base_offsets=base_offsets,
+            discarded=discardable & (expired | ~control),
+            stays_empty=self.verdicts.last(base_offsets) | (ends == self.end_offset),
+            control=control,
+            has_horizon=has_horizon,
+            expired=expired,
+            obsolete=discardable & control,
+        )
+
+    def _choose(
+        self, batches: np.ndarray, fates: _Fates, read: npt.NDArray[np.intp], scanned: ScannedRecords | None
+    ) -> _Choice:
+        """Decide on `batches`, of which those numbered `read` were scanned."""
+        kept = np.zeros(len(batches), KEPT)
+        keep, unkeyed = np.empty(0, bool), 0
+        if scanned is not None:
+            keep = np.empty(scanned.count, bool)
+            chosen = np.empty(len(read), KEPT)
+            unkeyed = choose_records(
+                scanned.sections["emitted"].copy(),
+                fates.control[read],
+                fates.expired[read],
+                self.survivors.latest_offset,
+                self.survivors.current(scanned),
+                scanned.keyed,
+                scanned.fields.value.valid[: scanned.count],
+                scanned.offsets,
+                scanned.timestamps,
+                keep,
+                chosen,
+            )
+            kept[read] = chosen
+        some = kept["records"] > 0
+        wants_horizon = some & ~fates.has_horizon & ((kept["tombstones"] > 0) | fates.obsolete)
+        whole = some & (kept["records"] == batches["record_count"]) & ~wants_horizon & ~_mistimed(batches, kept)
+        headers = batches.copy()
+        headers["record_count"] = kept["records"]
+        _set_times(headers, kept, some & ~whole, wants_horizon, self.now_ms + self.delete_retention_ms)
+        emptied = ~some & fates.stays_empty
+        _empty(headers, emptied)
+        offsets_of_max = np.where(some, kept["offset_of_max"], -1)
+        unchanged = bool((whole | (emptied & (batches["record_count"] == 0))).all())
+        return _Choice(headers, kept, keep, read, whole, some & ~whole, emptied, offsets_of_max, unchanged, unkeyed)
+
+
+@dataclass(frozen=True, slots=True)
+class _Fates:
+    """Per batch, what is known without its records: they are `discarded` all, the batch stays if it is empty, ..."""
+
+    base_offsets: Longs
+    discarded: Flags
+    stays_empty: Flags
+    control: Flags
+    has_horizon: Flags
+    expired: Flags
+    obsolete: Flags
+
+    def part(self, start: int, end: int) -> _Fates:
+        return _Fates(*(getattr(self, spec.name)[start:end] for spec in fields(self)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """Per batch: its header to be, what is kept (KEPT), and whether it is copied, rewritten, emptied, or goes.
+
+    `keep` is per record of the batches that were `read`.
+    """
+
+    headers: np.ndarray
+    kept: np.ndarray
+    keep: Flags
+    read: npt.NDArray[np.intp]
+    whole: Flags
+    rewritten: Flags
+    emptied: Flags
+    offsets_of_max: Longs
+    unchanged: bool
+    unkeyed: int
+
+
+def _mistimed(batches: np.ndarray, kept: np.ndarray) -> Flags:
+    """The batches of which no record has the largest timestamp that their header names."""
+    by_record = batches["attributes"] & APPEND_TIME == 0
+    wrong: Flags = by_record & (batches["max_timestamp"] != kept["max_timestamp"])
+    return wrong
+
+
+def _set_times(
+    headers: np.ndarray, kept: np.ndarray, rewritten: Flags, wants_horizon: Flags, horizon_ms: int
+) -> None:
+    by_record = rewritten & (headers["attributes"] & APPEND_TIME == 0)
+    headers["max_timestamp"][by_record] = kept["max_timestamp"][by_record]
+    first = rewritten & (headers["attributes"] & DELETE_HORIZON == 0)
+    headers["base_timestamp"][first] = kept["first_timestamp"][first]
+    headers["base_timestamp"][wants_horizon] = horizon_ms
+    headers["attributes"][wants_horizon] |= DELETE_HORIZON
+
+
+def _empty(headers: np.ndarray, emptied: Flags) -> None:
+    headers["size"][emptied] = HEADER_SIZE
+    headers["base_timestamp"][emptied] = -1
+    headers["attributes"][emptied] &= _KEPT_WHEN_EMPTY
+
+
+def _write(chunk: Chunk, choice: _Choice, scanned: ScannedRecords | None) -> FilteredBatches:
+    """The batches that stay, in their order."""
+    payload, payload_starts, payload_sizes = _payloads(choice, scanned)
+    headers, sources = choice.headers, choice.headers["position"].copy()
+    headers["size"][choice.rewritten] = HEADER_SIZE + payload_sizes
+    stays = choice.whole | choice.rewritten | choice.emptied
+    batches = headers[stays]
+    batches["position"] = np.cumsum(batches["size"]) - batches["size"]
+    data = new_array(int(batches["size"].sum()), np.uint8)
+    whole, rewritten = choice.whole[stays], choice.rewritten[stays]
+    copied = batches[whole]
+    copy_slices(data, copied["position"].copy(), byte_array(chunk.data), sources[choice.whole], copied["size"].copy())
+    copy_slices(data, batches["position"][rewritten] + HEADER_SIZE, payload, payload_starts, payload_sizes)
+    changed = batches[~whole]
+    write_headers(data.data, changed)
+    batches[~whole] = changed
+    offsets_of_max = np.where(batches["max_timestamp"] < 0, -1, choice.offsets_of_max[stays])
+    return FilteredBatches(data, batches, offsets_of_max, choice.unchanged, choice.unkeyed)
+
+
+def _payloads(choice: _Choice, scanned: ScannedRecords | None) -> tuple[np.ndarray, Longs, Longs]:
+    """The records sections of the rewritten batches: a buffer, where each begins in it, and its size."""
+    rows = np.flatnonzero(choice.rewritten)
+    if scanned is None or len(rows) == 0:
+        nothing = np.zeros(0, np.int64)
+        return np.zeros(0, np.uint8), nothing, nothing
+    sections, headers = scanned.sections[np.searchsorted(choice.read, rows)], choice.headers[rows]
+    room = int((sections["end"] - sections["start"]).sum() + RECORD_GROWTH * sections["record_count"].sum())
+    target, ends = new_array(room, np.uint8), np.empty(len(rows), np.int64)
+    base_timestamps = headers["base_timestamp"].copy()
+    rewrite_records(
+        scanned.data, sections, choice.kept[rows], base_timestamps, choice.keep, scanned.timestamps, target, ends
+    )
+    starts = np.append(0, ends[:-1])
+    codecs = headers["attributes"] & CODEC_MASK
+    if codecs.any():
+        return _compressed(target, codecs, starts, ends)
+    return target, starts, ends - starts
+
+
+def _compressed(
+    target: np.ndarray, codecs: np.ndarray, starts: Longs, ends: Longs
+) -> tuple[np.ndarray, Longs, Longs]:
+    """The same sections, each with its codec, at the codec's default level as Kafka does it."""
+    rows = zip(codecs.tolist(), starts.tolist(), ends.tolist(), strict=True)
+    parts = [compression.compress(codec, target[start:end]) for codec, start, end in rows]
+    sizes = np.array([len(part) for part in parts], np.int64)
+    return byte_array(b"".join(parts)), np.cumsum(sizes) - sizes, sizes

@@ -1,0 +1,92 @@
+"""The records of a chunk as compaction looks at them: their keys, offsets, times, and whether they have a value."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from distlog.core.batches.record_decoder import scan_sections
+from distlog.core.batches.record_fields import RecordFields
+from distlog.core.batches.record_sections import AskedBatches, open_sections
+from distlog.core.batches.source import Source
+from distlog.core.buffers import byte_array
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.config import MAX_LONG
+from distlog.core.errors import UnsupportedVersionError
+from distlog.core.kernels.key_hash import hash_keys
+from distlog.core.reading.chunk import Chunk
+from distlog.core.reading.segment_reader import SegmentReader
+from distlog.core.reading.slices import SegmentSlice
+from distlog.core.reading.whole_log import whole_log
+
+#: Compressed batches are opened until they have expanded to this much.
+OPENED_BYTES = 16 << 20
+
+Longs = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedRecords:
+    """The records of the first `len(sections)` of the batches asked for, in `data`; offsets are absolute."""
+
+    data: np.ndarray
+    sections: np.ndarray
+    fields: RecordFields
+    count: int
+
+    @property
+    def offsets(self) -> Longs:
+        """The offset of each record."""
+        return self.fields.offsets[: self.count]
+
+    @property
+    def timestamps(self) -> Longs:
+        """The timestamp of each record."""
+        return self.fields.timestamps[: self.count]
+
+    @property
+    def keyed(self) -> npt.NDArray[np.bool_]:
+        """Whether each record has a key."""
+        return self.fields.key.valid[: self.count]
+
+    def hashes(self, secret: bytes) -> Longs:
+        """The hash of each record's key under `secret`, as `hash_keys` gives it."""
+        key = self.fields.key
+        return hash_keys(self.data, key.positions[: self.count], key.offsets[: self.count + 1], secret)
+
+
+def scan_records(
+    chunk: Chunk, rows: npt.NDArray[np.intp], columns: Collection[str], start_offset: int = 0
+) -> ScannedRecords:
+    """The records from `start_offset` on of batches `rows` of a chunk of one piece, at least one, of format 2.
+
+    Where batches are compressed, of the first rows alone, as many as expand to OPENED_BYTES.
+    """
+    (piece,) = chunk.pieces
+    batches = chunk.batches[rows]
+    if (batches["magic"] != 2).any():
+        raise UnsupportedVersionError(
+            "compaction needs message format 2: append the records of this file anew", file=piece.file
+        )
+    source = Source(piece.file, piece.file_position)
+    shift = piece.slice.segment.shift
+    asked = AskedBatches(byte_array(chunk.data), batches, shift, 0, start_offset, MAX_LONG, source)
+    data, sections = open_sections(asked, OPENED_BYTES)
+    fields = RecordFields.allocate(int(sections["record_count"].sum()), columns)
+    return ScannedRecords(data, sections, fields, scan_sections(asked, data, sections, fields))
+
+
+def checked_chunks(reader: SegmentReader, segment: SegmentInfo, start_offset: int = 0) -> Iterator[Chunk]:
+    """The segment's chunks with batches from `start_offset` on, their checksums compared: CorruptRecordError.
+
+    Where that is all of them, the checksum of the whole file too, after the last: until then nothing is committed.
+    """
+    if start_offset <= segment.base_offset:
+        yield from whole_log(reader, segment)
+        return
+    for chunk in reader.chunks(SegmentSlice(segment, start_offset, segment.next_offset, 0, segment.log_bytes)):
+        chunk.check()
+        yield chunk

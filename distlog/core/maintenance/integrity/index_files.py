@@ -1,0 +1,78 @@
+"""The index files of a segment as they stand in storage: there or not, whole or not, sane or not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy.typing as npt
+from crc32c import crc32c
+
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.errors import CorruptIndexError
+from distlog.core.maintenance.integrity.index_check import (
+    IndexCheck,
+    OffsetIndexCheck,
+    TimeIndexCheck,
+    TransactionIndexCheck,
+)
+from distlog.core.reading.segment_reader import SegmentReader
+from distlog.core.segments.index_facts import checksum_error, index_size
+
+#: What is wrong with an index file: it is not there, shorter than its segment says, of entries that no log can have
+#: (or of more bytes, or another checksum, than its segment says), of another log; or nothing.
+State = Literal["fine", "missing", "truncated", "corrupted", "stale"]
+
+CHECKS: dict[str, type[IndexCheck]] = {
+    ".index": OffsetIndexCheck,
+    ".timeindex": TimeIndexCheck,
+    ".txnindex": TransactionIndexCheck,
+}
+
+
+@dataclass(slots=True)
+class IndexFile:
+    """One index file, compared with its log as its batches come by; `error` says what is wrong where something is."""
+
+    suffix: str
+    data: bytes
+    state: State
+    error: CorruptIndexError | None
+    check: IndexCheck | None
+
+    def add(self, batches: npt.NDArray[Any], position: int) -> None:
+        """Compare with the next batches of the log; `position` is that of the first in the file."""
+        if self.check is not None:
+            self.check.add(batches, position)
+
+    def finish(self) -> None:
+        """Settle the state after the last batch of the log."""
+        mismatch = self.check.mismatch() if self.check is not None else None
+        if mismatch is not None:
+            self.error, self.state = mismatch, "stale" if self.data else "missing"
+
+
+def find_indexes(reader: SegmentReader, segment: SegmentInfo) -> list[IndexFile]:
+    """The segment's index files, read from storage itself and not from a cache."""
+    return [_find(reader, segment, suffix) for suffix in CHECKS]
+
+
+def _find(reader: SegmentReader, segment: SegmentInfo, suffix: str) -> IndexFile:
+    name, size = reader.name(segment, suffix), index_size(segment, suffix)
+    try:
+        data = reader.storage.read(name, 0, size + 1) if size else b""
+    except FileNotFoundError:
+        return IndexFile(suffix, b"", "missing", _error("the index file is gone", name, segment, 0), None)
+    if len(data) != size:
+        error = _error("the index file has not the size that its segment says", name, segment, min(len(data), size))
+        return IndexFile(suffix, data, "truncated" if len(data) < size else "corrupted", error, None)
+    other = checksum_error(segment, suffix, name, crc32c(data))
+    try:
+        return IndexFile(suffix, data, "corrupted" if other else "fine", other, CHECKS[suffix](name, segment, data))
+    except CorruptIndexError as error:
+        return IndexFile(suffix, data, "corrupted", error, None)
+
+
+def _error(message: str, file: str, segment: SegmentInfo, position: int) -> CorruptIndexError:
+    message = f"{message}: rebuild the index"
+    return CorruptIndexError(message, file=file, position=position, partition=segment.partition)

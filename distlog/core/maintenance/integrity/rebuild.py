@@ -1,0 +1,198 @@
+"""Index rebuild: the index files of each segment from its log alone, with every checksum compared.
+
+What is right is left alone: an index made with another `index.interval.bytes` is, unless `force` says otherwise. The
+files are replaced where they are, each in one step; only then does a commit tell their new sizes and checksums, so
+whoever reads in between finds an index that is not the one it should be, and scans. What nobody knew of a log before
+is told with it. A transaction index cannot be made from one
+segment, since a transaction may begin in another: it is checked, and kept.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from crc32c import crc32c
+
+from distlog.core.commits.actions import Action, Add, Remove
+from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.segment_info import NOT_LOOKED, UNKNOWN, SegmentInfo
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.config import TopicConfig
+from distlog.core.errors import CorruptRecordError, SnapshotTooOldError
+from distlog.core.indexes.index_builder import IndexBuilder
+from distlog.core.maintenance.integrity.each_segment import Tell, each_segment, tell_nobody
+from distlog.core.maintenance.integrity.index_files import IndexFile, State, find_indexes
+from distlog.core.maintenance.integrity.rebuild_report import RebuildReport, SegmentRebuild
+from distlog.core.reading.segment_reader import SegmentReader
+from distlog.core.reading.stable_offset import first_unstable_offsets, transactional_segments
+from distlog.core.reading.whole_log import whole_log
+from distlog.core.segments.index_facts import index_checksum, index_facts, index_size
+
+
+@dataclass(frozen=True, slots=True)
+class RebuiltIndexes:
+    """What was found of a segment's index files, and those that must be written, by suffix.
+
+    `facts` are the fields of SegmentInfo that tell of all that is known to be right then, whether they change or not.
+    `error` says why the log itself cannot be trusted; nothing is written then.
+    """
+
+    segment: SegmentInfo
+    found: Mapping[str, State]
+    files: Mapping[str, bytes]
+    facts: Mapping[str, int]
+    error: str | None = None
+
+
+def rebuild_segment(
+    reader: SegmentReader, segment: SegmentInfo, config: TopicConfig, *, force: bool = False
+) -> RebuiltIndexes:
+    """The index files that the segment should have, made from its log; only those that must be written.
+
+    With `force` these are all that differ from what the topic's config gives today. Nothing is written here. Memory
+    is a few chunks of the log, and the indexes.
+    """
+    indexes = find_indexes(reader, segment)
+    builder = IndexBuilder(config.index_interval_bytes)
+    try:
+        facts = _walk(reader, segment, builder, indexes)
+    except (CorruptRecordError, SnapshotTooOldError) as error:
+        return RebuiltIndexes(segment, {index.suffix: index.state for index in indexes}, {}, {}, str(error))
+    files = builder.finish()
+    for index in indexes:
+        index.finish()
+        if index.state == "fine" and not index.data and files.get(index.suffix):
+            index.state = "missing"
+    found = {index.suffix: index for index in indexes}
+    changed = {name: data for name, data in files.items() if force or found[name].state != "fine"}
+    wrong = {name: data for name, data in changed.items() if _must_be_written(segment, found[name], data)}
+    facts |= index_facts({name: wrong.get(name, found[name].data) for name in files})
+    return RebuiltIndexes(segment, {index.suffix: index.state for index in indexes}, wrong, facts)
+
+
+def _walk(
+    reader: SegmentReader, segment: SegmentInfo, builder: IndexBuilder, indexes: Sequence[IndexFile]
+) -> dict[str, int]:
+    """Take all batches; what tells this log from another."""
+    position, ends = 0, dict[str, int]()
+    # a time index has the times that are in the log, also where the commit gave another
+    for chunk in whole_log(reader, dataclasses.replace(segment, append_time_ms=-1)):
+        builder.add(chunk.batches, chunk.batches["base_offset"] - segment.stored_base_offset, position)
+        for index in indexes:
+            index.add(chunk.batches, position)
+        position += len(chunk.data)
+        first, last = chunk.batches["crc"][[0, -1]].tolist()
+        ends = {"first_batch_crc": ends.get("first_batch_crc", first), "last_batch_crc": last}
+    return ends
+
+
+def _must_be_written(segment: SegmentInfo, index: IndexFile, data: bytes) -> bool:
+    """Whether the file is not `data`, which it should be, or its segment knows it as another one."""
+    known = index_size(segment, index.suffix), index_checksum(segment, index.suffix)
+    return index.data != data or known not in ((len(data), crc32c(data)), (len(data), UNKNOWN))
+
+
+def write_indexes(reader: SegmentReader, rebuilt: RebuiltIndexes, *, dry_run: bool = False) -> SegmentRebuild:
+    """Replace the segment's files by those of `rebuilt`; an index that is empty now is only forgotten."""
+    if not dry_run:
+        names = {reader.name(rebuilt.segment, suffix): data for suffix, data in rebuilt.files.items() if data}
+        reader.storage.put_many(names)
+        reader.forget_indexes(rebuilt.segment)
+    sizes = {suffix: len(data) for suffix, data in rebuilt.files.items()}
+    return SegmentRebuild(rebuilt.segment, rebuilt.found, sizes, rebuilt.facts, rebuilt.error)
+
+
+def rebuild_segments(
+    reader: SegmentReader, snapshot: Snapshot, *, force: bool = False, dry_run: bool = False, tell: Tell = tell_nobody
+) -> Iterator[SegmentRebuild]:
+    """Rebuild the indexes of every segment, without the commit that tells new sizes and checksums."""
+
+    def rebuild(reader: SegmentReader, segment: SegmentInfo) -> SegmentRebuild:
+        rebuilt = rebuild_segment(reader, segment, snapshot.config, force=force)
+        return write_indexes(reader, rebuilt, dry_run=dry_run)
+
+    return each_segment(reader, snapshot, rebuild, tell)
+
+
+def commit_facts(log: CommitLog, snapshot: Snapshot, rebuilt: Sequence[SegmentRebuild]) -> Snapshot:
+    """Tell what is new of the segments that are still live, in one commit if there is anything."""
+
+    def plan(current: Snapshot) -> list[Action] | None:
+        return [action for each in rebuilt for action in _describe(current, each)] or None
+
+    _, after = log.commit(snapshot, "rebuild", plan)
+    return after
+
+
+def _describe(snapshot: Snapshot, rebuilt: SegmentRebuild) -> list[Action]:
+    now = live_segment(snapshot, rebuilt.segment)
+    if now is None:
+        return []
+    facts: dict[str, Any] = {**rebuilt.facts}
+    described = dataclasses.replace(now, **facts)
+    return [] if described == now else [Remove(now.partition, now.stem), Add(described)]
+
+
+def live_segment(snapshot: Snapshot, segment: SegmentInfo) -> SegmentInfo | None:
+    """The segment as `snapshot` knows it, or None where it is not live any more."""
+    table = snapshot.partitions[segment.partition].segments
+    index = table.find(segment.base_offset)
+    return table[index] if index < len(table) and table[index].stem == segment.stem else None
+
+
+def rebuild_indexes(
+    reader: SegmentReader,
+    log: CommitLog,
+    snapshot: Snapshot,
+    *,
+    force: bool = False,
+    dry_run: bool = False,
+    tell: Tell = tell_nobody,
+) -> tuple[RebuildReport, Snapshot]:
+    """Make the index files of all segments right; what was found and done, and the new state.
+
+    With `force` every index becomes what the topic's config gives today. A segment whose log is damaged is reported
+    and left as it is; `tell` gets the records and log bytes of each that is done. Raises CommitStateUnknownError; the
+    indexes are right then, their sizes and checksums perhaps not yet told.
+    """
+    snapshot = log.refresh(snapshot)
+    rebuilt = list(rebuild_segments(reader, snapshot, force=force, dry_run=dry_run, tell=tell))
+    return finish_rebuild(reader, log, snapshot, rebuilt, dry_run=dry_run)
+
+
+def finish_rebuild(
+    reader: SegmentReader,
+    log: CommitLog,
+    snapshot: Snapshot,
+    rebuilt: Sequence[SegmentRebuild],
+    *,
+    dry_run: bool = False,
+) -> tuple[RebuildReport, Snapshot]:
+    """What follows when all segments were looked at, wherever: tell what is new, and report."""
+    if not dry_run:
+        rebuilt = _with_unstable_offsets(reader, snapshot, rebuilt)
+    after = snapshot if dry_run else commit_facts(log, snapshot, rebuilt)
+    if any(each.error for each in rebuilt):
+        # what was removed and vacuumed meanwhile is not damaged
+        after = log.refresh(after)
+        rebuilt = [each for each in rebuilt if not each.error or live_segment(after, each.segment)]
+    return RebuildReport(after.version, tuple(rebuilt), dry_run), after
+
+
+def _with_unstable_offsets(
+    reader: SegmentReader, snapshot: Snapshot, rebuilt: Sequence[SegmentRebuild]
+) -> list[SegmentRebuild]:
+    """`rebuilt` with the first unstable offsets of partitions where nobody has looked for them."""
+    found = dict[tuple[int, str], int]()
+    for number, state in enumerate(snapshot.partitions):
+        broken = any(each.error for each in rebuilt if each.segment.partition == number)
+        if not broken and any(one.first_unstable_offset == NOT_LOOKED for one in transactional_segments(state)):
+            found |= {(number, segment.stem): offset for segment, offset in first_unstable_offsets(reader, state)}
+    keys = [(each.segment.partition, each.segment.stem) for each in rebuilt]
+    return [
+        dataclasses.replace(each, facts={**each.facts, "first_unstable_offset": found[key]}) if key in found else each
+        for key, each in zip(keys, rebuilt, strict=True)
+    ]

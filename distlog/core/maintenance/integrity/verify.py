@@ -1,0 +1,118 @@
+"""Verify: every checksum, batch, record, index entry and metadata invariant of a topic. Nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.maintenance.integrity.anomalies import Anomaly
+from distlog.core.maintenance.integrity.each_segment import Tell, each_segment, tell_nobody
+from distlog.core.maintenance.integrity.rebuild import live_segment
+from distlog.core.maintenance.integrity.verify_commits import verify_commits, verify_table
+from distlog.core.maintenance.integrity.verify_segment import SegmentVerdict, verify_segment
+from distlog.core.reading.segment_reader import SegmentReader
+
+_TABLE = pa.schema(
+    [
+        ("partition", pa.int64()),
+        ("base_offset", pa.int64()),
+        ("next_offset", pa.int64()),
+        ("stem", pa.string()),
+        ("log_bytes", pa.int64()),
+        ("batches", pa.int64()),
+        ("records", pa.int64()),
+        ("ok", pa.bool_()),
+        ("anomalies", pa.list_(pa.string())),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """What was found in each segment, and in the commits, the checkpoints and the order of segments."""
+
+    version: int
+    segments: tuple[SegmentVerdict, ...]
+    topic_anomalies: tuple[Anomaly, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.anomalies
+
+    @property
+    def anomalies(self) -> tuple[Anomaly, ...]:
+        """All that is wrong, the topic's anomalies first."""
+        return (*self.topic_anomalies, *(each for verdict in self.segments for each in verdict.anomalies))
+
+    def __str__(self) -> str:
+        size = sum(verdict.segment.log_bytes for verdict in self.segments)
+        records = sum(verdict.records for verdict in self.segments)
+        found = f"{len(self.anomalies):,} anomalies" if self.anomalies else "nothing wrong"
+        return f"verified {len(self.segments):,} segments, {size:,} bytes, {records:,} records: {found}"
+
+    def to_table(self) -> pa.Table:
+        """A row per segment, by partition and base offset; its anomalies as text."""
+        return pa.Table.from_pylist([_row(verdict) for verdict in self.segments], _TABLE)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The sums, and every anomaly."""
+        return {
+            "version": self.version,
+            "ok": self.ok,
+            "segments": len(self.segments),
+            "bytes": sum(verdict.segment.log_bytes for verdict in self.segments),
+            "batches": sum(verdict.batches for verdict in self.segments),
+            "records": sum(verdict.records for verdict in self.segments),
+            "anomalies": [anomaly.to_dict() for anomaly in self.anomalies],
+        }
+
+
+def _row(verdict: SegmentVerdict) -> dict[str, Any]:
+    names = ("partition", "base_offset", "next_offset", "stem", "log_bytes")
+    return {
+        **{name: getattr(verdict.segment, name) for name in names},
+        "batches": verdict.batches,
+        "records": verdict.records,
+        "ok": verdict.ok,
+        "anomalies": [str(anomaly) for anomaly in verdict.anomalies],
+    }
+
+
+def verify(reader: SegmentReader, log: CommitLog, snapshot: Snapshot, *, tell: Tell = tell_nobody) -> VerifyReport:
+    """Check all of the topic at `snapshot`; appends and maintenance may go on meanwhile.
+
+    `tell` gets the records and log bytes of each segment that is done. Raises StorageError when the storage does not
+    answer, and TopicNotFoundError when the topic was dropped.
+    """
+    topic = (*verify_commits(reader.storage, snapshot), *verify_table(snapshot))
+    verdicts = each_segment(reader, snapshot, verify_segment, tell)
+    return VerifyReport(snapshot.version, settled(reader, log, snapshot, verdicts), topic)
+
+
+def settled(
+    reader: SegmentReader, log: CommitLog, snapshot: Snapshot, verdicts: Iterable[SegmentVerdict]
+) -> tuple[SegmentVerdict, ...]:
+    """`verdicts` without what commits after `snapshot` explain.
+
+    A segment that was removed and vacuumed since is left out; one whose indexes were rebuilt is looked at again.
+    """
+    found = list(verdicts)
+    if all(verdict.ok for verdict in found):
+        return tuple(found)
+    head = log.refresh(snapshot)
+    return tuple(now for verdict in found if (now := _settle(reader, head, verdict)) is not None)
+
+
+def _settle(reader: SegmentReader, head: Snapshot, verdict: SegmentVerdict) -> SegmentVerdict | None:
+    if verdict.ok:
+        return verdict
+    live = live_segment(head, verdict.segment)
+    if live is None and "missing_segment" in {anomaly.word for anomaly in verdict.anomalies}:
+        return None
+    return verdict if live in (None, verdict.segment) else verify_segment(reader, live)

@@ -1,0 +1,239 @@
+"""Everything that can be checked about one segment: each byte of its log, each entry of its indexes, its metadata.
+
+Read only. It goes on behind what is damaged, as far as batches can be told apart; what depends on damaged bytes is
+not reported a second time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from distlog.core.batches.append_time import give_append_times
+from distlog.core.batches.record_batch import CONTROL, LOG_OVERHEAD, check_crcs, read_headers
+from distlog.core.batches.record_decoder import OFFSETS_OUT_OF_ORDER, decode_parts
+from distlog.core.batches.record_sections import AskedBatches
+from distlog.core.batches.source import Source
+from distlog.core.buffers import byte_array
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.config import MAX_LONG
+from distlog.core.errors import CorruptRecordError, DistlogError
+from distlog.core.maintenance.integrity.anomalies import Anomaly, Word
+from distlog.core.maintenance.integrity.index_files import IndexFile, find_indexes
+from distlog.core.maintenance.integrity.log_facts import LogFacts, is_contiguous
+from distlog.core.reading.chunk import OUTPUT_BYTES
+from distlog.core.reading.read_ahead import LogFile
+from distlog.core.reading.segment_reader import CHUNK_BYTES, SegmentReader
+
+#: A segment with so many anomalies is not looked at any further.
+MAX_ANOMALIES = 100
+
+_MISMATCH: dict[str, Word] = {
+    ".index": "index_mismatch",
+    ".timeindex": "time_index_mismatch",
+    ".txnindex": "index_mismatch",
+}
+
+Batches = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentVerdict:
+    """What was read of one segment, and what is wrong with it."""
+
+    segment: SegmentInfo
+    batches: int
+    records: int
+    anomalies: tuple[Anomaly, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.anomalies
+
+
+def verify_segment(reader: SegmentReader, segment: SegmentInfo) -> SegmentVerdict:
+    """Check one segment; memory is a few chunks of its log, and its indexes. Raises StorageError, nothing else."""
+    return _Verifier(reader, segment).verdict()
+
+
+class _TooManyAnomaliesError(Exception):
+    pass
+
+
+class _Verifier:
+    def __init__(self, reader: SegmentReader, segment: SegmentInfo) -> None:
+        self._reader, self._segment, self._name = reader, segment, reader.name(segment)
+        self._indexes = find_indexes(reader, segment)
+        self._facts = LogFacts(segment)
+        self._anomalies: list[Anomaly] = []
+        # the stored offset at which the next batch begins, or before which it does not; -1: not known
+        self._following = segment.stored_base_offset
+
+    def verdict(self) -> SegmentVerdict:
+        with suppress(_TooManyAnomaliesError):
+            self._check_all()
+        return SegmentVerdict(self._segment, self._facts.batches, self._facts.records, tuple(self._anomalies))
+
+    def _check_all(self) -> None:
+        end = self._end_of_log()
+        before = len(self._anomalies)
+        if end is not None:
+            self._walk(end)
+        intact = end == self._segment.log_bytes and len(self._anomalies) == before
+        for index in self._indexes:
+            self._check_index(index, compared=intact)
+        if intact:
+            for message in self._facts.contradictions():
+                self._report("metadata_mismatch", message)
+
+    def _report(self, word: Word, message: str, **place: int) -> None:
+        self._report_error(word, DistlogError(message, file=self._name, **place))
+
+    def _report_error(self, word: Word, error: DistlogError) -> None:
+        located = DistlogError(error.message, **{**error.details, "partition": self._segment.partition})
+        self._anomalies.append(Anomaly.of(word, located, self._segment.shift))
+        if len(self._anomalies) == MAX_ANOMALIES:
+            raise _TooManyAnomaliesError
+
+    def _end_of_log(self) -> int | None:
+        """How much of the log file there is to read, or None where there is no file."""
+        try:
+            size = self._reader.storage.size(self._name)
+        except FileNotFoundError:
+            self._report("missing_segment", "the log file is gone: restore it from a copy")
+            return None
+        expected = self._segment.log_bytes
+        if size != expected:
+            message = f"log_bytes is {expected} in the metadata, {size} in the log"
+            self._report("metadata_mismatch", message, position=min(size, expected))
+        return min(size, expected)
+
+    def _check_index(self, index: IndexFile, *, compared: bool) -> None:
+        if compared:
+            index.finish()
+        if index.error is not None:
+            word: Word = "missing_index" if index.state == "missing" else "corrupt_index"
+            self._report_error(_MISMATCH[index.suffix] if index.state == "stale" else word, index.error)
+
+    def _walk(self, end: int) -> None:
+        file = LogFile(self._reader.storage, self._name, end, mapped=False)
+        position, size = 0, CHUNK_BYTES
+        try:
+            while position < end:
+                data = file.read(position, min(position + size, end))
+                batches, error = self._headers(data, position)
+                taken = int(batches["size"].sum())
+                if taken:
+                    self._check_batches(data[:taken], batches, position)
+                if error is not None:
+                    self._report_error("corrupt_batch", error)
+                    if "offset" not in error.details:
+                        # nobody knows where the next batch begins
+                        return
+                    taken += _size_of_batch(data[taken:])
+                    self._following = -1
+                position, size = position + taken, CHUNK_BYTES
+                if not taken:
+                    size = _size_of_batch(data)
+                    if size > end - position or len(data) == end - position:
+                        self._report("corrupt_batch", "the file ends within a batch", position=position)
+                        return
+        finally:
+            file.close()
+
+    def _headers(self, data: memoryview, position: int) -> tuple[Batches, CorruptRecordError | None]:
+        """The batches before the first damaged header, and what is wrong with that."""
+        try:
+            return read_headers(data, file=self._name, file_position=position), None
+        except CorruptRecordError as error:
+            batches, earlier = self._headers(data[: error.details["position"] - position], position)
+            return batches, earlier or error
+
+    def _check_batches(self, data: memoryview, batches: Batches, position: int) -> None:
+        for index in self._indexes:
+            index.add(batches, position)
+        # the indexes are of the times in the log; what readers see may be of the time of the commit
+        give_append_times(batches, np.full(len(batches), self._segment.append_time_ms))
+        self._facts.add_batches(data, batches)
+        whole = self._check_crcs(data, batches, position)
+        self._check_offsets(batches, position, whole)
+        control = batches["attributes"] & CONTROL != 0
+        for records in self._decoded(data, batches[whole & ~control], position):
+            self._facts.add_records(records)
+        # the decoder passes over control batches, unless they do not say that they are some
+        hidden = batches[whole & control]
+        hidden["attributes"] &= ~CONTROL
+        for _ in self._decoded(data, hidden, position):
+            pass
+
+    def _check_crcs(self, data: memoryview, batches: Batches, position: int) -> npt.NDArray[np.bool_]:
+        whole = np.ones(len(batches), bool)
+        start = 0
+        while start < len(batches):
+            try:
+                check_crcs(data, batches[start:], file=self._name, file_position=position)
+                break
+            except CorruptRecordError as error:
+                self._report_error("corrupt_batch", error)
+                start = _row_of(error, batches, position) + 1
+                whole[start - 1] = False
+        return whole
+
+    def _check_offsets(self, batches: Batches, position: int, whole: npt.NDArray[np.bool_]) -> None:
+        base = batches["base_offset"]
+        following = np.where(whole, base + batches["last_offset_delta"] + 1, -1)
+        expected = np.concatenate([[self._following], following[:-1]])
+        wrong = base != expected if is_contiguous(self._segment) else base < expected
+        for row in np.flatnonzero(wrong & (expected >= 0)).tolist():
+            word: Word = "offset_gap" if base[row] > expected[row] else "offset_overlap"
+            message = f"a batch begins at another offset than {expected[row] + self._segment.shift}"
+            place = {"position": position + int(batches["position"][row]), "offset": int(base[row])}
+            self._report(word, message, **place)
+        self._following = int(following[-1])
+
+    def _decoded(self, data: memoryview, batches: Batches, position: int) -> Iterator[pa.RecordBatch]:
+        shift, partition = self._segment.shift, self._segment.partition
+        source, start = Source(self._name, position), 0
+        batches = batches[batches["record_count"] > 0]
+        while start < len(batches):
+            asked = AskedBatches(byte_array(data), batches[start:], shift, partition, 0, MAX_LONG, source)
+            try:
+                for records in decode_parts(asked, ("offset", "timestamp"), OUTPUT_BYTES):
+                    start += self._check_times(records, batches[start:], position)
+                    yield records
+                return
+            except CorruptRecordError as error:
+                out_of_order = error.message == OFFSETS_OUT_OF_ORDER
+                self._report_error("non_monotonical_delta" if out_of_order else "corrupt_record", error)
+                bad = _row_of(error, batches, position)
+                yield from self._decoded(data, batches[start:bad], position)
+                start = bad + 1
+
+    def _check_times(self, records: pa.RecordBatch, batches: Batches, position: int) -> int:
+        """Compare `records`, all those of the first of `batches`, with the headers; how many batches these are."""
+        ends = np.cumsum(batches["record_count"])
+        count = int(np.searchsorted(ends, records.num_rows, side="right"))
+        timestamps = records.column("timestamp").cast(pa.int64()).to_numpy()
+        newest = np.maximum.reduceat(timestamps, np.append(0, ends[: count - 1]))
+        stated = batches["max_timestamp"][:count]
+        # what old brokers and clients put around messages of format 1 is not known as well
+        for row in np.flatnonzero((newest != stated) & (batches["magic"][:count] == 2)).tolist():
+            message = f"the largest timestamp is {stated[row]} in the header of a batch, {newest[row]} in its records"
+            place = {"position": position + int(batches["position"][row]), "offset": int(batches["base_offset"][row])}
+            self._report("timestamp_mismatch", f"{message}: compact, which mends it", **place)
+        return count
+
+
+def _row_of(error: CorruptRecordError, batches: Batches, position: int) -> int:
+    return int(np.searchsorted(batches["position"], error.details["position"] - position))
+
+
+def _size_of_batch(data: memoryview) -> int:
+    return LOG_OVERHEAD + int.from_bytes(data[8:LOG_OVERHEAD], "big")

@@ -1,0 +1,1 @@
+"""Reading: from a snapshot and a range to slices of segments, and from slices to Arrow."""

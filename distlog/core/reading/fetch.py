@@ -1,0 +1,136 @@
+"""Kafka's fetch: the stored batches from an offset on, with the base offsets that readers must see."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.snapshot import PartitionState
+from distlog.core.config import whole_number
+from distlog.core.errors import InvalidConfigError
+from distlog.core.reading.chunk import Chunk
+from distlog.core.reading.segment_reader import CHUNK_BYTES, SegmentReader
+from distlog.core.reading.slices import SegmentSlice, bounded_start
+
+#: What is read beside the bytes asked for: an index leads to some place before the first batch.
+_SPARE_BYTES = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedBatches:
+    """Whole record batches, back to back; `bytes(batches)` is what a Kafka broker would answer.
+
+    `base_offsets[i]` belongs in the first 8 bytes of the batch at `positions[i]` of `data`; they lie outside the
+    checksum. `moved` says that other ones stand there. `next_offset` is where to fetch next. `path` is the local file
+    that holds `data`, at `file_position`, or None: of LogAppendTime the time is not in the file, but in the commit.
+    """
+
+    data: memoryview
+    positions: npt.NDArray[np.int64]
+    base_offsets: npt.NDArray[np.int64]
+    next_offset: int
+    moved: bool
+    path: str | None
+    file_position: int
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __bytes__(self) -> bytes:
+        if not self.moved:
+            return bytes(self.data)
+        data = np.frombuffer(self.data, np.uint8).copy()
+        data[self.positions[:, None] + np.arange(8)] = self.base_offsets.astype(">i8").view(np.uint8).reshape(-1, 8)
+        return data.tobytes()
+
+    def send_to(self, receiver: socket.socket) -> int:
+        """Send the batches to a connected socket, from the page cache (sendfile) where the file is local.
+
+        Returns the number of bytes sent. Raises OSError when the connection breaks, and ValueError for a socket that
+        does not block.
+        """
+        if self.path is None:
+            receiver.sendall(bytes(self))
+            return len(self)
+        with open(self.path, "rb", buffering=0) as file:
+            for start, end, prefix in self._parts():
+                receiver.sendall(prefix)
+                if receiver.sendfile(file, self.file_position + start, end - start) != end - start:
+                    raise OSError("the log file ended while it was sent")
+        return len(self)
+
+    def _parts(self) -> Iterator[tuple[int, int, bytes]]:
+        """(start, end, the bytes to be sent before [start, end) of the file)."""
+        if not self.moved:
+            yield 0, len(self.data), b""
+            return
+        ends = [*self.positions[1:].tolist(), len(self.data)]
+        for start, end, base in zip(self.positions.tolist(), ends, self.base_offsets.tolist(), strict=True):
+            yield start + 8, end, base.to_bytes(8, "big")
+
+
+def fetch(
+    reader: SegmentReader, state: PartitionState, partition: int, offset: int, max_bytes: int
+) -> FetchedBatches:
+    """Whole batches of one segment from the batch that holds `offset`, or the next one, on; none at the log end.
+
+    As many as fit into `max_bytes`, at least one (`LogSegment.read` with minOneMessage), but none where that is 0.
+    Every CRC is checked: CorruptRecordError. Raises OffsetOutOfRangeError, InvalidConfigError below 0.
+    """
+    bounded_start(partition, whole_number("offset", offset), state, "fail")
+    if whole_number("max_bytes", max_bytes) < 0:
+        raise InvalidConfigError("max_bytes must not be negative", value=max_bytes)
+    if max_bytes == 0:
+        return _nothing(offset)
+    for index in range(state.segments.find(offset), len(state.segments)):
+        segment = state.segments[index]
+        part = SegmentSlice(segment, offset, state.log_end_offset, 0, segment.log_bytes)
+        if taken := _take(reader, part, max_bytes):
+            return _fetched(reader, segment, taken)
+    return _nothing(state.log_end_offset)
+
+
+def _nothing(next_offset: int) -> FetchedBatches:
+    none = np.zeros(0, np.int64)
+    return FetchedBatches(memoryview(b""), none, none, next_offset, False, None, 0)
+
+
+def _take(reader: SegmentReader, part: SegmentSlice, max_bytes: int) -> list[Chunk]:
+    taken: list[Chunk] = []
+    room = max_bytes
+    for chunk in reader.chunks(part, min(max_bytes + _SPARE_BYTES, CHUNK_BYTES - 1)):
+        ends = chunk.batches["position"] + chunk.batches["size"]
+        count = max(int(np.searchsorted(ends, room, side="right")), 0 if taken else 1)
+        if count:
+            checked = chunk.rows(0, count)
+            checked.check()
+            taken.append(checked.timed())
+            room -= len(taken[-1].data)
+        if count < len(ends) or room <= 0:
+            break
+    return taken
+
+
+def _fetched(reader: SegmentReader, segment: SegmentInfo, taken: Sequence[Chunk]) -> FetchedBatches:
+    starts = np.cumsum([0] + [len(chunk.data) for chunk in taken])
+    batches = np.concatenate([chunk.batches for chunk in taken])
+    positions = [chunk.batches["position"] + start for chunk, start in zip(taken, starts[:-1], strict=True)]
+    last_offsets = batches["base_offset"] + batches["last_offset_delta"] + segment.shift
+    # an entry of format 0 or 1 bears the offset of its last record
+    base_offsets = np.where(batches["magic"] >= 2, batches["base_offset"] + segment.shift, last_offsets)
+    # of these bytes some may not be those of the file
+    is_stored = reader.storage.is_local and segment.append_time_ms < 0
+    return FetchedBatches(
+        data=taken[0].data if len(taken) == 1 else memoryview(b"".join([chunk.data for chunk in taken])),
+        positions=np.concatenate(positions),
+        base_offsets=base_offsets,
+        next_offset=int(last_offsets[-1]) + 1,
+        moved=segment.shift != 0,
+        path=reader.storage.local_path(reader.name(segment)) if is_stored else None,
+        file_position=taken[0].pieces[0].file_position,
+    )

@@ -1,0 +1,106 @@
+"""Fetching what will be wanted next while what is here is decoded."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import chain, islice
+from typing import TypeVar
+
+from distlog.core.errors import StorageError
+from distlog.core.storage.parallel import Task
+from distlog.core.storage.storage import Storage
+
+T = TypeVar("T")
+
+#: The largest GET of a remote file that is read from end to end.
+WINDOW_BYTES = 8 << 20
+#: Tasks under way ahead of the reader; memory is bounded by as many windows.
+DEPTH = 3
+
+
+def in_order(tasks: Iterable[Callable[[], T]], depth: int = DEPTH) -> Iterator[T]:
+    """The results of `tasks` in their order, up to `depth` of them running ahead in threads; one alone needs none."""
+    left = iter(tasks)
+    first = list(islice(left, 2))
+    if len(first) < 2:
+        yield from (task() for task in first)
+        return
+    pool = ThreadPoolExecutor(depth)
+    running: deque[Task[T]] = deque()
+    try:
+        for task in chain(first, left):
+            running.append(Task(task))
+            running[-1].begin_in(pool)
+            if len(running) > depth:
+                yield running.popleft().wait()
+        while running:
+            yield running.popleft().wait()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+class LogFile:
+    """The bytes of one log file, read forward to `end`, or now and then beyond it.
+
+    Of a remote file the first read is one request, since it may be the only one. A second read says that more is
+    wanted, so from there on windows, each twice as large as the one before, are fetched ahead. A local file is read,
+    or mapped where little of it is wanted, since it is sealed: a read costs less than as many page faults.
+    """
+
+    def __init__(self, storage: Storage, name: str, end: int, *, mapped: bool) -> None:
+        self._storage, self._name, self._end = storage, name, end
+        self._map = storage.map(name) if mapped and storage.is_local else None
+        self._held = memoryview(b"")
+        self._position = 0
+        self._windows: Iterator[memoryview] | None = None
+
+    def read(self, start: int, end: int) -> memoryview:
+        """Bytes [start, end); `start` never goes back. StorageError when the file ends before."""
+        if self._map is not None:
+            return self._mapped(start, end)
+        if self._storage.is_local or end > self._end:
+            return self._get(start, end)
+        windows = self._windows or self._begin(self._get(start, end), start, end)
+        while self._position + len(self._held) < end:
+            kept = self._held[max(0, start - self._position) :]
+            self._position += len(self._held) - len(kept)
+            window = next(windows)
+            self._held = memoryview(b"".join([kept, window])) if kept else window
+        return self._held[start - self._position : end - self._position]
+
+    def read_with_head(self, size: int, start: int, end: int) -> tuple[memoryview, memoryview]:
+        """The first `size` bytes of the file, and bytes [start, end), instead of a first `read`: at the same time."""
+        if self._map is not None:
+            return self._mapped(0, size), self._mapped(start, end)
+        head, data = self._storage.read_ranges([(self._name, 0, size), (self._name, start, end)])
+        if not self._storage.is_local and end <= self._end:
+            self._begin(data, start, end)
+        return head, data
+
+    def _begin(self, data: memoryview, start: int, end: int) -> Iterator[memoryview]:
+        self._held, self._position = data, start
+        self._windows = in_order(self._ahead(end, 2 * (end - start)))
+        return self._windows
+
+    def _mapped(self, start: int, end: int) -> memoryview:
+        assert self._map is not None
+        if end > len(self._map):
+            raise StorageError("a file is shorter than it should be", file=self._name, start=start, end=end)
+        return self._map[start:end]
+
+    def _ahead(self, start: int, size: int) -> Iterator[Callable[[], memoryview]]:
+        while start < self._end:
+            end = min(start + min(size, WINDOW_BYTES), self._end)
+            yield partial(self._get, start, end)
+            start, size = end, 2 * size
+
+    def _get(self, start: int, end: int) -> memoryview:
+        return self._storage.read_joined([(self._name, start, end)])
+
+    def close(self) -> None:
+        """Stop what runs ahead."""
+        if self._windows is not None:
+            self._windows.close()  # type: ignore[attr-defined]

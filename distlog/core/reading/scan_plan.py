@@ -1,0 +1,127 @@
+"""From what a reader asks for, offsets, times and isolation, to slices of segments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, get_args
+
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.config import MIN_LONG, whole_number
+from distlog.core.errors import TopicNotFoundError
+from distlog.core.reading import slices
+from distlog.core.reading.read_ahead import in_order
+from distlog.core.reading.segment_reader import INDEX_WORTH_BYTES, SegmentReader
+from distlog.core.reading.slices import OutOfRange, SegmentSlice
+from distlog.core.reading.stable_offset import last_stable_offset, transactional_segments
+from distlog.core.reading.time_lookup import start_by_index
+from distlog.core.reading.time_range import ALWAYS, TimeRange
+from distlog.core.times import Time
+from distlog.core.transactions.isolation import Isolation, IsolationLevel
+
+#: By partition (start offset, end offset); None is the log's own bound.
+Bounds = Mapping[int, tuple[int | None, int | None]]
+
+
+def bounds(
+    snapshot: Snapshot,
+    partitions: Iterable[int] | None,
+    start: int | Mapping[int, int] | None,
+    end: int | Mapping[int, int] | None,
+) -> Bounds:
+    """The offsets that are asked for by partition; InvalidConfigError for what is no number."""
+    chosen = range(len(snapshot.partitions)) if partitions is None else sorted({*_numbers(partitions)})
+    for number in (*chosen, *_numbers(_given(start)), *_numbers(_given(end))):
+        if not 0 <= number < len(snapshot.partitions):
+            raise TopicNotFoundError(
+                f"the topic has partitions 0 to {len(snapshot.partitions) - 1}", partition=number
+            )
+    return {number: (_bound(number, start), _bound(number, end)) for number in chosen}
+
+
+def times(
+    start: int | Mapping[int, int] | None,
+    end: int | Mapping[int, int] | None,
+    start_time: Time | None,
+    end_time: Time | None,
+) -> TimeRange:
+    """The times that are asked for; a ValueError where a side has an offset and a time, or for what is no time."""
+    if (start is not None and start_time is not None) or (end is not None and end_time is not None):
+        raise ValueError("give an offset or a time for a bound, not both")
+    return TimeRange.between(start_time, end_time)
+
+
+def _given(offsets: int | Mapping[int, int] | None) -> Iterable[int]:
+    return offsets if isinstance(offsets, Mapping) else ()
+
+
+def _numbers(partitions: Iterable[int]) -> list[int]:
+    return [whole_number("partition", number) for number in partitions]
+
+
+def _bound(partition: int, offset: int | Mapping[int, int] | None) -> int | None:
+    own = offset.get(partition) if isinstance(offset, Mapping) else offset
+    return None if own is None else whole_number("offset", own)
+
+
+def plan(
+    reader: SegmentReader,
+    snapshot: Snapshot,
+    asked: Bounds,
+    isolation: IsolationLevel = "read_uncommitted",
+    out_of_range: OutOfRange = "fail",
+    times: TimeRange = ALWAYS,
+) -> tuple[list[SegmentSlice], Isolation]:
+    """The slices of what is asked, and what of them may be seen.
+
+    Reads no data, but of large segments that lie in `times` only from some record on the time index, and the batch it
+    leads to; for read_committed the transaction indexes, and the segments with transactions where nobody has looked
+    how far they are stable. A word that is no isolation or policy is a ValueError.
+    """
+    _check_choice("isolation", isolation, IsolationLevel)
+    _check_choice("out_of_range", out_of_range, OutOfRange)
+    start, end = {}, {}
+    aborted = {}
+    for number, (low, high) in asked.items():
+        state = snapshot.partitions[number]
+        start[number] = state.log_start_offset if low is None else low
+        end[number] = state.log_end_offset if high is None else high
+        segments = transactional_segments(state) if isolation == "read_committed" else []
+        if segments:
+            end[number] = min(end[number], last_stable_offset(reader, state))
+            aborted[number] = [each for segment in segments for each in reader.aborted_transactions(segment)]
+    found = slices.plan(snapshot, start, end, out_of_range, times)
+    return _begun_later(reader, found), Isolation.of(aborted)
+
+
+def slices_of(
+    reader: SegmentReader, snapshot: Snapshot, partition: int, start: int | None, times: TimeRange = ALWAYS
+) -> Iterator[SegmentSlice]:
+    """What `plan` gives of one partition from `start` on, planned some segments at a time as they are asked for."""
+    state = snapshot.partitions[partition]
+    low = slices.bounded_start(partition, state.log_start_offset if start is None else start, state, "fail")
+    row, count = state.segments.find(low), 1
+    while row < len(state.segments):
+        row, count = row + count, 2 * count
+        end = int(state.segments.base_offsets[row]) if row < len(state.segments) else state.log_end_offset
+        yield from plan(reader, snapshot, {partition: (low, end)}, times=times)[0]
+        low = end
+
+
+def _begun_later(reader: SegmentReader, found: list[SegmentSlice]) -> list[SegmentSlice]:
+    """The slices without the beginnings that time indexes rule out, a few indexes being asked at once."""
+    rows = [row for row, piece in enumerate(found) if _is_worth_an_index(piece)]
+    starts = in_order(partial(start_by_index, reader, found[row]) for row in rows)
+    for row, start in zip(rows, starts, strict=True):
+        found[row] = replace(found[row], start_offset=start)
+    return [piece for piece in found if piece.span[0] < piece.span[1]] if rows else found
+
+
+def _is_worth_an_index(piece: SegmentSlice) -> bool:
+    return piece.times.oldest > MIN_LONG and piece.segment.log_bytes > INDEX_WORTH_BYTES
+
+
+def _check_choice(name: str, value: str, choices: Any) -> None:
+    if value not in get_args(choices):
+        raise ValueError(f"{name} is one of {', '.join(get_args(choices))}, not {value}")

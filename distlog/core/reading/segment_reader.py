@@ -1,0 +1,240 @@
+"""Reading one segment: find a position by an index, walk whole batches, hand them out as chunks.
+
+A missing or bad index costs time, never the answer: the log is walked from its start instead, with a warning.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain
+
+import numpy as np
+
+from distlog.core import paths
+from distlog.core.batches.record_batch import LOG_OVERHEAD
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.errors import (
+    CorruptIndexError,
+    CorruptionError,
+    CorruptRecordError,
+    StorageError,
+)
+from distlog.core.indexes.index_cache import IndexCache
+from distlog.core.indexes.offset_index import OffsetIndex
+from distlog.core.indexes.time_index import TimestampOffset
+from distlog.core.indexes.transaction_index import AbortedTransaction
+from distlog.core.reading.chunk import Chunk, Piece, chunk_of_batches, chunk_of_files, cut_short
+from distlog.core.reading.missing_files import check_log, gone
+from distlog.core.reading.read_ahead import LogFile
+from distlog.core.reading.segment_indexes import SegmentIndexes
+from distlog.core.reading.slices import SegmentSlice
+from distlog.core.segments.log_identity import HEAD_BYTES, IdentifiedLogs
+from distlog.core.storage.storage import Storage
+
+#: Log bytes read and decoded at once.
+CHUNK_BYTES = 4 << 20
+#: A range of fewer bytes is read whole, without asking an index.
+INDEX_WORTH_BYTES = 256 << 10
+
+_log = logging.getLogger("distlog")
+
+
+class SegmentReader:
+    """Reads the segments of one topic through its storage and a cache of index files."""
+
+    def __init__(self, storage: Storage, topic: str, cache: IndexCache) -> None:
+        self.storage, self.topic = storage, topic
+        self._indexes = SegmentIndexes(storage, topic, cache)
+        self._identified = IdentifiedLogs()
+
+    def name(self, segment: SegmentInfo, suffix: str = ".log") -> str:
+        """The segment's file of that suffix, relative to the topic."""
+        return paths.segment_file(self.topic, segment.partition, segment.stem, suffix)
+
+    def whole(self, slices: Sequence[SegmentSlice]) -> Chunk:
+        """One chunk of all batches of the segments of `slices`, small ones; errors as of `chunks`."""
+        names = [self.name(part.segment) for part in slices]
+        sizes = [part.segment.log_bytes for part in slices]
+        with self._explained([part.segment for part in slices]):
+            data = self.storage.read_joined([(name, 0, size) for name, size in zip(names, sizes, strict=True)])
+        ends = np.cumsum(sizes).tolist()
+        pieces = [
+            Piece(part, name, 0, end - size, end, part.segment.stored_base_offset)
+            for part, name, size, end in zip(slices, names, sizes, ends, strict=True)
+        ]
+        return chunk_of_files(pieces, data)
+
+    def chunks(self, part: SegmentSlice, step: int = CHUNK_BYTES) -> Iterator[Chunk]:
+        """Chunks with the batches that `part` owns, of about `step` log bytes: few for who may stop soon.
+
+        Memory is a few chunks. Raises CorruptRecordError for a batch that is none or is out of its place (checksums
+        are left to `Chunk.check`), and SnapshotTooOldError when the file is gone.
+        """
+        start, hint = self._bounds(part)
+        walk = self._walk(part, start, hint, step)
+        if start > 0:
+            try:
+                walk = chain([next(walk)], walk)
+            except StopIteration:
+                return
+            except (CorruptIndexError, CorruptRecordError) as error:
+                # the index may be what is wrong: the log itself is asked, from its start
+                self._distrust(part.segment, error)
+                walk = self._walk(part, 0, part.end_position, step)
+        yield from walk
+
+    def _walk(self, part: SegmentSlice, position: int, hint: int, step: int) -> Iterator[Chunk]:
+        """Walk whole batches from `position`, where one begins; those wanted should end at `hint`."""
+        segment, name = part.segment, self.name(part.segment)
+        by_index, size = position > 0, 0
+        following = -1 if by_index else segment.stored_base_offset
+        with self._explained([segment]):
+            file = LogFile(self.storage, name, hint, mapped=step < CHUNK_BYTES)
+        try:
+            while position < part.end_position and following < part.end_offset - segment.shift:
+                stop = hint if position < hint else segment.log_bytes
+                end = position + size if size else min(position + step, stop)
+                with self._explained([segment]):
+                    data = self._read_identified(file, segment, position, end)
+                piece = Piece(part, name, position, 0, len(data), following)
+                chunk = chunk_of_batches(piece, data)
+                if chunk is None:
+                    size = self._size_of_batch(piece, data)
+                    continue
+                if by_index:
+                    _check_start(chunk)
+                if owned := _owned(chunk):
+                    yield owned
+                if position == 0:
+                    self._identified.add(segment)
+                following = int(chunk.batches["base_offset"][-1] + chunk.batches["last_offset_delta"][-1]) + 1
+                position, size, by_index = position + len(chunk.data), 0, False
+        finally:
+            file.close()
+
+    def _read_identified(self, file: LogFile, segment: SegmentInfo, position: int, end: int) -> memoryview:
+        """Bytes of a log; where they are not its first, these are looked at too, once."""
+        if position == 0 or self._identified.knows(segment):
+            return file.read(position, end)
+        head, data = file.read_with_head(HEAD_BYTES, position, end)
+        self._identified.check_head(segment, self.name(segment), head)
+        return data
+
+    def _size_of_batch(self, piece: Piece, data: memoryview) -> int:
+        """The size of the batch of which `data` is the beginning."""
+        position, file_end = piece.file_position, piece.slice.segment.log_bytes
+        header = data
+        if len(data) < LOG_OVERHEAD <= file_end - position:
+            with self._explained([piece.slice.segment]):
+                header = self.storage.read_joined([(piece.file, position, position + LOG_OVERHEAD)])
+        size = LOG_OVERHEAD + int.from_bytes(header[8:LOG_OVERHEAD], "big")
+        if len(header) < LOG_OVERHEAD or not len(data) < size <= file_end - position:
+            raise cut_short(piece, position)
+        return size
+
+    def _bounds(self, part: SegmentSlice) -> tuple[int, int]:
+        """(where a batch begins, at or before the first owned one; where the last owned one should have ended)."""
+        segment = part.segment
+        starts_inside = part.start_offset > segment.base_offset or part.start_position > 0
+        ends_inside = part.end_offset < segment.next_offset
+        if segment.log_bytes <= INDEX_WORTH_BYTES or not (starts_inside or ends_inside):
+            return 0, part.end_position
+        index = self._indexes.offsets(segment)
+        if index is None:
+            return 0, part.end_position
+        try:
+            return _bounds_by(index, part)
+        except CorruptIndexError as error:
+            self._distrust(segment, error)
+            return 0, part.end_position
+
+    def time_entry(self, segment: SegmentInfo, timestamp_ms: int) -> TimestampOffset | None:
+        """The time index's last entry below `timestamp_ms` (stored offset), or None where there is none to use."""
+        if segment.append_time_ms >= 0:
+            # its entries are of the times that the batches were written with
+            return None
+        index = self._indexes.times(segment) if segment.log_bytes > INDEX_WORTH_BYTES else None
+        if index is None:
+            return None
+        try:
+            entry = index.lookup(timestamp_ms - 1)
+        except CorruptIndexError as error:
+            self._distrust(segment, error)
+            return None
+        return entry if entry.timestamp >= 0 else None
+
+    def aborted_transactions(self, segment: SegmentInfo) -> list[AbortedTransaction]:
+        """The aborted transactions that end in the segment, at the offsets that readers see.
+
+        Without them aborted data would be shown, so here a bad index is an error: CorruptIndexError, or
+        SnapshotTooOldError where it is gone.
+        """
+        try:
+            transactions = self._indexes.aborted_transactions(segment)
+        except FileNotFoundError:
+            raise gone(segment, self.name(segment, ".txnindex")) from None
+        return [transaction.moved(segment.shift) for transaction in transactions]
+
+    def forget_indexes(self, segment: SegmentInfo) -> None:
+        """Open and fetch the segment's indexes anew when they are needed: they were found wrong, or replaced."""
+        self._indexes.forget(segment)
+
+    def _distrust(self, segment: SegmentInfo, error: CorruptionError) -> None:
+        _log.warning("%s: scanning the log instead; verify the topic", error)
+        self.forget_indexes(segment)
+
+    @contextmanager
+    def _explained(self, segments: Sequence[SegmentInfo]) -> Iterator[None]:
+        """Say what it means that a log file of `segments` cannot be read as a whole."""
+        try:
+            yield
+        except (FileNotFoundError, StorageError):
+            for segment in segments:
+                check_log(self.storage, segment, self.name(segment))
+            raise
+
+
+def _check_start(chunk: Chunk) -> None:
+    """Refuse an index that did not lead to a batch, or behind the first wanted one."""
+    (piece,), first = chunk.pieces, chunk.rows(0, 1)
+    first.check()
+    part, base_offset = piece.slice, int(first.batches["base_offset"][0]) + piece.slice.segment.shift
+    if piece.file_position > part.start_position and base_offset > max(part.start_offset, part.segment.base_offset):
+        raise CorruptIndexError("the offset index leads too far", file=piece.file, position=piece.file_position)
+
+
+def _bounds_by(index: OffsetIndex, part: SegmentSlice) -> tuple[int, int]:
+    segment = part.segment
+    by_offset = index.lookup(part.start_offset - segment.shift).position
+    start = max(by_offset, index.position_floor(part.start_position).position)
+    if start >= part.end_position:
+        # nothing is to be had then; that is believed when the log says so too
+        start = index.position_floor(part.end_position - 1).position
+    if part.end_offset >= segment.next_offset:
+        return start, part.end_position
+    stop = _end_of(index, part.end_offset - 1 - segment.shift)
+    return start, part.end_position if stop is None else min(stop, part.end_position)
+
+
+def _end_of(index: OffsetIndex, last_offset: int) -> int | None:
+    """A position behind the batch that holds `last_offset`, or None where the index does not reach."""
+    entry = index.ceiling(last_offset)
+    after = index.ceiling(entry.offset + 1) if entry else None
+    return after.position if after else None
+
+
+def _owned(chunk: Chunk) -> Chunk | None:
+    """The chunk of those batches that begin in the byte range of its slice and may hold its offsets."""
+    (piece,), batches = chunk.pieces, chunk.batches
+    part, shift = piece.slice, piece.slice.segment.shift
+    if part.whole:
+        return chunk
+    positions, base_offsets = batches["position"] + piece.file_position, batches["base_offset"] + shift
+    owned = (positions >= part.start_position) & (positions < part.end_position)
+    owned &= (base_offsets + batches["last_offset_delta"] >= part.start_offset) & (base_offsets < part.end_offset)
+    if owned.all():
+        return chunk
+    rows = np.flatnonzero(owned)
+    return chunk.rows(int(rows[0]), int(rows[-1]) + 1) if len(rows) else None

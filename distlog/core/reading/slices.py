@@ -1,0 +1,148 @@
+"""Which bytes a read needs: a snapshot and ranges of offsets and times become slices of segments; no file is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.errors import OffsetOutOfRangeError
+from distlog.core.reading.time_range import ALWAYS, TimeRange
+
+OutOfRange = Literal["fail", "earliest", "latest"]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSlice:
+    """The records of one segment with start_offset <= offset < end_offset, in batches that begin in a byte range.
+
+    Positions are of the log file; a batch belongs to the slice in which its first byte lies, so slices that
+    share a segment need not know where its batches begin. `times` is what the records are still to be asked: ALWAYS
+    where the segment is known to lie in the range of times that is read.
+    """
+
+    segment: SegmentInfo
+    start_offset: int
+    end_offset: int
+    start_position: int
+    end_position: int
+    times: TimeRange = ALWAYS
+
+    @property
+    def whole(self) -> bool:
+        """Whether this is every byte and every offset of the segment."""
+        return (
+            self.start_offset <= self.segment.base_offset
+            and self.end_offset >= self.segment.next_offset
+            and (self.start_position, self.end_position) == (0, self.segment.log_bytes)
+        )
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The offsets (first, end) of the segment that are asked for; none where the first is not below the end."""
+        return max(self.start_offset, self.segment.base_offset), min(self.end_offset, self.segment.next_offset)
+
+    @property
+    def estimated_bytes(self) -> int:
+        """Log bytes to be read, taking the records of a segment as equal in size."""
+        start, end = self.span
+        every = self.segment.next_offset - self.segment.base_offset
+        return (self.end_position - self.start_position) * (end - start) // max(every, 1)
+
+
+def plan(
+    snapshot: Snapshot,
+    start: Mapping[int, int],
+    end: Mapping[int, int],
+    out_of_range: OutOfRange = "fail",
+    times: TimeRange = ALWAYS,
+) -> list[SegmentSlice]:
+    """The slices that hold offsets [start[p], end[p]) of each partition p in `start`, in (partition, offset) order.
+
+    Segments without a record of `times` are left out. An `end` above the log end is cut to it. Raises
+    OffsetOutOfRangeError, with both bounds, for a start below the log start offset or above the log end offset,
+    unless `out_of_range` says where to start instead.
+    """
+    slices: list[SegmentSlice] = []
+    for partition in sorted(start):
+        state = snapshot.partitions[partition]
+        first = bounded_start(partition, start[partition], state, out_of_range)
+        slices.extend(_partition_slices(state, first, min(end[partition], state.log_end_offset), times))
+    return slices
+
+
+def bounded_start(partition: int, offset: int, state: PartitionState, out_of_range: OutOfRange) -> int:
+    """`offset` if it is in the log or at its end, else what `out_of_range` says: OffsetOutOfRangeError for fail."""
+    if state.log_start_offset <= offset <= state.log_end_offset:
+        return offset
+    if out_of_range == "fail":
+        raise OffsetOutOfRangeError(
+            "the offset is not in the log; read from the log start, or ask for earliest or latest instead",
+            partition=partition,
+            offset=offset,
+            log_start_offset=state.log_start_offset,
+            log_end_offset=state.log_end_offset,
+        )
+    return state.log_start_offset if out_of_range == "earliest" else state.log_end_offset
+
+
+def _partition_slices(state: PartitionState, start: int, end: int, times: TimeRange) -> Iterator[SegmentSlice]:
+    if start >= end:
+        return
+    segments = state.segments
+    first, last = segments.find(start), int(np.searchsorted(segments.base_offsets, end))
+    if times == ALWAYS:
+        yield from (SegmentSlice(segment, start, end, 0, segment.log_bytes) for segment in segments[first:last])
+        return
+    rows = np.flatnonzero(times.may_hold(segments)[first:last]) + first
+    # one run that holds all of them: each pick costs more than some segments too many
+    run = segments[int(rows[0]) : int(rows[-1]) + 1] if len(rows) else []
+    for segment in (run[row] for row in (rows - rows[:1]).tolist()):
+        yield SegmentSlice(segment, start, end, 0, segment.log_bytes, times.left_of(segment))
+
+
+def windows(slices: Iterable[SegmentSlice], step: int) -> Iterator[list[SegmentSlice]]:
+    """`slices` in runs of `step` offsets at first, which must be positive, and of twice as many each time."""
+    run: list[SegmentSlice] = []
+    room = step
+    for piece in slices:
+        start, end = piece.span
+        while end - start >= room:
+            yield [*run, replace(piece, start_offset=start, end_offset=start + room)]
+            start, step, run = start + room, 2 * step, []
+            room = step
+        if start < end:
+            run.append(replace(piece, start_offset=start))
+            room -= end - start
+    if run:
+        yield run
+
+
+def split_by_bytes(slices: Iterable[SegmentSlice], target_bytes: int) -> list[list[SegmentSlice]]:
+    """Groups of `slices`, in order, of nearly `target_bytes` each; a segment is cut where a group is full."""
+    groups: list[list[SegmentSlice]] = [[]]
+    room, tolerance = target_bytes, target_bytes // 8
+    for piece in slices:
+        rest = piece
+        while rest.estimated_bytes > room + tolerance:
+            if room > tolerance:
+                head, rest = _cut(rest, room)
+                groups[-1].append(head)
+                room = 0
+            groups.append([])
+            # what one group lacks the next one gets, lest there be a group more
+            room += target_bytes
+        groups[-1].append(rest)
+        room -= rest.estimated_bytes
+    return [group for group in groups if group]
+
+
+def _cut(piece: SegmentSlice, size: int) -> tuple[SegmentSlice, SegmentSlice]:
+    """The first `size` of the estimated bytes, and the rest, which is not empty."""
+    span = piece.end_position - piece.start_position
+    position = piece.start_position + span * size // piece.estimated_bytes
+    return replace(piece, end_position=position), replace(piece, start_position=position)

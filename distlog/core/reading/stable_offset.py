@@ -1,0 +1,50 @@
+"""The last stable offset of a partition: every transaction that began below it is decided (KIP-98)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from distlog.core.commits.segment_info import NO_OFFSET, NOT_LOOKED, SegmentInfo
+from distlog.core.commits.snapshot import PartitionState
+from distlog.core.reading.segment_reader import SegmentReader
+from distlog.core.reading.whole_log import whole_log
+from distlog.core.transactions.isolation import OpenTransactions
+
+
+def last_stable_offset(reader: SegmentReader, state: PartitionState) -> int:
+    """Where the first open transaction begins, or the log end.
+
+    The metadata says so; where nobody has looked, the segments with transactions are read: CorruptRecordError.
+    """
+    segments = transactional_segments(state)
+    first = _known(segments[-1], state) if segments else NO_OFFSET
+    if first == NOT_LOOKED:
+        first = list(first_unstable_offsets(reader, state))[-1][1]
+    return state.log_end_offset if first == NO_OFFSET else max(first, state.log_start_offset)
+
+
+def _known(segment: SegmentInfo, state: PartitionState) -> int:
+    """The first unstable offset of the last segment with transactions, NOT_LOOKED where it is not known."""
+    first = segment.first_unstable_offset
+    # what is clean is decided: compaction has dropped the end marker with the segment's last transactional data
+    return NOT_LOOKED if 0 <= first < state.first_dirty_offset else first
+
+
+def transactional_segments(state: PartitionState) -> list[SegmentInfo]:
+    """The segments that may hold transactional data or markers."""
+    flags = state.segments.columns()["has_transactions"].to_numpy(zero_copy_only=False)
+    return [state.segments[int(index)] for index in np.flatnonzero(flags)]
+
+
+def first_unstable_offsets(reader: SegmentReader, state: PartitionState) -> Iterator[tuple[SegmentInfo, int]]:
+    """Each segment with transactions, and where the oldest begins that is open at its end: NO_OFFSET for none.
+
+    All of these segments are read. Raises CorruptRecordError.
+    """
+    transactions = OpenTransactions()
+    for segment in transactional_segments(state):
+        for chunk in whole_log(reader, segment):
+            transactions.see(chunk.batches, segment.shift)
+        yield segment, transactions.first_offset

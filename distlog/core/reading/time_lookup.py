@@ -1,0 +1,161 @@
+"""From times to offsets, in Kafka's four steps (`UnifiedLog.fetchOffsetByTimestamp`, `LogSegment`).
+
+1. The earliest segment whose largest timestamp is not below the target: metadata.
+2. Its time index: an offset before which nothing can match.
+3. Its offset index: the position of that offset.
+4. A scan from there to the first record at or after the target.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from itertools import chain
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from distlog.core.batches.record_batch import SCHEMA
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.snapshot import PartitionState
+from distlog.core.reading.chunk import Chunk
+from distlog.core.reading.segment_reader import INDEX_WORTH_BYTES, SegmentReader
+from distlog.core.reading.slices import SegmentSlice
+from distlog.core.transactions.isolation import READ_UNCOMMITTED
+
+#: Special times, with the numbers of Kafka's ListOffsets request.
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+
+#: (offset, timestamp in ms)
+Found = tuple[int, int]
+
+_TIMES = ("offset", "timestamp")
+
+_log = logging.getLogger("distlog")
+
+
+def offset_for_time(reader: SegmentReader, state: PartitionState, timestamp_ms: int) -> Found | None:
+    """(offset, timestamp) of the first record at or after `timestamp_ms`, or None when there is none.
+
+    LATEST gives (log end offset, -1), EARLIEST (log start offset, -1), MAX_TIMESTAMP the first record with the
+    largest timestamp. Raises ValueError for any other negative time.
+    """
+    if timestamp_ms == LATEST:
+        return state.log_end_offset, -1
+    if timestamp_ms == EARLIEST:
+        return state.log_start_offset, -1
+    if timestamp_ms == MAX_TIMESTAMP:
+        return _offset_of_max_timestamp(reader, state)
+    if timestamp_ms < 0:
+        raise ValueError(f"a time is in ms since the epoch, or LATEST, EARLIEST or MAX_TIMESTAMP: {timestamp_ms}")
+    return _first_at_or_after(reader, state, timestamp_ms)
+
+
+def _first_at_or_after(reader: SegmentReader, state: PartitionState, timestamp_ms: int) -> Found | None:
+    first = state.segments.find(state.log_start_offset)
+    for index in np.flatnonzero(state.segments.max_timestamps[first:] >= timestamp_ms) + first:
+        found = _search(reader, state.segments[int(index)], timestamp_ms, state.log_start_offset)
+        if found:
+            return found
+    return None
+
+
+def _offset_of_max_timestamp(reader: SegmentReader, state: PartitionState) -> Found | None:
+    best: Found | None = None
+    first = state.segments.find(state.log_start_offset)
+    timestamps = state.segments.max_timestamps[first:]
+    for index in np.argsort(-timestamps, kind="stable"):
+        if timestamps[index] < (0 if best is None else best[1]):
+            break
+        found = _largest(reader, state.segments[first + int(index)], state.log_start_offset)
+        # -1 is no time
+        if found and found[1] >= 0 and (best is None or (found[1], -found[0]) > (best[1], -best[0])):
+            best = found
+    return best
+
+
+def _largest(reader: SegmentReader, segment: SegmentInfo, log_start_offset: int) -> Found | None:
+    if segment.offset_of_max_timestamp >= log_start_offset:
+        return segment.offset_of_max_timestamp, segment.max_timestamp
+    # the metadata speaks of a record below the log start, or of none, so this one segment is looked through
+    return _largest_from(reader, segment, max(segment.base_offset, log_start_offset))
+
+
+def _largest_from(reader: SegmentReader, segment: SegmentInfo, start: int) -> Found | None:
+    best: Found | None = None
+    for chunk in _chunks_from(reader, segment, start):
+        chunk.check()
+        newest = chunk.batches["max_timestamp"]
+        # the batch that says the largest has it, unless that record lies before `start`
+        for row in np.argsort(-newest, kind="stable"):
+            if best and newest[row] <= best[1]:
+                break
+            offsets, timestamps = _offsets_and_timestamps(chunk, int(row))
+            if len(timestamps) and (best is None or timestamps.max() > best[1]):
+                best = int(offsets[timestamps.argmax()]), int(timestamps.max())
+    return best
+
+
+def start_by_index(reader: SegmentReader, piece: SegmentSlice) -> int:
+    """An offset below which the slice has no record of its times, by the time index; its own start without one.
+
+    The index of a segment that is worth one is read, and the batch that it leads to, by which it is checked.
+    """
+    start, end = piece.span
+    chunk = next(_from_entry(reader, piece.segment, piece.times.oldest, start), None)
+    if chunk is None:
+        return start
+    first = chunk.rows(0, 1)
+    first.check()
+    (batch,) = first.batches
+    return min(int(batch["base_offset"] + batch["last_offset_delta"]) + piece.segment.shift + 1, end)
+
+
+def _search(reader: SegmentReader, segment: SegmentInfo, timestamp_ms: int, start: int) -> Found | None:
+    chunks = _from_entry(reader, segment, timestamp_ms, start)
+    first = next(chunks, None)
+    if first is not None:
+        return _first_match(chain([first], chunks), timestamp_ms)
+    return _first_match(_chunks_from(reader, segment, start), timestamp_ms)
+
+
+def _from_entry(reader: SegmentReader, segment: SegmentInfo, timestamp_ms: int, start: int) -> Iterator[Chunk]:
+    """Chunks from that batch on up to whose end all is older, by the time index; none where that is of no use."""
+    entry = reader.time_entry(segment, timestamp_ms)
+    if entry is None or entry.offset + segment.shift <= start:
+        return
+    chunks = iter(_chunks_from(reader, segment, entry.offset + segment.shift))
+    chunk = next(chunks, None)
+    if chunk is not None and chunk.batches["max_timestamp"][0] == entry.timestamp:
+        yield chunk
+        yield from chunks
+        return
+    name = reader.name(segment, ".timeindex")
+    _log.warning("the time index does not fit its log: scanning the log instead (file=%s)", name)
+    reader.forget_indexes(segment)
+
+
+def _chunks_from(reader: SegmentReader, segment: SegmentInfo, start: int) -> Iterable[Chunk]:
+    return reader.chunks(SegmentSlice(segment, start, segment.next_offset, 0, segment.log_bytes), INDEX_WORTH_BYTES)
+
+
+def _first_match(chunks: Iterable[Chunk], timestamp_ms: int) -> Found | None:
+    for chunk in chunks:
+        # the headers say which batches to pass, and are under the checksums
+        chunk.check()
+        for row in np.flatnonzero(chunk.batches["max_timestamp"] >= timestamp_ms):
+            offsets, timestamps = _offsets_and_timestamps(chunk, int(row))
+            matches = np.flatnonzero(timestamps >= timestamp_ms)
+            if len(matches):
+                return int(offsets[matches[0]]), int(timestamps[matches[0]])
+    return None
+
+
+def _offsets_and_timestamps(chunk: Chunk, row: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Those of the records of batch `row` that the chunk's slice asks for."""
+    schema = pa.schema([SCHEMA.field(name) for name in _TIMES])
+    records = pa.Table.from_batches(chunk.rows(row, row + 1).records(_TIMES, READ_UNCOMMITTED), schema)
+    return records.column(0).to_numpy(), records.column(1).cast("int64").to_numpy()

@@ -1,0 +1,32 @@
+"""Every batch of a segment, for whoever makes something of them all: the log must be the one that was committed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from crc32c import crc32c
+
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.errors import CorruptRecordError
+from distlog.core.reading.chunk import Chunk
+from distlog.core.reading.segment_reader import SegmentReader
+from distlog.core.reading.slices import SegmentSlice
+
+
+def whole_log(reader: SegmentReader, segment: SegmentInfo) -> Iterator[Chunk]:
+    """The segment's chunks, their checksums compared, and after the last one that of the whole file.
+
+    So nothing that was made of the chunks may be committed before the iterator has ended. Raises CorruptRecordError,
+    SnapshotTooOldError.
+    """
+    size = checksum = 0
+    for chunk in reader.chunks(SegmentSlice(segment, segment.base_offset, segment.next_offset, 0, segment.log_bytes)):
+        chunk.check()
+        size, checksum = size + len(chunk.data), crc32c(chunk.data, checksum)
+        yield chunk
+    if (size, checksum) != (segment.log_bytes, segment.crc32c):
+        raise CorruptRecordError(
+            "the log file is not the one that was committed: verify, then restore it from a copy",
+            file=reader.name(segment),
+            partition=segment.partition,
+        )

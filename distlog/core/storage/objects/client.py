@@ -1,0 +1,183 @@
+"""The fsspec client of a process: its options, the one place that makes it, and the meaning of its errors.
+
+Clients are kept per process id: after a fork the child makes its own, and must not even close its parent's,
+since both share the sockets and the file descriptors of the event loop.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import fsspec
+
+from distlog.core.errors import StorageError
+from distlog.core.storage.parallel import PARALLEL_REQUESTS
+from distlog.core.storage.retry import ErrorJudge, Verdict
+
+MAX_CLIENTS = 16
+
+# One layer alone retries, `storage_retry`, so that its deadline holds: layers multiply to minutes.
+_S3_CONFIG = {
+    "connect_timeout": 5,
+    "read_timeout": 20,
+    "retries": {"total_max_attempts": 1},
+    "max_pool_connections": 2 * PARALLEL_REQUESTS,
+}
+_INSTALL = {"s3": "pip install 'distlog[s3]'", "gs": "pip install gcsfs", "abfs": "pip install adlfs"}
+_CLIENTS: dict[tuple[int, str], Any] = {}
+
+_UNCLEAR_STATUS = (307, 408, 409, 412, 425, 429)
+_UNCLEAR_CODES = ("RequestTimeout", "IncompleteBody", "BadDigest", "XAmzContentSHA256Mismatch", "SlowDown")
+_NEVER_STATUS = (501, 505)
+_LAPSED_CODES = ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestTimeTooSkewed")
+_WRONG_CALL = (TypeError, ValueError, LookupError, ImportError, NotImplementedError, PermissionError, StorageError)
+_FORBIDDEN_HINT = "; check the credentials and their permissions (without s3:ListBucket a missing object is 403 too)"
+_LOST_CONNECTION = {"HTTPClientError", "ConnectionError", "IncompleteReadError"}
+
+
+class StorageOptions(dict[str, Any]):
+    """What the client takes (for S3: key, secret, token, endpoint_url, anon, client_kwargs, ...); shows no values.
+
+    Strings from a command line are understood: "true" and "false", and JSON objects.
+    """
+
+    def __repr__(self) -> str:
+        return f"StorageOptions({', '.join(f'{name}=***' for name in self)})"
+
+    def settings(self) -> dict[str, Any]:
+        """The options as the client wants them."""
+        return {name: _typed(value) for name, value in self.items()}
+
+    def masked(self, text: str) -> str:
+        """`text` without the values that must not be shown."""
+        for value in _strings([*self.values(), *_environment().values()]):
+            text = text.replace(value, "***")
+        return text
+
+
+def _typed(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    if value.startswith("{"):
+        return json.loads(value)
+    return {"true": True, "false": False}.get(value.lower(), value)
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+
+
+def _strings(values: Iterable[Any]) -> list[str]:
+    found = []
+    for value in values:
+        if isinstance(value, Mapping):
+            found += _strings(value.values())
+        elif isinstance(value, str) and len(value) > 3:
+            found.append(value)
+    return found
+
+
+class ClientSource:
+    """Hands out the fsspec file system for a protocol and options: the same one within a process."""
+
+    def __init__(self, protocol: str, options: StorageOptions) -> None:
+        self._protocol, self._options = protocol, options
+        self._key = _fingerprint(protocol, options)
+
+    def get(self) -> Any:
+        """This process's client.
+
+        Raises StorageError when its package is not installed, or it does not know an option.
+        """
+        key = (os.getpid(), self._key)
+        made = _CLIENTS.get(key)
+        if made is None:
+            _make_room(key[0])
+            made = _CLIENTS.setdefault(key, _connect(self._protocol, self._options))
+        return made
+
+
+def _make_room(process: int) -> None:
+    """Forget this process's oldest client, should credentials that rotate have made many; never a parent's."""
+    own = [key for key in list(_CLIENTS) if key[0] == process]
+    for key in own[: 1 - MAX_CLIENTS]:
+        _CLIENTS.pop(key, None)
+
+
+def _fingerprint(protocol: str, options: StorageOptions) -> str:
+    """Tells clients apart by all that they are made from, which includes the environment's credentials."""
+    made_from = json.dumps([protocol, options, _environment()], sort_keys=True, default=repr)
+    return hashlib.sha256(made_from.encode()).hexdigest()
+
+
+def _connect(protocol: str, options: StorageOptions) -> Any:
+    try:
+        settings = {**options.settings(), "skip_instance_cache": True, "use_listings_cache": False}
+        if protocol == "s3":
+            settings["config_kwargs"] = {**_S3_CONFIG, **settings.get("config_kwargs", {})}
+        made = fsspec.filesystem(protocol, **settings)
+    except ImportError:
+        hint = _INSTALL.get(protocol, f"install the fsspec package for {protocol}")
+        raise StorageError(f"no client for {protocol}:// is installed: {hint}") from None
+    except (TypeError, ValueError, LookupError) as error:
+        raise StorageError(f"cannot open {protocol}://: {options.masked(str(error))}") from None
+    if protocol == "s3":
+        made.retries = 1
+    return made
+
+
+class ClientErrors(ErrorJudge):
+    """The errors of fsspec clients: s3fs and botocore in detail, others by their Python type."""
+
+    def __init__(self, options: StorageOptions) -> None:
+        self._options = options
+
+    def verdict(self, error: Exception) -> Verdict:
+        """What the error says; 412 and 409 are unclear, as only a read tells who is there."""
+        status, code, _ = _reply(error)
+        if code:
+            return _verdict_of_reply(status, code)
+        if isinstance(error, FileNotFoundError):
+            return Verdict.MISSING
+        kinds = {kind.__name__ for kind in type(error).__mro__}
+        refused = isinstance(error, _WRONG_CALL) or ("BotoCoreError" in kinds and not kinds & _LOST_CONNECTION)
+        return Verdict.REFUSED if refused else Verdict.UNCLEAR
+
+    def describe(self, error: Exception) -> str:
+        """The server's code, status and words, or the error's type; never an option's value."""
+        status, code, words = _reply(error)
+        if code:
+            hint = _FORBIDDEN_HINT if status == 403 else ""
+            return f"{code} (HTTP {status}): {self._options.masked(words[:300])}{hint}"
+        words = f": {self._options.masked(str(error))}" if isinstance(error, _WRONG_CALL) else ""
+        return type(error).__name__ + words
+
+
+def _verdict_of_reply(status: int, code: str) -> Verdict:
+    if status in _UNCLEAR_STATUS or code in _UNCLEAR_CODES:
+        return Verdict.UNCLEAR
+    if code in _LAPSED_CODES:
+        return Verdict.LAPSED
+    if status == 404 and code != "NoSuchBucket":
+        return Verdict.MISSING
+    return Verdict.REFUSED if 300 <= status < 500 or status in _NEVER_STATUS else Verdict.UNCLEAR
+
+
+def is_past_the_end(error: Exception) -> bool:
+    """True for the answer to a range that starts at or after the object's end."""
+    return _reply(error)[0] == 416
+
+
+def _reply(error: BaseException) -> tuple[int, str, str]:
+    """HTTP status, code and words of the server's reply, which s3fs keeps as the cause; (0, "", "") without one."""
+    for source in (error, error.__cause__):
+        reply = getattr(source, "response", None)
+        if isinstance(reply, dict):
+            status = reply.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+            said = reply.get("Error", {})
+            return int(status), str(said.get("Code") or status), str(said.get("Message", ""))
+    return 0, "", ""

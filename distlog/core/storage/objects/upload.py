@@ -1,0 +1,182 @@
+"""Writing an object of unknown size to an object store, in bounded memory.
+
+Below 16 MiB it is one PUT; from there on parts of 8 MiB are uploaded, two at a time, while the next fills. All
+parts but the last have one size, as some stores demand. Nothing is visible before `close`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from distlog.core.errors import StorageError
+from distlog.core.storage.backend import ObjectWriter, byte_view, check_process
+from distlog.core.storage.parallel import Task
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from distlog.core.storage.objects.store import ObjectStore
+
+PART_BYTES = 8 * 1024 * 1024
+SINGLE_PUT_BYTES = 2 * PART_BYTES
+PARTS_IN_FLIGHT = 2
+
+
+class Upload(Protocol):
+    """An object on its way in parts."""
+
+    def send(self, part: bytearray) -> None: ...
+
+    def finish(self) -> None: ...
+
+    def discard(self) -> None: ...
+
+
+class BufferedWriter(ObjectWriter):
+    """Fills parts, and hands them to an upload once there are too many for a single PUT."""
+
+    def __init__(self, store: ObjectStore, path: str) -> None:
+        self._store, self._path = store, path
+        self._full: list[bytearray] = []
+        self._filling = bytearray()
+        self._upload: Upload | None = None
+        self._open, self._process = True, os.getpid()
+
+    def write(self, data: Buffer) -> None:
+        """See `ObjectWriter.write`."""
+        check_process(self._process, self._path)
+        if not self._open:
+            raise StorageError("cannot write: the object is closed", file=self._path)
+        view = byte_view(data)
+        self.written += view.nbytes
+        while view.nbytes:
+            room = PART_BYTES - len(self._filling)
+            self._filling += view[:room]
+            view = view[room:]
+            if len(self._filling) == PART_BYTES:
+                self._full.append(self._filling)
+                self._filling = bytearray()
+                self._send_full()
+
+    def close(self) -> None:
+        """See `ObjectWriter.close`."""
+        if not self._open:
+            return
+        check_process(self._process, self._path)
+        if self._upload is None:
+            self._store.put(self._path, b"".join([*self._full, self._filling]))
+        else:
+            if self._filling:
+                self._upload.send(self._filling)
+            self._upload.finish()
+        self._forget()
+
+    def abort(self) -> None:
+        """See `ObjectWriter.abort`."""
+        if self._open and self._upload is not None and self._process == os.getpid():
+            with suppress(Exception):
+                self._upload.discard()
+        self._forget()
+
+    def _send_full(self) -> None:
+        # What is kept in memory anyway needs no second, half-written home there.
+        if self.written < SINGLE_PUT_BYTES or self._store.protocol == "memory":
+            return
+        if self._upload is None:
+            kind = MultipartUpload if self._store.protocol == "s3" else StreamUpload
+            self._upload = kind(self._store, self._path)
+        for part in self._full:
+            self._upload.send(part)
+        self._full.clear()
+
+    def _forget(self) -> None:
+        self._open, self._upload = False, None
+        self._full, self._filling = [], bytearray()
+
+
+class MultipartUpload:
+    """S3's multipart upload; each request is tried again on its own."""
+
+    def __init__(self, store: ObjectStore, path: str) -> None:
+        self._store, self._path = store, path
+        self._bucket, self._key, _ = store.fs.split_path(path)
+        self._pool = ThreadPoolExecutor(PARTS_IN_FLIGHT, thread_name_prefix="distlog-upload")
+        self._tags: list[Task[str]] = []
+        self._sent = 0
+        self._id = self._call("create_multipart_upload")["UploadId"]
+
+    def send(self, part: bytearray) -> None:
+        """Start to upload `part`, when no more than PARTS_IN_FLIGHT are left to finish; raises what they met."""
+        if len(self._tags) >= PARTS_IN_FLIGHT:
+            self._tags[-PARTS_IN_FLIGHT].wait()
+        self._tags.append(Task(partial(self._upload, len(self._tags) + 1, part)))
+        self._tags[-1].begin_in(self._pool)
+        self._sent += len(part)
+
+    def finish(self) -> None:
+        """Wait for all parts and make the object of them."""
+        parts = [{"PartNumber": at, "ETag": tag.wait()} for at, tag in enumerate(self._tags, start=1)]
+        self._pool.shutdown()
+        try:
+            self._call("complete_multipart_upload", UploadId=self._id, MultipartUpload={"Parts": parts})
+        except FileNotFoundError:
+            self._check_completed()
+
+    def discard(self) -> None:
+        """Stop, and give the parts up."""
+        self._pool.shutdown(cancel_futures=True)
+        self._call("abort_multipart_upload", UploadId=self._id)
+
+    def _check_completed(self) -> None:
+        """An upload that is gone has been completed, if an earlier reply was lost: then the object is there."""
+        try:
+            size = self._store.size(self._path)
+        except FileNotFoundError:
+            size = None
+        if size != self._sent:
+            raise StorageError("the upload is gone", file=self._path, sent=self._sent, size=size)
+
+    def _upload(self, number: int, part: bytearray) -> str:
+        reply = self._call("upload_part", UploadId=self._id, PartNumber=number, Body=part)
+        self._store.counters.bytes_written += len(part)
+        return str(reply["ETag"])
+
+    def _call(self, method: str, **arguments: Any) -> Any:
+        def call() -> Any:
+            self._store.counters.puts += 1
+            return self._store.fs.call_s3(method, Bucket=self._bucket, Key=self._key, **arguments)
+
+        return self._store.retried("upload", self._path, call)
+
+
+class StreamUpload:
+    """The chunked upload of an fsspec file, which retries by its own rules; for stores other than S3."""
+
+    def __init__(self, store: ObjectStore, path: str) -> None:
+        self._store, self._path = store, path
+        self._file = self._once(lambda: store.fs.open(path, "wb", block_size=PART_BYTES))
+
+    def send(self, part: bytearray) -> None:
+        """Write `part`."""
+        self._once(lambda: self._file.write(part))
+        self._store.counters.bytes_written += len(part)
+
+    def finish(self) -> None:
+        """Make the object visible."""
+        self._once(self._file.close)
+        self._store.counters.puts += 1
+
+    def discard(self) -> None:
+        """Give the chunks up, where the client knows how to."""
+        self._file.discard()
+
+    def _once(self, call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except Exception as error:
+            raise self._store.failure("upload", self._path, error) from None

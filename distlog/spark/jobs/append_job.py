@@ -1,0 +1,106 @@
+"""The job that appends files to a topic; `jobs/append.py` is its command line."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
+
+from distlog.core.errors import InvalidConfigError, TopicNotFoundError
+from distlog.core.topics.append import AppendResult
+from distlog.core.topics.open_topic import create
+from distlog.core.topics.open_topic import open as open_topic
+from distlog.spark.frames import append
+from distlog.spark.jobs.job import Summary
+from distlog.spark.jobs.job_inputs import BAD, Input
+
+
+def append_files(spark: SparkSession, chosen: argparse.Namespace) -> Summary:
+    """Append what the arguments name, all in one commit; create the topic before, if that is asked for."""
+    started = time.monotonic()
+    if (chosen.app_id is None) != (chosen.batch_id is None):
+        raise InvalidConfigError("--app-id and --batch-id go together: one alone protects from nothing")
+    storage = dict(chosen.storage)
+    if chosen.create:
+        _create(chosen.topic, chosen.partitions, dict(chosen.config), storage)
+    source = Input(
+        paths=chosen.input,
+        format=chosen.format,
+        key=chosen.key,
+        value=chosen.value,
+        timestamp=chosen.timestamp,
+        pattern=chosen.pattern,
+        time_format=chosen.time_format,
+    )
+    checked = check_lines(source.rows(spark), skip=chosen.bad_lines == "skip")
+    result = append(
+        checked.rows,
+        chosen.topic,
+        shuffle=chosen.shuffle,
+        storage_options=storage,
+        app_id=chosen.app_id,
+        batch_id=chosen.batch_id,
+        compression=chosen.compression,
+    )
+    return _summary(chosen.topic, result, checked.skipped(), time.monotonic() - started)
+
+
+def _create(url: str, partitions: int | None, config: dict[str, str], storage: dict[str, str]) -> None:
+    """Create the topic unless it is there; a job that is repeated finds the topic of its first run."""
+    try:
+        topic = open_topic(url, storage_options=storage)
+    except TopicNotFoundError:
+        create(url, partitions or 1, config, storage)
+        return
+    if partitions not in (None, topic.partitions):
+        raise InvalidConfigError(
+            "the topic exists with another number of partitions", partitions=topic.partitions, asked=partitions
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """Rows without bad lines; `seen` counts those left out, once the rows have been read."""
+
+    rows: DataFrame
+    seen: Observation | None
+
+    def skipped(self) -> int:
+        """How many bad lines were left out."""
+        return 0 if self.seen is None else int(self.seen.get["skipped"] or 0)
+
+
+def check_lines(rows: DataFrame, *, skip: bool) -> Checked:
+    """Leave bad lines out and count them, or make the job fail at the first, with the line in its message."""
+    bad = F.col(BAD)
+    if skip:
+        seen = Observation("lines")
+        watched = rows.observe(seen, F.count_if(bad.isNotNull()).alias("skipped"))
+        return Checked(watched.where(bad.isNull()).drop(BAD), seen)
+    value = F.when(bad.isNotNull(), F.raise_error(F.concat(bad, F.lit(" (--bad-lines skip leaves such lines out)"))))
+    return Checked(rows.withColumn("value", value.otherwise(F.col("value"))).drop(BAD), None)
+
+
+def _summary(url: str, result: AppendResult, skipped: int, seconds: float) -> Summary:
+    records = result.record_count
+    facts: dict[str, Any] = {
+        "topic": url,
+        "version": result.version,
+        "records": records,
+        "offsets": {str(partition): list(span) for partition, span in sorted(result.offsets.items())},
+        "replayed": result.replayed,
+        "skipped": skipped,
+        "seconds": round(seconds, 3),
+    }
+    verb = "had appended" if result.replayed else "appended"
+    lines = [f"{verb} {records:,} records to {url} as version {result.version} in {seconds:.1f} s"]
+    lines += [
+        f"partition {number}: offsets {first} to {end}" for number, (first, end) in sorted(result.offsets.items())
+    ]
+    if skipped:
+        lines.append(f"left out {skipped:,} bad lines")
+    return Summary("\n".join(lines), facts)

@@ -1,0 +1,184 @@
+"""What every maintenance job does around its one call: one topic or all below a root, a report of each, the status.
+
+Topics come one after the other, and what fails in one does not stop the others. Exit status: 0 done, 1 something
+failed or is wrong, 2 the command line is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from distlog.core.errors import TopicNotFoundError
+from distlog.core.maintenance.compact_or_merge import CompactReport
+from distlog.core.maintenance.compaction.compact import DEDUPE_BUFFER_BYTES
+from distlog.core.maintenance.integrity.rebuild_report import RebuildReport
+from distlog.core.maintenance.integrity.verify import VerifyReport
+from distlog.core.maintenance.reports import RetentionReport, counted
+from distlog.core.maintenance.vacuum import VacuumReport, vacuum
+from distlog.core.storage.storage import Storage
+from distlog.core.topics.log_of_topic import topic_log
+from distlog.core.topics.open_topic import find_topics
+from distlog.core.topics.open_topic import open as open_topic
+from distlog.spark.jobs.job import add_shared_arguments, argument, reason
+from distlog.spark.maintenance import compact, rebuild_indexes, verify
+from distlog.spark.session import session
+
+
+class Report(Protocol):
+    """What was done to a topic: a line for people as `str`, and the facts, in which `ok` may say that it is not."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object that `--json` prints."""
+
+
+#: Kafka's least; with far less a partition would be shared by more tasks than Spark can plan.
+_LEAST_BUFFER_BYTES = 1 << 20
+
+#: Maintains the topic at a URL as the arguments say.
+Work = Callable[[str, argparse.Namespace], Report]
+
+
+def maintenance_parser(description: str | None, *, read_only: bool = False) -> argparse.ArgumentParser:
+    """A parser with the arguments of maintenance jobs: --topic or --root, --storage, --json, and --dry-run.
+
+    A job that is `read_only` anyhow has no --dry-run.
+    """
+    parser = argparse.ArgumentParser(description=description, allow_abbrev=False)
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--topic", metavar="URL", help="the topic's path or URL")
+    where.add_argument("--root", metavar="URL", help="a folder; all topics right below it")
+    if not read_only:
+        parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
+    add_shared_arguments(parser)
+    return parser
+
+
+def compaction_parser(description: str | None) -> argparse.ArgumentParser:
+    """`maintenance_parser` with --dedupe-buffer-size, for jobs that compact."""
+    parser = maintenance_parser(description)
+    parser.add_argument(
+        "--dedupe-buffer-size",
+        type=argument(_size),
+        default=DEDUPE_BUFFER_BYTES,
+        metavar="BYTES",
+        help="memory of a task for keys; more of them are shared by tasks (default: %(default)s)",
+    )
+    return parser
+
+
+def _size(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text) >= _LEAST_BUFFER_BYTES):
+        raise ValueError(f"{text!r} is no number of bytes from {_LEAST_BUFFER_BYTES} on")
+    return int(text)
+
+
+def run_maintenance(parser: argparse.ArgumentParser, work: Work, given: Sequence[str] | None = None) -> int:
+    """Parse the arguments, do the work on each topic and tell what it did; returns the exit status."""
+    chosen = parser.parse_args(given)
+    started = time.monotonic()
+    try:
+        urls = [chosen.topic] if chosen.topic else _below(chosen.root, dict(chosen.storage))
+    except Exception as error:
+        print(f"{parser.prog}: {reason(error)}", file=sys.stderr)
+        return 1
+    topics = [facts for url in urls if (facts := _maintain(parser.prog, url, work, chosen))]
+    failed = sum("error" in facts or not facts.get("ok", True) for facts in topics)
+    seconds = time.monotonic() - started
+    if chosen.json:
+        print(json.dumps({"topics": topics, "failed": failed, "seconds": round(seconds, 3)}), flush=True)
+    elif chosen.root:
+        print(f"{counted(len(topics), 'topic')} in {seconds:.1f} s, {failed:,} failed", flush=True)
+    return 1 if failed else 0
+
+
+def _below(root: str, storage: dict[str, str]) -> list[str]:
+    found = [topic.url for topic in find_topics(Storage(root, storage))]
+    if not found:
+        raise TopicNotFoundError("there is no topic below the root", root=root)
+    return found
+
+
+def _maintain(prog: str, url: str, work: Work, chosen: argparse.Namespace) -> dict[str, Any] | None:
+    """What was done to a topic, or why not; None for one that was dropped, of which nothing but files is left."""
+    try:
+        report = work(url, chosen)
+    except Exception as error:
+        if chosen.root and isinstance(error, TopicNotFoundError):
+            return None
+        print(f"{prog}: {url}: {reason(error)}", file=sys.stderr)
+        return {"topic": url, "error": reason(error)}
+    if not chosen.json:
+        print(f"{url}: {report}", flush=True)
+    return {"topic": url, **report.to_dict()}
+
+
+def retain(url: str, chosen: argparse.Namespace) -> RetentionReport:
+    """Let go of the old segments of a topic; the work of `jobs/retention.py`."""
+    return open_topic(url, storage_options=dict(chosen.storage)).retention(dry_run=chosen.dry_run)
+
+
+def compact_topic(url: str, chosen: argparse.Namespace) -> CompactReport:
+    """Compact a topic, or merge its small segments, by Spark tasks; the work of `jobs/compact.py`."""
+    return compact(
+        session("compact"),
+        url,
+        dry_run=chosen.dry_run,
+        dedupe_buffer_bytes=chosen.dedupe_buffer_size,
+        storage_options=dict(chosen.storage),
+    )
+
+
+def vacuum_topic(url: str, chosen: argparse.Namespace) -> VacuumReport:
+    """Delete the files of a topic, or of a dropped one, that nobody needs; the work of `jobs/vacuum.py`."""
+    storage = Storage(url, dict(chosen.storage))
+    return vacuum(storage, topic_log(storage), dry_run=chosen.dry_run)
+
+
+def verify_topic(url: str, chosen: argparse.Namespace) -> VerifyReport:
+    """Check all of a topic by Spark tasks; the work of `jobs/verify.py`."""
+    return verify(session("verify"), url, storage_options=dict(chosen.storage))
+
+
+def rebuild_topic(url: str, chosen: argparse.Namespace) -> RebuildReport:
+    """Make the indexes of a topic right by Spark tasks; the work of `jobs/rebuild_index.py`."""
+    return rebuild_indexes(
+        session("rebuild_index"),
+        url,
+        force=chosen.force,
+        dry_run=chosen.dry_run,
+        storage_options=dict(chosen.storage),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Upkeep:
+    """What was done to a topic, by the name of the operation, in the order in which it was done."""
+
+    reports: Mapping[str, Report]
+
+    def __str__(self) -> str:
+        return "; ".join(str(report) for report in self.reports.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        """The facts of each operation, by its name, and whether all of them went well."""
+        facts = {name: report.to_dict() for name, report in self.reports.items()}
+        return {**facts, "ok": all(each.get("ok", True) for each in facts.values())}
+
+
+def maintain_topic(url: str, chosen: argparse.Namespace) -> Upkeep:
+    """All that a topic's config asks for: the work of `jobs/maintain.py`.
+
+    Retention comes first, so that nothing is compacted that leaves anyhow, and vacuum last, for what went before
+    `file.delete.delay.ms`. A dropped topic is only vacuumed.
+    """
+    try:
+        done: dict[str, Report] = {"retention": retain(url, chosen), "compact": compact_topic(url, chosen)}
+    except TopicNotFoundError:
+        done = {}
+    return Upkeep({**done, "vacuum": vacuum_topic(url, chosen)})

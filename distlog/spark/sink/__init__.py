@@ -1,0 +1,1 @@
+"""Writing DataFrames into topics: tasks write segments, the driver commits them."""

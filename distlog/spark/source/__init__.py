@@ -1,0 +1,1 @@
+"""Reading topics with Spark: options become splits, splits become Arrow batches."""

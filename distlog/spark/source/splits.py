@@ -1,0 +1,96 @@
+"""What one Spark task reads: slices of segments, packed and cut so that tasks are few and alike in size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import ceil
+
+from pyspark.sql.datasource import InputPartition
+
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.reading.slices import SegmentSlice, split_by_bytes
+from distlog.core.transactions.isolation import Isolation
+
+#: A task costs 20 to 60 ms, so it should have this much to do; more would leave cores idle at the end of a job.
+MIN_BYTES = 64 << 20
+MAX_BYTES = 128 << 20
+SPLITS_PER_CORE = 4
+
+
+class Split(InputPartition):
+    """Slices to be read in their order, and what of them may be seen; everything that a task needs to know."""
+
+    def __init__(self, slices: Sequence[SegmentSlice], isolation: Isolation) -> None:
+        super().__init__(None)
+        self.slices, self.isolation = list(slices), isolation
+
+    def __repr__(self) -> str:
+        return f"Split(segments={len(self.slices)}, bytes={sum(piece.estimated_bytes for piece in self.slices)})"
+
+
+@dataclass(frozen=True, slots=True)
+class SplitSize:
+    """How large splits are: for `cores`, at least `min_splits`, at most `max_records` each; None sets no limit."""
+
+    cores: int
+    min_splits: int | None = None
+    max_records: int | None = None
+
+    def target_bytes(self, total_bytes: int) -> int:
+        """Log bytes of one split, so that the cores have equally much to do, the last time round too."""
+        usual = min(max(ceil(total_bytes / (SPLITS_PER_CORE * self.cores)), MIN_BYTES), MAX_BYTES)
+        count = ceil(total_bytes / usual)
+        if count > self.cores:
+            count = ceil(count / self.cores) * self.cores
+        return max(ceil(total_bytes / max(count, self.min_splits or 1)), 1)
+
+
+def split(slices: Sequence[SegmentSlice], size: SplitSize) -> list[list[SegmentSlice]]:
+    """Groups of slices, together exactly the records of `slices` in their order; none are empty lists."""
+    target = size.target_bytes(sum(piece.estimated_bytes for piece in slices))
+    pieces = [part for piece in slices for part in _cut_by_offsets(piece, target, size.max_records)]
+    groups = split_by_bytes(pieces, target)
+    if size.max_records is None:
+        return groups
+    return [part for group in groups for part in _pack_by_records(group, size.max_records)]
+
+
+def _cut_by_offsets(piece: SegmentSlice, target_bytes: int, max_records: int | None) -> Iterator[SegmentSlice]:
+    """Cut where a cut by bytes would not do: for a limit of records, and where only some offsets are wanted."""
+    start = max(piece.start_offset, piece.segment.base_offset)
+    end = min(piece.end_offset, piece.segment.next_offset)
+    parts = 1 if piece.whole else max(1, round(piece.estimated_bytes / target_bytes))
+    if max_records is not None:
+        parts = max(parts, -(-(end - start) // max_records))
+    edges = [start + (end - start) * part // parts for part in range(parts + 1)]
+    return (replace(piece, start_offset=low, end_offset=high) for low, high in pairwise(edges))
+
+
+def _pack_by_records(slices: Iterable[SegmentSlice], max_records: int) -> Iterator[list[SegmentSlice]]:
+    group: list[SegmentSlice] = []
+    held = 0
+    for piece in slices:
+        records = piece.end_offset - piece.start_offset
+        if group and held + records > max_records:
+            yield group
+            group, held = [], 0
+        group.append(piece)
+        held += records
+    if group:
+        yield group
+
+
+def pack(segments: Iterable[SegmentInfo], target_bytes: int) -> Iterator[list[SegmentInfo]]:
+    """The segments in groups of about `target_bytes` of log, in their order; none is cut, and no group is empty."""
+    group: list[SegmentInfo] = []
+    size = 0
+    for segment in segments:
+        if group and size + segment.log_bytes > target_bytes:
+            yield group
+            group, size = [], 0
+        group.append(segment)
+        size += segment.log_bytes
+    if group:
+        yield group

@@ -1,0 +1,186 @@
+"""What tasks do that share the compaction of large partitions: the three steps, each from blobs to blobs.
+
+Each stage gets an item first, which says what it works on. A partition of which a file is damaged or gone is given
+up where that shows, and the reason goes on to the end in place of a result: trying again would not help.
+"""
+
+from __future__ import annotations
+
+import pickle
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.config import TopicConfig
+from distlog.core.indexes.index_cache import IndexCache
+from distlog.core.kernels.offset_map import OffsetMap
+from distlog.core.maintenance.compaction.batch_filter import BatchFilter
+from distlog.core.maintenance.compaction.batch_verdicts import Verdicts
+from distlog.core.maintenance.compaction.group_rewrite import RewrittenGroup, rewrite_group
+from distlog.core.maintenance.compaction.key_exchange import (
+    BLOBS_BYTES,
+    blob_offsets,
+    exchanged_bytes,
+    key_rows,
+    keys_by_bucket,
+    offsets_by_group,
+)
+from distlog.core.maintenance.compaction.record_keys import KeyedRecords, keyed_records
+from distlog.core.maintenance.compaction.report import Uncleanable, unless_uncleanable
+from distlog.core.maintenance.compaction.survivors import OffsetSurvivors
+from distlog.core.reading.segment_reader import SegmentReader
+from distlog.core.storage.storage import Storage
+from distlog.spark.tasks.exchange import blob_rows, rows
+
+#: Kinds of rows, in the order in which a task must get them: with a dirty key its clean records can be judged.
+ITEM, DIRTY, CLEAN, SUPERSEDED, RESULT = range(5)
+
+
+@dataclass(frozen=True, slots=True)
+class KeysItem:
+    """Adjacent segments to read the keys of, which go to `buckets` targets from `first_bucket` on."""
+
+    partition: int
+    segments: list[SegmentInfo]
+    verdicts: Verdicts
+    start_offset: int
+    first_bucket: int
+    buckets: int
+
+
+class HashKeys:
+    """Sends the hashes, under the secret of the run, and offsets of a KeysItem to their buckets."""
+
+    def __init__(self, storage: Storage, topic: str, secret: bytes) -> None:
+        self._reader, self._secret = SegmentReader(storage, topic, IndexCache()), secret
+
+    def take(self, kind: int, data: memoryview) -> Iterator[pa.RecordBatch]:
+        """Read all segments, and send what they have whenever it is enough."""
+        item: KeysItem = pickle.loads(data)
+        parts, size, keyed = list[KeyedRecords](), 0, self._keyed(item)
+        while part := unless_uncleanable(item.partition, partial(next, keyed, None)):
+            if isinstance(part, Uncleanable):
+                yield rows([item.first_bucket], RESULT, [pickle.dumps(part)])
+                continue
+            parts.append(part)
+            size += exchanged_bytes(part)
+            if size >= BLOBS_BYTES:
+                yield _send_keys(item, parts)
+                parts, size = [], 0
+        yield _send_keys(item, parts)
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        """Nothing is left."""
+        yield from ()
+
+    def _keyed(self, item: KeysItem) -> Iterator[KeyedRecords]:
+        for segment in item.segments:
+            yield from keyed_records(self._reader, segment, 0, item.verdicts, self._secret)
+
+
+def _send_keys(item: KeysItem, parts: list[KeyedRecords]) -> pa.RecordBatch:
+    blobs = keys_by_bucket(parts, item.start_offset, item.buckets)
+    clean, bucket = np.divmod(blobs.targets, item.buckets)
+    return blob_rows(blobs, item.first_bucket + bucket, np.where(clean, CLEAN, DIRTY))
+
+
+@dataclass(frozen=True, slots=True)
+class BucketItem:
+    """The slots that the keys of a bucket need, and where the partition's groups, from `first_group` on, begin."""
+
+    slots: int
+    first_group: int
+    base_offsets: npt.NDArray[np.int64]
+
+
+class FindSuperseded:
+    """Sends the superseded offsets of a bucket to their groups."""
+
+    def __init__(self) -> None:
+        self._found: list[npt.NDArray[np.int64]] = []
+        self._size = 0
+
+    def take(self, kind: int, data: memoryview) -> Iterator[pa.RecordBatch]:
+        """Take the item, or keys."""
+        if kind == ITEM:
+            self._item: BucketItem = pickle.loads(data)
+            self._keys = OffsetMap(self._item.slots)
+        elif kind == RESULT:
+            yield rows([self._item.first_group], RESULT, [bytes(data)])
+        else:
+            find = self._keys.take if kind == DIRTY else self._keys.superseded
+            found = find(key_rows(data))
+            self._found.append(found)
+            self._size += found.nbytes
+            if self._size >= BLOBS_BYTES:
+                yield from self.finish()
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        """Send what was found."""
+        blobs = offsets_by_group(np.concatenate([*self._found, _NONE]), self._item.base_offsets)
+        yield blob_rows(blobs, self._item.first_group + blobs.targets, np.full(len(blobs.ends), SUPERSEDED))
+        self._found, self._size = [], 0
+
+
+_NONE = np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupItem:
+    """Adjacent segments to rewrite; cleaning ends at `end_offset`, and was planned from version `begin`."""
+
+    segments: list[SegmentInfo]
+    verdicts: Verdicts
+    end_offset: int
+    config: TopicConfig
+    begin: int
+    now_ms: int
+
+
+class RewriteGroup:
+    """Writes what stays of a group, and sends the RewrittenGroup, or why there is none."""
+
+    def __init__(self, storage: Storage, topic: str, clock: Callable[[], int]) -> None:
+        self._reader, self._clock = SegmentReader(storage, topic, IndexCache()), clock
+        self._is_given_up = False
+
+    def take(self, kind: int, data: memoryview) -> Iterator[pa.RecordBatch]:
+        """Take the item, or superseded offsets."""
+        if kind == ITEM:
+            item = self._item = pickle.loads(data)
+            start = item.segments[0].base_offset
+            # segments without bytes may span any number of offsets
+            end = max((one.next_offset for one in item.segments if one.log_bytes), default=start)
+            self._survivors = OffsetSurvivors(start, end, item.end_offset - 1)
+        elif kind == SUPERSEDED:
+            self._survivors.supersede(blob_offsets(data))
+        else:
+            self._is_given_up = True
+            yield rows([0], RESULT, [bytes(data)])
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        """Rewrite the group."""
+        if not self._is_given_up:
+            done = unless_uncleanable(self._item.segments[0].partition, self._rewrite)
+            yield rows([0], RESULT, [pickle.dumps(done)])
+
+    def _rewrite(self) -> RewrittenGroup:
+        item = self._item
+        batch_filter = BatchFilter(
+            self._survivors, item.verdicts, item.end_offset, item.now_ms, item.config.delete_retention_ms
+        )
+        return rewrite_group(
+            self._reader,
+            item.segments,
+            item.config,
+            batch_filter,
+            begin=item.begin,
+            clock=self._clock,
+            new_id=lambda: uuid.uuid4().hex,
+        )

@@ -1,0 +1,163 @@
+"""No kernel reads behind its buffer: the next page belongs to nobody, so that one byte too far ends the process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DECODING = """
+import ctypes, mmap, random, struct, sys
+
+sys.path.insert(0, sys.argv[1])
+import numpy as np
+from raw_batches import batch, entry, record
+
+from distlog.core.errors import CorruptRecordError
+from distlog.core.batches.record_batch import read_headers
+from distlog.core.batches.record_decoder import decode
+
+PAGE, TOP = mmap.PAGESIZE, 8 * mmap.PAGESIZE
+pages = mmap.mmap(-1, TOP + PAGE)
+last_page = ctypes.addressof(ctypes.c_char.from_buffer(pages)) + TOP
+assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(last_page), PAGE, 0) == 0
+room = np.frombuffer(pages, np.uint8, count=TOP)
+pick = random.Random(7)
+HEADERS = ((b"h1", b"x"), (b"h2", None))
+TEXTS = (None, b"", b"key", b"v" * 40)
+
+
+def damaged():
+    if pick.random() < 0.7:
+        contents = [(pick.choice(TEXTS), pick.choice(TEXTS), HEADERS[: pick.randrange(3)]) for _ in range(3)]
+        records = [record(at, pick.randrange(-5, 2**40), *content) for at, content in enumerate(contents)]
+        data, fixed = bytearray(batch(records)), 61
+    else:
+        data, fixed = bytearray(b"".join(entry(at % 2, at, b"key", pick.choice(TEXTS)) for at in range(3))), 16
+    for _ in range(pick.randrange(4)):
+        data[pick.randrange(fixed, len(data))] = pick.choice((0, 1, 2, 0x7F, 0x80, 0xFF, pick.randrange(256)))
+    if fixed == 61 and pick.random() < 0.5:
+        del data[pick.randrange(61, len(data) + 1) :]
+        data[8:12] = struct.pack(">i", len(data) - 12)
+    return data if pick.random() < 0.8 else data[: pick.randrange(len(data))]
+
+
+seen = {True: 0, False: 0}
+for _ in range(int(sys.argv[2])):
+    data = damaged()
+    view = room[TOP - len(data) :]
+    view[:] = np.frombuffer(bytes(data), np.uint8)
+    try:
+        decode(view, read_headers(view))
+        seen[True] += 1
+    except CorruptRecordError:
+        seen[False] += 1
+print(*seen.values())
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs mprotect")
+def test_damaged_batches_at_the_end_of_memory_do_not_end_the_process() -> None:
+    command = [sys.executable, "-c", DECODING, str(Path(__file__).parents[1]), "20000"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr[-2000:]
+    decoded, refused = map(int, run.stdout.split())
+    assert decoded > 1000
+    assert refused > 1000
+
+
+COMPACTING = """
+import ctypes, mmap, random, sys
+
+sys.path.insert(0, sys.argv[1])
+import numpy as np
+from raw_batches import batch, record
+
+from distlog.core.batches.record_batch import HEADER_SIZE, read_headers
+from distlog.core.batches.record_decoder import scan_sections
+from distlog.core.batches.record_fields import RecordFields
+from distlog.core.batches.record_sections import AskedBatches, open_sections
+from distlog.core.batches.source import Source
+from distlog.core.buffers import byte_array
+from distlog.core.kernels.key_exchange import count_keys, place_keys
+from distlog.core.kernels.key_hash import hash_keys
+from distlog.core.kernels.offset_bits import set_bits, unset_bits
+from distlog.core.kernels.offset_map import OffsetMap
+from distlog.core.kernels.record_filter import KEPT, RECORD_GROWTH, choose_records, copy_slices, rewrite_records
+
+PAGE, TOP = mmap.PAGESIZE, 16 * mmap.PAGESIZE
+mapped = []
+
+
+def guarded():
+    pages = mmap.mmap(-1, TOP + PAGE)
+    mapped.append(pages)
+    last_page = ctypes.addressof(ctypes.c_char.from_buffer(pages)) + TOP
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(last_page), PAGE, 0) == 0
+    return np.frombuffer(pages, np.uint8, count=TOP)
+
+
+# each array of its own, so that each has nobody's memory behind it
+rooms = {name: guarded() for name in ("data", "target", "keep", "kept", "hashes", "rows", "bits", "unset")}
+
+
+def at_end(name, count, kind):
+    return rooms[name][TOP - count * np.dtype(kind).itemsize :].view(kind)[:count]
+
+
+pick = random.Random(11)
+TEXTS = (None, b"", b"k", b"key", b"eightkey", b"k" * 13, b"v" * 40)
+rewritten = 0
+for _ in range(int(sys.argv[2])):
+    count = pick.randrange(1, 5)
+    made = [record(delta, pick.randrange(-5, 2**pick.randrange(1, 40)), pick.choice(TEXTS[1:]), pick.choice(TEXTS))
+            for delta in range(count)]
+    made[-1] = record(count - 1, 0, pick.choice(TEXTS[1:]), None) if pick.random() < 0.5 else made[-1]
+    content = batch(made) * pick.randrange(1, 3)
+    data = at_end("data", len(content), np.uint8)
+    data[:] = np.frombuffer(content, np.uint8)
+    batches = read_headers(data)
+    asked = AskedBatches(byte_array(data), batches, 0, 0, 0, 2**62, Source("", 0))
+    opened, sections = open_sections(asked)
+    fields = RecordFields.allocate(int(sections["record_count"].sum()), ("key", "value"))
+    records = scan_sections(asked, opened, sections, fields)
+    timestamps, offsets = fields.timestamps[:records], np.arange(records)
+    keyed, valued = fields.key.valid[:records], fields.value.valid[:records]
+
+    hashes = hash_keys(opened, fields.key.positions[:records], fields.key.offsets[: records + 1], bytes(16))
+    rows, counts = at_end("rows", 3 * records, np.int64).reshape(-1, 3), np.zeros(6, np.int64)
+    count_keys(hashes, keyed, offsets, records // 2, counts)
+    place_keys(hashes, keyed, offsets, records // 2, np.cumsum(counts) - counts, rows)
+    superseded = OffsetMap(2 * records + 2).take(rows)
+    bits, unset = at_end("bits", (records + 7) // 8, np.uint8), at_end("unset", records, np.bool_)
+    bits[:] = 0
+    set_bits(bits, 0, superseded)
+    unset_bits(bits, 0, offsets, unset)
+    assert sorted(superseded) == np.flatnonzero(~unset).tolist()
+
+    keep, kept = at_end("keep", records, np.bool_), at_end("kept", len(sections), KEPT)
+    flags = np.zeros(len(sections), bool)
+    choose_records(sections["emitted"].copy(), flags, flags, records, unset, keyed, valued, offsets, timestamps,
+                   keep, kept)
+    keep[:] = [pick.random() < 0.6 for _ in range(records)]
+    room = int((sections["end"] - sections["start"]).sum() + RECORD_GROWTH * sections["record_count"].sum())
+    target, ends = at_end("target", room, np.uint8), np.empty(len(sections), np.int64)
+    bases = np.full(len(sections), pick.randrange(-(2**62), 2**62))
+    rewrite_records(opened, sections, kept, bases, keep, timestamps, target, ends)
+    copied = at_end("data", len(content), np.uint8)
+    starts, sizes = batches["position"].copy(), batches["size"].copy()
+    copy_slices(copied, starts, np.frombuffer(content, np.uint8), starts, sizes)
+    assert copied.tobytes() == content
+    rewritten += int(keep.sum())
+print(rewritten)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs mprotect")
+def test_compaction_at_the_end_of_memory_does_not_end_the_process() -> None:
+    command = [sys.executable, "-c", COMPACTING, str(Path(__file__).parents[1]), "3000"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr[-2000:]
+    assert int(run.stdout) > 1000

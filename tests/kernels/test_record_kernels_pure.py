@@ -1,0 +1,49 @@
+"""The kernels as plain Python: a second opinion on what the compiler made of them, and line coverage."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+MODULES = (
+    "varint",
+    "crc",
+    "record_vectors",
+    "legacy_batch",
+    "record_decoder",
+    "record_corruption",
+    "golden_logs",
+    "writer",
+    "key_hash",
+    "offset_map",
+    "key_exchange",
+    "compaction",
+    "compaction_keys",
+    "compaction_times",
+    "compaction_transactions",
+    "foreign_arrays",
+)
+PROGRAM = """
+import sys
+import pytest
+from distlog.core.kernels.record_scan import scan_records
+
+assert type(scan_records).__name__ == "function", "compiled all the same"
+sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *sys.argv[1:]]))
+"""
+
+
+def test_the_format_tests_pass_without_the_compiler() -> None:
+    files = [str(path) for module in MODULES for path in TESTS.rglob(f"test_{module}.py")]
+    assert len(files) == len(MODULES)
+    result = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *files],
+        env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]

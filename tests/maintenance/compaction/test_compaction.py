@@ -1,0 +1,457 @@
+"""Compaction of records with keys: what stays, what goes, and what its batches and segments look like afterwards."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+from compacting import DAY, NOW, SECRET, CompactedTopic
+from raw_batches import batch, record
+
+from distlog.core.batches.record_batch import APPEND_TIME, DELETE_HORIZON, read_headers
+from distlog.core.errors import InvalidConfigError
+from distlog.core.kernels.offset_map import SLOT_BYTES, OffsetMap
+from distlog.core.maintenance.compaction.batch_filter import BatchFilter
+from distlog.core.maintenance.compaction.batch_verdicts import Verdicts
+from distlog.core.maintenance.compaction.group_rewrite import rewrite_group
+from distlog.core.maintenance.compaction.record_keys import build_map, keyed_records
+from distlog.core.maintenance.compaction.survivors import OffsetSurvivors
+
+#: KAFKA's bytes, from the vectors V10 and V11: a tombstone, and the same after a cleaning at NOW.
+TOMBSTONE = bytes.fromhex(
+    "000000000000000a000000390000000302cfd5eff80000000000000000018bcfe568000000018bcfe56800ffffffffffffffffffffffffffff"
+    "000000010e000000026b0100"
+)
+CLEANED_TOMBSTONE = bytes.fromhex(
+    "000000000000000a0000003c0000000302b06ca6c80040000000000000018bd50bc4000000018bcfe56800ffffffffffffffffffffffffffff"
+    "000000011400ffefb25200026b0100"
+)
+#: KAFKA's bytes of vector V13: what is left of a producer's batch of five records.
+EMPTY = bytes.fromhex(
+    "000000000000006400000031ffffffff02353e8835000000000004ffffffffffffffff0000018bcfe56800000000000000000100000000000a"
+    "00000000"
+)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> CompactedTopic:
+    return CompactedTopic(f"{tmp_path}/log")
+
+
+def keyed(base: int, *keys: int | None, **options: int) -> bytes:
+    """A batch with a record per key, from offset `base` on; its value says the offset."""
+    rows = [
+        record(delta, 0, None if key is None else b"%d" % key, b"at %d" % (base + delta))
+        for delta, key in enumerate(keys)
+    ]
+    return batch(rows, base_offset=base, base_timestamp=NOW, max_timestamp=NOW, **options)
+
+
+def last_offsets(log: CompactedTopic) -> list[int]:
+    batches = log.batches()
+    return (batches["base_offset"] + batches["last_offset_delta"]).tolist()
+
+
+def test_the_last_record_of_each_key_stays_at_its_offset(log: CompactedTopic) -> None:
+    log.append((b"a", b"1"), (b"b", b"1"), (b"a", b"2"))
+    log.append((b"c", b"1"), (b"b", b"2"))
+    done = log.compact()
+    assert [(row["offset"], row["key"], row["value"]) for row in log.rows()] == [
+        (2, b"a", b"2"),
+        (3, b"c", b"1"),
+        (4, b"b", b"2"),
+    ]
+    assert done is not None
+    assert (done.records_before, done.records_after, done.segments_before, done.segments_after) == (5, 3, 2, 1)
+    assert done.bytes_after < done.bytes_before
+    assert (done.end_offset, log.first_dirty_offset, done.rounds) == (5, 5, 1)
+
+
+def test_offsets_and_log_end_do_not_move(log: CompactedTopic) -> None:
+    log.append((b"a", b"1"))
+    log.append((b"a", b"2"))
+    log.clock.now += 5
+    log.compact()
+    (segment,) = log.segments()
+    assert (segment.base_offset, segment.next_offset, segment.record_count) == (0, 2, 1)
+    assert (segment.compacted, segment.dense, segment.stored_base_offset) == (True, False, 0)
+    assert segment.created_ms == NOW
+    assert log.topic().append([{"key": b"b", "value": b"1"}]).offsets == {0: (2, 3)}
+    assert log.offsets() == [1, 2]
+
+
+def test_what_is_clean_is_not_compacted_again(log: CompactedTopic) -> None:
+    log.append((b"a", b"1"))
+    log.compact()
+    version = log.topic().version
+    assert log.compact() is None
+    assert log.topic().version == version
+
+
+def test_new_keys_supersede_what_was_cleaned_before(log: CompactedTopic) -> None:
+    log.append((b"a", b"1"), (b"b", b"1"))
+    log.compact()
+    log.append((b"a", b"2"))
+    log.compact()
+    assert log.offsets() == [1, 2]
+
+
+def test_a_segment_that_loses_nothing_is_left_where_it_is(tmp_path: Path) -> None:
+    log = CompactedTopic(f"{tmp_path}/log", internal_segment_bytes=100)
+    log.append((b"a", b"1" * 20))
+    log.append((b"b", b"1" * 20))
+    before = log.segments()
+    log.append((b"a", b"2" * 20))
+    done = log.compact()
+    assert done is not None
+    assert log.segments()[0] == before[1]
+    assert log.offsets() == [1, 2]
+    assert log.topic().snapshot.partitions[0].log_start_offset == 0
+
+
+def test_batches_that_lose_nothing_are_copied_byte_for_byte(log: CompactedTopic) -> None:
+    whole, part, also = keyed(0, 1, 2), keyed(2, 3, 4), keyed(4, 3)
+    log.add(whole + part + also)
+    log.compact()
+    data = log.log_bytes()
+    assert data.startswith(whole)
+    assert data.endswith(also)
+    assert len(data) < len(whole + part + also)
+
+
+def test_a_rewritten_batch_keeps_its_offsets_epoch_and_sequence(log: CompactedTopic) -> None:
+    log.add(keyed(0, 1, 2, 3, producer=(7, 2, 40), leader_epoch=5) + keyed(3, 1, 3, producer=(8, 0, 0)))
+    log.compact()
+    first = log.batches()[0]
+    names = ("base_offset", "last_offset_delta", "leader_epoch", "producer_id", "producer_epoch", "base_sequence")
+    assert [int(first[name]) for name in names] == [0, 2, 5, 7, 2, 40]
+    assert (first["record_count"], log.offsets()) == (1, [1, 3, 4])
+
+
+def test_times_are_those_of_the_records_that_stay(log: CompactedTopic) -> None:
+    rows = [record(0, 0, b"a"), record(1, 70, b"b"), record(2, 70, b"c"), record(3, 90, b"d")]
+    log.add(batch(rows, base_timestamp=NOW, max_timestamp=NOW + 90) + keyed(4, None) + batch(
+        [record(0, 0, b"a"), record(1, 0, b"d")], base_offset=5, base_timestamp=1, max_timestamp=1
+    ))  # fmt: skip
+    log.compact()
+    first = log.batches()[0]
+    assert (first["base_timestamp"], first["max_timestamp"]) == (NOW + 70, NOW + 70)
+    assert [round(row["timestamp"].timestamp() * 1000) for row in log.rows()] == [NOW + 70, NOW + 70, 1, 1]
+    (segment,) = log.segments()
+    assert (segment.first_timestamp, segment.max_timestamp, segment.offset_of_max_timestamp) == (
+        NOW + 70,
+        NOW + 70,
+        1,
+    )
+
+
+def test_log_append_time_stays_what_the_broker_said(log: CompactedTopic) -> None:
+    rows = [record(0, 0, b"a"), record(1, 70, b"b")]
+    log.add(batch(rows, base_timestamp=5, max_timestamp=NOW, attributes=APPEND_TIME) + keyed(2, 97))
+    log.add(batch([record(0, 0, b"a")], base_offset=3))
+    log.compact()
+    first = log.batches()[0]
+    assert (first["attributes"], first["max_timestamp"], first["record_count"]) == (APPEND_TIME, NOW, 1)
+    assert log.rows()[0]["timestamp"].timestamp() * 1000 == NOW
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_a_rewritten_batch_keeps_its_codec(tmp_path: Path, codec: str) -> None:
+    log = CompactedTopic(f"{tmp_path}/log", compression_type=codec)
+    log.append(*((b"%d" % (number % 7), b"value %d " % number * 20) for number in range(50)))
+    log.append((b"0", b"last"))
+    (attributes,) = set(log.batches()["attributes"].tolist())
+    log.compact()
+    assert set(log.batches()["attributes"].tolist()) == {attributes}
+    assert log.offsets() == [43, 44, 45, 46, 47, 48, 50]
+    assert log.values()[b"6"] == b"value 48 " * 20
+    assert {segment.compression for segment in log.segments()} == {codec}
+
+
+def test_headers_and_empty_values_survive_a_rewrite(log: CompactedTopic) -> None:
+    rows = [
+        record(0, 0, b"a", b"old"),
+        record(1, -5, b"b", b"", [(b"h", b"1"), (b"h", None)]),
+        record(2, 9, b"", b"empty key"),
+    ]
+    log.add(batch(rows, base_timestamp=NOW, max_timestamp=NOW + 9) + keyed(3, 0))
+    log.append((b"a", b"new"))
+    log.compact()
+    kept = log.rows()
+    assert [(row["key"], row["value"]) for row in kept] == [
+        (b"b", b""), (b"", b"empty key"), (b"0", b"at 3"), (b"a", b"new")
+    ]  # fmt: skip
+    assert kept[0]["headers"] == [{"key": "h", "value": b"1"}, {"key": "h", "value": None}]
+
+
+def test_records_without_a_key_are_dropped_and_counted(log: CompactedTopic) -> None:
+    log.add(keyed(0, None, 1, None) + keyed(3, 2))
+    done = log.compact()
+    assert done is not None
+    assert (done.unkeyed_records, log.offsets()) == (2, [1, 3])
+
+
+def test_a_tombstone_is_kept_until_its_horizon_and_takes_older_values_along(log: CompactedTopic) -> None:
+    log.append((b"a", b"1"), (b"b", b"1"))
+    log.append((b"a", None), (b"c", b"1"))
+    log.compact()
+    assert log.offsets() == [1, 2, 3]
+    (horizon,) = log.batches()["base_timestamp"][log.batches()["attributes"] == DELETE_HORIZON]
+    assert horizon == NOW + DAY
+    log.clock.now += DAY - 1
+    log.append((b"d", b"1"))
+    log.compact()
+    assert log.values() == {b"a": None, b"b": b"1", b"c": b"1", b"d": b"1"}
+    log.clock.now += 1
+    log.append((b"e", b"1"))
+    log.compact()
+    assert log.offsets() == [1, 3, 4, 5]
+
+
+def test_a_horizon_is_counted_from_the_first_cleaning_not_from_the_record(log: CompactedTopic) -> None:
+    log.add(batch([record(0, 0, b"a", None)], base_timestamp=1, max_timestamp=1) + keyed(1, 1))
+    log.clock.now += 10 * DAY
+    log.compact()
+    assert log.offsets() == [0, 1]
+
+
+def test_the_vector_of_a_cleaned_tombstone(log: CompactedTopic) -> None:
+    log.add(keyed(0, *range(10)) + TOMBSTONE + keyed(11, 5))
+    log.compact()
+    assert log.log_bytes()[:-len(keyed(11, 5))].endswith(CLEANED_TOMBSTONE)  # fmt: skip
+    log.compact_range(12, 12)
+    assert CLEANED_TOMBSTONE in log.log_bytes()
+    assert log.segments()[0].first_timestamp == NOW
+
+
+def test_a_batch_that_loses_its_tombstone_keeps_the_horizon(log: CompactedTopic) -> None:
+    log.add(batch([record(0, 0, b"a", None), record(1, 0, b"b")], base_timestamp=NOW, max_timestamp=NOW))
+    log.append((b"z", b"1"))
+    log.compact()
+    log.clock.now += DAY
+    log.compact_range(3, 3)
+    assert log.offsets() == [1, 2]
+    assert log.batches()["attributes"].tolist() == [DELETE_HORIZON, 0]
+    assert log.batches()["base_timestamp"][0] == NOW + DAY
+    assert log.rows()[0]["timestamp"].timestamp() * 1000 == NOW
+
+
+def test_the_last_batch_of_the_range_stays_even_if_it_is_empty(log: CompactedTopic) -> None:
+    log.add(keyed(0, None, None) + keyed(2, None))
+    log.compact()
+    assert (last_offsets(log), log.offsets()) == ([2], [])
+    assert log.batches()["size"].tolist() == [61]
+    log.append((b"a", b"1"))
+    log.compact()
+    assert last_offsets(log) == [3]
+
+
+def test_the_vector_of_an_empty_batch(log: CompactedTopic) -> None:
+    log.add(keyed(0, *range(100)) + keyed(100, *[None] * 5, producer=(1, 0, 10)) + keyed(105, 200))
+    log.compact()
+    assert EMPTY in log.log_bytes()
+
+
+def test_many_tombstones_grow_together(log: CompactedTopic) -> None:
+    keys = [b"%d" % number for number in range(5000)]
+    rows = [record(delta, 0, key, None) for delta, key in enumerate(keys)]
+    log.add(batch(rows, base_timestamp=NOW, max_timestamp=NOW))
+    log.compact()
+    assert log.values() == dict.fromkeys(keys)
+    assert log.segments()[0].log_bytes == 61 + len(b"".join(rows)) + 3 * len(rows)
+
+
+def test_groups_of_which_nothing_stays_leave_a_gap(tmp_path: Path) -> None:
+    log = CompactedTopic(f"{tmp_path}/log", internal_segment_bytes=200)
+    for _ in range(6):
+        log.append((b"a", b"x" * 100))
+    log.compact()
+    assert [(segment.base_offset, segment.next_offset) for segment in log.segments()] == [(5, 6)]
+    assert (log.topic().start_offsets(), log.offsets()) == ({0: 0}, [5])
+    assert log.topic().scan(start=2).count() == 1
+
+
+def test_a_segment_covers_the_batches_that_it_lost(tmp_path: Path) -> None:
+    log = CompactedTopic(f"{tmp_path}/log", internal_segment_bytes=170)
+    log.add(keyed(0, 1, leader_epoch=3) + keyed(1, 2, leader_epoch=3))
+    log.add(keyed(2, 2, 3, 4))
+    log.compact()
+    assert [(segment.base_offset, segment.next_offset) for segment in log.segments()] == [(0, 2), (2, 5)]
+    assert [segment.leader_epoch for segment in log.segments()] == [3, -1]
+    assert last_offsets(log) == [0, 4]
+
+
+def test_outputs_grow_towards_the_segment_size(tmp_path: Path) -> None:
+    log = CompactedTopic(f"{tmp_path}/log", internal_segment_bytes=1000)
+    for number in range(40):
+        log.append((b"%d" % (number % 20), b"x" * 30))
+    log.compact()
+    log.append((b"last", b"x"))
+    log.compact()
+    sizes = [segment.log_bytes for segment in log.segments()]
+    assert max(sizes) <= 1000
+    assert all(a + b > 1000 for a, b in itertools.pairwise(sizes))
+    assert log.offsets() == list(range(20, 41))
+
+
+def test_a_batch_that_grows_rolls_the_segment(tmp_path: Path) -> None:
+    """A delete horizon makes two tombstones larger than they were, and than the segment may be together."""
+    log = CompactedTopic(f"{tmp_path}/log", internal_segment_bytes=140)
+    one, other = (batch([record(0, 0, key, None)], base_offset=at) for at, key in enumerate((b"a", b"b")))
+    log.add(one)
+    log.add(other)
+    assert len(one + other) <= 140
+    log.compact()
+    assert [(segment.base_offset, segment.next_offset) for segment in log.segments()] == [(0, 1), (1, 2)]
+    assert log.offsets() == [0, 1]
+
+
+def test_indexes_of_outputs_lead_to_their_records(tmp_path: Path) -> None:
+    log = CompactedTopic(f"{tmp_path}/log", index_interval_bytes=100, batch_bytes=200)
+    for start in range(0, 400, 100):
+        log.clock.now += 1
+        log.append(*((b"%d" % (number % 150), b"x" * 50) for number in range(start, start + 100)))
+    log.compact()
+    (segment,) = log.segments()
+    assert segment.offset_index_bytes > 0
+    assert segment.time_index_bytes > 0
+    topic = log.topic()
+    assert [next(iter(topic.records(0, start=at, limit=1))).offset for at in (0, 250, 399)] == [250, 250, 399]
+    assert topic.offsets_for_times(NOW + 4) == {0: (300, NOW + 4)}
+
+
+def test_a_full_map_makes_another_round(tmp_path: Path) -> None:
+    log = CompactedTopic(f"{tmp_path}/log")
+    for number in range(30):
+        log.append((b"%d" % (number % 10), b"%d" % number))
+    done = log.compact(dedupe_buffer_bytes=5 * SLOT_BYTES)
+    assert done is not None
+    assert done.rounds > 3
+    assert log.offsets() == list(range(20, 30))
+    assert log.first_dirty_offset == 30
+
+
+def test_no_memory_for_a_key_is_an_error(log: CompactedTopic) -> None:
+    log.append((b"a", b"1"))
+    with pytest.raises(InvalidConfigError, match="give compaction more memory"):
+        log.compact(dedupe_buffer_bytes=SLOT_BYTES)
+
+
+def test_a_map_of_one_key_cleans_up_to_the_next_key(tmp_path: Path) -> None:
+    log = CompactedTopic(f"{tmp_path}/log")
+    log.add(b"".join(keyed(offset, offset % 2) for offset in range(5)))
+    for start, end, kept in ((2, 3, [1, 2, 3, 4]), (3, 4, [2, 3, 4]), (4, 5, [3, 4])):
+        assert log.compact_range(start, 5, 2 * SLOT_BYTES) == end
+        assert log.offsets() == kept
+
+
+def mapped(log: CompactedTopic, start: int, end: int, slots: int = 100) -> OffsetMap:
+    topic, keys = log.topic(), OffsetMap(slots)
+    segments = [one for one in log.segments() if one.next_offset > start and one.base_offset < end]
+    build_map(topic.reader, segments, start, end, Verdicts(), keys, SECRET)
+    return keys
+
+
+def test_the_map_holds_the_dirty_range(log: CompactedTopic) -> None:
+    log.add(keyed(0, 1, 2, 3))
+    log.add(keyed(3, 4, 5, None))
+    log.add(keyed(6, 1, 4))
+    assert (mapped(log, 0, 3).size, mapped(log, 0, 3).latest_offset) == (3, 2)
+    assert (mapped(log, 3, 6).size, mapped(log, 3, 6).latest_offset) == (2, 5)
+    assert (mapped(log, 0, 8).size, mapped(log, 0, 8).latest_offset) == (5, 7)
+    assert mapped(log, 1, 3).size == 2
+
+
+def test_a_map_without_room_stops_at_a_record(log: CompactedTopic) -> None:
+    log.add(keyed(0, 1, 2) + keyed(2, None) + keyed(3, 3, 4, 5))
+    assert mapped(log, 0, 6, slots=3).latest_offset == 2
+    assert mapped(log, 0, 6, slots=4).latest_offset == 3
+    log.add(keyed(6, 1), next_offset=20)
+    assert mapped(log, 0, 20, slots=6).latest_offset == 5
+    log.add(keyed(20, 6))
+    assert mapped(log, 0, 21, slots=7).latest_offset == 20
+    assert mapped(log, 1, 21, slots=6).latest_offset == 19
+
+
+def test_missing_offsets_are_passed_over(log: CompactedTopic) -> None:
+    log.add(keyed(0, 1) + keyed(7206178, 2), next_offset=7206200)
+    assert (mapped(log, 0, 7206200).latest_offset, mapped(log, 0, 7206200).size) == (7206199, 2)
+    log.compact()
+    assert (log.first_dirty_offset, log.offsets()) == (7206200, [0, 7206178])
+    assert last_offsets(log) == [0, 7206178]
+
+
+def test_what_is_not_cleanable_is_not_touched(tmp_path: Path) -> None:
+    log = CompactedTopic(f"{tmp_path}/log", min_compaction_lag_ms=1000)
+    log.append((b"a", b"1"), (b"b", b"1"))
+    log.append((b"a", b"2"))
+    log.clock.now += 1001
+    log.append((b"a", b"3"), (b"b", b"2"))
+    young = log.segments()[2]
+    done = log.compact()
+    assert done is not None
+    assert (done.end_offset, log.first_dirty_offset) == (3, 3)
+    assert log.segments()[-1] == young
+    assert log.offsets() == [1, 2, 3, 4]
+
+
+def test_records_below_the_log_start_do_not_come_back(log: CompactedTopic) -> None:
+    from distlog.core.maintenance.delete_records import delete_records
+
+    log.topic().alter_config({"cleanup.policy": "compact,delete"})
+    log.append((b"a", b"1"), (b"b", b"1"), (b"c", b"1"))
+    delete_records(log.log, log.topic().snapshot, {0: 2})
+    log.compact()
+    assert (log.topic().start_offsets(), log.offsets()) == ({0: 2}, [2])
+
+
+def test_a_dry_run_reads_and_writes_nothing(log: CompactedTopic, tmp_path: Path) -> None:
+    log.append((b"a", b"1"), (b"a", b"2"))
+    before = sorted(tmp_path.rglob("*"))
+    for path in tmp_path.rglob("*.log"):
+        path.write_bytes(b"")
+    done = log.compact(dry_run=True)
+    assert done is not None
+    assert (done.records_before, done.records_after, done.rounds) == (2, 2, 0)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_batch_larger_than_a_chunk_or_than_any_message_may_be_now(tmp_path: Path) -> None:
+    log = CompactedTopic(f"{tmp_path}/log", max_message_bytes=20 << 20)
+    log.append((b"a", bytes(5 << 20)), (b"b", b"1"))
+    log.append((b"a", b"2"))
+    log.topic().alter_config({"max.message.bytes": 1000})
+    log.compact()
+    assert log.values() == {b"a": b"2", b"b": b"1"}
+
+
+def test_a_group_is_rewritten_against_offsets_as_it_is_against_a_map(log: CompactedTopic) -> None:
+    """What a shuffle of hashes finds, record by record: the same bytes come out."""
+    log.add(keyed(0, 1, 2, None, 1) + keyed(4, 3, 1))
+    log.add(keyed(6, 2, 4) + keyed(8, 9))
+    topic = log.topic()
+    found = [part for one in log.segments() for part in keyed_records(topic.reader, one, 0, Verdicts(), SECRET)]
+    hashes, offsets = (
+        np.concatenate([getattr(one, name)[one.keyed] for one in found]) for name in ("hashes", "offsets")
+    )
+    newest = dict(zip(map(bytes, hashes), offsets.tolist(), strict=True))
+    survivors = OffsetSurvivors(0, 9, latest_offset=8)
+    survivors.supersede(np.setdiff1d(offsets, list(newest.values())))
+    batch_filter = BatchFilter(survivors, Verdicts(), 9, NOW, DAY)
+    group = rewrite_group(
+        topic.reader,
+        log.segments(),
+        topic.config,
+        batch_filter,
+        begin=topic.version,
+        clock=log.clock,
+        new_id=lambda: "0" * 32,
+    )
+    (output,) = group.outputs
+    alike = topic.storage.read(topic.reader.name(output))
+    log.compact()
+    assert log.log_bytes() == alike
+    assert read_headers(alike)["record_count"].sum() == 5
+    assert group.unkeyed == 1

@@ -1,0 +1,428 @@
+"""Index rebuild: what is wrong is named and made again byte for byte, what is right is left alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from adopted import adopt_golden, forget_facts
+from conftest import Address
+from golden import partitions
+
+import distlog
+from distlog import Topic
+from distlog.core.commits.actions import Add, Remove
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.maintenance.integrity.rebuild import (
+    commit_facts,
+    rebuild_indexes,
+    rebuild_segment,
+    rebuild_segments,
+)
+from distlog.core.maintenance.integrity.rebuild_report import RebuildReport
+from distlog.core.segments.index_facts import INDEX_FIELDS, index_facts
+
+NOW = 1_700_000_000_000
+SUFFIXES = (".index", ".timeindex")
+#: index.interval.bytes of the broker that wrote the golden files
+BROKER_INTERVAL = 512
+
+GOLDEN = partitions()
+
+
+def topic_at(address: str | Path, appends: int = 2, **storage_options: Any) -> Topic:
+    """A topic of one partition, a segment per append, each with about ten entries in each index."""
+    config = {"batch.bytes": 100, "index.interval.bytes": 300, "retention.ms": -1}
+    topic = distlog.create(f"{address}/log", config=config, storage_options=storage_options)
+    for number in range(appends):
+        topic.append([{"value": bytes(40 + number), "timestamp": NOW + 100 * number + row} for row in range(40)])
+    return topic
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> Topic:
+    return topic_at(tmp_path)
+
+
+def segments_of(topic: Topic) -> list[SegmentInfo]:
+    return [segment for state in topic.snapshot.partitions for segment in state.segments]
+
+
+def name_of(topic: Topic, suffix: str, number: int = 0) -> str:
+    return topic.reader.name(segments_of(topic)[number], suffix)
+
+
+def contents(topic: Topic) -> dict[str, bytes]:
+    """The bytes of all index files that should be there, by name."""
+    names = [topic.reader.name(segment, suffix) for segment in segments_of(topic) for suffix in SUFFIXES]
+    return {name: topic.storage.read(name) for name in names}
+
+
+def written_files(folder: Path) -> dict[Path, tuple[int, int]]:
+    """Which files there are, and when each was written."""
+    files = {path: path.stat() for path in folder.rglob("*") if path.is_file()}
+    return {path: (status.st_ino, status.st_mtime_ns) for path, status in files.items()}
+
+
+def rebuilt(topic: Topic, **options: bool) -> RebuildReport:
+    report, snapshot = rebuild_indexes(topic.reader, topic.log, topic.snapshot, **options)
+    topic.advance(snapshot)
+    return report
+
+
+def found(report: RebuildReport) -> list[str]:
+    """What was found in each segment: the states of its offset index, its time index."""
+    return [f"{each.found['.index']} {each.found['.timeindex']}" for each in report.segments]
+
+
+def damage(topic: Topic, suffix: str, kind: str) -> str:
+    """Damage an index file of the first segment; its name."""
+    name = name_of(topic, suffix)
+    data = topic.storage.read(name)
+    if kind == "missing":
+        topic.storage.delete([name])
+    elif kind == "truncated":
+        topic.storage.put(name, data[:-5])
+    elif kind == "corrupted":
+        topic.storage.put(name, data[-12:] + data[12:])
+    elif kind == "too long":
+        topic.storage.put(name, data + bytes(24))
+    else:
+        topic.storage.put(name, topic.storage.read(name_of(topic, suffix, 1)))
+    return name
+
+
+def test_what_is_right_is_left_alone(topic: Topic, tmp_path: Path) -> None:
+    before = written_files(tmp_path)
+    report = rebuilt(topic)
+    assert found(report) == ["fine fine"] * 2
+    assert report.ok
+    assert written_files(tmp_path) == before
+    assert topic.version == 2
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("kind", ["missing", "truncated", "corrupted", "too long", "stale"])
+def test_each_damage_is_named_and_undone_byte_for_byte(topic: Topic, suffix: str, kind: str) -> None:
+    before = contents(topic)
+    damage(topic, suffix, kind)
+    report = rebuilt(topic)
+    assert report.segments[0].found[suffix] == ("corrupted" if kind == "too long" else kind)
+    assert found(report)[1] == "fine fine"
+    assert contents(topic) == before
+    assert report.ok
+    assert topic.version == 2, "sizes did not change, so there is nothing to commit"
+    assert found(rebuilt(topic)) == ["fine fine"] * 2
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_no_changed_byte_is_missed(topic: Topic, suffix: str) -> None:
+    right = contents(topic)
+    name = name_of(topic, suffix)
+    assert len(right[name]) >= 9 * 8
+    for position in range(len(right[name])):
+        data = bytearray(right[name])
+        data[position] ^= 1 << position % 8
+        topic.storage.put(name, data)
+        made = rebuild_segment(topic.reader, segments_of(topic)[0], topic.config)
+        assert made.found[suffix] in ("corrupted", "stale")
+        assert made.files == {suffix: right[name]}
+
+
+def test_an_index_of_another_interval_is_right_unless_forced(topic: Topic) -> None:
+    wide = contents(topic)
+    topic.alter_config({"index.interval.bytes": 0})
+    assert found(rebuilt(topic)) == ["fine fine"] * 2
+    assert contents(topic) == wide
+    before = topic.scan().to_table()
+    report = rebuilt(topic, force=True)
+    assert len(report.rebuilt) == 2
+    narrow = contents(topic)
+    assert all(len(narrow[name]) > len(wide[name]) for name in wide)
+    newest = topic.log.history(1)[0]
+    assert newest.operation == "rebuild"
+    assert [type(action) for action in newest.actions] == [Remove, Add, Remove, Add]
+    for segment in segments_of(distlog.open(topic.url)):
+        assert segment.offset_index_bytes == len(narrow[topic.reader.name(segment, ".index")])
+        assert segment.time_index_bytes == len(narrow[topic.reader.name(segment, ".timeindex")])
+    assert distlog.open(topic.url).scan().to_table() == before
+    topic.alter_config({"index.interval.bytes": 300})
+    rebuilt(topic, force=True)
+    assert contents(topic) == wide
+    assert not rebuilt(topic, force=True).rebuilt
+
+
+def test_an_index_that_becomes_empty_is_forgotten(topic: Topic) -> None:
+    topic.alter_config({"index.interval.bytes": 100_000})
+    rebuilt(topic, force=True)
+    assert [segment.offset_index_bytes for segment in segments_of(topic)] == [0, 0]
+    assert [segment.time_index_bytes for segment in segments_of(topic)] == [12, 12]
+    assert found(rebuilt(topic)) == ["fine fine"] * 2
+
+
+def test_an_index_that_no_commit_knows_is_made(topic: Topic) -> None:
+    before = segments_of(topic)
+    topic.alter_config({"index.interval.bytes": 100_000})
+    rebuilt(topic, force=True)
+    topic.alter_config({"index.interval.bytes": 300})
+    assert found(rebuilt(topic)) == ["missing fine"] * 2
+    assert [segment.offset_index_bytes for segment in segments_of(topic)] == [
+        segment.offset_index_bytes for segment in before
+    ]
+
+
+def test_a_crash_between_the_files_and_the_commit_is_repaired(topic: Topic) -> None:
+    wide = contents(topic)
+    topic.alter_config({"index.interval.bytes": 0})
+    list(rebuild_segments(topic.reader, topic.snapshot, force=True))
+    topic.alter_config({"index.interval.bytes": 300})
+    assert found(rebuilt(topic)) == ["corrupted corrupted"] * 2
+    assert contents(topic) == wide
+
+
+def test_a_damaged_log_is_reported_and_the_other_segments_go_on(topic: Topic) -> None:
+    before = contents(topic)
+    log = name_of(topic, ".log")
+    data = bytearray(topic.storage.read(log))
+    data[300] ^= 1
+    topic.storage.put(log, data)
+    damage(topic, ".index", "missing")
+    second = name_of(topic, ".timeindex", 1)
+    topic.storage.delete([second])
+    report = rebuilt(topic)
+    assert not report.ok
+    assert "checksum" in (report.segments[0].error or "")
+    assert log in (report.segments[0].error or "")
+    assert found(report) == ["missing fine", "fine missing"]
+    assert topic.storage.read(second) == before[second]
+    assert topic.storage.read(log) == data
+
+
+@pytest.mark.parametrize("position", [7, 15])
+def test_a_log_changed_outside_of_its_checksums_gives_no_index(topic: Topic, position: int) -> None:
+    """The base offset and the leader epoch of a batch."""
+    log = name_of(topic, ".log")
+    data = bytearray(topic.storage.read(log))
+    data[position] ^= 1
+    topic.storage.put(log, data)
+    damage(topic, ".index", "missing")
+    report = rebuilt(topic)
+    assert report.segments[0].error
+    assert not report.segments[0].written
+
+
+def test_a_dry_run_says_the_same_and_writes_nothing(topic: Topic, tmp_path: Path) -> None:
+    damage(topic, ".index", "stale")
+    before = written_files(tmp_path)
+    tried = rebuilt(topic, dry_run=True)
+    assert written_files(tmp_path) == before
+    assert tried.segments == rebuilt(topic).segments
+
+
+def test_a_segment_removed_meanwhile_is_left_out_of_the_commit(topic: Topic) -> None:
+    topic.alter_config({"index.interval.bytes": 0})
+    made = list(rebuild_segments(topic.reader, topic.snapshot, force=True))
+    first = segments_of(topic)[0]
+    topic.log.commit(topic.snapshot, "retention", lambda snapshot: [Remove(0, first.stem)])
+    topic.advance(commit_facts(topic.log, topic.snapshot, made))
+    (kept,) = segments_of(topic)
+    assert kept.offset_index_bytes == len(topic.storage.read(topic.reader.name(kept, ".index")))
+
+
+def test_a_segment_vacuumed_meanwhile_is_not_damaged(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    """1. The rebuild takes its snapshot. 2. Retention and vacuum take the first segment. 3. The rebuild reads it."""
+    first, stale, refresh = segments_of(topic)[0], topic.snapshot, topic.log.refresh
+    topic.log.commit(stale, "retention", lambda snapshot: [Remove(0, first.stem)])
+    topic.storage.delete([topic.reader.name(first, suffix) for suffix in (".log", *SUFFIXES)])
+    answers = iter([lambda snapshot: stale, refresh])
+    monkeypatch.setattr(topic.log, "refresh", lambda snapshot: next(answers)(snapshot))
+    report = rebuilt(topic)
+    assert [each.segment.stem for each in report.segments] == [segments_of(topic)[0].stem]
+    assert report.ok
+    assert next(answers, None) is None
+
+
+def test_the_report_as_a_table_and_as_json(topic: Topic) -> None:
+    damage(topic, ".index", "truncated")
+    report = rebuilt(topic)
+    rows = report.to_table().to_pylist()
+    assert [(row["offset_index"], row["files_written"]) for row in rows] == [("truncated", 1), ("fine", 0)]
+    summary = json.loads(json.dumps(report.to_dict()))
+    assert summary["segments_checked"] == 2
+    assert summary["segments_rebuilt"] == 1
+    assert summary["segments"] == rows[:1]
+    assert summary["bytes_written"] == segments_of(topic)[0].offset_index_bytes
+
+
+def test_what_a_task_returns_pickles(topic: Topic) -> None:
+    damage(topic, ".timeindex", "missing")
+    made = rebuild_segment(pickle.loads(pickle.dumps(topic.reader)), segments_of(topic)[0], topic.config)
+    assert pickle.loads(pickle.dumps(made)) == made
+
+
+@pytest.mark.s3
+def test_on_an_object_store_readers_use_the_new_index(s3_url: Address) -> None:
+    topic = topic_at(s3_url.url, **s3_url.options)
+    before = contents(topic)
+    for suffix in SUFFIXES:
+        damage(topic, suffix, "stale")
+    assert found(rebuilt(topic)) == ["stale stale", "fine fine"]
+    assert contents(topic) == before
+    topic.alter_config({"index.interval.bytes": 0})
+    assert len(rebuilt(topic, force=True).rebuilt) == 2
+    reopened = distlog.open(topic.url, storage_options=s3_url.options)
+    assert found(rebuilt(reopened)) == ["fine fine"] * 2
+
+
+@pytest.fixture(params=[name for name in GOLDEN if not name.startswith("crashed")])
+def adopted(request: pytest.FixtureRequest, tmp_path: Path) -> Topic:
+    config = {"index.interval.bytes": BROKER_INTERVAL, "retention.ms": -1}
+    return adopt_golden(str(tmp_path / "log"), GOLDEN[request.param], config=config)
+
+
+def test_indexes_that_a_broker_wrote_are_right(adopted: Topic) -> None:
+    report = rebuilt(adopted)
+    wrong = {
+        name for each in report.segments for name, state in each.found.items() if state not in ("fine", "missing")
+    }
+    assert (wrong, report.ok) == (set(), True)
+
+
+@pytest.mark.parametrize("name", [name for name in GOLDEN if name.startswith("first.")])
+def test_rebuilt_indexes_are_the_brokers_byte_for_byte(name: str, tmp_path: Path) -> None:
+    """Where every append was one batch, as in all partitions of this stage."""
+    config = {"index.interval.bytes": BROKER_INTERVAL, "retention.ms": -1}
+    topic = adopt_golden(str(tmp_path / "log"), GOLDEN[name], config=config)
+    before = contents(topic)
+    topic.storage.delete(list(before))
+    report = rebuilt(topic)
+    assert set(found(report)) == {"missing missing"}
+    assert contents(topic) == before
+
+
+def test_the_indexes_of_a_killed_broker_are_trimmed(tmp_path: Path) -> None:
+    partition = GOLDEN["crashed.crashed-0"]
+    topic = adopt_golden(str(tmp_path / "log"), partition, config={"index.interval.bytes": BROKER_INTERVAL})
+    assert found(rebuilt(topic)) == ["fine fine", "corrupted corrupted"]
+    segment = segments_of(topic)[-1]
+    assert 0 < segment.offset_index_bytes < 1000
+    assert found(rebuilt(topic)) == ["fine fine"] * 2
+    trimmed = topic.storage.read(topic.reader.name(segment, ".index"))
+    assert partition.logs[-1].with_suffix(".index").read_bytes().startswith(trimmed)
+
+
+@pytest.mark.parametrize("kind", ["missing", "truncated", "corrupted", "stale"])
+def test_a_transaction_index_is_checked_and_kept(tmp_path: Path, kind: str) -> None:
+    topic = adopt_golden(str(tmp_path / "log"), GOLDEN["first.txn-0"])
+    assert rebuilt(topic).ok
+    name = name_of(topic, ".txnindex")
+    data = bytearray(topic.storage.read(name))
+    if kind == "missing":
+        topic.storage.delete([name])
+    elif kind == "truncated":
+        topic.storage.put(name, data[:-1])
+    else:
+        # the first offset of a transaction beyond its last one; the producer of another
+        data[10 if kind == "corrupted" else 9] += 1
+        topic.storage.put(name, data)
+    report = rebuilt(topic)
+    assert report.segments[0].found[".txnindex"] == kind
+    assert not report.ok
+    assert not report.rebuilt
+
+
+# Checksums
+
+
+def checksums(topic: Topic) -> list[tuple[int, int]]:
+    return [(segment.offset_index_crc32c, segment.time_index_crc32c) for segment in segments_of(topic)]
+
+
+def test_the_checksums_of_rebuilt_indexes_are_told(topic: Topic, caplog: pytest.LogCaptureFixture) -> None:
+    topic.alter_config({"index.interval.bytes": 0})
+    rebuilt(topic, force=True)
+    for segment in segments_of(topic):
+        files = {suffix: topic.storage.read(topic.reader.name(segment, suffix)) for suffix in SUFFIXES}
+        facts = index_facts(files)
+        assert facts == {name: getattr(segment, name) for name in facts}
+        assert topic.reader._indexes.offsets(segment) is not None
+    assert caplog.text == ""
+
+
+def test_between_the_files_and_the_commit_readers_scan(topic: Topic, caplog: pytest.LogCaptureFixture) -> None:
+    """A rebuild whose indexes are as large as before, but other ones."""
+    before = contents(topic)
+    name = name_of(topic, ".index")
+    other = bytearray(before[name])
+    other[-1] += 1
+    topic.storage.put(name, other)
+    assert topic.reader._indexes.offsets(segments_of(topic)[0]) is None
+    assert "rebuild the indexes to be fast again" in caplog.text
+    assert topic.scan(start=30, end=31).to_table().num_rows == 1
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_an_index_that_fits_but_is_not_the_one_that_was_committed_is_made_anew(topic: Topic, suffix: str) -> None:
+    """A crash between the files and the commit may leave indexes of another interval, and of the same size."""
+    segment = segments_of(topic)[0]
+    field = INDEX_FIELDS[suffix].checksum
+    known = getattr(segment, field)
+    facts: dict[str, Any] = {field: known ^ 1}
+    wrong = dataclasses.replace(segment, **facts)
+    _, after = topic.log.commit(topic.snapshot, "rebuild", lambda _: [Remove(0, segment.stem), Add(wrong)])
+    topic.advance(after)
+    assert topic.verify().ok is False
+    report = rebuilt(topic)
+    assert report.segments[0].found[suffix] == "corrupted"
+    assert report.ok
+    assert getattr(segments_of(topic)[0], field) == known
+    assert topic.verify().ok
+
+
+@pytest.mark.parametrize("force", [True, False])
+def test_a_missing_index_that_should_be_empty_now_is_forgotten(topic: Topic, force: bool) -> None:
+    topic.alter_config({"index.interval.bytes": 100_000})
+    damage(topic, ".index", "missing")
+    report = rebuilt(topic, force=force)
+    assert report.ok
+    assert segments_of(topic)[0].offset_index_bytes == 0
+    assert topic.verify().ok
+    assert not rebuilt(topic, force=force).rebuilt
+
+
+def test_what_an_older_library_did_not_tell_is_told_by_a_rebuild(topic: Topic, tmp_path: Path) -> None:
+    # the smallest timestamp is in no header: only who writes the records tells it
+    expected = [dataclasses.replace(one, min_timestamp=-1) for one in segments_of(topic)]
+    forget_facts(topic)
+    assert segments_of(topic) != expected
+    before = written_files(tmp_path)
+    report = rebuilt(topic)
+    assert (report.ok, report.rebuilt) == (True, ())
+    told = [dataclasses.replace(one, txn_index_crc32c=0, first_unstable_offset=-1) for one in segments_of(topic)]
+    assert told == expected
+    changed = {path for path, facts in written_files(tmp_path).items() if before.get(path) != facts}
+    assert {path.suffix for path in changed} == {".json"}
+
+
+def test_a_dry_run_tells_nothing_either(topic: Topic) -> None:
+    forget_facts(topic)
+    version = topic.version
+    rebuilt(topic, dry_run=True)
+    assert topic.refresh().version == version
+
+
+def test_a_transaction_index_of_another_checksum_is_reported(tmp_path: Path) -> None:
+    topic = adopt_golden(str(tmp_path / "log"), GOLDEN["first.txn-0"])
+    name = name_of(topic, ".txnindex")
+    data = bytearray(topic.storage.read(name))
+    # the first offset of a transaction, which no check of the file alone can tell
+    data[17] ^= 1
+    topic.storage.put(name, data)
+    report = rebuilt(topic)
+    assert report.segments[0].found[".txnindex"] == "corrupted"
+    assert not report.ok
+    assert not topic.verify().ok

@@ -1,0 +1,539 @@
+"""Verify: whatever is wrong with a topic is named, with its place; whatever is right passes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pickle
+import shutil
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from adopted import adopt_golden, describe, put, with_indexes
+from adopted import commit as commit_segments
+from conftest import Address
+from golden import partitions
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from raw_batches import batch, record, with_right_crc
+
+import distlog
+from distlog import Topic
+from distlog.core import paths
+from distlog.core.commits import checkpoint
+from distlog.core.commits.actions import Remove
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import SegmentTable
+from distlog.core.commits.snapshot import PartitionState
+from distlog.core.errors import DistlogError
+from distlog.core.maintenance.integrity import verify_segment as verify_segment_module
+from distlog.core.maintenance.integrity.rebuild import rebuild_indexes
+from distlog.core.maintenance.integrity.verify import VerifyReport, verify
+from distlog.core.maintenance.integrity.verify_commits import verify_table
+from distlog.core.maintenance.integrity.verify_segment import verify_segment
+
+NOW = 1_700_000_000_000
+GOLDEN = partitions()
+CONFIG = {"batch.bytes": 100, "index.interval.bytes": 300, "retention.ms": -1}
+BATCH_BYTES = 61 + 4 * 50
+
+
+def topic_at(url: str, appends: int = 2, config: dict[str, Any] | None = None, **storage_options: Any) -> Topic:
+    """A topic of one partition, a segment of 40 records per append."""
+    topic = distlog.create(url, config={**CONFIG, **(config or {})}, storage_options=storage_options)
+    for number in range(appends):
+        topic.append([{"value": bytes(40 + number), "timestamp": NOW + 100 * number + row} for row in range(40)])
+    return topic
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> Topic:
+    return topic_at(str(tmp_path / "log"))
+
+
+def verified(topic: Topic) -> VerifyReport:
+    return verify(topic.reader, topic.log, topic.snapshot)
+
+
+def found(topic: Topic) -> list[tuple[str, int | None, int | None]]:
+    """What is wrong: the word, the position, the offset."""
+    return [(anomaly.word, anomaly.position, anomaly.offset) for anomaly in verified(topic).anomalies]
+
+
+def segment_of(topic: Topic, number: int = 0) -> SegmentInfo:
+    return topic.snapshot.partitions[0].segments[number]
+
+
+def changed(topic: Topic, suffix: str, change: Callable[[bytearray], Any], number: int = 0) -> str:
+    """Change the bytes of a file of segment `number`; its name."""
+    name = topic.reader.name(segment_of(topic, number), suffix)
+    data = bytearray(topic.storage.read(name))
+    replaced = change(data)
+    topic.storage.put(name, data if replaced is None else replaced)
+    return name
+
+
+def flip(position: int, bit: int = 0) -> Callable[[bytearray], None]:
+    def change(data: bytearray) -> None:
+        data[position] ^= 1 << bit
+
+    return change
+
+
+def second_batch(topic: Topic) -> tuple[int, int]:
+    """The position and the offset of the second batch of the second segment."""
+    (_, position, *_) = topic.read(0, 40).positions.tolist()
+    return position, int(topic.read(0, 40).base_offsets[1])
+
+
+def test_a_sound_topic_passes(topic: Topic) -> None:
+    report = verified(topic)
+    assert report.ok
+    assert [verdict.records for verdict in report.segments] == [40, 40]
+    assert all(verdict.batches > 5 for verdict in report.segments)
+
+
+@pytest.mark.parametrize("codec", ["uncompressed", "gzip", "snappy", "lz4", "zstd"])
+@pytest.mark.parametrize("kind", ["CreateTime", "LogAppendTime"])
+def test_every_codec_and_kind_of_timestamp_passes(tmp_path: Path, codec: str, kind: str) -> None:
+    config = {"compression.type": codec, "message.timestamp.type": kind}
+    assert found(topic_at(str(tmp_path / "log"), config=config)) == []
+
+
+def test_records_without_a_timestamp_pass(tmp_path: Path) -> None:
+    topic = distlog.create(str(tmp_path / "log"), config=CONFIG)
+    topic.append([{"value": b"v", "timestamp": -1}] * 20)
+    assert found(topic) == []
+
+
+@pytest.mark.parametrize("name", [name for name in GOLDEN if not name.startswith("crashed")])
+def test_what_a_broker_wrote_passes(tmp_path: Path, name: str) -> None:
+    assert found(adopt_golden(str(tmp_path / "log"), GOLDEN[name])) == []
+
+
+@pytest.mark.parametrize("policy", ["compact", "delete"])
+def test_what_compaction_and_merging_wrote_passes(tmp_path: Path, policy: str) -> None:
+    config = {
+        "cleanup.policy": policy,
+        "internal.segment.bytes": 10_000,
+        "min.cleanable.dirty.ratio": 0,
+        "delete.retention.ms": 0,
+    }
+    topic = distlog.create(str(tmp_path / "log"), config={**CONFIG, **config})
+    for number in range(8):
+        rows = range(40 * number, 40 * number + 40)
+        topic.append(
+            [
+                {"key": b"%d" % (row % 7), "value": b"v" * 30 if row % 5 else None, "timestamp": NOW + row}
+                for row in rows
+            ]
+        )
+        if number % 4 == 3:
+            before = topic.segments().num_rows
+            topic.compact()
+            assert topic.segments().num_rows < before
+            assert found(topic) == []
+
+
+@pytest.mark.parametrize("name", [name for name in GOLDEN if "compact" in name])
+def test_what_compaction_made_of_what_a_broker_wrote_passes(tmp_path: Path, name: str) -> None:
+    config = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0, "delete.retention.ms": 0}
+    topic = adopt_golden(str(tmp_path / "log"), GOLDEN[name], config=config)
+    topic.compact()
+    assert found(topic) == []
+
+
+def test_a_missing_log(topic: Topic) -> None:
+    topic.storage.delete([topic.reader.name(segment_of(topic, 1))])
+    assert found(topic) == [("missing_segment", None, None)]
+    assert [verdict.ok for verdict in verified(topic).segments] == [True, False]
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_a_missing_index(topic: Topic, suffix: str) -> None:
+    topic.storage.delete([topic.reader.name(segment_of(topic), suffix)])
+    assert found(topic) == [("missing_index", 0, None)]
+
+
+def test_a_byte_of_a_record(topic: Topic) -> None:
+    position, offset = second_batch(topic)
+    name = changed(topic, ".log", flip(position + 70), 1)
+    assert found(topic) == [("corrupt_batch", position, offset)]
+    (anomaly,) = verified(topic).anomalies
+    assert (anomaly.file, anomaly.partition) == (name, 0)
+    assert "checksum" in str(anomaly)
+
+
+def test_every_bad_batch_is_named_not_only_the_first(topic: Topic) -> None:
+    positions, offsets = topic.read(0, 0).positions, topic.read(0, 0).base_offsets
+    for row in (1, 2, 5):
+        changed(topic, ".log", flip(int(positions[row]) + 65))
+    expected = [("corrupt_batch", int(positions[row]), int(offsets[row])) for row in (1, 2, 5)]
+    assert found(topic) == expected
+
+
+def test_a_length_that_no_batch_has_ends_the_walk(topic: Topic) -> None:
+    position, _ = second_batch(topic)
+
+    def change(data: bytearray) -> None:
+        data[position + 8 : position + 12] = (5).to_bytes(4, "big")
+        data[-1] ^= 1
+
+    changed(topic, ".log", change, 1)
+    assert found(topic) == [("corrupt_batch", position, None)]
+
+
+def test_a_length_beyond_the_end_of_the_file(topic: Topic) -> None:
+    position, _ = second_batch(topic)
+    changed(topic, ".log", flip(position + 8, 6), 1)
+    assert found(topic) == [("corrupt_batch", position, None)]
+
+
+def test_a_count_that_no_batch_has_costs_that_batch_only(topic: Topic) -> None:
+    position, offset = second_batch(topic)
+
+    def change(data: bytearray) -> None:
+        data[position + 57] |= 0x80
+        data[-1] ^= 1
+
+    changed(topic, ".log", change, 1)
+    words = found(topic)
+    assert words[0] == ("corrupt_batch", position, offset)
+    assert [word for word, _, _ in words] == ["corrupt_batch", "corrupt_batch"]
+
+
+def test_two_damaged_headers_are_both_named(topic: Topic) -> None:
+    positions, offsets = topic.read(0, 0).positions.tolist(), topic.read(0, 0).base_offsets.tolist()
+    changed(topic, ".log", flip(positions[2] + 57, 7))
+    changed(topic, ".log", flip(positions[5] + 16, 5))
+    assert found(topic) == [("corrupt_batch", positions[2], offsets[2]), ("corrupt_batch", positions[5], None)]
+
+
+def test_what_a_damaged_header_says_is_not_believed(topic: Topic) -> None:
+    """The offset at which the next batch would have to begin, here."""
+    position, offset = second_batch(topic)
+    changed(topic, ".log", flip(position + 26), 1)
+    assert found(topic) == [("corrupt_batch", position, offset)]
+
+
+@pytest.mark.parametrize("size", [0, 10, 100, -1])
+def test_a_log_that_was_cut(topic: Topic, size: int) -> None:
+    changed(topic, ".log", lambda data: data[:size], 1)
+    words = {word for word, _, _ in found(topic)}
+    assert "metadata_mismatch" in words
+    assert words <= {"metadata_mismatch", "corrupt_batch", "index_mismatch", "time_index_mismatch"}
+    assert ("corrupt_batch" in words) == (size != 0)
+
+
+def test_a_log_with_more_than_was_committed(topic: Topic) -> None:
+    changed(topic, ".log", lambda data: data + b"more", 1)
+    (anomaly,) = verified(topic).anomalies
+    assert anomaly.word == "metadata_mismatch"
+    assert "log_bytes" in anomaly.message
+
+
+def test_base_offsets_lie_outside_of_the_checksums(topic: Topic) -> None:
+    position, offset = second_batch(topic)
+    changed(topic, ".log", flip(position + 6), 1)
+    assert found(topic)[0] == ("offset_gap", position, offset + 256)
+    changed(topic, ".log", flip(position + 6), 1)
+    changed(topic, ".log", flip(position + 7, (offset - 40).bit_length() - 1), 1)
+    assert found(topic)[0][:2] == ("offset_overlap", position)
+
+
+def test_a_leader_epoch_lies_outside_of_them_too(topic: Topic) -> None:
+    changed(topic, ".log", flip(15))
+    (anomaly,) = verified(topic).anomalies
+    assert anomaly.word == "metadata_mismatch"
+    assert "crc32c" in anomaly.message
+
+
+def raw_topic(folder: Path, log: bytes, next_offset: int, **changes: Any) -> Topic:
+    """A topic whose one segment has these batches, whatever they are."""
+    topic = distlog.create(str(folder / uuid.uuid4().hex), config=CONFIG)
+    files = with_indexes(log, 0, CONFIG["index.interval.bytes"])
+    sound = b"".join(batch([record()], base_offset=offset) for offset in range(next_offset))
+    facts = {
+        "log_bytes": len(log),
+        "stem": f"v{0:020d}-{uuid.uuid4().hex}",
+        "crc32c": describe({".log": b""}, 0, 1).crc32c,
+    }
+    info = dataclasses.replace(describe({**files, ".log": sound}, 0, next_offset), **{**facts, **changes})
+    put(topic, info, files)
+    return commit_segments(topic, [info])
+
+
+def test_a_missing_batch_is_a_gap_and_a_second_one_an_overlap(tmp_path: Path) -> None:
+    first, second, third = (batch([record()], base_offset=offset) for offset in range(3))
+    gap = raw_topic(tmp_path, first + third, 3)
+    assert found(gap) == [("offset_gap", len(first), 2)]
+    overlap = raw_topic(tmp_path, first + second + second + third, 3)
+    assert found(overlap) == [("offset_overlap", 2 * len(first), 1)]
+
+
+@pytest.mark.parametrize(
+    ("records", "word"),
+    [
+        ([record(0), record(0)], "non_monotonical_delta"),
+        ([record(1), record(0)], "non_monotonical_delta"),
+        ([record(0), record(5)], "non_monotonical_delta"),
+        ([record(0), record(1)[:-1] + b"\x09"], "corrupt_record"),
+        ([record(0), b"\x7f" + record(1)[1:]], "corrupt_record"),
+    ],
+)
+@pytest.mark.parametrize("attributes", [0, 0x20])
+def test_records_under_a_right_checksum_are_decoded(
+    tmp_path: Path, records: list[bytes], word: str, attributes: int
+) -> None:
+    first = batch([record()])
+    bad = with_right_crc(batch(records, base_offset=1, attributes=attributes))
+    topic = raw_topic(tmp_path, first + bad + batch([record()], base_offset=3), 4, has_transactions=True)
+    assert found(topic) == [(word, len(first), 1)]
+
+
+def test_a_compressed_section_that_does_not_expand(tmp_path: Path) -> None:
+    bad = batch([], count=1, last_delta=0, attributes=4, section=b"not zstd")
+    topic = raw_topic(tmp_path, bad, 1, compression="zstd")
+    assert found(topic) == [("corrupt_record", 0, 0)]
+
+
+LIES = {
+    "record_count": -1,
+    "first_timestamp": 1,
+    "max_timestamp": 1,
+    "offset_of_max_timestamp": -1,
+    "crc32c": 1,
+    "next_offset": 1,
+    "log_bytes": 1,
+}
+
+
+@pytest.mark.parametrize("field", [*LIES, "compression", "has_transactions"])
+def test_each_field_of_the_metadata_is_compared(topic: Topic, field: str) -> None:
+    segment = segment_of(topic)
+    lie = getattr(segment, field) + LIES[field] if field in LIES else "zstd"
+    if field == "has_transactions":
+        lie = False
+        topic = raw_topic(
+            Path(topic.storage.local_path("..")), batch([record()], attributes=0x10), 1, has_transactions=True
+        )
+        log = topic.storage.read(topic.reader.name(segment_of(topic)))
+        segment = describe(with_indexes(log, 0), 0, 1, stem=segment_of(topic).stem, time_index_bytes=12)
+        assert verify_segment(topic.reader, segment).ok
+    verdict = verify_segment(topic.reader, dataclasses.replace(segment, **{field: lie}))
+    assert "metadata_mismatch" in {anomaly.word for anomaly in verdict.anomalies}
+    assert any(field in anomaly.message for anomaly in verdict.anomalies)
+
+
+def test_a_compacted_segment_may_end_early_but_not_late(topic: Topic) -> None:
+    segment = dataclasses.replace(segment_of(topic), compacted=True)
+    assert verify_segment(topic.reader, dataclasses.replace(segment, next_offset=50)).ok
+    verdict = verify_segment(topic.reader, dataclasses.replace(segment, next_offset=39))
+    assert any("next_offset is 39" in anomaly.message for anomaly in verdict.anomalies)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "stale", "corrupt"),
+    [(".index", "index_mismatch", "corrupt_index"), (".timeindex", "time_index_mismatch", "corrupt_index")],
+)
+def test_an_index_is_compared_entry_by_entry(topic: Topic, suffix: str, stale: str, corrupt: str) -> None:
+    right = topic.storage.read(topic.reader.name(segment_of(topic), suffix))
+    stride = 8 if suffix == ".index" else 12
+    words = set()
+    for position in range(len(right)):
+        changed(topic, suffix, flip(position, position % 8))
+        (anomaly,) = verify_segment(topic.reader, segment_of(topic)).anomalies
+        # an entry out of order may be the one behind
+        assert anomaly.position in (position - position % stride, position - position % stride + stride)
+        words.add(anomaly.word)
+        changed(topic, suffix, flip(position, position % 8))
+    assert words == {stale, corrupt}
+    changed(topic, suffix, lambda data: data[:-1])
+    assert found(topic) == [("corrupt_index", len(right) - 1, None)]
+
+
+def test_a_transaction_index_is_compared(tmp_path: Path) -> None:
+    topic = adopt_golden(str(tmp_path / "log"), GOLDEN["first.txn-0"])
+    changed(topic, ".txnindex", flip(9))
+    assert found(topic) == [("index_mismatch", 0, None)]
+    changed(topic, ".txnindex", lambda data: data[:-3])
+    assert [word for word, _, _ in found(topic)] == ["corrupt_index"]
+
+
+def test_a_segment_with_very_many_anomalies_is_given_up(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify_segment_module, "MAX_ANOMALIES", 3)
+    for position in topic.read(0, 0).positions.tolist():
+        changed(topic, ".log", flip(position + 65))
+    assert [word for word, _, _ in found(topic)] == ["corrupt_batch"] * 3
+
+
+def test_a_batch_larger_than_what_is_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify_segment_module, "CHUNK_BYTES", 150)
+    topic = topic_at(str(tmp_path / "log"), config={"message.timestamp.type": "LogAppendTime"})
+    assert found(topic) == []
+    changed(topic, ".log", lambda data: data[:-1])
+    assert [word for word, _, _ in found(topic)] == ["metadata_mismatch", "corrupt_batch"]
+
+
+def test_a_missing_and_a_damaged_commit(topic: Topic) -> None:
+    name = paths.commit_file(1)
+    data = topic.storage.read(name)
+    topic.storage.put(name, data.replace(b'"append"', b'"appent"'))
+    (anomaly,) = verified(topic).anomalies
+    assert (anomaly.word, anomaly.file) == ("corrupt_commit", name)
+    topic.storage.delete([name])
+    (anomaly,) = verified(topic).anomalies
+    assert (anomaly.word, anomaly.file) == ("missing_commit", name)
+
+
+def test_a_commit_of_another_topic(topic: Topic, tmp_path: Path) -> None:
+    other = topic_at(str(tmp_path / "other" / "log"))
+    topic.storage.put(paths.commit_file(1), other.storage.read(paths.commit_file(1)))
+    assert [anomaly.word for anomaly in verified(topic).anomalies] == ["corrupt_commit"]
+
+
+def test_checkpoints_are_compared_with_the_commits(topic: Topic) -> None:
+    checkpoint.write(topic.storage, topic.log.load(version=1))
+    right = checkpoint.write(topic.storage, topic.snapshot)
+    assert found(topic) == []
+    data = topic.storage.read(right)
+    topic.storage.put(right, data[:-1])
+    (anomaly,) = verified(topic).anomalies
+    assert (anomaly.word, anomaly.file) == ("checkpoint_mismatch", right)
+    topic.storage.delete([right])
+    wrong = checkpoint.write(topic.storage, dataclasses.replace(topic.snapshot, gc_floor=1))
+    (anomaly,) = verified(topic).anomalies
+    assert (anomaly.word, anomaly.file) == ("checkpoint_mismatch", wrong)
+
+
+def test_a_checkpoint_that_lies_is_not_believed(topic: Topic) -> None:
+    checkpoint.write(topic.storage, dataclasses.replace(topic.snapshot, gc_floor=1))
+    reopened = distlog.open(topic.url)
+    assert reopened.snapshot.gc_floor == 1
+    assert [anomaly.word for anomaly in verified(reopened).anomalies] == ["checkpoint_mismatch", "metadata_mismatch"]
+
+
+def test_an_older_version_is_verified_as_it_was(topic: Topic) -> None:
+    older = distlog.open(topic.url, version=1)
+    assert verified(older).ok
+    assert len(verified(older).segments) == 1
+
+
+@pytest.mark.parametrize(
+    ("bases", "ends", "start", "end", "dirty", "expected"),
+    [
+        ([0, 10], [10, 20], 0, 20, 0, []),
+        ([0, 10], [10, 20], 7, 20, 0, []),
+        ([], [], 5, 5, 0, []),
+        ([0, 12], [10, 20], 0, 20, 0, [("offset_gap", 10)]),
+        ([0, 12], [10, 20], 0, 20, 12, []),
+        ([0, 12], [10, 20], 0, 20, 11, [("offset_gap", 10)]),
+        ([0, 8], [10, 20], 0, 20, 20, [("offset_overlap", 8)]),
+        ([5], [20], 0, 20, 0, [("offset_gap", 0)]),
+        ([0], [10], 0, 20, 0, [("offset_gap", 10)]),
+        ([0], [30], 0, 20, 0, [("offset_overlap", 20)]),
+        ([], [], 5, 8, 0, [("offset_gap", 5)]),
+    ],
+)
+def test_segments_follow_each_other(
+    topic: Topic, bases: list[int], ends: list[int], start: int, end: int, dirty: int, expected: list[Any]
+) -> None:
+    like = segment_of(topic)
+    table = SegmentTable.of(
+        [dataclasses.replace(like, base_offset=low, next_offset=high) for low, high in zip(bases, ends, strict=True)]
+    )
+    state = PartitionState(log_start_offset=start, log_end_offset=end, segments=table, first_dirty_offset=dirty)
+    snapshot = dataclasses.replace(topic.snapshot, partitions=(state,))
+    assert [(anomaly.word, anomaly.offset) for anomaly in verify_table(snapshot)] == expected
+
+
+def test_what_was_vacuumed_or_rebuilt_meanwhile_is_not_wrong(topic: Topic) -> None:
+    """1. Verify takes its snapshot. 2. A segment goes, and the indexes of the other one are rebuilt. 3. It reads."""
+    stale = topic.snapshot
+    first = segment_of(topic)
+    topic.log.commit(stale, "retention", lambda snapshot: [Remove(0, first.stem)])
+    topic.storage.delete([topic.reader.name(first, suffix) for suffix in (".log", ".index", ".timeindex")])
+    topic.refresh()
+    topic.alter_config({"index.interval.bytes": 0})
+    rebuild_indexes(topic.reader, topic.log, topic.snapshot, force=True)
+    report = verify(topic.reader, topic.log, stale)
+    assert report.segments[0].segment.base_offset == 40
+    assert len(report.segments) == 1
+    assert report.ok
+
+
+def test_a_removed_segment_that_is_damaged_is_wrong_all_the_same(topic: Topic) -> None:
+    stale = topic.snapshot
+    changed(topic, ".log", flip(70))
+    topic.log.commit(stale, "retention", lambda snapshot: [Remove(0, segment_of(topic).stem)])
+    assert not verify(topic.reader, topic.log, stale).ok
+
+
+def test_the_report_as_a_table_as_json_and_as_text(topic: Topic) -> None:
+    position, offset = second_batch(topic)
+    changed(topic, ".log", flip(position + 70), 1)
+    report = verified(topic)
+    rows = report.to_table().to_pylist()
+    assert [(row["base_offset"], row["ok"], len(row["anomalies"])) for row in rows] == [(0, True, 0), (40, False, 1)]
+    summary = json.loads(json.dumps(report.to_dict()))
+    assert (summary["ok"], summary["segments"]) == (False, 2)
+    (anomaly,) = summary["anomalies"]
+    assert (anomaly["word"], anomaly["position"], anomaly["offset"]) == ("corrupt_batch", position, offset)
+    assert str(report).endswith("1 anomalies")
+
+
+def test_a_verdict_pickles(topic: Topic) -> None:
+    changed(topic, ".log", flip(70))
+    verdict = verify_segment(pickle.loads(pickle.dumps(topic.reader)), segment_of(topic))
+    assert pickle.loads(pickle.dumps(verdict)) == verdict
+    assert not verdict.ok
+
+
+@pytest.mark.s3
+def test_on_an_object_store(s3_url: Address) -> None:
+    topic = topic_at(f"{s3_url.url}/log", appends=3, **s3_url.options)
+    assert found(topic) == []
+    changed(topic, ".log", flip(70), 2)
+    changed(topic, ".index", lambda data: topic.storage.read(topic.reader.name(segment_of(topic, 1), ".index")))
+    topic.storage.delete([topic.reader.name(segment_of(topic, 1), ".timeindex")])
+    assert [word for word, _, _ in found(topic)] == ["index_mismatch", "missing_index", "corrupt_batch"]
+
+
+SMALL = {"batch.bytes": 60, "index.interval.bytes": 60}
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Path], Any]:
+    """A topic of two small segments, its files, and what a scan of it gives."""
+    folder = tmp_path_factory.mktemp("small")
+    topic = distlog.create(str(folder / "log"), config=SMALL)
+    for codec in ("gzip", "uncompressed"):
+        topic.alter_config({"compression.type": codec})
+        topic.append([{"value": b"%d" % row, "key": b"k", "timestamp": NOW + row} for row in range(9)])
+    checkpoint.write(topic.storage, topic.snapshot)
+    files = sorted(path for path in (folder / "log").rglob("*") if path.is_file())
+    return folder, files, topic.scan().to_table()
+
+
+@settings(max_examples=150)
+@given(st.data())
+def test_no_flipped_bit_goes_unnoticed(small: tuple[Path, list[Path], Any], data: st.DataObject) -> None:
+    folder, files, right = small
+    file = data.draw(st.sampled_from(files))
+    damaged = bytearray(file.read_bytes())
+    damaged[data.draw(st.integers(0, len(damaged) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    target = folder / "damaged"
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(folder / "log", target / "log")
+    (target / file.relative_to(folder)).write_bytes(damaged)
+    try:
+        topic = distlog.open(str(target / "log"))
+        report = verified(topic)
+    except DistlogError:
+        return
+    hint = file.name == "_last_checkpoint"
+    assert report.ok == hint
+    assert not report.ok or topic.scan().to_table() == right

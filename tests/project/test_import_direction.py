@@ -1,0 +1,177 @@
+"""The architecture as a test: imports go down, each outside library has one home, files and functions stay small."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+#: Lowest first: modules and packages of distlog.core. A module imports its own layer and those below.
+CORE_LAYERS = (
+    "errors config paths times buffers locks",
+    "storage kernels",
+    "batches",
+    "indexes",
+    "commits",
+    "transactions",
+    "segments",
+    "reading",
+    "maintenance",
+    "topics",
+)
+#: Above the core, lowest first: what a program imports, then its faces, then what runs them.
+OUTER_LAYERS = (
+    "distlog distlog.console.arguments distlog.console.progress",
+    "distlog.cli distlog.spark",
+    "jobs demo benchmarks pyspark_distlog",
+)
+
+MAX_FILE_LINES = 300
+MAX_FUNCTION_LINES = 60
+VAGUE_NAMES = {"utils", "util", "helpers", "helper", "base", "common", "misc"}
+OPTIONAL = ("pyspark", "s3fs", "typer", "rich", "pandas", "matplotlib")
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Every module of the project, by its dotted name."""
+    files = [*ROOT.glob("*.py")]
+    for folder in ("distlog", "jobs", "demo", "benchmarks"):
+        files += (ROOT / folder).rglob("*.py")
+    parts = {path: path.relative_to(ROOT).with_suffix("").parts for path in files}
+    return {".".join(name[:-1] if name[-1] == "__init__" else name): path for path, name in parts.items()}
+
+
+@cache
+def tree(module: str) -> ast.Module:
+    """The module's syntax tree."""
+    return ast.parse(modules()[module].read_text(encoding="utf-8"))
+
+
+def layer(module: str) -> int:
+    """The height of a module; an AssertionError tells where to add a new one."""
+    if module == "distlog.core":
+        return 0
+    if module.startswith("distlog.core."):
+        name = module.split(".")[2]
+        heights = {known: height for height, names in enumerate(CORE_LAYERS) for known in names.split()}
+        assert name in heights, f"add {name} to CORE_LAYERS in tests/project/test_import_direction.py"
+        return heights[name]
+    for height, names in enumerate(OUTER_LAYERS, len(CORE_LAYERS)):
+        if any(module == name or (name != "distlog" and module.startswith(f"{name}.")) for name in names.split()):
+            return height
+    raise AssertionError(f"add {module} to OUTER_LAYERS in tests/project/test_import_direction.py")
+
+
+def imports(module: str, *, for_types: bool = True) -> Iterator[str]:
+    """What a module imports, anywhere in it; a name that is a module itself counts as that module."""
+    skipped = set() if for_types else set(_type_checking_nodes(tree(module)))
+    for node in ast.walk(tree(module)):
+        if node in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module} imports relatively; write the full name"
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                yield inner if inner in modules() else str(node.module)
+
+
+def _type_checking_nodes(root: ast.Module) -> Iterator[ast.AST]:
+    for node in ast.walk(root):
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            for statement in node.body:
+                yield from ast.walk(statement)
+
+
+def importers(library: str) -> set[str]:
+    """The project's modules that import `library` or a part of it."""
+    return {module for module in modules() if any(name.split(".")[0] == library for name in imports(module))}
+
+
+def test_the_modules_are_found() -> None:
+    assert {"distlog", "distlog.core.errors", "distlog.core.kernels.jit"} <= modules().keys()
+    assert "numba" in set(imports("distlog.core.kernels.jit"))
+
+
+def test_no_module_imports_a_higher_layer() -> None:
+    upward = [
+        f"{module} imports {target}"
+        for module in modules()
+        for target in imports(module)
+        if target in modules() and layer(target) > layer(module)
+    ]
+    assert upward == []
+
+
+def test_imports_at_run_time_have_no_cycle() -> None:
+    graph = {module: [name for name in imports(module, for_types=False) if name != module] for module in modules()}
+    TopologicalSorter(graph).prepare()
+
+
+def test_only_storage_imports_fsspec_and_its_file_systems() -> None:
+    for library in ("fsspec", "s3fs"):
+        names = {
+            module.removeprefix("distlog.core.") for module in importers(library) if module.startswith("distlog")
+        }
+        assert {name for name in names if not name.startswith("storage.")} == set()
+
+
+def test_only_one_module_maps_files() -> None:
+    # anonymous memory is no file
+    names = {module for module in importers("mmap") if module.startswith("distlog")}
+    assert names == {"distlog.core.storage.local.mapping", "distlog.core.buffers"}
+
+
+def test_only_kernels_import_numba() -> None:
+    assert [module for module in importers("numba") if not module.startswith("distlog.core.kernels.")] == []
+
+
+def test_only_the_spark_package_and_what_runs_it_import_pyspark() -> None:
+    allowed = ("distlog.spark", "jobs", "demo", "benchmarks", "pyspark_distlog")
+    assert [module for module in importers("pyspark") if not module.startswith(allowed)] == []
+
+
+def test_no_module_has_a_name_that_says_nothing() -> None:
+    assert [module for module in modules() if VAGUE_NAMES & set(module.split("."))] == []
+
+
+def test_files_are_short() -> None:
+    lines = {str(path): path.read_text(encoding="utf-8").count("\n") for path in modules().values()}
+    assert {path: count for path, count in lines.items() if count > MAX_FILE_LINES} == {}
+
+
+def test_functions_are_short() -> None:
+    long = {
+        f"{module}.{node.name}": node.end_lineno - node.lineno + 1
+        for module in modules()
+        for node in ast.walk(tree(module))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.end_lineno is not None
+        and node.end_lineno - node.lineno + 1 > MAX_FUNCTION_LINES
+    }
+    assert long == {}
+
+
+def test_distlog_imports_without_any_optional_library() -> None:
+    program = f"""
+import importlib.abc, sys
+
+class Absent(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {OPTIONAL!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Absent())
+import distlog
+print("imported", distlog.__name__, *(name for name in {OPTIONAL!r} if name in sys.modules))
+"""
+    run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (run.stdout, run.stderr) == ("imported distlog\n", "")

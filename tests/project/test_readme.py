@@ -1,0 +1,122 @@
+"""The README cannot drift: its examples run, its tables are the constants."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distlog.core.batches import record_batch
+from distlog.core.config import settings
+from distlog.core.indexes.offset_index import ENTRY as OFFSET_ENTRY
+from distlog.core.indexes.time_index import ENTRY as TIME_ENTRY
+from distlog.core.indexes.transaction_index import ENTRY as TRANSACTION_ENTRY
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, re.DOTALL)
+
+
+def table(heading: str, number: int = 0) -> list[list[str]]:
+    """The rows of the given table under a heading, without its head."""
+    section = README.split(f"{heading}\n", 1)[1].split("\n#", 1)[0]
+    tables = re.findall(r"(?:^\|.*\n)+", section, re.MULTILINE)
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in tables[number].splitlines()[2:]]
+
+
+def python(index: int) -> str:
+    """The text of a Python example."""
+    return [text for language, text in BLOCKS if language == "python"][index]
+
+
+def test_the_ten_lines_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, Any] = {"folder": str(tmp_path)}
+    exec(python(0), names)
+    assert names["result"].record_count == 1000
+    assert names["table"].num_rows == 501
+    assert capsys.readouterr().out.startswith("1 {")
+
+
+@pytest.mark.spark
+def test_the_spark_lines_run(tmp_path: Path, spark: Any) -> None:
+    import distlog
+
+    events = tmp_path / "events.jsonl"
+    events.write_text("".join(json.dumps({"user": f"u{n % 3}", "page": f"/{n}"}) + "\n" for n in range(30)))
+    topic = distlog.create(f"{tmp_path}/clicks", partitions=2)
+    exec(python(1), {"url": topic.url, "events_file": str(events)})
+    assert topic.refresh().scan().count() == 60
+
+
+def test_the_maintenance_lines_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import distlog
+
+    topic = distlog.create(f"{tmp_path}/clicks")
+    for number in range(20):
+        topic.append([{"value": f"v{number}"}])
+    exec(python(2), {"topic": topic})
+    said = capsys.readouterr().out.splitlines()
+    assert said[:2] == ["would let go of 0 segments, 0 bytes, 0 records", "partition 0 starts at 10"]
+    assert said[2].startswith("merged 10 segments into 1, ")
+    assert said[-1].endswith("nothing wrong")
+
+
+def test_the_commands_run(tmp_path: Path) -> None:
+    commands = next(text for language, text in BLOCKS if language == "console" and "distlog create" in text)
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    for line in commands.splitlines():
+        command = line.removeprefix("$ ").replace("/data/logs", shlex.quote(str(tmp_path)))
+        run = subprocess.run(command, shell=True, capture_output=True, text=True, env=environment, timeout=60)
+        # the topic holds one record, so offsets 10 and 100 of partition 0 are not there yet
+        expected = 1 if "--offset 10" in line or "--before 0:100" in line else 0
+        assert run.returncode == expected, (line, run.stderr)
+
+
+def test_the_options_of_the_jobs_exist() -> None:
+    for text in (text for language, text in BLOCKS if language == "console" and "spark-submit" in text):
+        for job, arguments in re.findall(r"jobs/(\w+)\.py((?:[^$]|\$(?! spark))*)", text):
+            sources = (f"jobs/{job}.py", "distlog/spark/job.py", "distlog/spark/maintenance_job.py")
+            source = "".join((ROOT / name).read_text() for name in sources)
+            for option in re.findall(r"(?<!\S)--[a-z-]+", arguments):
+                assert f'"{option}"' in source, (job, option)
+
+
+def test_the_batch_header_is_as_the_table_says() -> None:
+    types = {"q": "int64", "i": "int32", "b": "int8", "I": "uint32", "h": "int16"}
+    sizes = {"int64": 8, "int32": 4, "int8": 1, "uint32": 4, "int16": 2}
+    rows = table("### Record batch (format 2)")
+    assert [row[1] for row in rows[:-1]] == [types[code] for code in record_batch.HEADER.format[1:]]
+    position = 0
+    for start, kind, _ in rows[:-1]:
+        assert int(start) == position
+        position += sizes[kind]
+    assert int(rows[-1][0]) == position == record_batch.HEADER_SIZE
+
+
+def test_the_attribute_bits_are_as_the_table_says() -> None:
+    bits = [int(row[0], 16) for row in table("### Record batch (format 2)", 1)]
+    assert bits == [
+        record_batch.CODEC_MASK,
+        record_batch.APPEND_TIME,
+        record_batch.TRANSACTIONAL,
+        record_batch.CONTROL,
+        record_batch.DELETE_HORIZON,
+    ]
+
+
+def test_the_index_entries_are_as_the_table_says() -> None:
+    sizes = {row[0]: int(row[1]) for row in table("### Indexes")}
+    entries = {".index": OFFSET_ENTRY, ".timeindex": TIME_ENTRY, ".txnindex": TRANSACTION_ENTRY}
+    assert sizes == {f"`{suffix}`": entry.itemsize for suffix, entry in entries.items()}
+
+
+def test_the_settings_are_as_the_table_says() -> None:
+    rows = [tuple(row) for row in table("### Settings of a topic")]
+    assert rows == [(f"`{name}`", f"{default}", rule, meaning) for name, default, rule, meaning in settings()]

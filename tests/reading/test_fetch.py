@@ -1,0 +1,256 @@
+"""Fetching as Kafka's consumers do: whole batches, at least one, as many as fit, at the offsets readers see."""
+
+from __future__ import annotations
+
+import mmap
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import golden
+import pytest
+from adopted import adopt_golden
+from kafka.record import MemoryRecords
+from logs import Log, appended, batches_of, changed, log_of, table
+
+import distlog
+from distlog import CorruptRecordError, InvalidConfigError, OffsetOutOfRangeError, Topic
+from distlog.core.batches.record_batch import read_headers
+from distlog.core.reading import fetch as fetch_module
+from distlog.core.reading.fetch import FetchedBatches
+from distlog.core.reading.slices import SegmentSlice
+
+LOGS: dict[str, Callable[[str], Topic]] = {
+    "dense": lambda url: appended(url, 7, 60, 1, 30),
+    "zstd": lambda url: appended(url, 7, 60, **{"compression.type": "zstd"}),
+    "compacted": lambda url: adopt_golden(url, golden.partitions()["cleaned.compact-none-0"]),
+    "transactions": lambda url: adopt_golden(url, golden.partitions()["cleaned.compact-txn-0"]),
+    "format-1": lambda url: adopt_golden(url, golden.partitions()["logs.v1-lz4-0"]),
+    "deleted": lambda url: adopt_golden(url, golden.partitions()["first.deleted-records-0"]),
+}
+
+
+@pytest.fixture(scope="module", params=LOGS)
+def log(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Log:
+    return log_of(LOGS[request.param](str(tmp_path_factory.mktemp("log") / "t")))
+
+
+def kafka_offsets(data: bytes) -> list[int]:
+    """The offsets that kafka-python finds in what a broker would answer; checksums are checked."""
+    found, records = [], MemoryRecords(data)
+    while (batch := records.next_batch()) is not None:
+        assert batch.validate_crc()
+        if not getattr(batch, "is_control_batch", False):
+            found += [record.offset for record in batch]
+    assert records.valid_bytes() == len(data)
+    return found
+
+
+def stored(topic: Topic) -> list[tuple[int, int]]:
+    """(last offset, size) of each batch of the partition."""
+    found = []
+    for segment in topic.snapshot.partitions[0].segments:
+        headers = read_headers(topic.storage.read(topic.reader.name(segment)))
+        last = headers["base_offset"] + headers["last_offset_delta"] + segment.shift
+        found += list(zip(last.tolist(), headers["size"].tolist(), strict=True))
+    return found
+
+
+def segment_of(topic: Topic, offset: int) -> int:
+    return topic.snapshot.partitions[0].segments.find(offset)
+
+
+@pytest.mark.parametrize("max_bytes", [1, 200, 300, 500, 1000, 1 << 20])
+def test_a_fetch_is_the_batches_from_the_one_with_the_offset_on(log: Log, max_bytes: int) -> None:
+    topic = log.topic
+    batches = stored(topic)
+    for offset in range(topic.start_offsets()[0], topic.end_offsets()[0], 3):
+        behind = [batch for batch in batches if batch[0] >= offset]
+        fetched = topic.read(0, offset, max_bytes)
+        if not behind:
+            assert (len(fetched), fetched.next_offset) == (0, topic.end_offsets()[0])
+            continue
+        number, size = 1, behind[0][1]
+        # a fetch ends with its segment, as a broker's does
+        while number < len(behind) and segment_of(topic, behind[number][0]) == segment_of(topic, behind[0][0]):
+            if size + behind[number][1] > max_bytes:
+                break
+            number, size = number + 1, size + behind[number][1]
+        assert (len(fetched), len(fetched.positions)) == (size, number)
+        assert fetched.next_offset == behind[number - 1][0] + 1
+        assert bytes(fetched) == b"".join(batches_of(bytes(fetched)))
+
+
+def test_a_fetch_of_no_bytes_gives_nothing_and_does_not_move_on(log: Log) -> None:
+    start, end = log.topic.start_offsets()[0], log.topic.end_offsets()[0]
+    for offset in (start, end):
+        fetched = log.topic.read(0, offset, max_bytes=0)
+        assert (bytes(fetched), len(fetched.positions), fetched.next_offset) == (b"", 0, offset)
+    with pytest.raises(OffsetOutOfRangeError):
+        log.topic.read(0, end + 1, max_bytes=0)
+    with pytest.raises(InvalidConfigError, match="max_bytes must not be negative"):
+        log.topic.read(0, start, max_bytes=-1)
+
+
+@pytest.mark.parametrize("max_bytes", [1, 700, 1 << 20])
+def test_fetch_after_fetch_is_the_whole_log_for_kafka_python(log: Log, max_bytes: int) -> None:
+    pytest.importorskip("lz4")
+    pytest.importorskip("zstandard")
+    offset, found = log.topic.start_offsets()[0], []
+    while offset < log.topic.end_offsets()[0]:
+        fetched = log.topic.read(0, offset, max_bytes)
+        found += [each for each in kafka_offsets(bytes(fetched)) if each >= offset]
+        assert fetched.next_offset > offset
+        offset = fetched.next_offset
+    assert found == [row["offset"] for row in log.expected]
+
+
+def test_fetched_bytes_are_those_of_the_log_but_for_base_offsets(tmp_path: Path) -> None:
+    log = log_of(appended(str(tmp_path / "t"), 1000, 20))
+    data = log.file(1).read_bytes()
+    fetched = log.topic.read(0, 1000)
+    assert bytes(fetched.data) == data
+    assert fetched.moved
+    assert bytes(fetched)[8:100] == data[8:100]
+    assert read_headers(bytes(fetched))["base_offset"].tolist() == fetched.base_offsets.tolist()
+    assert fetched.base_offsets[0] == 1000
+    assert kafka_offsets(bytes(fetched)) == list(range(1000, 1020))
+
+
+def test_what_a_broker_wrote_is_fetched_byte_for_byte(tmp_path: Path) -> None:
+    log = log_of(adopt_golden(str(tmp_path / "t"), golden.partitions()["logs.v1-lz4-0"]))
+    fetched = log.topic.read(0, 0)
+    assert bytes(fetched) == log.file().read_bytes()
+    assert not fetched.moved
+    firsts = [int.from_bytes(entry[:8], "big") for entry in batches_of(bytes(fetched))]
+    assert fetched.base_offsets.tolist() == firsts
+
+
+def test_the_end_is_empty_and_beyond_it_is_an_error(log: Log) -> None:
+    start, end = log.topic.start_offsets()[0], log.topic.end_offsets()[0]
+    fetched = log.topic.read(0, end)
+    assert (bytes(fetched), len(fetched), fetched.next_offset) == (b"", 0, end)
+    for offset in (start - 1, end + 1):
+        with pytest.raises(OffsetOutOfRangeError, match=f"log_start_offset={start} log_end_offset={end}"):
+            log.topic.read(0, offset)
+
+
+def test_a_fetch_in_a_gap_goes_on_behind_it_even_in_another_segment(tmp_path: Path) -> None:
+    topic = adopt_golden(str(tmp_path / "t"), golden.partitions()["cleaned.compact-none-0"])
+    segments = list(topic.snapshot.partitions[0].segments)
+    assert [segment.log_bytes for segment in segments[:3]] == [0, 0, 0]
+    first = min(read_headers(topic.storage.read(topic.reader.name(segments[3])))["base_offset"].tolist())
+    assert topic.read(0, 0).base_offsets[0] == first >= 276
+
+
+def test_a_fetch_looks_at_no_segment_but_those_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = appended(str(tmp_path / "t"), *[5] * 20)
+    made = []
+    monkeypatch.setattr(fetch_module, "SegmentSlice", lambda *facts: made.append(facts) or SegmentSlice(*facts))
+    assert topic.read(0, 33).next_offset == 35
+    assert len(made) == 1
+
+
+def test_a_topic_without_records_has_nothing_to_fetch(memory_url: Any) -> None:
+    assert len(distlog.create(memory_url.url).read(0, 0)) == 0
+
+
+def test_local_batches_are_mapped_and_not_read(tmp_path: Path) -> None:
+    topic = appended(str(tmp_path / "t"), 7, 200)
+    topic.storage.counters.bytes_read = 0
+    fetched = topic.read(0, 100, 300)
+    assert isinstance(fetched.data.obj, mmap.mmap)
+    assert fetched.data.readonly
+    assert topic.storage.counters.bytes_read == 0
+
+
+def test_a_damaged_batch_is_not_fetched_but_those_before_it_are(tmp_path: Path) -> None:
+    log = log_of(appended(str(tmp_path / "t"), 60))
+    data = log.file().read_bytes()
+    third = read_headers(data)[2]
+    log.file().write_bytes(changed(data, int(third["position"]) + 80, 1))
+    assert log.topic.read(0, 0, max_bytes=int(third["position"])).next_offset == third["base_offset"]
+    for max_bytes in (int(third["position"]) + 500, 1 << 20):
+        with pytest.raises(CorruptRecordError, match=f"position={third['position']} .*partition=0"):
+            log.topic.read(0, 0, max_bytes=max_bytes)
+
+
+def received(fetched: FetchedBatches, timeout: float | None = None) -> bytes:
+    """What comes out of the other end of a connection."""
+    ours, theirs = socket.socketpair()
+    found = bytearray()
+
+    def receive() -> None:
+        while data := theirs.recv(1 << 16):
+            found.extend(data)
+
+    receiver = threading.Thread(target=receive)
+    receiver.start()
+    ours.settimeout(timeout)
+    with ours:
+        assert fetched.send_to(ours) == len(fetched)
+        ours.shutdown(socket.SHUT_WR)
+        receiver.join()
+    theirs.close()
+    return bytes(found)
+
+
+@pytest.mark.parametrize("timeout", [None, 30.0])
+def test_what_is_sent_is_what_is_fetched(log: Log, timeout: float | None) -> None:
+    for offset in range(log.topic.start_offsets()[0], log.topic.end_offsets()[0] + 1, 11):
+        for max_bytes in (1, 500, 1 << 20):
+            fetched = log.topic.read(0, offset, max_bytes)
+            assert received(fetched, timeout) == bytes(fetched)
+
+
+def test_remote_and_large_fetches_are_sent_too(
+    memory_url: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch_module, "CHUNK_BYTES", 500)
+    for url in (memory_url.url, str(tmp_path / "t")):
+        topic = appended(url, 5, 300)
+        fetched = topic.read(0, 100)
+        assert fetched.next_offset == 305
+        assert received(fetched) == bytes(fetched)
+        assert kafka_offsets(bytes(fetched))[-205:] == list(range(100, 305))
+
+
+def test_a_connection_that_encrypts_gets_nothing_behind_its_back(tmp_path: Path) -> None:
+    class Encrypting:
+        """As ssl.SSLSocket: its own sendfile, and a descriptor that must not be written to."""
+
+        def __init__(self) -> None:
+            self.sent = b""
+
+        def sendall(self, data: bytes) -> None:
+            self.sent += data
+
+        def sendfile(self, file: Any, offset: int, count: int) -> int:
+            file.seek(offset)
+            self.sendall(file.read(count))
+            return count
+
+    connection: Any = Encrypting()
+    fetched = appended(str(tmp_path / "t"), 7, 60).read(0, 7)
+    assert fetched.send_to(connection) == len(fetched)
+    assert connection.sent == bytes(fetched)
+
+
+def test_a_file_cut_while_it_is_sent_is_an_error(tmp_path: Path) -> None:
+    log = log_of(appended(str(tmp_path / "t"), 7, 60))
+    fetched = log.topic.read(0, 7)
+    log.file(1).write_bytes(log.file(1).read_bytes()[:-5])
+    with pytest.raises(OSError, match="ended while it was sent"):
+        received(fetched)
+
+
+def test_a_fetch_from_a_large_remote_segment_reads_little(memory_url: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    topic = distlog.create(memory_url.url, config={"batch.bytes": "16384"})
+    for _ in range(3):
+        topic.append(table(200_000))
+    topic.storage.counters.bytes_read = 0
+    assert topic.read(0, 300_000, max_bytes=100_000).next_offset > 300_000
+    assert topic.storage.counters.bytes_read < 200_000

@@ -1,0 +1,188 @@
+"""An index that is not the one that was committed is not used: that costs time, of a transaction index an error."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from pathlib import Path
+from typing import Any
+
+import golden
+import pyarrow as pa
+import pytest
+from adopted import adopt_golden, forget_facts, rows
+from compacting import CompactedTopic
+from logs import changed
+
+import distlog
+from distlog import CorruptIndexError, Topic
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.indexes.index_cache import IndexCache
+from distlog.core.indexes.offset_index import OffsetIndex
+from distlog.core.reading import scan, time_lookup
+from distlog.core.reading import segment_reader as segment_module
+from distlog.core.reading.segment_reader import SegmentReader
+from distlog.core.segments.index_facts import INDEX_FIELDS, index_facts
+
+NOW = 1_700_000_000_000
+#: Times that repeat and step back, as those of several producers do: every third record has an entry, and the one
+#: behind it is the latest for two records.
+TIMES = [NOW + row // 3 * 50 + (20 if row % 3 == 1 else 0) for row in range(200)]
+TRANSACTIONS = golden.partitions()["first.txn-0"]
+
+
+@pytest.fixture(autouse=True)
+def by_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Indexes are used for small segments too."""
+    monkeypatch.setattr(segment_module, "INDEX_WORTH_BYTES", 0)
+    monkeypatch.setattr(scan, "INDEX_WORTH_BYTES", 0)
+    monkeypatch.setattr(time_lookup, "INDEX_WORTH_BYTES", 500)
+
+
+def timed(url: str) -> Topic:
+    config = {"batch.bytes": 100, "index.interval.bytes": 300, "retention.ms": -1}
+    topic = distlog.create(url, config=config)
+    topic.append(pa.table({"value": [b"%080d" % row for row in range(len(TIMES))], "timestamp": TIMES}))
+    return topic
+
+
+def segment_of(topic: Topic) -> SegmentInfo:
+    return topic.snapshot.partitions[0].segments[0]
+
+
+def reopened(topic: Topic, cache: Path) -> Topic:
+    """The topic with nothing open, and copies of its indexes in `cache`."""
+    topic._reader = SegmentReader(topic.storage, topic.name, IndexCache(str(cache)))
+    return topic
+
+
+def first_at_or_after(time: int) -> dict[int, tuple[int, int] | None]:
+    return {0: next(((row, at) for row, at in enumerate(TIMES) if at >= time), None)}
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.message for record in caplog.records if record.levelno == logging.WARNING]
+
+
+def test_each_index_file_has_its_checksum_in_the_metadata(tmp_path: Path) -> None:
+    topic = timed(str(tmp_path / "t"))
+    segment = segment_of(topic)
+    for suffix in (".index", ".timeindex"):
+        found = index_facts({suffix: topic.storage.read(topic.reader.name(segment, suffix))})
+        assert found == {name: getattr(segment, name) for name in INDEX_FIELDS[suffix]}
+    assert segment.txn_index_crc32c == 0
+
+
+@pytest.mark.parametrize("where", ["local", "remote"])
+def test_no_bit_of_a_time_index_moves_a_time(tmp_path: Path, where: str) -> None:
+    topic = timed(str(tmp_path / "t") if where == "local" else f"memory://{tmp_path.name}/t")
+    name = topic.reader.name(segment_of(topic), ".timeindex")
+    right = topic.storage.read(name)
+    for position in [*range(0, len(right), 31), *range(11, 120, 12)]:
+        entry = position // 12 * 12
+        for bit in range(3):
+            topic.storage.put(name, changed(right, position, 1 << bit))
+            reopened(topic, tmp_path / f"cache-{position}")
+            time = int.from_bytes(right[entry : entry + 8], "big") + 1
+            assert topic.offsets_for_times(time) == first_at_or_after(time)
+
+
+def test_a_bad_time_index_is_warned_of_by_its_name(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    topic = timed(str(tmp_path / "t"))
+    name = topic.reader.name(segment_of(topic), ".timeindex")
+    topic.storage.put(name, changed(topic.storage.read(name), 11, 1))
+    assert topic.offsets_for_times(NOW + 100) == first_at_or_after(NOW + 100)
+    (warning,) = warnings(caplog)
+    assert f"checksum that its segment says: rebuild the index (file={name} partition=0)" in warning
+
+
+@pytest.mark.parametrize("where", ["local", "remote"])
+def test_no_bit_of_a_transaction_index_shows_or_hides_a_record(tmp_path: Path, where: str) -> None:
+    topic = adopt_golden(str(tmp_path / "t") if where == "local" else f"memory://{tmp_path.name}/t", TRANSACTIONS)
+    assert rows(topic.scan(isolation="read_committed").to_table()) == TRANSACTIONS.records(committed=True)
+    name = topic.reader.name(segment_of(topic), ".txnindex")
+    right = topic.storage.read(name)
+    for position in range(len(right)):
+        topic.storage.put(name, changed(right, position, 1 << position % 8))
+        reopened(topic, tmp_path / f"cache-{position}")
+        with pytest.raises(CorruptIndexError, match=r"restore it from a copy \(file=.*\.txnindex partition=0\)"):
+            topic.scan(isolation="read_committed")
+    topic.storage.put(name, right)
+    reopened(topic, tmp_path / "cache")
+    assert rows(topic.scan(isolation="read_committed").to_table()) == TRANSACTIONS.records(committed=True)
+
+
+def test_compaction_does_not_carry_a_bad_transaction_index_on(tmp_path: Path) -> None:
+    log = CompactedTopic(str(tmp_path / "log"))
+    log.adopt(golden.partitions()["first.compact-txn-0"].folder)
+    log.append((b"another", b"1"))
+    topic, before = log.topic(), log.segments()
+    broken = next(segment for segment in before if segment.txn_index_bytes)
+    name = topic.reader.name(broken, ".txnindex")
+    # the producer of the first one
+    topic.storage.put(name, changed(topic.storage.read(name), 9, 1))
+    done = log.compact()
+    assert done is not None
+    assert name in (done.error or "")
+    assert log.segments() == before
+
+
+def test_a_bad_copy_of_an_index_is_fetched_anew_without_a_word(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = adopt_golden(f"memory://{tmp_path.name}/t", TRANSACTIONS)
+    cache = tmp_path / "cache"
+
+    def read() -> list[dict[str, Any]]:
+        reopened(topic, cache)
+        assert topic.offsets_for_times(0)[0] is not None
+        return rows(topic.scan(start=20, isolation="read_committed").to_table())
+
+    expected = read()
+    right = {copy: copy.read_bytes() for copy in cache.iterdir()}
+    assert len(right) >= 2
+    for copy, data in right.items():
+        copy.write_bytes(changed(data, len(data) // 2, 1))
+    assert read() == expected
+    assert {copy: copy.read_bytes() for copy in cache.iterdir()} == right
+    assert warnings(caplog) == []
+
+
+def test_a_rebuilt_index_of_the_same_size_is_another_copy(tmp_path: Path) -> None:
+    topic = timed(f"memory://{tmp_path.name}/t")
+    cache = tmp_path / "cache"
+    reopened(topic, cache).offsets_for_times(NOW + 100)
+    old = set(cache.iterdir())
+    name = topic.reader.name(segment_of(topic), ".timeindex")
+    data = topic.storage.read(name)
+    topic.storage.put(name, changed(data, 11, 1))
+    facts = index_facts({".timeindex": changed(data, 11, 1)})
+    indexes = reopened(topic, cache).reader._indexes
+    index = indexes.times(dataclasses.replace(segment_of(topic), **facts))
+    assert index is not None
+    assert Path(index.path) not in old
+
+
+def test_the_checksum_is_compared_when_an_index_is_opened_and_not_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = timed(str(tmp_path / "t"))
+    compared = []
+    checksum = OffsetIndex.checksum
+
+    def counted(index: OffsetIndex) -> int:
+        compared.append(index.path)
+        return checksum(index)
+
+    monkeypatch.setattr(OffsetIndex, "checksum", counted)
+    for offset in (150, 20, 100):
+        assert next(topic.records(0, offset, 1)).offset == offset
+    assert len(compared) == 1
+
+
+def test_a_bad_index_that_nobody_knows_the_checksum_of_is_checked_as_before(tmp_path: Path) -> None:
+    topic = forget_facts(timed(str(tmp_path / "t")))
+    name = topic.reader.name(segment_of(topic), ".index")
+    data = topic.storage.read(name)
+    topic.storage.put(name, data[8:] + data[:8])
+    assert next(topic.records(0, 150, 1)).offset == 150

@@ -1,0 +1,230 @@
+"""Indexes stay open, are dropped when they are found bad, and never decide what a reader gets."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import logging
+import os
+import pickle
+from pathlib import Path
+
+import golden
+import pyarrow as pa
+import pytest
+from adopted import adopt_golden, forget_facts
+
+import distlog
+from distlog import Topic
+from distlog.core.commits.segment_info import UNKNOWN, SegmentInfo
+from distlog.core.errors import CorruptIndexError, StorageError
+from distlog.core.indexes.index_cache import IndexCache
+from distlog.core.indexes.offset_index import OffsetIndex
+from distlog.core.indexes.transaction_index import AbortedTransaction, TransactionIndex
+from distlog.core.reading import segment_indexes
+from distlog.core.reading.segment_indexes import SegmentIndexes
+from distlog.core.reading.segment_reader import SegmentReader
+
+NOW = 1_700_000_000_000
+ROWS = 4000
+
+
+def topic_at(url: str, cache: Path, appends: int = 1) -> Topic:
+    """A topic of segments large enough to be read by their indexes, with copies of these in `cache`."""
+    config = {"batch.bytes": 1000, "index.interval.bytes": 1000, "retention.ms": -1}
+    topic = distlog.create(url, config=config)
+    for number in range(appends):
+        values = [b"%0100d" % (number * ROWS + row) for row in range(ROWS)]
+        topic.append(pa.table({"value": values, "timestamp": range(NOW, NOW + ROWS)}))
+    topic._reader = SegmentReader(topic.storage, topic.name, IndexCache(str(cache)))
+    return topic
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Topic:
+    return topic_at(str(tmp_path / "log"), tmp_path / "cache")
+
+
+@pytest.fixture
+def remote(tmp_path: Path) -> Topic:
+    return topic_at(f"memory://{tmp_path.name}/log", tmp_path / "cache")
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The paths of the offset indexes that were opened and checked."""
+    paths: list[str] = []
+    check = OffsetIndex.sanity_check
+
+    def counted(index: OffsetIndex, log_bytes: int | None = None) -> None:
+        paths.append(index.path)
+        check(index, log_bytes)
+
+    monkeypatch.setattr(OffsetIndex, "sanity_check", counted)
+    return paths
+
+
+def value_at(topic: Topic, offset: int) -> int:
+    (record,) = topic.records(0, offset, 1)
+    return int(record.value)
+
+
+def segment_of(topic: Topic) -> SegmentInfo:
+    return topic.snapshot.partitions[0].segments[0]
+
+
+def index_path(topic: Topic) -> Path:
+    return Path(topic.storage.local_path(topic.reader.name(segment_of(topic), ".index")))
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.message for record in caplog.records if record.levelno == logging.WARNING]
+
+
+def test_an_index_is_opened_and_checked_once(local: Topic, opened: list[str]) -> None:
+    assert [value_at(local, offset) for offset in (3000, 17, 2500)] == [3000, 17, 2500]
+    assert len(opened) == 1
+
+
+def test_no_more_than_a_few_stay_open(tmp_path: Path, opened: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segment_indexes, "OPEN_INDEXES", 2)
+    topic = topic_at(str(tmp_path / "log"), tmp_path / "cache", appends=3)
+    for number in (0, 1, 2, 1, 2, 0):
+        assert value_at(topic, number * ROWS + 3000) == number * ROWS + 3000
+    assert len(opened) == 4
+
+
+def test_a_replaced_file_is_opened_anew(local: Topic, opened: list[str]) -> None:
+    value_at(local, 3000)
+    path = index_path(local)
+    local.storage.put(local.reader.name(segment_of(local), ".index"), path.read_bytes())
+    assert value_at(local, 3000) == 3000
+    assert len(opened) == 2
+
+
+@pytest.mark.parametrize("length", [0, 8, 12])
+def test_a_file_cut_while_it_is_open_is_not_touched_again(
+    local: Topic, length: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    value_at(local, 3000)
+    os.truncate(index_path(local), length)
+    assert value_at(local, 3000) == 3000
+    assert "scanning the log instead" in warnings(caplog)[0]
+
+
+def copies(cache: Path) -> list[Path]:
+    return sorted(path for path in cache.iterdir() if path.stat().st_size)
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["known", "of an older library"])
+@pytest.mark.parametrize("damage", ["out of order", "cut", "of another place"])
+def test_a_bad_copy_is_fetched_again(
+    remote: Topic, tmp_path: Path, damage: str, known: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    if not known:
+        forget_facts(remote)
+    value_at(remote, 3000)
+    (copy,) = copies(tmp_path / "cache")
+    right = copy.read_bytes()
+    entries = bytearray(right)
+    if damage == "out of order":
+        entries[:8], entries[8:16] = entries[8:16], entries[:8]
+    elif damage == "of another place":
+        entries[7::8] = bytes(byte ^ 1 for byte in entries[7::8])
+    copy.write_bytes(entries[:-8] if damage == "cut" else entries)
+    remote._reader = SegmentReader(remote.storage, remote.name, IndexCache(str(tmp_path / "cache")))
+    assert [value_at(remote, offset) for offset in (3000, 2000)] == [3000, 2000]
+    assert copies(tmp_path / "cache") == [copy]
+    assert copy.read_bytes() == right
+    assert len(warnings(caplog)) == (1 if damage == "of another place" and not known else 0)
+
+
+def test_a_copy_damaged_while_it_is_open_costs_a_scan(
+    remote: Topic, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    value_at(remote, 3000)
+    (copy,) = copies(tmp_path / "cache")
+    right = copy.read_bytes()
+    with copy.open("r+b") as file:
+        file.write(b"\xff" * len(right))
+    assert [value_at(remote, offset) for offset in (3000, 2000)] == [3000, 2000]
+    assert len(warnings(caplog)) == 1
+    assert copy.read_bytes() == right
+
+
+def test_a_bad_file_is_fetched_twice_and_then_scanned_around(remote: Topic, caplog: pytest.LogCaptureFixture) -> None:
+    name = remote.reader.name(segment_of(remote), ".index")
+    remote.storage.put(name, bytes(segment_of(remote).offset_index_bytes))
+    assert value_at(remote, 3000) == 3000
+    (warning,) = warnings(caplog)
+    assert f"checksum that its segment says: rebuild the index (file={name} partition=0)" in warning
+    assert "scanning the log instead" in warning
+
+
+@pytest.mark.parametrize("where", ["local", "remote"])
+def test_a_time_index_of_another_segment_costs_a_scan(
+    where: str, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic: Topic = forget_facts(request.getfixturevalue(where))
+    name = topic.reader.name(segment_of(topic), ".timeindex")
+    entries = bytearray(topic.storage.read(name))
+    # all timestamps are the right ones plus 256
+    entries[6::12] = bytes(byte + 1 for byte in entries[6::12])
+    topic.storage.put(name, entries)
+    assert topic.offsets_for_times(NOW + 3000) == {0: (3000, NOW + 3000)}
+    assert "does not fit its log" in warnings(caplog)[0]
+
+
+def with_transactions(topic: Topic, *, last_offset: int) -> SegmentInfo:
+    """The segment with a transaction index of one entry, of producer 7 from offset 1 on, of an older library."""
+    entry = b"".join(number.to_bytes(8, "big", signed=True) for number in (7, 1, last_offset, 9))
+    topic.storage.put(topic.reader.name(segment_of(topic), ".txnindex"), bytes(2) + entry)
+    return dataclasses.replace(segment_of(topic), txn_index_bytes=34, txn_index_crc32c=UNKNOWN)
+
+
+@pytest.mark.parametrize("damage", ["version", "range", "gone"])
+def test_a_bad_copy_of_a_transaction_index_is_fetched_again(
+    remote: Topic, tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segment = with_transactions(remote, last_offset=5)
+    right = [AbortedTransaction(7, 1, 5, 9)]
+    assert remote.reader.aborted_transactions(segment) == right
+    (copy,) = copies(tmp_path / "cache")
+    if damage == "gone":
+        # another process evicts it just before it is opened
+        check = TransactionIndex.sanity_check
+        calls = iter([lambda index: copy.unlink(), check])
+        monkeypatch.setattr(TransactionIndex, "sanity_check", lambda index: next(calls)(index))
+    else:
+        copy.write_bytes(bytes([damage == "version"]) * 2 + bytes(15) + b"\x09" + bytes(16))
+    assert remote.reader.aborted_transactions(segment) == right
+
+
+def test_a_transaction_index_that_stays_bad_is_an_error(remote: Topic) -> None:
+    segment = with_transactions(remote, last_offset=0)
+    with pytest.raises(CorruptIndexError):
+        remote.reader.aborted_transactions(segment)
+
+
+def test_it_pickles_without_what_is_open(local: Topic, opened: list[str]) -> None:
+    value_at(local, 3000)
+    indexes = pickle.loads(pickle.dumps(local.reader._indexes))
+    assert isinstance(indexes, SegmentIndexes)
+    index = indexes.offsets(segment_of(local))
+    assert index is not None
+    assert index.entries > 100
+    assert len(opened) == 2
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), IsADirectoryError(errno.EISDIR, "x")])
+def test_a_transaction_index_that_cannot_be_read_is_an_error_of_ours_with_its_file(
+    error: OSError, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = adopt_golden(str(tmp_path / "t"), golden.partitions()["cleaned.compact-txn-0"])
+
+    def fail(index: TransactionIndex) -> None:
+        raise error
+
+    monkeypatch.setattr(TransactionIndex, "sanity_check", fail)
+    with pytest.raises(StorageError, match=r"cannot read: .*file=.*\.txnindex"):
+        topic.scan(isolation="read_committed").to_table()

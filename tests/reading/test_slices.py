@@ -1,0 +1,123 @@
+"""Planning a read: which slices of which segments, without touching a file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import SegmentTable
+from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.errors import OffsetOutOfRangeError
+from distlog.core.reading.slices import SegmentSlice, plan, split_by_bytes
+
+
+def segment(base: int, end: int, log_bytes: int = 1000) -> SegmentInfo:
+    return SegmentInfo(
+        partition=0,
+        stem=f"{base:020d}",
+        base_offset=base,
+        next_offset=end,
+        stored_base_offset=0,
+        record_count=end - base,
+        log_bytes=log_bytes,
+        offset_index_bytes=0,
+        time_index_bytes=0,
+        txn_index_bytes=0,
+        first_timestamp=0,
+        max_timestamp=0,
+        offset_of_max_timestamp=base,
+        compression="none",
+        created_ms=0,
+        crc32c=0,
+    )
+
+
+class State(Snapshot):
+    """Only what planning looks at."""
+
+    def __init__(self, segments: Sequence[SegmentInfo], log_start: int, log_end: int) -> None:
+        table = SegmentTable.of(segments)
+        object.__setattr__(self, "partitions", (PartitionState(log_start, log_end, table),))
+
+
+SEGMENTS = [segment(10, 20), segment(20, 25), segment(40, 50)]
+
+
+def planned(start: int, end: int) -> list[tuple[int, int, int]]:
+    slices = plan(State(SEGMENTS, 12, 50), {0: start}, {0: end})
+    return [(piece.segment.base_offset, piece.start_offset, piece.end_offset) for piece in slices]
+
+
+def test_only_segments_that_overlap_the_range_are_planned() -> None:
+    assert planned(12, 50) == [(10, 12, 50), (20, 12, 50), (40, 12, 50)]
+    assert planned(20, 25) == [(20, 20, 25)]
+    assert planned(19, 21) == [(10, 19, 21), (20, 19, 21)]
+
+
+def test_a_range_in_a_gap_or_empty_needs_nothing() -> None:
+    assert planned(30, 35) == []
+    assert planned(15, 15) == []
+    assert planned(50, 60) == []
+
+
+def test_an_end_above_the_log_end_is_cut_to_it() -> None:
+    assert planned(40, 10**9) == [(40, 40, 50)]
+
+
+@pytest.mark.parametrize("offset", [11, 51])
+def test_a_start_outside_the_log_is_refused_with_both_bounds(offset: int) -> None:
+    with pytest.raises(OffsetOutOfRangeError, match=rf"offset={offset} log_start_offset=12 log_end_offset=50"):
+        planned(offset, 50)
+
+
+def test_a_start_outside_the_log_can_move_to_either_bound_instead() -> None:
+    state = State(SEGMENTS, 12, 50)
+    assert plan(state, {0: 3}, {0: 50}, "earliest")[0].start_offset == 12
+    assert plan(state, {0: 3}, {0: 50}, "latest") == []
+
+
+sizes = st.lists(st.integers(1, 5000), min_size=1, max_size=30)
+
+
+@given(sizes, st.integers(1, 4000))
+def test_splits_cover_every_byte_of_every_segment_once_and_in_order(log_bytes: list[int], target: int) -> None:
+    whole = [
+        SegmentSlice(segment(10 * index, 10 * index + 10, size), 0, 10**6, 0, size)
+        for index, size in enumerate(log_bytes)
+    ]
+    pieces = [piece for group in split_by_bytes(whole, target) for piece in group]
+    for before in whole:
+        edges = [(piece.start_position, piece.end_position) for piece in pieces if piece.segment == before.segment]
+        assert edges[0][0] == 0
+        assert edges[-1][1] == before.segment.log_bytes
+        assert [end for _, end in edges[:-1]] == [start for start, _ in edges[1:]]
+    assert [piece.segment.base_offset for piece in pieces] == sorted(piece.segment.base_offset for piece in pieces)
+
+
+@given(sizes, st.integers(1, 4000))
+def test_every_group_ends_near_where_equal_ones_would(log_bytes: list[int], target: int) -> None:
+    whole = [SegmentSlice(segment(0, 10, size), 0, 10, 0, size) for size in log_bytes]
+    groups = [sum(piece.estimated_bytes for piece in group) for group in split_by_bytes(whole, target)]
+    ends = list(accumulate(groups))
+    assert all(abs(end - target * number) <= target // 8 for number, end in enumerate(ends[:-1], start=1))
+    assert ends[-1] <= target * len(groups) + target // 8
+
+
+def test_a_segment_that_nearly_fits_is_not_cut() -> None:
+    whole = [SegmentSlice(segment(0, 10, size), 0, 10, 0, size) for size in (95, 110, 101)]
+    assert split_by_bytes(whole, 100) == [[piece] for piece in whole]
+
+
+def test_a_slice_knows_whether_it_is_the_whole_segment() -> None:
+    piece = SegmentSlice(segment(10, 20), 0, 100, 0, 1000)
+    assert piece.whole
+    assert not replace(piece, start_offset=11).whole
+    assert not replace(piece, end_offset=19).whole
+    assert not replace(piece, start_position=1).whole
+    assert replace(piece, start_offset=15).estimated_bytes == 500

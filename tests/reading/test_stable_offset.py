@@ -1,0 +1,186 @@
+"""Up to where a partition is stable: the metadata says it, so that no segment is read to find out."""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from pathlib import Path
+from typing import Any
+
+import golden
+import pytest
+from adopted import adopt_golden, forget_facts
+from compacting import CompactedTopic
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from producers import Producers
+
+from distlog import Topic
+from distlog.core.commits.segment_info import NO_OFFSET, NOT_LOOKED, SegmentInfo
+from distlog.core.commits.snapshot import PartitionState
+from distlog.core.reading.stable_offset import last_stable_offset
+
+GOLDEN = {name: each for name, each in golden.partitions().items() if "txn" in name}
+DAY = 86_400_000
+
+
+def stable_and_requests(topic: Topic, state: PartitionState | None = None) -> tuple[int, int]:
+    """The last stable offset of partition 0, and what it cost."""
+    counters = topic.storage.counters
+    counters.gets = counters.bytes_read = 0
+    found = last_stable_offset(topic.reader, state or topic.snapshot.partitions[0])
+    return found, counters.gets + counters.bytes_read
+
+
+def by_reading(topic: Topic) -> int:
+    """The last stable offset where nobody has looked."""
+    state = topic.snapshot.partitions[0]
+    segments = [dataclasses.replace(segment, first_unstable_offset=NOT_LOOKED) for segment in state.segments]
+    unknown = dataclasses.replace(state, segments=type(state.segments).of(segments))
+    return last_stable_offset(topic.reader, unknown)
+
+
+def unstable_offsets(topic: Topic) -> list[int]:
+    return [one.first_unstable_offset for one in topic.snapshot.partitions[0].segments if one.has_transactions]
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_it_is_known_of_what_a_broker_wrote_without_a_request(memory_url: Any, name: str) -> None:
+    topic = adopt_golden(memory_url.url, GOLDEN[name])
+    assert stable_and_requests(topic) == (by_reading(topic), 0)
+
+
+def test_what_is_appended_does_not_hide_a_transaction_that_was_open(memory_url: Any) -> None:
+    topic = adopt_golden(memory_url.url, GOLDEN["first.txn-0"])
+    before = by_reading(topic)
+    assert before < topic.end_offsets()[0]
+    topic.append([{"value": b"v"}] * 10)
+    assert stable_and_requests(topic) == (before, 0)
+
+
+def test_where_nobody_has_looked_the_segments_are_read_and_a_rebuild_looks(memory_url: Any) -> None:
+    topic = adopt_golden(memory_url.url, GOLDEN["first.txn-0"])
+    known = unstable_offsets(topic)
+    forget_facts(topic)
+    assert set(unstable_offsets(topic)) == {NOT_LOOKED}
+    found, cost = stable_and_requests(topic)
+    assert cost > 0
+    topic.rebuild_indexes()
+    assert unstable_offsets(topic) == known
+    assert stable_and_requests(topic) == (found, 0)
+
+
+#: Steps of producers 1 to 3, and the end of a segment.
+STEPS = st.one_of(
+    st.tuples(st.sampled_from(["send", "commit", "abort"]), st.integers(1, 3)),
+    st.just(("plain", 0)),
+    st.just(("roll", 0)),
+)
+
+
+def written(log: CompactedTopic, steps: list[tuple[str, int]]) -> int:
+    """Take the steps that make sense; where the first transaction begins that is open then, or the end."""
+    producers, opened = Producers(log), dict[int, int]()
+    for key, (step, producer) in enumerate(steps):
+        if step == "send":
+            opened.setdefault(producer, producers._offset)
+            producers.send(producer, key % 4)
+        elif step == "plain":
+            producers.plain(key % 4)
+        elif step == "roll":
+            if producers._data:
+                producers.roll()
+        elif producer in opened:
+            del opened[producer]
+            getattr(producers, step)(producer)
+    if producers._data:
+        producers.roll()
+    return min(opened.values(), default=producers._offset)
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps=st.lists(STEPS, max_size=25))
+def test_it_is_where_the_first_open_transaction_begins(steps: list[tuple[str, int]]) -> None:
+    log = CompactedTopic(f"memory://{uuid.uuid4()}/log")
+    expected = written(log, steps)
+    topic = log.topic()
+    assert stable_and_requests(topic) == (expected, 0)
+    assert by_reading(topic) == expected
+
+
+@settings(max_examples=40, deadline=None)
+@given(steps=st.lists(STEPS, max_size=25))
+def test_compaction_keeps_it_however_often_and_late_it_runs(steps: list[tuple[str, int]]) -> None:
+    log = CompactedTopic(f"memory://{uuid.uuid4()}/log", internal_segment_bytes=200)
+    expected = written(log, steps)
+    is_open = expected < log.topic().end_offsets()[0]
+    for _ in range(3):
+        log.compact()
+        topic = log.topic()
+        assert last_stable_offset(topic.reader, topic.snapshot.partitions[0]) == expected
+        assert by_reading(topic) == expected
+        # later than delete.retention.ms and what a producer is remembered: markers may go the next time
+        log.clock.now += 2 * DAY
+        log.append((b"0", b"later"))
+        expected = expected if is_open else log.topic().end_offsets()[0]
+
+
+def test_the_segments_of_a_compaction_say_it_too(tmp_path: Path) -> None:
+    log = CompactedTopic(str(tmp_path / "log"))
+    producers = Producers(log)
+    producers.send(1, 1, 2).plain(3).roll()
+    producers.send(2, 1).commit(1).commit(2).roll()
+    producers.send(1, 5).roll()
+    assert [one.first_unstable_offset for one in log.segments()] == [0, NO_OFFSET, 6]
+    log.compact()
+    assert log.segments()[0].compacted
+    assert [one.first_unstable_offset for one in log.segments()] == [NO_OFFSET, 6]
+    assert stable_and_requests(log.topic()) == (6, 0)
+
+
+def test_what_was_open_at_the_end_of_a_rewritten_segment_is_decided(tmp_path: Path) -> None:
+    log = CompactedTopic(str(tmp_path / "log"), internal_segment_bytes=200)
+    producers = Producers(log)
+    producers.send(1, 1, 2).roll()
+    producers.commit(1).plain(1).roll()
+    assert [one.first_unstable_offset for one in log.segments()] == [0, NO_OFFSET]
+    log.compact()
+    first = log.segments()[0]
+    assert (first.compacted, first.has_transactions, first.first_unstable_offset) == (True, True, NO_OFFSET)
+
+
+def segment(base_offset: int, **facts: Any) -> SegmentInfo:
+    like = {"stored_base_offset": 0, "record_count": 10, "log_bytes": 9, "created_ms": 0, "crc32c": 0}
+    sizes = dict.fromkeys(["offset_index_bytes", "time_index_bytes", "txn_index_bytes"], 0)
+    times = dict.fromkeys(["first_timestamp", "max_timestamp", "offset_of_max_timestamp"], -1)
+    ends = {"base_offset": base_offset, "next_offset": base_offset + 10, "stem": f"{base_offset:020d}"}
+    return SegmentInfo(**{"partition": 0, "compression": "none", **like, **sizes, **times, **ends, **facts})
+
+
+def test_what_is_open_below_the_log_start_is_open_from_there(memory_url: Any) -> None:
+    topic = adopt_golden(memory_url.url, GOLDEN["first.txn-0"])
+    opened = segment(10, has_transactions=True, first_unstable_offset=3)
+    table = type(topic.snapshot.partitions[0].segments).of([opened, segment(20)])
+    state = dataclasses.replace(
+        topic.snapshot.partitions[0], segments=table, log_start_offset=12, log_end_offset=30, first_dirty_offset=0
+    )
+    assert stable_and_requests(topic, state) == (12, 0)
+
+
+def test_a_transaction_whose_end_marker_was_compacted_away_is_not_open(tmp_path: Path) -> None:
+    """The segment that it was open in stays as it is, since nothing in it can go."""
+    log = CompactedTopic(str(tmp_path / "log"), internal_segment_bytes=200)
+    producers = Producers(log)
+    producers.send(1, 1).roll()
+    producers.send(2, 9).commit(2).roll()
+    producers.commit(1).plain(1).roll()
+    assert [one.first_unstable_offset for one in log.segments()] == [0, 0, NO_OFFSET]
+    for _ in range(4):
+        log.append((b"x", b"y"))
+        log.compact()
+        log.clock.now += 2 * DAY
+        topic = log.topic()
+        assert by_reading(topic) == topic.end_offsets()[0]
+        assert stable_and_requests(topic)[0] == topic.end_offsets()[0]
+    left = [one for one in log.segments() if one.has_transactions]
+    assert [(one.base_offset, one.first_unstable_offset) for one in left] == [(1, 0)]

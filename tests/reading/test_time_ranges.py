@@ -1,0 +1,381 @@
+"""Reads by time: exactly the records of those times, in whatever order they are, and no file without any of them."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import random
+from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import golden
+import pyarrow as pa
+import pytest
+from adopted import Rows, adopt, adopt_golden, forget_facts, with_indexes
+from adopted import rows as without_partition
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from topics import TINY, stored
+
+import distlog
+from distlog import Topic
+from distlog.cli import reading
+from distlog.core.batches.record_batch import COLUMNS
+from distlog.core.batches.record_encoder import encode
+from distlog.core.reading import scan, scan_plan
+from distlog.core.reading import segment_reader as segment
+from distlog.core.reading.scan import Scan
+from distlog.core.reading.slices import split_by_bytes
+
+GOLDEN = golden.partitions()
+DAY = 86_400_000
+OCTOBER = int(datetime(2025, 10, 1, tzinfo=timezone.utc).timestamp() * 1000)
+
+
+def of_day(day: int, count: int = 1000) -> list[dict[str, Any]]:
+    """Records all through a day, counted from the first of October."""
+    return [{"value": b"day %d" % day, "timestamp": OCTOBER + day * DAY + n * DAY // count} for n in range(count)]
+
+
+def timestamps(topic: Topic, **bounds: Any) -> list[int]:
+    return topic.scan(**bounds).to_table()["timestamp"].cast("int64").to_pylist()
+
+
+@pytest.fixture
+def backfilled(memory_url: Any) -> Topic:
+    """The days of October from 2 on, then what was missing: September and the first of October."""
+    topic = distlog.create(memory_url.url)
+    for day in (1, 2, 3, -1, 0):
+        topic.append(of_day(day))
+    return topic
+
+
+def test_a_day_has_all_its_records_after_a_backfill(backfilled: Topic) -> None:
+    for day in (-1, 0, 1, 2, 3):
+        found = backfilled.scan(start_time=OCTOBER + day * DAY, end_time=OCTOBER + (day + 1) * DAY)
+        assert found.count() == found.to_table().num_rows == len(found.to_pandas()) == 1000
+        assert set(found.to_table()["value"].to_pylist()) == {b"day %d" % day}
+
+
+def test_since_october_is_nothing_of_september(backfilled: Topic) -> None:
+    assert min(timestamps(backfilled, start_time="2025-10-01")) == OCTOBER
+    assert backfilled.scan(start_time="2025-10-01").count() == 4000
+    assert max(timestamps(backfilled, end_time="2025-10-01")) < OCTOBER
+    assert backfilled.scan(end_time="2025-10-01").count() == 1000
+
+
+def test_lookups_by_time_still_mean_the_first_offset(backfilled: Topic) -> None:
+    assert backfilled.offsets_for_times(OCTOBER) == {0: (0, OCTOBER + DAY)}
+
+
+@pytest.fixture(params=["small", "by-index", "without-index"])
+def each_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments are read whole and together, or alone, with and without indexes."""
+    if request.param == "small":
+        return
+    worth = 0 if request.param == "by-index" else 1 << 40
+    for module in (segment, scan_plan):
+        monkeypatch.setattr(module, "INDEX_WORTH_BYTES", worth)
+    monkeypatch.setattr(scan, "INDEX_WORTH_BYTES", 0)
+    monkeypatch.setattr(scan, "SMALL_BYTES", 0)
+
+
+TIMES = st.integers(0, 25)
+RECORDS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "key": st.sampled_from([b"a", b"b", b"c", b"d"]),
+            "value": st.none() | st.binary(max_size=8),
+            "timestamp": TIMES | st.just(-1),
+            "partition": st.integers(0, 1),
+        }
+    ),
+    max_size=30,
+)
+#: A list is appended, "compact" compacts or merges, a number is deleted below.
+STEPS = st.lists(RECORDS | st.just("compact") | st.integers(0, 20), min_size=1, max_size=6)
+
+
+def made(url: str, steps: list[Any], policy: str, codec: str, segment_bytes: int) -> Topic:
+    config = {**TINY, "cleanup.policy": policy, "compression.type": codec, "min.cleanable.dirty.ratio": 0}
+    topic = distlog.create(url, 2, {**config, "internal.segment.bytes": segment_bytes, "index.interval.bytes": 60})
+    for step in steps:
+        if step == "compact":
+            topic.compact()
+            # so that merging finds room
+            topic.alter_config({"internal.segment.bytes": 1000})
+        elif isinstance(step, list):
+            topic.append(step)
+        elif "delete" in policy:
+            topic.delete_records({0: min(step, topic.end_offsets()[0])} if step > topic.start_offsets()[0] else {})
+    return topic
+
+
+def of_times(rows: Rows, start: int | None, end: int | None) -> Rows:
+    """The model: rows between the times, a row without a time only where none is given."""
+    return [
+        row
+        for row in rows
+        if (start is None and end is None)
+        or (row["timestamp"] >= (start or 0) and (end is None or row["timestamp"] < end))
+    ]
+
+
+def by_command_line(topic: Topic, start: int | None, end: int | None, limit: int | None) -> Rows:
+    batches = reading.batches(topic, [0, 1], reading.Bounds(since=start, until=end), limit, COLUMNS)
+    return [row for batch in batches for row in stored(pa.Table.from_batches([batch]))]
+
+
+def in_groups(found: Scan, target_bytes: int) -> Rows:
+    """What tasks read that get some slices each, pickled."""
+    groups = pickle.loads(pickle.dumps(split_by_bytes(found.slices, target_bytes)))
+    scans = [Scan(found._reader, group, COLUMNS, found.isolation) for group in groups]
+    assert sum(each.count() for each in scans) == found.count()
+    return [row for each in scans for row in stored(each.to_table())]
+
+
+@pytest.mark.usefixtures("each_way")
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    steps=STEPS,
+    policy=st.sampled_from(["delete", "compact", "compact,delete"]),
+    codec=st.sampled_from(["uncompressed", "zstd"]),
+    segment_bytes=st.sampled_from([200, 600, 5000]),
+    start=TIMES | st.none(),
+    end=TIMES | st.none(),
+    offset=st.integers(0, 40),
+    limit=st.integers(0, 12),
+    target_bytes=st.integers(50, 1000),
+)
+def test_any_range_of_times_of_any_history_is_what_a_model_says(
+    tmp_path_factory: pytest.TempPathFactory,
+    steps: list[Any],
+    policy: str,
+    codec: str,
+    segment_bytes: int,
+    start: int | None,
+    end: int | None,
+    offset: int,
+    limit: int,
+    target_bytes: int,
+) -> None:
+    url = f"memory://{tmp_path_factory.mktemp('ranges').name}/t"
+    topic = made(url, steps, policy, codec, segment_bytes)
+    every = stored(topic.scan().to_table())
+    expected = of_times(every, start, end)
+    found = topic.scan(start_time=start, end_time=end)
+    assert stored(found.to_table()) == expected
+    assert found.count() == len(expected)
+    values = topic.scan(start_time=start, end_time=end, columns=["value"])
+    assert values.to_table().to_pydict() == {"value": [row["value"] for row in expected]}
+    assert topic.scan(start_time=start, end_time=end, columns=[]).count() == len(expected)
+    assert in_groups(found, target_bytes) == expected
+    assert by_command_line(topic, start, end, None) == expected
+    assert by_command_line(topic, start, end, limit) == expected[:limit]
+    later = topic.scan([0], start=offset, end_time=end, out_of_range="latest")
+    below = [row for row in of_times(every, None, end) if row["partition"] == 0 and row["offset"] >= offset]
+    assert stored(later.to_table()) == (below if offset >= topic.start_offsets()[0] else [])
+    assert later.count() == later.to_table().num_rows
+
+
+@pytest.mark.usefixtures("each_way")
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+@pytest.mark.parametrize("name", GOLDEN)
+def test_what_a_broker_wrote_is_read_by_its_times(
+    memory_url: Any, tmp_path: Path, name: str, isolation: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    topic = adopt_golden(memory_url.url, GOLDEN[name])
+    every = without_partition(topic.scan(isolation=isolation).to_table())
+    known = [row["timestamp"] for row in every if row["timestamp"] >= 0] or [5]
+    chance = random.Random(name)
+    for _ in range(8):
+        low, high = sorted(chance.choices(known, k=2))
+        for start, end in ((low, high), (low, high + 1), (low, None), (None, high)):
+            found = topic.scan(start_time=start, end_time=end, isolation=isolation)
+            expected = of_times(every, start, end)
+            assert without_partition(found.to_table()) == expected
+            assert found.count() == len(expected)
+
+
+def test_the_start_is_in_the_end_is_out_and_nothing_is_between_turned_bounds(memory_url: Any) -> None:
+    topic = distlog.create(memory_url.url, config={"message.timestamp.after.max.ms": 2**63 - 1})
+    topic.append([{"value": b"v", "timestamp": time} for time in (5, 3, 4, 2**63 - 1, 3, 0)])
+    assert timestamps(topic, start_time=3, end_time=5) == [3, 4, 3]
+    assert timestamps(topic, start_time=4) == [5, 4, 2**63 - 1]
+    assert timestamps(topic, start_time=2**63 - 1) == [2**63 - 1]
+    assert timestamps(topic, end_time=2**63 + 5) == [5, 3, 4, 2**63 - 1, 3, 0]
+    assert timestamps(topic, start_time=4, end_time=4) == timestamps(topic, start_time=5, end_time=3) == []
+    assert timestamps(topic, end_time=0) == timestamps(topic, start_time=2**63 + 5, end_time=2**65) == []
+
+
+def test_a_record_without_a_timestamp_is_of_no_range_of_times(memory_url: Any) -> None:
+    topic = distlog.create(memory_url.url)
+    topic.append([{"value": b"v", "timestamp": time} for time in (-1, 0, -1, 7)])
+    topic.append([{"value": b"v", "timestamp": -1}] * 3)
+    assert timestamps(topic, start_time=0) == timestamps(topic, end_time=8) == [0, 7]
+    assert topic.scan(start_time=0).count() == topic.scan(end_time=2**63).count() == 2
+    assert topic.scan().count() == 7
+
+
+@pytest.mark.parametrize("wrong", [-1, distlog.EARLIEST, "1969-12-31", "soon", 1.5])
+def test_what_is_no_time_of_a_record_is_refused(backfilled: Topic, wrong: Any) -> None:
+    for bound in ("start_time", "end_time"):
+        with pytest.raises(ValueError, match="ms since 1970"):
+            backfilled.scan(**{bound: wrong})
+
+
+def test_a_side_has_an_offset_or_a_time(backfilled: Topic) -> None:
+    for side in ("start", "end"):
+        with pytest.raises(ValueError, match="not both"):
+            backfilled.scan(**{side: 1, f"{side}_time": 1})
+
+
+@pytest.fixture
+def hundred_days(memory_url: Any) -> Topic:
+    """A hundred segments, one for each day, in no order."""
+    topic = distlog.create(memory_url.url)
+    days = list(range(100))
+    random.Random(1).shuffle(days)
+    for day in days:
+        topic.append(of_day(day, 24))
+    return topic
+
+
+def test_a_day_out_of_a_hundred_segments_touches_one(hundred_days: Topic) -> None:
+    assert len(hundred_days.snapshot.partitions[0].segments) == 100
+    counters = hundred_days.storage.counters
+    counters.gets = counters.bytes_read = 0
+    found = hundred_days.scan(start_time=OCTOBER + 50 * DAY, end_time=OCTOBER + 51 * DAY)
+    (piece,) = found.slices
+    assert found.count() == 24
+    assert counters.gets == 0
+    assert found.to_table().num_rows == 24
+    assert (counters.gets, counters.bytes_read) == (1, piece.segment.log_bytes)
+    half_days = hundred_days.scan(start_time=OCTOBER + 50 * DAY + DAY // 2, end_time=OCTOBER + 53 * DAY + DAY // 2)
+    counters.gets = 0
+    assert half_days.count() == 72
+    assert counters.gets == 2
+
+
+def unordered(url: str, batch_bytes: int = 16_384) -> Topic:
+    """One large segment of times that rise, but for each seventh record, which is late by a while."""
+    topic = distlog.create(url, config={"batch.bytes": str(batch_bytes)})
+    times = [10 * number - 500 * (number % 7 == 0) * (number > 100) for number in range(60_000)]
+    topic.append(pa.table({"value": [bytes(100)] * len(times), "timestamp": pa.array(times)}))
+    return topic
+
+
+def test_a_large_segment_is_read_from_where_its_time_index_says(
+    memory_url: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    topic = unordered(memory_url.url)
+    times = timestamps(topic)
+    (info,) = topic.snapshot.partitions[0].segments
+    counters = topic.storage.counters
+    counters.bytes_read = 0
+    found = topic.scan(start_time=550_000)
+    assert 50_000 < found.slices[0].start_offset <= times.index(next(time for time in times if time >= 550_000))
+    assert found.count() == sum(time >= 550_000 for time in times)
+    assert counters.bytes_read < info.log_bytes // 5
+    counters.bytes_read = 0
+    assert topic.scan(start_time=550_000, end_time=550_100).count() == sum(
+        550_000 <= each < 550_100 for each in times
+    )
+    assert counters.bytes_read < info.log_bytes // 5
+
+
+def rows_of(topic: Topic, start: int) -> int:
+    return topic.scan(start_time=start).to_table().num_rows
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda data: bytes(len(data)),
+        lambda data: data[:-1],
+        lambda data: data[:8] + (2**31 - 1).to_bytes(4, "big") + data[12:],
+        # every entry says that nothing is as late as it is up to the last record
+        lambda data: b"".join(data[at : at + 8] + data[-4:] for at in range(0, len(data), 12)),
+    ],
+)
+def test_a_wrong_time_index_costs_time_and_a_warning_but_no_record(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, spoil: Callable[[bytes], bytes]
+) -> None:
+    topic = unordered(str(tmp_path / "t"))
+    expected = rows_of(topic, 300_000)
+    (file,) = (tmp_path / "t" / "t-0").glob("*.timeindex")
+    file.write_bytes(spoil(file.read_bytes()))
+    with caplog.at_level(logging.WARNING, "distlog"):
+        assert rows_of(distlog.open(topic.url), 300_000) == expected
+    assert caplog.messages
+
+
+def test_batches_that_are_too_old_are_not_decoded(memory_url: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = distlog.create(memory_url.url, config={"batch.bytes": "100"})
+    topic.append([{"value": bytes(60), "timestamp": time} for time in (*range(100, 150), 5, 160, *range(50))])
+    decoded = count_decoded(monkeypatch)
+    assert timestamps(topic, start_time=148) == [148, 149, 160]
+    assert sum(decoded) == 3
+
+
+def test_batches_of_one_time_that_are_too_late_are_not_decoded(
+    memory_url: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = [{"timestamp": [time] * 3, "key": [b"k"] * 3, "value": [b"v"] * 3} for time in (9, 2, 7, 4)]
+    parts = [
+        bytes(encode(pa.record_batch(each), base_offset=3 * row, append_time=lambda row=row: (9, 2, 7, 4)[row]).data)
+        for row, each in enumerate(times)
+    ]
+    topic = adopt(memory_url.url, [(0, with_indexes(b"".join(parts), 0))], 12)
+    decoded = count_decoded(monkeypatch)
+    assert timestamps(topic, start_time=3, end_time=7) == [4, 4, 4]
+    assert sum(decoded) == 3
+
+
+def count_decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many records each pass of the decoder finds from here on."""
+    counts: list[int] = []
+    module = "distlog.core.batches.record_decoder"
+    original = __import__(module, fromlist=["scan_sections"]).scan_sections
+
+    def counted(*arguments: Any) -> int:
+        counts.append(original(*arguments))
+        return counts[-1]
+
+    monkeypatch.setattr(f"{module}.scan_sections", counted)
+    return counts
+
+
+def test_a_scan_without_times_asks_no_record_for_its_time(backfilled: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*arguments: Any) -> Iterator[Any]:
+        raise AssertionError("a record was asked")
+
+    monkeypatch.setattr("distlog.core.batches.record_decoder._in_time", never)
+    assert backfilled.scan().to_table().num_rows == 5000
+    assert backfilled.scan(start_time=OCTOBER, end_time=OCTOBER + 2 * DAY).to_table().num_rows == 2000
+
+
+def test_what_an_older_library_did_not_note_is_looked_up(memory_url: Any) -> None:
+    records = pa.record_batch({"timestamp": [7, 5, 9, 6], "key": [b"k"] * 4, "value": [b"v"] * 4})
+    topic = forget_facts(adopt(memory_url.url, [(0, with_indexes(bytes(encode(records).data), 0))], 4))
+    assert topic.snapshot.partitions[0].segments[0].min_timestamp == -1
+    assert timestamps(topic, end_time=7) == [5, 6]
+    assert topic.scan(end_time=7).count() == 2
+    assert topic.scan(end_time=5).count() == 0
+    assert topic.scan(start_time=10).slices == []
+
+
+def test_a_small_limit_reads_little_of_a_long_partition(memory_url: Any) -> None:
+    topic = distlog.create(memory_url.url)
+    for day in range(40):
+        topic.append(of_day(day, 10))
+    counters = topic.storage.counters
+    counters.gets = 0
+    bounds = reading.Bounds(since=OCTOBER + 20 * DAY + DAY // 2)
+    (batch,) = reading.batches(topic, [0], bounds, 3, ["timestamp"])
+    assert batch.num_rows == 3
+    assert counters.gets <= 3

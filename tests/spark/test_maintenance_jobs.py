@@ -1,0 +1,158 @@
+"""The maintenance jobs: one topic or all below a root, what they print and return, and what stops them."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Address
+
+import distlog
+from distlog.core.storage.storage import Storage
+
+JOBS = Path(__file__).parents[2] / "jobs"
+OLD = {"retention.ms": 1000, "file.delete.delay.ms": 0}
+
+
+class Ran:
+    """What a job printed and returned."""
+
+    def __init__(self, status: int, out: str, err: str) -> None:
+        self.status, self.out, self.err = status, out, err
+
+    @property
+    def facts(self) -> Any:
+        """The object in the last line of standard output."""
+        return json.loads(self.out.splitlines()[-1])
+
+    @property
+    def topics(self) -> dict[str, dict[str, Any]]:
+        """What is said of each topic, by its name."""
+        return {facts["topic"].rpartition("/")[2]: facts for facts in self.facts["topics"]}
+
+
+@pytest.fixture
+def job(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Runs a job by its name and arguments in this process."""
+
+    def run(name: str, *given: object) -> Ran:
+        monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, given)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_path(str(JOBS / f"{name}.py"), run_name="__main__")
+        return Ran(int(ended.value.code or 0), *capsys.readouterr())
+
+    return run
+
+
+def old_topic(url: str, options: dict[str, Any] | None = None) -> distlog.Topic:
+    """A topic with one segment of two records of 1970."""
+    topic = distlog.create(url, config=OLD, storage_options=options)
+    topic.append([{"value": f"v{number}", "timestamp": number} for number in range(2)])
+    return topic
+
+
+def storage_arguments(options: dict[str, Any]) -> list[str]:
+    return [part for name, value in options.items() for part in ("--storage", f"{name}={value}")]
+
+
+def test_retention_then_vacuum_of_a_topic_on_every_kind_of_storage(storage_url: Address, job: Any) -> None:
+    url = f"{storage_url.url}/clicks"
+    topic = old_topic(url, storage_url.options)
+    given = ("--topic", url, "--json", *storage_arguments(storage_url.options))
+    (facts,) = job("retention", *given).facts["topics"]
+    assert (facts["topic"], facts["segments"], facts["records"], facts["version"]) == (url, 1, 2, 2)
+    assert topic.refresh().start_offsets() == {0: 2}
+    ran = job("vacuum", *given)
+    assert (ran.status, ran.facts["topics"][0]["files"], ran.facts["failed"]) == (0, 2, 0)
+    assert topic.storage.list("clicks-0") == []
+    if storage_url.options:
+        assert storage_url.options["secret"] not in ran.out + ran.err
+
+
+def test_a_dry_run_changes_nothing(tmp_path: Path, job: Any) -> None:
+    topic = old_topic(f"{tmp_path}/clicks")
+    ran = job("retention", "--topic", topic.url, "--dry-run")
+    assert ran.out.startswith(f"{topic.url}: would let go of 1 segment, ")
+    assert (topic.refresh().version, topic.scan().count()) == (1, 2)
+    topic.retention()
+    version = topic.version
+    ran = job("vacuum", "--topic", topic.url, "--dry-run", "--json")
+    assert (ran.facts["topics"][0]["dry_run"], ran.facts["topics"][0]["files"]) == (True, 2)
+    assert (topic.refresh().version, len(topic.storage.list("clicks-0"))) == (version, 2)
+
+
+@pytest.mark.s3
+def test_every_topic_below_a_root_on_an_object_store(s3_url: Address, job: Any) -> None:
+    for name in ("a", "b"):
+        old_topic(f"{s3_url.url}/{name}", s3_url.options)
+    ran = job("retention", "--root", s3_url.url, "--json", *storage_arguments(s3_url.options))
+    assert (ran.status, ran.err) == (0, "")
+    assert {name: facts["segments"] for name, facts in ran.topics.items()} == {"a": 1, "b": 1}
+
+
+def test_what_fails_in_one_topic_does_not_stop_the_others(tmp_path: Path, job: Any) -> None:
+    for name in ("a", "b", "c"):
+        old_topic(f"{tmp_path}/{name}")
+    for file in Path(tmp_path, "b", "_commits").glob("*.json"):
+        file.write_text("no commit")
+    ran = job("retention", "--root", tmp_path, "--json")
+    assert (ran.status, ran.facts["failed"], list(ran.topics)) == (1, 1, ["a", "b", "c"])
+    assert ran.topics["c"]["segments"] == ran.topics["a"]["segments"] == 1
+    assert ran.err.count("\n") == 1
+    assert ran.err.startswith(f"retention.py: {tmp_path}/b: ")
+    assert ran.err.strip().endswith(ran.topics["b"]["error"])
+    ran = job("retention", "--root", tmp_path)
+    assert (ran.status, len(ran.out.splitlines())) == (1, 3)
+    assert ran.out.splitlines()[-1].startswith("3 topics in ")
+    assert ran.out.endswith(" s, 1 failed\n")
+
+
+def test_other_folders_below_a_root_are_no_topics(tmp_path: Path, job: Any) -> None:
+    old_topic(f"{tmp_path}/logs/clicks")
+    (tmp_path / "logs" / "notes").mkdir()
+    (tmp_path / "logs" / "README").write_text("files are no topics either")
+    (tmp_path / "logs" / "group" / "clicks" / "_commits").mkdir(parents=True)
+    ran = job("retention", "--root", tmp_path / "logs", "--json")
+    assert (ran.status, list(ran.topics)) == (0, ["clicks"])
+
+
+def test_of_a_dropped_topic_only_files_are_left(tmp_path: Path, job: Any) -> None:
+    for name in ("a", "b"):
+        old_topic(f"{tmp_path}/{name}")
+    distlog.open(f"{tmp_path}/a").drop()
+    ran = job("retention", "--root", tmp_path, "--json")
+    assert (ran.status, list(ran.topics)) == (0, ["b"])
+    ran = job("vacuum", "--root", tmp_path, "--json")
+    assert {name: facts["files"] for name, facts in ran.topics.items()} == {"a": 2, "b": 2}
+    assert Storage(tmp_path / "a").list("a-0") == []
+    assert job("retention", "--topic", tmp_path / "a").status == 1
+
+
+@pytest.mark.parametrize("where", ["--topic", "--root"])
+@pytest.mark.parametrize("name", ["retention", "vacuum"])
+def test_where_there_is_no_topic_it_fails(tmp_path: Path, job: Any, name: str, where: str) -> None:
+    ran = job(name, where, tmp_path)
+    assert (ran.status, ran.out, ran.err.count("\n")) == (1, "", 1)
+    assert "there is no topic" in ran.err
+
+
+@pytest.mark.parametrize("given", [(), ("--topic", "a", "--root", "b"), ("--topic", "a", "--storage", "x")])
+@pytest.mark.parametrize("name", ["retention", "vacuum"])
+def test_a_wrong_command_line_is_status_2(job: Any, name: str, given: tuple[str, ...]) -> None:
+    assert job(name, *given).status == 2
+
+
+def test_retention_and_vacuum_start_no_java(tmp_path: Path) -> None:
+    old_topic(f"{tmp_path}/clicks")
+    for name in ("retention", "vacuum"):
+        command = [sys.executable, JOBS / f"{name}.py", "--root", tmp_path, "--json"]
+        environment = {"PATH": "/nonexistent", "JAVA_HOME": "/nonexistent", "HOME": str(tmp_path)}
+        ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert (ran.returncode, ran.stderr) == (0, "")
+        assert json.loads(ran.stdout)["failed"] == 0

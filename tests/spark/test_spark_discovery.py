@@ -1,0 +1,51 @@
+"""Spark finds the format by its name; where its import fails, who asks for it is told the reason, and nobody else."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = """
+import importlib.abc, sys
+
+class Broken(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name == sys.argv[1]:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Broken())
+import pyspark_distlog
+from pyspark import cloudpickle
+source = cloudpickle.loads(cloudpickle.dumps(pyspark_distlog.DefaultSource))
+print(source.name())
+source({})
+"""
+
+
+def run(missing: str) -> subprocess.CompletedProcess[str]:
+    """Look for the format as Spark does, where a module is missing, and use it."""
+    program = [sys.executable, "-c", PROGRAM, missing]
+    return subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_the_format_is_found_and_used() -> None:
+    done = run("nothing")
+    assert (done.stdout, done.stderr, done.returncode) == ("distlog\n", "", 0)
+
+
+@pytest.mark.parametrize("missing", ["numba", "distlog.spark.source.batch_source", "pyarrow"])
+def test_the_reason_why_it_cannot_be_imported_is_told_when_it_is_used(missing: str) -> None:
+    done = run(missing)
+    assert (done.stdout, done.returncode) == ("distlog\n", 1)
+    told = f"ImportError: the format distlog cannot be imported: ModuleNotFoundError: No module named {missing!r}"
+    assert done.stderr.splitlines()[-1] == told
+
+
+def test_without_pyspark_there_is_nothing_to_find() -> None:
+    assert "No module named 'pyspark'" in run("pyspark").stderr

@@ -1,0 +1,243 @@
+"""distlog.spark: append, read, session and register as function calls."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Address
+from kafka.partitioner.default import murmur2
+from pyspark.sql import DataFrame, SparkSession
+
+import distlog
+from distlog.core.errors import InvalidRecordError, TopicNotFoundError
+from distlog.spark import append, read, register
+from distlog.spark.session import DEFAULTS, default_settings
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> distlog.Topic:
+    return distlog.create(str(tmp_path / "clicks"), partitions=3)
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> distlog.Topic:
+    """Three partitions, the last empty, in two versions."""
+    made = distlog.create(str(tmp_path_factory.mktemp("frames") / "clicks"), partitions=3)
+    for half in (range(10), range(10, 20)):
+        made.append(
+            [
+                {"value": b"%d" % i, "timestamp": 1000 * i, "partition": partition}
+                for partition in (0, 1)
+                for i in half
+            ]
+        )
+    return made
+
+
+@pytest.fixture(params=["with pandas", "without pandas"])
+def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reads by mapInArrow, and by the data source, as where pandas is not installed."""
+    if request.param == "without pandas":
+        monkeypatch.setattr("distlog.spark.frames.require_minimum_pandas_version", _no_pandas)
+
+
+def _no_pandas() -> None:
+    raise ImportError("no pandas")
+
+
+def people(spark: SparkSession, count: int = 30, tasks: int = 2) -> DataFrame:
+    return spark.range(0, count, 1, tasks).selectExpr("concat('user', id % 10) as user", "cast(id as string) as line")
+
+
+def offsets(df: DataFrame) -> list[tuple[int, int]]:
+    return [(row.partition, row.offset) for row in df.select("partition", "offset").collect()]
+
+
+def test_append_tells_the_version_and_the_offsets(spark: SparkSession, topic: distlog.Topic) -> None:
+    first = append(people(spark), topic.url, key="user", value="line")
+    second = append(people(spark), topic.url, key="user", value="line")
+    assert (first.version, first.record_count, first.replayed) == (1, 30, False)
+    assert second.version == 2
+    ends = topic.refresh().end_offsets()
+    assert {number: span[1] for number, span in second.offsets.items()} == {n: end for n, end in ends.items() if end}
+    assert all(first.offsets[number] == (0, span[0]) for number, span in second.offsets.items())
+
+
+def test_append_of_nothing_is_no_version(spark: SparkSession, topic: distlog.Topic) -> None:
+    result = append(people(spark, 0), topic.url, value="line")
+    assert (result.version, result.record_count) == (None, 0)
+
+
+def test_append_takes_columns_of_their_own_names_and_expressions(spark: SparkSession, topic: distlog.Topic) -> None:
+    named = people(spark).selectExpr("user as key", "line as value", "1 as partition")
+    append(named, topic.url, timestamp=named.value.cast("long"))
+    (record, *_) = topic.refresh().records(partition=1)
+    assert (record.key, record.value, record.timestamp) == (b"user0", b"0", 0)
+
+
+def test_append_leaves_no_column_out_silently(spark: SparkSession, topic: distlog.Topic) -> None:
+    with pytest.raises(Exception, match="unknown column user"):
+        append(people(spark).selectExpr("user", "line as value"), topic.url)
+    append(read(spark, topic.url, include_headers=True), topic.url)
+
+
+def test_a_replayed_append_returns_the_first_result(spark: SparkSession, topic: distlog.Topic) -> None:
+    first = append(people(spark), topic.url, value="line", app_id="job", batch_id=7)
+    append(people(spark), topic.url, value="line")
+    again = append(people(spark), topic.url, value="line", app_id="job", batch_id="7")
+    assert (again.version, again.offsets) == (first.version, first.offsets)
+    assert (first.replayed, again.replayed) == (False, True)
+    with pytest.raises(InvalidRecordError, match="go together"):
+        append(people(spark), topic.url, value="line", app_id="job")
+
+
+def test_a_shuffle_makes_one_segment_per_partition(spark: SparkSession, topic: distlog.Topic) -> None:
+    result = append(people(spark, 400, 4), topic.url, key="user", value="line", shuffle=True)
+    table = topic.refresh().scan().to_table()
+    assert result.record_count == table.num_rows == 400
+    for key, partition in zip(table["key"].to_pylist(), table["partition"].to_pylist(), strict=True):
+        assert partition == (murmur2(key) & 0x7FFFFFFF) % 3
+    assert topic.segments().num_rows == len(result.offsets)
+
+
+def test_a_shuffle_respects_given_partitions_and_spreads_rows_without_keys(
+    spark: SparkSession, topic: distlog.Topic
+) -> None:
+    rows = people(spark, 4000, 1).selectExpr(
+        "repeat(line, 100) as value", "case when line % 2 = 0 then 2 end as partition"
+    )
+    append(rows, topic.url, shuffle=True)
+    ends = topic.refresh().end_offsets()
+    assert sum(ends.values()) == 4000
+    assert ends[2] >= 2000
+    assert min(ends[0], ends[1]) > 0
+
+
+def test_append_of_a_frame_in_foreachBatch_tells_a_replay(  # noqa: N802 - Spark's name
+    spark: SparkSession, topic: distlog.Topic, tmp_path: Path
+) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "1.txt").write_text("a\nb")
+    results = []
+
+    def run() -> None:
+        stream = spark.readStream.format("text").load(str(tmp_path / "in"))
+        query = stream.writeStream.foreachBatch(lambda df, batch: results.append(append(df, topic.url)))
+        query = query.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+        query.start().awaitTermination()
+
+    run()
+    for done in (tmp_path / "checkpoint" / "commits").glob("*0*"):
+        done.unlink()
+    run()
+    assert [result.replayed for result in results] == [False, True]
+    assert results[0].offsets == results[1].offsets != {}
+    assert sum(topic.refresh().end_offsets().values()) == 2
+
+
+@pytest.mark.usefixtures("either_way")
+def test_read_means_what_a_scan_means(spark: SparkSession, filled: distlog.Topic) -> None:
+    for bounds in (
+        {},
+        {"start": 15, "out_of_range": "latest"},
+        {"start": {0: 3, 1: 18}, "end": {0: 5}, "partitions": [0, 1]},
+        {"start_time": 17_500, "end_time": 19_000},
+        {"partitions": [1], "start_time": "1970-01-01T00:00:18Z"},
+        {"partitions": [2]},
+    ):
+        expected = distlog.open(filled.url).scan(**bounds).to_table()  # type: ignore[arg-type]
+        found = offsets(read(spark, filled.url, min_partitions=3, **bounds))  # type: ignore[arg-type]
+        assert found == list(zip(expected["partition"].to_pylist(), expected["offset"].to_pylist(), strict=True))
+
+
+@pytest.mark.usefixtures("either_way")
+def test_times_are_those_of_the_records_also_after_a_backfill(spark: SparkSession, topic: distlog.Topic) -> None:
+    for partition, times in ((0, (8, 9)), (0, (1, 5)), (1, (5, 2)), (1, (-1, 6, 3))):
+        topic.append([{"value": b"v", "timestamp": time} for time in times], partition=partition)
+    for start, end in ((5, None), (None, 5), (2, 6), (100, None), (0, 100)):
+        found = read(spark, topic.url, start_time=start, end_time=end, min_partitions=3)
+        expected = topic.scan(start_time=start, end_time=end).to_table()
+        assert offsets(found) == list(
+            zip(*(expected[name].to_pylist() for name in ("partition", "offset")), strict=True)
+        )
+        only_values = read(spark, topic.url, ["value"], start_time=start, end_time=end)
+        assert only_values.count() == found.count() == expected.num_rows
+    bounded = read(spark, topic.url, start={0: 1}, end_time=9, partitions=[0])
+    assert offsets(bounded) == [(0, 2), (0, 3)]
+
+
+@pytest.mark.usefixtures("either_way")
+def test_read_takes_columns_versions_and_headers(spark: SparkSession, filled: distlog.Topic) -> None:
+    rows = read(spark, filled.url, ["value", "offset"], version=1).collect()
+    assert [row.asDict() for row in rows[:2]] == [{"value": b"0", "offset": 0}, {"value": b"1", "offset": 1}]
+    assert len(rows) == 20
+    assert read(spark, filled.url, include_headers=True).columns[-1] == "headers"
+
+
+def test_read_fails_at_once_where_there_is_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(TopicNotFoundError):
+        read(spark, str(tmp_path / "nothing"))
+
+
+@pytest.mark.usefixtures("either_way")
+def test_storage_options_may_be_any_values(spark: SparkSession, s3_url: Address) -> None:
+    options = {**s3_url.options, "use_ssl": False, "client_kwargs": {"region_name": "us-east-1", "verify": False}}
+    distlog.create(s3_url.url, storage_options=options)
+    append(people(spark), s3_url.url, value="line", storage_options=options)
+    assert read(spark, s3_url.url, storage_options=options).count() == 30
+
+
+def test_a_session_has_the_settings_that_nobody_chose_otherwise(spark: SparkSession) -> None:
+    assert {name: spark.conf.get(name) for name in DEFAULTS} == dict(DEFAULTS)
+    assert os.environ["PYSPARK_PYTHON"]
+    assert spark.conf.get("spark.ui.showConsoleProgress") == "false"
+
+
+@pytest.fixture
+def submitted(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """What spark-submit was told, as `session` sees it."""
+    told: dict[str, str] = {}
+    monkeypatch.setattr("distlog.spark.session.SparkConf", lambda: _Told(told))
+    return told
+
+
+class _Told:
+    def __init__(self, told: dict[str, str]) -> None:
+        self._told = told
+
+    def contains(self, name: str) -> bool:
+        return name in self._told
+
+
+def test_what_spark_submit_says_goes_above_the_defaults(submitted: dict[str, str], monkeypatch: Any) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", "/cache")
+    submitted["spark.speculation"] = "true"
+    chosen = default_settings()
+    assert "spark.speculation" not in chosen
+    assert chosen["spark.executorEnv.NUMBA_CACHE_DIR"] == "/cache"
+
+
+def test_spark_connect_gets_only_what_can_be_set_at_run_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_REMOTE", "local[2]")
+    assert all(name.startswith("spark.sql.") for name in default_settings())
+
+
+def test_an_append_from_a_thread_or_of_another_session_finds_the_format(
+    spark: SparkSession, topic: distlog.Topic
+) -> None:
+    def rows(session: SparkSession) -> DataFrame:
+        return session.range(5).selectExpr("cast(id as string) as value")
+
+    frame, other = rows(spark), spark.newSession()
+    register(other)
+    with ThreadPoolExecutor(1) as pool:
+        results = [pool.submit(append, frame, topic.url).result(), append(rows(other), topic.url)]
+    results.append(append(rows(spark), topic.url))
+    assert [result.record_count for result in results] == [5, 5, 5]
+    assert sum(topic.refresh().end_offsets().values()) == 15

@@ -1,0 +1,277 @@
+"""Compaction, verify and index rebuild as Spark tasks: they find and make what one process finds and makes."""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Address
+from pyspark.sql import SparkSession
+from topics import NOW, TINY, named_files
+
+import distlog
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.spark import compact, rebuild_indexes, verify
+from distlog.spark.source.splits import pack
+from distlog.spark.tasks.run import run_tasks
+
+pytestmark = pytest.mark.spark
+
+JOBS = Path(__file__).parents[2] / "jobs"
+
+
+def topic_of_many_segments(url: str, options: dict[str, Any] | None = None) -> distlog.Topic:
+    topic = distlog.create(url, 2, TINY, options)
+    for partition in range(2):
+        rows = [{"value": b"v%d" % number, "timestamp": NOW + number} for number in range(100)]
+        topic.append(rows, partition=partition)
+    assert topic.segments().num_rows > 4
+    return topic
+
+
+def damage(topic: distlog.Topic) -> list[str]:
+    """Remove the first offset index, spoil the last time index; their names."""
+    segments = [segment for state in topic.snapshot.partitions for segment in state.segments]
+    missing, bad = topic.reader.name(segments[0], ".index"), topic.reader.name(segments[-1], ".timeindex")
+    topic.storage.delete([missing])
+    topic.storage.put(bad, b"\xff" * segments[-1].time_index_bytes)
+    return [missing, bad]
+
+
+def bytes_of(topic: distlog.Topic) -> dict[str, bytes]:
+    folders = (folder for folder in topic.storage.list_folders() if not folder.startswith("_"))
+    names = [file.name for folder in folders for file in topic.storage.list(folder)]
+    return {name: topic.storage.read(name) for name in names}
+
+
+def test_results_come_in_the_order_of_the_items(spark: SparkSession) -> None:
+    items = list(range(7, 0, -1))
+    assert run_tasks(spark, lambda item: (item, os.getpid() != driver), items) == [(item, True) for item in items]
+    assert run_tasks(spark, lambda item: item, []) == []
+
+
+driver = os.getpid()
+
+
+def test_a_task_that_fails_once_is_tried_again(spark: SparkSession, tmp_path: Path) -> None:
+    flag = tmp_path / "failed"
+
+    def fail_once(item: int) -> int:
+        if item == 1 and not flag.exists():
+            flag.touch()
+            raise ValueError("once")
+        return item
+
+    assert run_tasks(spark, fail_once, [0, 1, 2]) == [0, 1, 2]
+    assert flag.exists()
+
+
+def segment_of(size: int) -> Any:
+    class Sized:
+        log_bytes = size
+
+    return Sized()
+
+
+def test_segments_are_packed_in_their_order() -> None:
+    segments: list[SegmentInfo] = [segment_of(size) for size in (3, 4, 4, 20, 1, 9, 1)]
+    assert [[segment.log_bytes for segment in group] for group in pack(segments, 10)] == [
+        [3, 4],
+        [4],
+        [20],
+        [1, 9],
+        [1],
+    ]
+    assert list(pack([], 10)) == []
+
+
+def test_a_whole_topic_is_verified_by_tasks_as_by_one_process(spark: SparkSession, tmp_path: Path) -> None:
+    topic = topic_of_many_segments(f"{tmp_path}/log")
+    assert verify(spark, topic.url) == topic.verify()
+    assert verify(spark, topic.url).ok
+    damage(topic)
+    report = verify(spark, topic.url)
+    assert report == distlog.open(topic.url).verify()
+    assert [anomaly.word for anomaly in report.anomalies][:1] == ["missing_index"]
+    assert len(report.anomalies) >= 2
+
+
+@pytest.mark.parametrize("kind", ["local", pytest.param("s3", marks=pytest.mark.s3)])
+def test_indexes_are_made_again_byte_by_byte(spark: SparkSession, request: pytest.FixtureRequest, kind: str) -> None:
+    address: Address = (
+        request.getfixturevalue("s3_url")
+        if kind == "s3"
+        else Address(str(request.getfixturevalue("tmp_path") / "log"), {})
+    )
+    topic = topic_of_many_segments(f"{address.url}/log", address.options)
+    before = bytes_of(topic)
+    names = damage(topic)
+    options: dict[str, Any] = {"storage_options": address.options}
+    would = rebuild_indexes(spark, topic.url, dry_run=True, **options)
+    assert (would.ok, len(would.rebuilt)) == (True, 2)
+    assert {name for name in names if bytes_of(topic).get(name) == before[name]} == set()
+    done = rebuild_indexes(spark, topic.url, **options)
+    assert (done.segments, done.dry_run) == (would.segments, False)
+    assert bytes_of(topic) == before
+    assert verify(spark, topic.url, **options).ok
+    assert rebuild_indexes(spark, topic.url, **options).rebuilt == ()
+
+
+def test_new_sizes_of_indexes_are_told_in_one_commit(spark: SparkSession, tmp_path: Path) -> None:
+    topic = topic_of_many_segments(f"{tmp_path}/log")
+    topic.alter_config({"index.interval.bytes": "1000"})
+    report = rebuild_indexes(spark, topic.url, force=True)
+    assert report.version == topic.version + 1
+    assert topic.refresh().history(1)["operation"].to_pylist() == ["rebuild"]
+    assert topic.verify().ok
+
+
+def test_a_damaged_log_is_reported_and_left_alone(spark: SparkSession, tmp_path: Path) -> None:
+    topic = topic_of_many_segments(f"{tmp_path}/log")
+    segment = topic.snapshot.partitions[1].segments[0]
+    name = topic.reader.name(segment)
+    data = bytearray(topic.storage.read(name))
+    data[-1] ^= 1
+    topic.storage.put(name, data)
+    before = bytes_of(topic)
+    report = rebuild_indexes(spark, topic.url, force=True)
+    assert [bool(each.error) for each in report.segments if each.segment == segment] == [True]
+    assert (report.ok, sum(each.error is not None for each in report.segments)) == (False, 1)
+    assert bytes_of(topic) == before
+
+
+def run_job(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str, *given: str) -> Any:
+    """The status of a job, and the object that it printed."""
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", *given, "--json"])
+    capfd.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(JOBS / f"{name}.py"), run_name="__main__")
+    return ended.value.code, json.loads(capfd.readouterr().out.splitlines()[-1])
+
+
+def test_the_jobs_over_a_root(
+    spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert spark
+    for name in ("a", "b"):
+        topic = topic_of_many_segments(f"{tmp_path}/{name}")
+    names = damage(topic)
+    status, facts = run_job(capfd, monkeypatch, "verify", "--root", str(tmp_path))
+    assert (status, facts["failed"]) == (1, 1)
+    assert [each["ok"] for each in facts["topics"]] == [True, False]
+    assert {anomaly["file"] for anomaly in facts["topics"][1]["anomalies"]} == set(names)
+    status, facts = run_job(capfd, monkeypatch, "rebuild_index", "--topic", topic.url, "--dry-run")
+    assert (status, facts["topics"][0]["segments_rebuilt"]) == (0, 2)
+    status, facts = run_job(capfd, monkeypatch, "rebuild_index", "--root", str(tmp_path))
+    assert (status, [each["segments_rebuilt"] for each in facts["topics"]]) == (0, [0, 2])
+    status, facts = run_job(capfd, monkeypatch, "verify", "--topic", topic.url)
+    assert (status, facts["topics"][0]["ok"]) == (0, True)
+
+
+def keyed(topic: distlog.Topic, rounds: int) -> dict[int, dict[bytes, tuple[int, bytes]]]:
+    """Append keys again and again to two partitions; {partition: {key: (last offset, last value)}}."""
+    last: dict[int, dict[bytes, tuple[int, bytes]]] = {0: {}, 1: {}}
+    for number in range(rounds):
+        for partition in range(2):
+            rows = [{"key": b"k%d" % key, "value": b"%d %d" % (number, key)} for key in range(partition + 2)]
+            first, _ = topic.append(rows, partition=partition).offsets[partition]
+            last[partition] |= {row["key"]: (first + at, row["value"]) for at, row in enumerate(rows)}
+    return last
+
+
+def survivors(topic: distlog.Topic) -> dict[int, dict[bytes, tuple[int, bytes]]]:
+    """As `keyed`; each key must be there once."""
+    table = topic.scan(columns=["partition", "key", "offset", "value"]).to_table().to_pylist()
+    assert len({(row["partition"], row["key"]) for row in table}) == len(table)
+    return {
+        number: {row["key"]: (row["offset"], row["value"]) for row in table if row["partition"] == number}
+        for number in range(2)
+    }
+
+
+@pytest.mark.parametrize("kind", ["local", pytest.param("s3", marks=pytest.mark.s3)])
+def test_a_task_per_partition_keeps_the_last_of_each_key(
+    spark: SparkSession, request: pytest.FixtureRequest, kind: str, tmp_path: Path
+) -> None:
+    address: Address = request.getfixturevalue("s3_url") if kind == "s3" else Address(str(tmp_path), {})
+    topic = distlog.create(f"{address.url}/log", 2, {"cleanup.policy": "compact"}, address.options)
+    last = keyed(topic, 5)
+    would = compact(spark, topic.url, dry_run=True, storage_options=address.options).to_dict()
+    assert (would["records_before"], would["records_after"], topic.refresh().version) == (25, 25, 10)
+    done = compact(spark, topic.url, storage_options=address.options).to_dict()
+    assert (done["segments_before"], done["segments_after"], done["records_after"]) == (10, 2, 5)
+    assert survivors(topic.refresh()) == last
+    assert topic.end_offsets() == {0: 10, 1: 15}
+    assert topic.verify().ok
+    assert compact(spark, topic.url, storage_options=address.options).to_table().num_rows == 0
+
+
+def test_small_segments_are_merged_by_tasks(spark: SparkSession, tmp_path: Path) -> None:
+    topic = distlog.create(f"{tmp_path}/log", 2)
+    keyed(topic, 4)
+    before = topic.scan().to_table()
+    would = compact(spark, topic.url, dry_run=True).to_dict()
+    done = compact(spark, topic.url).to_dict()
+    assert (done["segments_before"], done["segments_after"], done["version"]) == (8, 2, 9)
+    assert would == {**done, "dry_run": True, "version": 8}
+    assert topic.refresh().scan().to_table() == before
+    assert topic.verify().ok
+    assert compact(spark, topic.url).to_dict()["segments_before"] == 0
+
+
+def test_segments_that_cannot_be_merged_are_told_of_and_the_others_are_merged(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    topic = distlog.create(f"{tmp_path}/log", 2)
+    keyed(topic, 4)
+    name = topic.reader.name(topic.snapshot.partitions[0].segments[1])
+    data = bytearray(topic.storage.read(name))
+    data[70] ^= 1
+    topic.storage.put(name, data)
+    done = compact(spark, topic.url).to_dict()
+    assert (done["ok"], done["segments_before"], done["segments_after"]) == (False, 4, 1)
+    assert [one["partition"] for one in done["failed"]] == [0]
+    assert [len(state.segments) for state in topic.refresh().snapshot.partitions] == [4, 1]
+
+
+def test_all_that_the_settings_ask_for(
+    spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert spark
+    settings = {"file.delete.delay.ms": 0}
+    compacted = distlog.create(f"{tmp_path}/a", 2, {**settings, "cleanup.policy": "compact"})
+    last = keyed(compacted, 3)
+    plain = distlog.create(f"{tmp_path}/b", 2, settings)
+    keyed(plain, 3)
+    old = distlog.create(f"{tmp_path}/c", 1, settings)
+    old.append([{"value": "old", "timestamp": 1}])
+    distlog.create(f"{tmp_path}/d", 1, settings).drop()
+    status, facts = run_job(capfd, monkeypatch, "maintain", "--root", str(tmp_path), "--dry-run")
+    assert (status, [each["compact"]["segments_before"] for each in facts["topics"][:3]]) == (0, [6, 6, 0])
+    assert compacted.refresh().scan().count() == 15
+    status, facts = run_job(capfd, monkeypatch, "maintain", "--root", str(tmp_path))
+    by_name = {each["topic"].rpartition("/")[2]: each for each in facts["topics"]}
+    assert (status, facts["failed"], [*by_name]) == (0, 0, ["a", "b", "c", "d"])
+    assert [*by_name["d"]] == ["topic", "vacuum", "ok"]
+    assert list(by_name["a"]) == ["topic", "retention", "compact", "vacuum", "ok"]
+    assert survivors(compacted.refresh()) == last
+    assert len(plain.refresh().segments()) == 2
+    assert (by_name["c"]["retention"]["segments"], len(old.refresh().segments())) == (1, 0)
+    for topic in (compacted, plain, old):
+        assert set(bytes_of(topic)) == named_files(topic)
+        assert topic.verify().ok
+
+
+def test_the_compact_job(
+    spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert spark
+    topic = distlog.create(f"{tmp_path}/a", 2)
+    keyed(topic, 2)
+    status, facts = run_job(capfd, monkeypatch, "compact", "--topic", topic.url)
+    assert (status, facts["topics"][0]["segments_after"], len(topic.refresh().segments())) == (0, 2, 2)

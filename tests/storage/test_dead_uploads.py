@@ -1,0 +1,220 @@
+"""What killed writers leave on S3: multipart uploads, which cost until somebody aborts them; and probes, anywhere."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from typing import Any
+
+import pytest
+from conftest import Address, S3Server
+from store_clock import TimedStorage
+from topics import Clock, topic_on, values
+
+from distlog.core import paths
+from distlog.core.errors import StorageError
+from distlog.core.maintenance.obsolete_files import LONGEST_PUT_MS
+from distlog.core.storage.backend import StorageCounters, UnfinishedUpload
+from distlog.core.storage.objects.unfinished_uploads import list_uploads
+from distlog.core.storage.objects.upload import SINGLE_PUT_BYTES
+from distlog.core.storage.storage import Storage
+from distlog.core.topics.topic import Topic
+
+DELAY = 1000
+HEX = "0a" * 16
+
+
+class S3Topic:
+    """A topic with a version that is older than the delay, and uploads that nobody finishes."""
+
+    def __init__(self, address: Address) -> None:
+        self.clock = Clock()
+        self.storage = TimedStorage(Storage(f"{address.url}/log", address.options), self.clock)
+        self.topic = topic_on(self.storage, 1, {"file.delete.delay.ms": DELAY}, self.clock)
+        self.topic.append(values([1]))
+        self.topic.append(values([2]))
+        self.clock.now_ms += 10 * DELAY
+
+    def leave_upload(self, name: str) -> str:
+        """What a writer that was killed leaves of `name`; returns the name."""
+        writer: Any = self.storage.open_write(name)
+        writer.write(bytes(SINGLE_PUT_BYTES))
+        for part in writer._upload._tags:
+            part.wait()
+        assert name in self.left()
+        return name
+
+    def left(self) -> list[str]:
+        return sorted(upload.name for upload in self.storage.uploads())
+
+    def parts_left(self, server: S3Server) -> int:
+        """How many bytes the server still keeps of uploads, as it says itself."""
+        import boto3
+
+        client = boto3.client(
+            "s3",
+            endpoint_url=server.endpoint,
+            aws_access_key_id=server.key,
+            aws_secret_access_key=server.secret,
+            region_name="us-east-1",
+        )
+        folder = self.storage.url.removeprefix(f"s3://{server.bucket}/")
+        found = client.list_multipart_uploads(Bucket=server.bucket, Prefix=folder).get("Uploads", [])
+        ids = ({"Bucket": server.bucket, "Key": one["Key"], "UploadId": one["UploadId"]} for one in found)
+        return sum(part["Size"] for each in ids for part in client.list_parts(**each)["Parts"])
+
+
+@pytest.fixture
+def world(s3_url: Address) -> S3Topic:
+    return S3Topic(s3_url)
+
+
+def stem(begin: int) -> str:
+    return paths.new_stem(begin, HEX)
+
+
+@pytest.mark.s3
+def test_the_upload_of_a_killed_writer_goes_once_its_commit_would_be_refused(
+    world: S3Topic, s3_server: S3Server
+) -> None:
+    dead = world.leave_upload(f"log-0/{stem(1)}.log")
+    alive = world.leave_upload(f"log-0/{stem(2)}.log")
+    assert world.parts_left(s3_server) == 2 * SINGLE_PUT_BYTES
+    would = world.topic.vacuum(dry_run=True)
+    assert [upload.name for upload in would.uploads] == [dead]
+    assert world.left() == [dead, alive]
+    report = world.topic.vacuum()
+    assert (world.left(), world.parts_left(s3_server)) == ([alive], SINGLE_PUT_BYTES)
+    assert report.gc_floor == 2
+    assert str(report).endswith("; aborted 1 unfinished uploads")
+    assert report.to_dict()["uploads"] == 1
+    assert report.to_table().to_pylist() == [{"name": dead, "bytes": None}]
+    assert world.topic.vacuum().uploads == ()
+
+
+@pytest.mark.s3
+def test_the_upload_of_a_manifest_goes_once_its_commit_would_be_refused(world: S3Topic, s3_server: S3Server) -> None:
+    dead = world.leave_upload(paths.manifest_file(1, HEX))
+    alive = world.leave_upload(paths.manifest_file(2, HEX))
+    assert [upload.name for upload in world.topic.vacuum().uploads] == [dead]
+    assert (world.left(), world.parts_left(s3_server)) == ([alive], SINGLE_PUT_BYTES)
+
+
+@pytest.mark.s3
+def test_an_upload_that_is_no_segment_of_the_topic_is_left_alone(world: S3Topic) -> None:
+    names = ["log-0/notes.bin", f"other-0/{stem(0)}.log", f"log-0/{'0' * 20}.log", "_commits/what.bin"]
+    left = sorted(world.leave_upload(name) for name in names)
+    world.topic.vacuum()
+    assert world.left() == left
+
+
+@pytest.mark.s3
+def test_what_is_left_beside_a_finished_file_goes_when_it_is_old(
+    world: S3Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reply was lost and the upload begun twice; or an index, or a checkpoint, was being made anew."""
+    (live, *_) = world.topic.snapshot.partitions[0].segments
+    names = [f"log-0/{live.stem}.index", paths.checkpoint_file(1, HEX)]
+    old = sorted(world.leave_upload(name) for name in names)
+    started = dict.fromkeys(old, world.clock.now_ms - LONGEST_PUT_MS)
+    real = Storage.uploads
+
+    def dated(storage: Storage) -> list[UnfinishedUpload]:
+        return [dataclasses.replace(one, started_ms=started[one.name]) for one in real(storage)]
+
+    monkeypatch.setattr(Storage, "uploads", dated)
+    world.topic.vacuum()
+    assert world.left() == old
+    world.clock.now_ms += 1
+    world.topic.vacuum()
+    assert world.left() == []
+    assert world.topic.verify().ok
+
+
+@pytest.mark.s3
+def test_an_upload_that_is_finished_meanwhile_is_no_error(world: S3Topic) -> None:
+    world.leave_upload(f"log-0/{stem(1)}.log")
+    found = world.storage.uploads()
+    world.storage.abort_uploads(found)
+    world.storage.abort_uploads(found)
+    assert world.left() == []
+
+
+@pytest.mark.s3
+def test_vacuum_goes_on_where_uploads_cannot_be_listed(
+    world: S3Topic, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(storage: Storage) -> list[UnfinishedUpload]:
+        raise StorageError("cannot list the uploads below: AccessDenied (HTTP 403)")
+
+    world.storage.put(f"log-0/{stem(1)}.log", b"a dead writer's")
+    monkeypatch.setattr(Storage, "uploads", refuse)
+    with caplog.at_level(logging.WARNING):
+        assert [file.name for file in world.topic.vacuum().files] == [f"log-0/{stem(1)}.log"]
+    assert "s3:ListBucketMultipartUploads" in caplog.text
+
+
+class PagingStore:
+    """An S3 that lists two uploads at a time."""
+
+    protocol = "s3"
+
+    def __init__(self, keys: list[str]) -> None:
+        self.keys, self.fs, self.counters = keys, self, StorageCounters()
+
+    def split_path(self, path: str) -> tuple[str, str, None]:
+        bucket, _, key = path.removeprefix("s3://").partition("/")
+        return bucket, key, None
+
+    def retried(self, action: str, path: str, call: Any) -> Any:
+        return call()
+
+    def call_s3(self, method: str, **asked: str) -> dict[str, Any]:
+        assert (method, asked["Bucket"], asked["Prefix"]) == ("list_multipart_uploads", "bucket", "logs/clicks/")
+        start = self.keys.index(asked["KeyMarker"]) + 1 if "KeyMarker" in asked else 0
+        found = self.keys[start : start + 2]
+        uploads = [{"Key": key, "UploadId": f"id of {key}", "Initiated": "2026-01-01T00:00:01Z"} for key in found]
+        if start + 2 >= len(self.keys):
+            return {"Uploads": uploads, "IsTruncated": False}
+        last = {"NextKeyMarker": found[-1], "NextUploadIdMarker": f"id of {found[-1]}"}
+        return {"Uploads": uploads, "IsTruncated": True, **last}
+
+
+def test_a_long_list_of_uploads_is_read_to_its_end() -> None:
+    keys = [f"logs/clicks/clicks-0/{number}" for number in range(5)]
+    store: Any = PagingStore(keys)
+    found = list_uploads(store, "s3://bucket/logs/clicks")
+    assert [upload.name for upload in found] == [f"s3://bucket/{key}" for key in keys]
+    assert {upload.started_ms for upload in found} == {1_767_225_601_000}
+    assert store.counters.lists == 3
+
+
+def test_other_storages_have_no_uploads(tmp_path: Any, memory_url: Address) -> None:
+    for storage in (Storage(tmp_path), Storage(memory_url.url)):
+        storage.open_write("log-0/a.log").write(bytes(SINGLE_PUT_BYTES))
+        assert storage.uploads() == []
+        storage.abort_uploads([])
+
+
+def test_the_probe_of_a_create_that_died_goes_when_it_is_old(
+    storage_url: Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. A create dies in its probe. 2. Another makes the topic. 3. Vacuum, at once and later."""
+    clock = Clock()
+    storage = TimedStorage(Storage(f"{storage_url.url}/log", storage_url.options), clock)
+    with monkeypatch.context() as patch:
+        patch.setattr(Storage, "delete", lambda *_: None)
+        patch.setattr(Storage, "read", die)
+        with pytest.raises(KeyboardInterrupt):
+            storage.probe_put_if_absent("_commits")
+    (probe,) = (file.name for file in storage.list("_commits"))
+    topic: Topic = topic_on(storage, 1, {"file.delete.delay.ms": DELAY}, clock)
+    clock.now_ms += LONGEST_PUT_MS
+    assert topic.vacuum().files == ()
+    clock.now_ms += 1
+    assert [file.name for file in topic.vacuum().files] == [probe]
+    assert probe not in {file.name for file in storage.list("_commits")}
+
+
+def die(*_: Any) -> bytes:
+    raise KeyboardInterrupt

@@ -1,0 +1,282 @@
+"""Local files: what is synced and when, what a crash leaves at every step, and disks that misbehave."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distlog.core.errors import CommitStateUnknownError, StorageError
+from distlog.core.storage.local.durable_files import sync_folder
+from distlog.core.storage.storage import FileInfo, Storage
+
+NAME = "_commits/00000000000000000007.json"
+OURS, THEIRS = b'{"id": "ours"}', b'{"id": "theirs"}'
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    return Storage(str(tmp_path / "root" / "topic"))
+
+
+class Calls:
+    """Notes, or ends, the system calls of this process that change a disk."""
+
+    NAMES = ("open", "write", "writev", "fsync", "close", "link", "unlink", "replace", "mkdir")
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+        self.made: list[str] = []
+        self._root, self._paths = root, dict[int, str]()
+        self._real = {name: getattr(os, name) for name in self.NAMES}
+        for name in self.NAMES:
+            monkeypatch.setattr(os, name, self._noting(name))
+
+    def _noting(self, name: str) -> Callable[..., Any]:
+        def call(first: Any, *rest: Any, **options: Any) -> Any:
+            subject = self._paths.get(first, first) if isinstance(first, int) else first
+            result = self._real[name](first, *rest, **options)
+            if name == "open":
+                self._paths[result] = str(first)
+            else:
+                self.made.append(f"{name} {self._shown(subject)}")
+            return result
+
+        return call
+
+    def _shown(self, path: Any) -> str:
+        shown = os.path.relpath(str(path), self._root)
+        return "temporary" if shown.endswith(".tmp") else shown
+
+
+def test_a_commit_syncs_file_then_links_then_syncs_the_folder(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage.put("_commits/first", b"1")
+    calls = Calls(monkeypatch, Path(storage.url))
+    storage.put_if_absent(NAME, OURS)
+    order = [call for call in calls.made if not call.startswith("close")]
+    assert order == [
+        "write temporary",
+        "fsync temporary",
+        "link temporary",
+        "unlink temporary",
+        "fsync _commits",
+    ]
+
+
+def test_new_folders_are_synced_in_the_folders_that_they_are_made_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync_folder(str(tmp_path))
+    storage = Storage(str(tmp_path / "a" / "b"))
+    calls = Calls(monkeypatch, tmp_path)
+    storage.put("c/file", b"1")
+    order = [call for call in calls.made if not call.startswith("close")]
+    assert order == [
+        *("mkdir a", "fsync ."),
+        *("mkdir a/b", "fsync a"),
+        *("mkdir a/b/c", "fsync a/b"),
+        *("write temporary", "fsync temporary", "replace temporary", "fsync a/b/c"),
+    ]
+
+
+def test_each_folder_is_synced_once_for_many_files(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage.put_many({"p-0/0": b"", "p-1/0": b""})
+    calls = Calls(monkeypatch, Path(storage.url))
+    storage.put_many({f"p-{partition}/{number}": b"1" for partition in (0, 1) for number in range(5)})
+    assert [calls.made.count(f"fsync p-{partition}") for partition in (0, 1)] == [1, 1]
+    assert calls.made.count("fsync temporary") == 10
+    assert calls.made[-2].startswith("fsync p-")
+
+
+def test_a_writer_is_synced_when_it_closes(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage.put("p-0/first", b"1")
+    calls = Calls(monkeypatch, Path(storage.url))
+    with storage.open_write("p-0/a.log") as writer:
+        writer.write(b"12")
+        assert "fsync p-0/a.log" not in calls.made
+    assert calls.made == ["writev p-0/a.log", "fsync p-0/a.log", "close p-0/a.log", "fsync p-0", "close p-0"]
+
+
+def test_a_writer_does_not_replace_a_file(storage: Storage) -> None:
+    storage.put("a", b"1")
+    with pytest.raises(StorageError, match="exists"):
+        storage.open_write("a")
+    assert storage.read("a") == b"1"
+
+
+# --- a crash at every step: a child process ends at its n-th system call, before or after it
+
+
+def crash_in_child(action: Callable[[], object], step: int, after: bool) -> bool:
+    """Run `action` in a child that is ended at system call number `step`; True if it came that far."""
+    child = os.fork()
+    if child == 0:
+        left = [step]
+
+        def ending(real: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*arguments: Any, **options: Any) -> Any:
+                left[0] -= 1
+                if left[0] == 0 and not after:
+                    os._exit(9)
+                try:
+                    return real(*arguments, **options)
+                finally:
+                    if left[0] == 0:
+                        os._exit(9)
+
+            return call
+
+        for name in Calls.NAMES:
+            setattr(os, name, ending(getattr(os, name)))
+        try:
+            action()
+        finally:
+            os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_a_crash_leaves_a_whole_commit_or_none(tmp_path: Path, after: bool) -> None:
+    left = []
+    for step in itertools.count(1):
+        storage = Storage(tmp_path / str(step))
+        if not crash_in_child(partial(storage.put_if_absent, NAME, OURS), step, after):
+            break
+        left.append([file.name for file in storage.list("_commits") if not file.name.endswith(".tmp")])
+        standing = storage.put_if_absent(NAME, THEIRS)
+        assert standing == storage.read(NAME) == (OURS if left[-1] else THEIRS)
+    assert left == sorted(left)
+    assert {str(names) for names in left} == {"[]", str([NAME])}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_crash_leaves_the_old_file_or_the_new_one(tmp_path: Path) -> None:
+    left = []
+    for step in itertools.count(1):
+        storage = Storage(tmp_path / str(step))
+        storage.put("_commits/_last_checkpoint", b"old")
+        if not crash_in_child(partial(storage.put, "_commits/_last_checkpoint", b"newer"), step, after=True):
+            break
+        left.append(storage.read("_commits/_last_checkpoint"))
+    assert left == sorted(left, reverse=True)
+    assert set(left) == {b"old", b"newer"}
+
+
+# --- network mounts and full disks
+
+
+def failing(real: Callable[..., Any], number: int, *, after: bool, times: int = 1) -> Callable[..., Any]:
+    """`real`, which fails with errno `number` the first `times`, before or after doing its work."""
+    left = [times]
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        left[0] -= 1
+        if left[0] < 0:
+            return real(*arguments, **options)
+        if after:
+            real(*arguments, **options)
+        raise OSError(number, os.strerror(number))
+
+    return call
+
+
+@pytest.mark.parametrize("number", [errno.EEXIST, errno.EIO, errno.ESTALE, errno.ETIMEDOUT])
+def test_a_link_whose_reply_was_lost_is_ours(storage: Storage, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    monkeypatch.setattr(os, "link", failing(os.link, number, after=True))
+    assert storage.put_if_absent(NAME, OURS) == OURS
+    assert storage.counters.gets == 0, "the count of links tells, and no cache of names can hide it"
+    assert storage.list("_commits") == [FileInfo(NAME, len(OURS))]
+
+
+@pytest.mark.parametrize("number", [errno.EEXIST, errno.EIO, errno.ESTALE])
+def test_a_link_that_was_not_made_is_made_again(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    monkeypatch.setattr(os, "link", failing(os.link, number, after=False, times=2))
+    assert storage.put_if_absent(NAME, OURS) == OURS
+
+
+def test_a_link_that_never_answers_is_unknown(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "link", failing(os.link, errno.EIO, after=False, times=10**6))
+    with pytest.raises(CommitStateUnknownError, match="did not say"):
+        storage.put_if_absent(NAME, OURS, timeout_s=0.05)
+    assert storage.list("_commits") == []
+
+
+def test_a_file_system_without_hard_links_is_refused(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "link", failing(os.link, errno.EPERM, after=False))
+    with pytest.raises(StorageError, match="hard links"):
+        storage.probe_put_if_absent("_commits")
+    assert storage.list("_commits") == []
+
+
+def test_a_folder_that_cannot_be_synced_leaves_the_outcome_unknown(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage.put("_commits/first", b"1")
+    real = os.fsync
+    calls: list[int] = []
+
+    def second_fails(descriptor: int) -> None:
+        calls.append(descriptor)
+        if len(calls) == 2:
+            raise OSError(errno.EIO, "disk trouble")
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", second_fails)
+    with pytest.raises(CommitStateUnknownError, match="disk trouble"):
+        storage.put_if_absent(NAME, OURS)
+
+
+@pytest.mark.parametrize("broken", ["write", "fsync", "replace"])
+def test_a_full_disk_is_an_error_and_leaves_nothing(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    storage.put("p-0/a", b"old")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, broken, failing(getattr(os, broken), errno.ENOSPC, after=False, times=10**6))
+        with pytest.raises(StorageError, match="No space left"):
+            storage.put("p-0/a", b"new")
+    assert storage.list("p-0") == [FileInfo("p-0/a", 3)]
+    assert storage.read("p-0/a") == b"old"
+
+
+def test_a_writer_on_a_full_disk_leaves_nothing(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    for broken in ("writev", "fsync"):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, broken, failing(getattr(os, broken), errno.ENOSPC, after=False))
+            with pytest.raises(StorageError, match="No space left"), storage.open_write(broken) as writer:
+                writer.write(b"1")
+    assert storage.list() == []
+
+
+def test_short_writes_and_reads_are_carried_on(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = bytes(range(256)) * 10
+    write, pread = os.write, os.pread
+    monkeypatch.setattr(os, "write", lambda file, view: write(file, view[:100]))
+    monkeypatch.setattr(os, "pread", lambda file, size, position: pread(file, min(size, 99), position))
+    storage.put("a", data)
+    assert storage.read("a") == data
+    assert storage.read("a", 5, 2000) == data[5:2000]
+
+
+def test_a_file_where_a_folder_should_be_is_an_error(storage: Storage) -> None:
+    storage.put("a", b"1")
+    for call in (lambda: storage.put("a/b", b"2"), lambda: storage.list("a"), lambda: storage.read("a/b")):
+        with pytest.raises(StorageError, match="Not a directory"):
+            call()
+
+
+def test_a_map_outlives_the_deletion_of_its_file(storage: Storage) -> None:
+    storage.put("a", b"12345")
+    view = storage.map("a")
+    storage.delete(["a"])
+    assert bytes(view) == b"12345"

@@ -1,0 +1,63 @@
+"""What is mapped is sealed: a file that was cut is an error of ours, before a page of it is touched."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from logs import appended
+
+from distlog.core.errors import CorruptRecordError
+from distlog.core.storage.local.mapping import map_sealed
+from distlog.core.topics.topic import Topic
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    made = tmp_path / "file"
+    made.write_bytes(b"x" * 10_000)
+    return made
+
+
+def test_a_map_is_the_file_as_long_as_it_is(file: Path) -> None:
+    with open(file, "rb") as opened:
+        mapped = map_sealed(opened.fileno())
+    assert bytes(mapped) == b"x" * 10_000
+    assert mapped.readonly
+
+
+def test_an_empty_file_is_an_empty_map(file: Path) -> None:
+    file.write_bytes(b"")
+    with open(file, "rb") as opened:
+        assert len(map_sealed(opened.fileno())) == 0
+
+
+def test_a_file_that_is_cut_while_it_is_mapped_is_an_error(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open(file, "rb") as opened:
+        before = os.fstat(opened.fileno())
+        file.write_bytes(b"x")
+        monkeypatch.setattr("os.fstat", lambda descriptor: before)
+        with pytest.raises(OSError, match="the file was cut while it was opened"):
+            map_sealed(opened.fileno())
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> Topic:
+    """A topic with one large segment."""
+    return appended(str(tmp_path / "t"), 20_000)
+
+
+@pytest.mark.parametrize("left", [0, 1, 4096, 300_000])
+def test_a_log_that_was_cut_is_an_error_for_every_reader(left: int, topic: Topic) -> None:
+    segment = topic.snapshot.partitions[0].segments[0]
+    end = segment.next_offset - 1
+    os.truncate(topic.storage.local_path(topic.reader.name(segment)), left)
+    for read in (
+        lambda: topic.read(0, end),
+        lambda: list(topic.records(0, end)),
+        lambda: topic.scan(start=end).to_table(),
+        lambda: topic.scan().to_table(),
+    ):
+        with pytest.raises(CorruptRecordError, match="shorter than its segment"):
+            read()

@@ -1,0 +1,232 @@
+"""Addresses and options: what is accepted, and that no secret is ever shown."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+from fsspec.registry import _registry
+
+from distlog.core.errors import StorageError
+from distlog.core.storage.objects import client as storage_client
+from distlog.core.storage.objects.client import ClientErrors, StorageOptions
+from distlog.core.storage.storage import Storage
+from distlog.core.storage.url import parse_url
+
+SECRETS = {"key": "AKIAVERYSECRETKEY", "secret": "very/secret+value", "token": "a-secret-token"}
+
+
+# --- addresses
+
+
+@pytest.mark.parametrize(
+    ("given", "protocol", "url"),
+    [
+        ("/data/logs", "file", "/data/logs"),
+        ("/data//logs/./x/../y/", "file", "/data/logs/y"),
+        ("file:///data/logs/", "file", "/data/logs"),
+        ("file:/data/logs", "file", "/data/logs"),
+        ("FILE:///data", "file", "/data"),
+        (Path("/data/logs"), "file", "/data/logs"),
+        ("s3://bucket/logs/clicks/", "s3", "s3://bucket/logs/clicks"),
+        ("s3a://bucket/logs", "s3", "s3://bucket/logs"),
+        ("S3://bucket/Logs", "s3", "s3://bucket/Logs"),
+        ("s3://bucket", "s3", "s3://bucket"),
+        ("memory:///x/y", "memory", "memory://x/y"),
+        ("gcs://bucket/x", "gs", "gs://bucket/x"),
+        (
+            "abfs://container@account.dfs.core.windows.net/x",
+            "abfs",
+            "abfs://container@account.dfs.core.windows.net/x",
+        ),
+        ("s3://bucket/a@b/c:d", "s3", "s3://bucket/a@b/c:d"),
+    ],
+)
+def test_an_address_is_normalised(given: Any, protocol: str, url: str) -> None:
+    parsed = parse_url(given)
+    assert (parsed.protocol, parsed.url) == (protocol, url)
+    assert parse_url(parsed.url) == parsed
+
+
+def test_a_relative_path_is_made_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert parse_url("logs").url == str(tmp_path / "logs")
+    assert parse_url("~/logs").url == "/home/someone/logs"
+
+
+@pytest.mark.parametrize(
+    "wrong", ["", "s3://", "memory:///", "s3:/bucket/x", "simplecache::s3://bucket/x", "file://", "a\0b"]
+)
+def test_what_is_no_address_is_refused(wrong: str) -> None:
+    with pytest.raises(StorageError, match="address"):
+        parse_url(wrong)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "s3://KEYID:topsecret@bucket/logs",
+        "s3a://topsecret@bucket/logs",
+        "memory://a:topsecret@x",
+        "https://user:topsecret@host/logs",
+        "abfs://container:topsecret@account/logs",
+        "s3://bucket/logs?X-Amz-Signature=topsecret",
+        "https://account.blob.core.windows.net/c?sig=topsecret",
+    ],
+)
+def test_an_address_with_credentials_is_refused_without_showing_them(address: str) -> None:
+    with pytest.raises(StorageError, match="credentials") as raised:
+        Storage(address)
+    shown = "".join(traceback.format_exception(raised.value, limit=-1)) + repr(raised.value)
+    assert "topsecret" not in shown
+
+
+# --- options
+
+
+def test_secrets_do_not_show_in_a_storage() -> None:
+    storage = Storage("s3://bucket/logs", {**SECRETS, "client_kwargs": {"aws_session_token": "nested-secret"}})
+    shown = repr(storage) + str(storage) + repr(vars(storage)) + repr(vars(storage)["_options"])
+    for secret in (*SECRETS.values(), "nested-secret"):
+        assert secret not in shown
+    assert repr(storage) == "Storage('s3://bucket/logs')"
+
+
+def test_secrets_travel_with_a_pickle() -> None:
+    copy = pickle.loads(pickle.dumps(Storage("s3://bucket/logs", SECRETS)))
+    assert dict(vars(copy)["_options"]) == SECRETS
+
+
+def test_secrets_do_not_show_in_an_error(s3_server: Any) -> None:
+    options = {"endpoint_url": f"{s3_server.endpoint}", **SECRETS, "no_such_option": "very/secret+value"}
+    with pytest.raises(StorageError, match="no_such_option") as raised:
+        Storage("s3://bucket/logs", options).read("a")
+    shown = "".join(traceback.format_exception(raised.value, limit=-1))
+    assert not [secret for secret in SECRETS.values() if secret in shown]
+
+
+def test_secrets_that_a_client_repeats_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def filesystem(protocol: str, **settings: Any) -> None:
+        raise ValueError(f"what is {settings['secret']}?")
+
+    storage = Storage("s3://bucket/logs", SECRETS)
+    told = ClientErrors(StorageOptions(SECRETS)).describe(ValueError(f"what is {SECRETS['secret']}?"))
+    assert told == "ValueError: what is ***?"
+    monkeypatch.setattr(fsspec, "filesystem", filesystem)
+    with pytest.raises(StorageError, match=r"what is \*\*\*") as raised:
+        storage.read("a")
+    assert SECRETS["secret"] not in "".join(traceback.format_exception(raised.value))
+
+
+def test_what_a_server_says_is_masked() -> None:
+    options = StorageOptions({**SECRETS, "client_kwargs": {"password": "deep"}})
+    assert options.masked("your a-secret-token and very/secret+value, deep") == "your *** and ***, ***"
+
+
+def test_strings_of_a_command_line_are_understood() -> None:
+    options = StorageOptions(
+        {"anon": "false", "use_ssl": "True", "client_kwargs": '{"region_name": "eu"}', "key": "k"}
+    )
+    assert options.settings() == {"anon": False, "use_ssl": True, "client_kwargs": {"region_name": "eu"}, "key": "k"}
+
+
+def test_an_option_that_is_not_json_is_an_error_that_shows_nothing() -> None:
+    with pytest.raises(StorageError, match="cannot open s3") as raised:
+        Storage("s3://bucket/logs", {"client_kwargs": "{topsecret"}).read("a")
+    assert "topsecret" not in "".join(traceback.format_exception(raised.value, limit=-1))
+
+
+def test_the_environment_gives_credentials_and_endpoint(
+    s3_server: Any, s3_url: tuple[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Storage(*s3_url).put("a", b"1")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", s3_server.key)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", s3_server.secret)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server.endpoint)
+    assert Storage(s3_url[0]).read("a") == b"1"
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"{s3_server.endpoint}/elsewhere")
+    with pytest.raises((StorageError, FileNotFoundError)):
+        Storage(s3_url[0]).read("a")
+
+
+def test_no_credentials_at_all_is_an_error_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    storage = Storage("s3://bucket/logs", {"endpoint_url": "http://127.0.0.1:9"})
+    for call in (lambda: storage.read("a"), lambda: storage.put_if_absent("a", b"1")):
+        with pytest.raises(StorageError, match="NoCredentialsError"):
+            call()
+
+
+# --- clients
+
+
+def test_clients_of_rotated_credentials_are_given_up_and_a_parents_never(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage_client, "_CLIENTS", {(os.getpid() + 1, "a parent's"): "not to be closed"})
+    for number in range(storage_client.MAX_CLIENTS + 5):
+        Storage(f"memory://x/{number}", {"token": str(number)}).put("a", b"1")
+    processes = [process for process, _ in storage_client._CLIENTS]
+    assert processes.count(os.getpid()) == storage_client.MAX_CLIENTS
+    assert os.getpid() + 1 in processes
+
+
+def test_a_missing_s3fs_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    monkeypatch.delitem(_registry, "s3", raising=False)
+    with pytest.raises(StorageError, match=r"pip install 'distlog\[s3\]'"):
+        Storage("s3://bucket/logs", {"key": "not seen before"}).read("a")
+
+
+def test_an_unknown_protocol_is_an_error() -> None:
+    with pytest.raises(StorageError, match="cannot open nosuch"):
+        Storage("nosuch://x/y").read("a")
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9/x", "ftp://127.0.0.1/x", "github://a/b"])
+def test_a_storage_that_cannot_hold_a_log_is_not_written(url: str) -> None:
+    storage = Storage(url)
+    for call in (
+        lambda: storage.put("a", b"1"),
+        lambda: storage.put_if_absent("a", b"1"),
+        lambda: storage.probe_put_if_absent("a"),
+        lambda: storage.open_write("a"),
+        lambda: storage.delete(["a"]),
+    ):
+        with pytest.raises(StorageError, match="writes to local paths"):
+            call()
+
+
+class ElsewhereFileSystem(MemoryFileSystem):
+    """Stands for a store that is not S3 and has a client of its own."""
+
+    protocol = "gs"
+    store: dict[str, Any] = {}  # noqa: RUF012 - fsspec's memory is shared through the class
+    pseudo_dirs: list[str] = [""]  # noqa: RUF012
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return super()._strip_protocol(path.replace("gs://", "memory://"))
+
+
+def test_a_store_other_than_s3_is_written_through_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(_registry, "gs", ElsewhereFileSystem)
+    storage = Storage("gs://bucket/logs")
+    data = bytes(range(256)) * (80 * 1024)
+    with storage.open_write("f/big") as writer:
+        writer.write(data)
+    assert storage.put_if_absent("f/c", b"1") == storage.put_if_absent("f/c", b"2") == b"1"
+    assert sorted((file.name, file.size) for file in storage.list("f")) == [("f/big", len(data)), ("f/c", 1)]
+    assert storage.read("f/big") == data
+    storage.delete(["f/big", "f/missing"])
+    assert [file.name for file in storage.list("f")] == ["f/c"]

@@ -1,0 +1,164 @@
+"""A disk without any space left: vacuum frees some without more than a commit, or says what to do."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import subprocess
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from vacuuming import World
+
+from distlog.core.errors import CommitStateUnknownError, StorageError, StorageFullError
+from distlog.core.storage.local import durable_files
+from distlog.core.storage.local.files import LocalFiles
+
+DISK_BYTES = 1 << 20
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of DISK_BYTES, in memory."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = shutil.which("mount")
+    made = mount and subprocess.run(
+        [mount, "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)], capture_output=True, check=False
+    )
+    if not made or made.returncode:
+        pytest.skip("only who may mount a file system can fill one")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def fill(folder: Path) -> None:
+    """Write until not a byte is left."""
+    with contextlib.suppress(OSError), (folder / uuid.uuid4().hex).open("wb", buffering=0) as file:
+        for _ in range(2 * DISK_BYTES // 512):
+            file.write(bytes(512))
+    status = os.statvfs(folder)
+    assert status.f_bavail == 0
+
+
+def world_with_garbage(folder: Path) -> World:
+    """A topic of which a segment of 100 kB was removed, longer ago than the delay."""
+    world = World(str(folder / "log"))
+    world.append("removed" * 14_000)
+    world.expire()
+    world.append("kept")
+    world.wait()
+    return world
+
+
+def test_vacuum_frees_a_disk_that_has_no_space_for_its_commit(disk: Path) -> None:
+    world = world_with_garbage(disk)
+    before = world.files()
+    fill(disk)
+    with pytest.raises(StorageError):
+        world.append("no space")
+    report = world.vacuum()
+    assert report.gc_floor == world.log.load().gc_floor > 1
+    assert report.bytes > 90_000
+    assert before - world.files() == {file.name for file in report.files} & before
+    world.check_supported_versions()
+    world.append("space again")
+    assert sorted(world.values()) == [b"kept", b"space again"]
+
+
+def test_vacuum_of_a_full_disk_with_nothing_to_free_says_so(disk: Path) -> None:
+    world = World(str(disk / "log"))
+    world.append("kept")
+    world.wait()
+    before = world.files()
+    fill(disk)
+    with pytest.raises(StorageFullError, match=r"no space for vacuum's commit.*0 files.*free a little elsewhere"):
+        world.vacuum()
+    assert world.files() == before
+    assert world.values() == [b"kept"]
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_what_needs_no_new_floor_goes_before_the_commit_that_does_not_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """The same without a file system of one's own: nothing can be written until something was deleted."""
+    world = world_with_garbage(tmp_path)
+    full_until_something_is_deleted(monkeypatch, code)
+    report = world.vacuum()
+    assert report.bytes > 90_000
+    assert world.log.load().gc_floor == report.gc_floor
+    world.check_supported_versions()
+
+
+def test_what_the_floor_that_stands_lets_go_makes_room_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """1. A writer begins. 2. Vacuum. 3. It writes, and dies. 4. The disk is full."""
+    world = World(str(tmp_path / "log"))
+    appender, _ = world.slow_writer()
+    world.append("kept")
+    world.wait()
+    world.vacuum()
+    world.append("kept")
+    world.wait()
+    appender.append([{"value": "late", "timestamp": world.clock()}])
+    appender.close()
+    full_until_something_is_deleted(monkeypatch, errno.ENOSPC)
+    assert len(world.vacuum().files) > 0
+    world.check_supported_versions()
+
+
+def full_until_something_is_deleted(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    deleted: list[str] = []
+    delete, write = LocalFiles.delete, durable_files.write_all
+
+    def noted_delete(files: LocalFiles, paths: list[str]) -> None:
+        delete(files, paths)
+        deleted.extend(paths)
+
+    def write_if_there_is_space(file: int, view: memoryview) -> None:
+        if not deleted:
+            raise OSError(code, os.strerror(code))
+        write(file, view)
+
+    monkeypatch.setattr(LocalFiles, "delete", noted_delete)
+    monkeypatch.setattr(durable_files, "write_all", write_if_there_is_space)
+
+
+def test_what_only_a_new_floor_lets_go_stays_without_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow writer's file: its commit is refused only when the floor has been raised."""
+    world = World(str(tmp_path / "log"))
+    appender, begin = world.slow_writer()
+    appender.append([{"value": "slow", "timestamp": world.clock()}])
+    appender.close()
+    world.append("fast")
+    world.wait()
+    before = world.files()
+    with monkeypatch.context() as patch:
+        patch.setattr(durable_files, "write_all", no_space)
+        with pytest.raises(StorageFullError, match="free a little elsewhere"):
+            world.vacuum()
+    assert world.files() == before
+    world.finish(appender, begin)
+    assert sorted(world.values()) == [b"fast", b"slow"]
+
+
+def test_a_commit_of_which_nothing_is_known_deletes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = world_with_garbage(tmp_path)
+    before = world.files()
+
+    def lost(*_: Any, **__: Any) -> bytes:
+        raise CommitStateUnknownError("the reply was lost")
+
+    monkeypatch.setattr(LocalFiles, "put_if_absent", lost)
+    with pytest.raises(CommitStateUnknownError):
+        world.vacuum()
+    assert world.files() == before
+
+
+def no_space(*_: Any) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

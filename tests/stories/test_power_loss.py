@@ -1,0 +1,212 @@
+"""Crash stories: what a caller was told is there after a power loss, whoever did the work.
+
+In each story a process ends at one of its system calls, at each in turn; another comes, sees what is there, and
+tells its caller so; then the power fails, and the disk forgets what nobody synced.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from power_loss import Disk, Killed
+from store_clock import TimedStorage
+from topics import NOW, Clock, contents, files, named_files, topic_on, values
+
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.errors import (
+    CommitStateUnknownError,
+    TopicExistsError,
+    TopicNotFoundError,
+    TransactionTooOldError,
+)
+from distlog.core.storage.local import durable_files
+from distlog.core.storage.storage import Storage
+from distlog.core.topics.append import AppendResult, commit_append
+from distlog.core.topics.topic import Topic
+
+#: The stories end when the first process came to its end by itself.
+MOST_STEPS = 200
+CONFIG = {"file.delete.delay.ms": 1000}
+
+
+def opened(root: Path, partitions: int | None = None, clock: Clock | None = None) -> Topic:
+    clock = clock or Clock()
+    return topic_on(TimedStorage(Storage(root / "logs" / "clicks"), clock), partitions, CONFIG, clock)
+
+
+def crashes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prepare: Callable[[Path], object], work: Callable[[Path], object]
+) -> Iterator[tuple[Path, Disk]]:
+    """A root and its disk after `prepare`, and after `work` was ended at each of its system calls in turn."""
+    for step in range(MOST_STEPS):
+        root = tmp_path / f"at {step}"
+        root.mkdir()
+        with monkeypatch.context() as patch:
+            patch.setattr(durable_files, "_DURABLE", {})
+            prepare(root)
+            disk = Disk(patch, root)
+            disk.new_process(step)
+            try:
+                work(root)
+                finished = True
+            except Killed:
+                finished = False
+            disk.new_process()
+            yield root, disk
+        if finished:
+            return
+    pytest.fail("the work has no end")
+
+
+def append(root: Path, number: int = 0) -> None:
+    opened(root).append(values([number]), partition=0, app_id="app", batch_id=number)
+
+
+def test_story_1_a_batch_that_is_replayed_is_there_after_a_power_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replays = []
+    for root, disk in crashes(tmp_path, monkeypatch, lambda root: opened(root, 1), append):
+        result = opened(root).append(values([0]), partition=0, app_id="app", batch_id=0)
+        replays.append(result.replayed)
+        left = disk.after_power_loss(root / "left")
+        assert contents(opened(left)) == {0: [b"v0"]}
+        assert opened(left).append(values([0]), app_id="app", batch_id=0).replayed
+    assert replays == sorted(replays)
+    assert replays[0] is False
+    assert replays[-2] is True, "the process ended after the link, before it came to an end"
+
+
+def test_story_2_an_append_behind_one_that_was_not_synced_is_there_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for root, disk in crashes(tmp_path, monkeypatch, lambda root: opened(root, 1), append):
+        append(root, 1)
+        found = contents(opened(disk.after_power_loss(root / "left")))
+        assert found in ({0: [b"v0", b"v1"]}, {0: [b"v1"]})
+        assert found == contents(opened(root))
+
+
+def test_story_3_whoever_creates_a_topic_that_is_being_created_can_rely_on_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def create(root: Path) -> None:
+        with suppress(TopicExistsError):
+            opened(root, 2)
+
+    told = []
+    for root, disk in crashes(tmp_path, monkeypatch, lambda root: None, create):
+        try:
+            opened(root, 2)
+            told.append("created")
+        except TopicExistsError:
+            told.append("exists")
+        assert opened(disk.after_power_loss(root / "left")).partitions == 2
+    assert set(told) == {"created", "exists"}
+
+
+def test_story_4_a_drop_that_was_seen_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for root, disk in crashes(tmp_path, monkeypatch, lambda root: opened(root, 1), lambda root: opened(root).drop()):
+        with suppress(TopicNotFoundError):
+            opened(root).drop()
+        with pytest.raises(TopicNotFoundError):
+            opened(root)
+        with pytest.raises(TopicNotFoundError):
+            opened(disk.after_power_loss(root / "left"))
+
+
+def test_story_5_what_vacuum_deletes_cannot_be_committed_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gc floor is durable before files are deleted, also where another vacuum put it and died."""
+    slow: list[SegmentInfo] = []
+
+    def prepare(root: Path) -> None:
+        topic = opened(root, 1)
+        appender = topic.appender()
+        appender.append(values([0]))
+        slow[:] = appender.close()
+        for number in (1, 2):
+            topic.append(values([number]))
+
+    def late_vacuum(root: Path) -> None:
+        opened(root, clock=Clock(NOW + 3000)).vacuum()
+
+    for root, disk in crashes(tmp_path, monkeypatch, prepare, late_vacuum):
+        late_vacuum(root)
+        assert len(files(Storage(root / "logs" / "clicks"))) == len(named_files(opened(root)))
+        left = opened(disk.after_power_loss(root / "left"))
+        with pytest.raises(TransactionTooOldError):
+            commit_append(left.log, left.snapshot, slow, begin=0)
+        assert contents(left) == {0: [b"v1", b"v2"]}
+
+
+def test_story_6_of_many_appends_that_end_anywhere_the_acknowledged_ones_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def three(root: Path) -> None:
+        topic = opened(root)
+        for number in range(3):
+            topic.append(values([number]), partition=number, app_id="app", batch_id=number)
+            acknowledged.append(number)
+
+    acknowledged: list[int] = []
+    for root, disk in crashes(tmp_path, monkeypatch, lambda root: opened(root, 3), three):
+        found = contents(opened(disk.after_power_loss(root / "left")))
+        told = set(acknowledged)
+        acknowledged.clear()
+        assert {number for number in range(3) if found[number]} >= told
+
+
+def test_story_7_a_commit_with_a_manifest_is_there_with_it_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def large(root: Path) -> AppendResult:
+        storage = Storage(root / "logs" / "clicks")
+        return topic_on(storage, commit_limit=500).append(values([0]), partition=0, app_id="app", batch_id=0)
+
+    for root, disk in crashes(tmp_path, monkeypatch, lambda root: opened(root, 1), large):
+        seen = contents(opened(root))
+        assert seen in ({0: []}, {0: [b"v0"]})
+        assert large(root).replayed is bool(seen[0])
+        assert contents(opened(disk.after_power_loss(root / "left"))) == {0: [b"v0"]}
+
+
+def test_a_folder_that_cannot_be_synced_makes_no_replay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = opened(tmp_path, 1)
+    append(tmp_path)
+
+    def broken(folder: str) -> None:
+        raise OSError(5, "disk trouble")
+
+    monkeypatch.setattr("distlog.core.storage.local.files.sync_folder", broken)
+    with pytest.raises(CommitStateUnknownError, match="disk trouble"):
+        append(tmp_path)
+    assert topic.refresh().version == 1
+
+
+def test_a_folder_that_another_process_made_is_synced_once_with_those_above_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    monkeypatch.setattr(durable_files, "_DURABLE", {})
+    synced: list[str] = []
+    real = durable_files._sync_names
+
+    def noted(folder: str) -> tuple[int, int]:
+        synced.append(folder)
+        return real(folder)
+
+    monkeypatch.setattr(durable_files, "_sync_names", noted)
+    storage = Storage(tmp_path / "a")
+    storage.put("b/1", b"1")
+    above = itertools.takewhile(lambda folder: not folder.is_mount(), (tmp_path / "a").parents)
+    made = [tmp_path / "a" / "b", tmp_path / "a", *above]
+    assert synced[: len(made)] == list(map(str, made))
+    del synced[:]
+    storage.put("b/2", b"1")
+    assert synced == [str(tmp_path / "a/b")]
