@@ -26,8 +26,8 @@ from distlog.core.maintenance.reports import Unmergeable
 from distlog.core.reading.segment_reader import SegmentReader
 from distlog.core.topics.open_topic import open as open_topic
 from distlog.core.topics.topic import Topic
-from distlog.spark.session import cores
 from distlog.spark.source.splits import SplitSize, pack
+from distlog.spark.spark_session import cores
 from distlog.spark.tasks.compaction import compact_in_tasks
 from distlog.spark.tasks.run import run_tasks
 

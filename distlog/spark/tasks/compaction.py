@@ -34,8 +34,8 @@ from distlog.core.maintenance.compaction.large_partition import LargePartition
 from distlog.core.maintenance.compaction.report import CompactionReport, Uncleanable, unless_uncleanable
 from distlog.core.reading.segment_reader import SegmentReader
 from distlog.core.topics.topic import Topic
-from distlog.spark.session import cores
 from distlog.spark.source.splits import SplitSize, pack
+from distlog.spark.spark_session import cores
 from distlog.spark.tasks.compaction_stages import (
     ITEM,
     BucketItem,
