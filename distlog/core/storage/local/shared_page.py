@@ -1,0 +1,108 @@
+"""A small value that processes share: a page of a file that all of them map, and that survives whoever is killed.
+
+There are two slots. A write fills the one that holds the older value, so a process that is killed while it writes
+leaves the newer one whole. Each slot has a number that grows and a CRC-32C; the whole slot with the larger number
+counts. So readers need no lock. Writers need one (`FileLock`), since two of them would fill the same slot.
+
+The page is in the page cache: it survives processes, and after a power loss it may hold anything. Whoever stores a
+value there stores the boot's id with it (`boot_id`).
+
+    position  size  field
+           0     8  magic
+           8     8  process id of the last holder of the lock, for error messages alone
+        1024  1024  slot 0: number uint64, length uint32, CRC-32C uint32 (of number, length and value), value
+        2048  1024  slot 1
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from functools import cache
+
+from crc32c import crc32c
+
+from distlog.core.errors import StorageError
+from distlog.core.storage.local.mapping import map_shared
+
+PAGE_BYTES = 4096
+SLOT_BYTES = 1024
+_MAGIC = b"DLGPAGE1"
+_HOLDER = struct.Struct("<q")
+_HOLDER_AT = 8
+_SLOTS_AT = (1024, 2048)
+_NUMBERS = struct.Struct("<QI")
+_CRC = struct.Struct("<I")
+_VALUE_AT = _NUMBERS.size + _CRC.size
+MAX_VALUE_BYTES = SLOT_BYTES - _VALUE_AT
+
+
+class SharedPage:
+    """The page in the open file `descriptor`; an empty file becomes one.
+
+    Nobody may cut the file while it is mapped. Raises StorageError for a file that is no such page.
+    """
+
+    def __init__(self, descriptor: int, path: str) -> None:
+        size = os.fstat(descriptor).st_size
+        if size == 0:
+            # several processes may do this at once: all of them write the same
+            os.ftruncate(descriptor, PAGE_BYTES)
+            os.pwrite(descriptor, _MAGIC, 0)
+        elif size != PAGE_BYTES:
+            raise StorageError(
+                "the file of the lock has the wrong size: remove it when no process uses the topic", file=path
+            )
+        self._page = map_shared(descriptor, PAGE_BYTES)
+
+    @property
+    def holder(self) -> int:
+        """The process that wrote its id here last; it may have ended since."""
+        return int(_HOLDER.unpack_from(self._page, _HOLDER_AT)[0])
+
+    def tell_holder(self, process_id: int) -> None:
+        """Say who holds the lock, for the errors of those who wait."""
+        _HOLDER.pack_into(self._page, _HOLDER_AT, process_id)
+
+    def read(self) -> bytes | None:
+        """The newest whole value, or None where there is none."""
+        return newest_value(self._page)
+
+    def write(self, value: bytes) -> None:
+        """Put `value`, at most MAX_VALUE_BYTES, in the place of the older one. Needs the lock."""
+        if len(value) > MAX_VALUE_BYTES:
+            raise ValueError(f"a value of {len(value)} bytes does not fit into a slot of {MAX_VALUE_BYTES}")
+        numbers = [slot[0] if (slot := _slot(self._page, at)) else -1 for at in _SLOTS_AT]
+        at = _SLOTS_AT[numbers.index(min(numbers))]
+        head = _NUMBERS.pack(max(numbers) + 1, len(value))
+        data = head + _CRC.pack(crc32c(value, crc32c(head))) + value
+        self._page[at : at + len(data)] = data
+
+
+def newest_value(page: bytes | memoryview) -> bytes | None:
+    """The newest whole value in the bytes of a page, which may be too few; no lock is needed."""
+    if page[: len(_MAGIC)] != _MAGIC or len(page) < PAGE_BYTES:
+        return None
+    found = [slot for slot in (_slot(page, at) for at in _SLOTS_AT) if slot is not None]
+    return max(found)[1] if found else None
+
+
+def _slot(page: bytes | memoryview, at: int) -> tuple[int, bytes] | None:
+    """The number and the value of a slot; None where it is not whole."""
+    data = bytes(page[at : at + SLOT_BYTES])
+    number, length = _NUMBERS.unpack_from(data)
+    if length > MAX_VALUE_BYTES:
+        return None
+    value = data[_VALUE_AT : _VALUE_AT + length]
+    (checksum,) = _CRC.unpack_from(data, _NUMBERS.size)
+    return (number, value) if crc32c(value, crc32c(data[: _NUMBERS.size])) == checksum else None
+
+
+@cache
+def boot_id() -> bytes:
+    """16 bytes that are others after each start of the machine, zeros where the system does not tell."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", "rb") as file:
+            return bytes.fromhex(file.read().decode().strip().replace("-", ""))
+    except (OSError, ValueError):
+        return bytes(16)

@@ -1,0 +1,238 @@
+"""The lock that processes share, and the page of state in its file.
+
+Crash stories:
+1. A process is killed (kill -9) while it holds the lock: the next one gets it, and reads what was written last.
+2. A process is killed in the middle of a write to the page, at every byte: the value before it is read.
+3. A process forks while it holds the lock, and is killed: its child does not hold it on.
+4. A process that holds the lock is stopped (SIGSTOP): who waits gets an error that names it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distlog.core.errors import StorageError
+from distlog.core.storage.local.file_lock import FileLock
+from distlog.core.storage.local.shared_page import MAX_VALUE_BYTES, PAGE_BYTES, SharedPage, boot_id, newest_value
+
+HOLDING = """
+import os, sys, time
+from distlog.core.storage.local.file_lock import FileLock
+
+lock = FileLock(sys.argv[1])
+with lock.held() as page:
+    page.write(b"mine")
+    child = os.fork() if sys.argv[2] == "fork" else 0
+    if child or sys.argv[2] == "alone":
+        print(child, flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / ".lock")
+
+
+@contextmanager
+def holder(path: str, how: str = "alone") -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """Another process that holds the lock, and the id of its child."""
+    process = subprocess.Popen([sys.executable, "-c", HOLDING, path, how], stdout=subprocess.PIPE, text=True)
+    assert process.stdout
+    try:
+        yield process, int(process.stdout.readline())
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+class Time:
+    """A clock that only sleeping moves."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+def test_a_killed_holder_leaves_the_lock_free_and_what_it_wrote(path: str) -> None:
+    with holder(path) as (process, _):
+        process.kill()
+        process.wait()
+        with FileLock(path).held(timeout_s=30) as page:
+            assert page.read() == b"mine"
+
+
+def test_who_waits_too_long_is_told_which_process_holds_the_lock(path: str) -> None:
+    clock = Time()
+    with holder(path) as (process, _):
+        process.send_signal(signal.SIGSTOP)
+        lock = FileLock(path, sleep=clock.sleep, monotonic=clock.monotonic)
+        with (
+            pytest.raises(StorageError, match=f"process {process.pid} holds the lock for more than 5 s"),
+            lock.held(5),
+        ):
+            raise AssertionError("nobody else may hold it")
+        assert 5 <= clock.now_s < 5.1
+        process.send_signal(signal.SIGCONT)
+        process.kill()
+        process.wait()
+        with lock.held():
+            pass
+
+
+def test_a_child_of_a_killed_holder_does_not_hold_the_lock_on(path: str) -> None:
+    with holder(path, "fork") as (process, child):
+        try:
+            process.kill()
+            process.wait()
+            with FileLock(path).held(timeout_s=30):
+                pass
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
+def test_a_child_neither_holds_nor_frees_the_lock_of_its_parent(path: str) -> None:
+    clock = Time()
+    lock = FileLock(path, sleep=clock.sleep, monotonic=clock.monotonic)
+    child = -1
+    with lock.held():
+        child = os.fork()
+        if child == 0:
+            try:
+                with lock.held(1):
+                    os._exit(1)
+            except StorageError as error:
+                os._exit(0 if error.details["pid"] == os.getppid() else 2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        with pytest.raises(StorageError), FileLock(path, sleep=clock.sleep, monotonic=clock.monotonic).held(1):
+            pass
+    with lock.held():
+        pass
+
+
+def test_threads_of_one_process_exclude_each_other(path: str) -> None:
+    lock, seen = FileLock(path), list[int]()
+
+    def count() -> None:
+        for _ in range(200):
+            with lock.held() as page:
+                number = int(page.read() or b"0")
+                page.write(b"%d" % (number + 1))
+                seen.append(number)
+
+    threads = [threading.Thread(target=count) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == list(range(800))
+
+
+def test_processes_exclude_each_other(path: str) -> None:
+    program = """
+import sys
+from distlog.core.storage.local.file_lock import FileLock
+lock = FileLock(sys.argv[1])
+for _ in range(500):
+    with lock.held() as page:
+        page.write(b"%d" % (int(page.read() or b"0") + 1))
+"""
+    running = [subprocess.Popen([sys.executable, "-c", program, path]) for _ in range(3)]
+    assert [process.wait() for process in running] == [0, 0, 0]
+    with FileLock(path).held() as page:
+        assert page.read() == b"1500"
+
+
+def test_a_closed_lock_opens_its_file_anew(path: str) -> None:
+    lock = FileLock(path)
+    with lock.held() as page:
+        page.write(b"kept")
+    lock.close()
+    with lock.held() as page:
+        assert page.read() == b"kept"
+
+
+def test_a_folder_that_is_not_there_is_an_error_of_ours(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="cannot open the lock"), FileLock(str(tmp_path / "no" / ".lock")).held():
+        pass
+
+
+@given(st.lists(st.binary(max_size=MAX_VALUE_BYTES), max_size=6))
+def test_the_last_value_is_read_with_and_without_the_lock(values: list[bytes]) -> None:
+    with page_in_memory() as (page, file):
+        for value in values:
+            page.write(value)
+        expected = values[-1] if values else None
+        assert page.read() == newest_value(os.pread(file, PAGE_BYTES, 0)) == expected
+
+
+@given(st.binary(min_size=1, max_size=60), st.binary(min_size=1, max_size=60), st.data())
+def test_a_write_that_ends_at_any_byte_leaves_the_value_before_it_or_is_whole(
+    first: bytes, second: bytes, data: st.DataObject
+) -> None:
+    with page_in_memory() as (page, file):
+        page.write(first)
+        before = os.pread(file, PAGE_BYTES, 0)
+        page.write(second)
+        after = os.pread(file, PAGE_BYTES, 0)
+    changed = [at for at in range(PAGE_BYTES) if before[at] != after[at]]
+    for count in range(len(changed) + 1):
+        torn = bytearray(before)
+        for at in changed[:count]:
+            torn[at] = after[at]
+        assert newest_value(bytes(torn)) == (second if count == len(changed) else first)
+    kept = data.draw(st.sets(st.sampled_from(changed)))
+    torn = bytearray(before)
+    for at in kept:
+        torn[at] = after[at]
+    assert newest_value(bytes(torn)) in (first, second)
+
+
+@given(st.binary(max_size=PAGE_BYTES))
+def test_bytes_of_anybody_are_no_value(junk: bytes) -> None:
+    assert newest_value(junk) is None
+    assert newest_value(b"DLGPAGE1" + junk.ljust(PAGE_BYTES, b"\0")[8:]) is None
+
+
+def test_a_value_that_does_not_fit_is_refused() -> None:
+    with page_in_memory() as (page, _), pytest.raises(ValueError, match="does not fit"):
+        page.write(bytes(MAX_VALUE_BYTES + 1))
+
+
+def test_a_file_of_another_size_is_not_taken_for_a_lock(path: str) -> None:
+    Path(path).write_bytes(b"something else")
+    with pytest.raises(StorageError, match="wrong size"), FileLock(path).held():
+        pass
+    assert Path(path).read_bytes() == b"something else"
+
+
+def test_a_boot_has_one_id() -> None:
+    assert boot_id() == boot_id()
+    assert len(boot_id()) == 16
+
+
+@contextmanager
+def page_in_memory() -> Iterator[tuple[SharedPage, int]]:
+    """An empty page, and the descriptor of its file."""
+    file = os.memfd_create("page")
+    try:
+        yield SharedPage(file, "page"), file
+    finally:
+        os.close(file)
