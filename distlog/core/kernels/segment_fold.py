@@ -31,7 +31,6 @@ from distlog.core.kernels.jit import fill_kernel, inlined
 OK, NOT_WHOLE, NOT_NEXT, OVERFLOW = range(4)
 
 _UNKNOWN = -1
-_UNUSUAL_BASE = APPEND_TIME | DELETE_HORIZON
 
 
 @inlined
@@ -52,6 +51,43 @@ def _check(numbers: np.ndarray, batches: np.ndarray, size: int) -> tuple[int, in
             return OVERFLOW, row
         position += batch["size"]
     return (OK if position == size else NOT_WHOLE), batches.size
+
+
+@inlined
+def _is_of_one_time(batch: np.void) -> bool:
+    # Whether all records of the batch have its largest timestamp.
+    return bool(batch["record_count"] <= 1 or batch["attributes"] & APPEND_TIME != 0)
+
+
+@inlined
+def _only_offset(batch: np.void) -> int:
+    # The offset of the batch's only record, if no other was compacted away.
+    is_known = batch["record_count"] == 1 and batch["last_offset_delta"] == 0
+    return batch["base_offset"] if is_known else _UNKNOWN
+
+
+@inlined
+def _begin(numbers: np.ndarray, batch: np.void, oldest: int) -> None:
+    unusual = batch["attributes"] & (APPEND_TIME | DELETE_HORIZON)
+    numbers[FIRST_TIMESTAMP] = max(batch["max_timestamp"] if unusual else batch["base_timestamp"], _UNKNOWN)
+    numbers[ROLL_TIMESTAMP] = max(batch["max_timestamp"], _UNKNOWN)
+    numbers[MIN_TIMESTAMP] = oldest
+    numbers[FIRST_CRC] = batch["crc"]
+
+
+@inlined
+def _pass(numbers: np.ndarray, batch: np.void) -> None:
+    attributes = batch["attributes"]
+    # a control batch has no codec, whatever the topic's is, and nor has one that compaction emptied
+    if batch["record_count"] > 0 and attributes & CONTROL == 0:
+        numbers[CODECS] |= 1 << (attributes & CODEC_MASK)
+    if attributes & (TRANSACTIONAL | CONTROL):
+        numbers[HAS_TRANSACTIONS] = 1
+    numbers[NEXT_OFFSET] = batch["base_offset"] + batch["last_offset_delta"] + 1
+    numbers[POSITION] += batch["size"]
+    numbers[RECORDS] += batch["record_count"]
+    numbers[LAST_CRC] = batch["crc"]
+    numbers[LEADER_EPOCH] = max(batch["leader_epoch"], _UNKNOWN)
 
 
 @fill_kernel
@@ -78,27 +114,15 @@ def fold_batches(
     time_count = 0
     for row in range(batches.size):
         batch = batches[row]
-        attributes = batch["attributes"]
-        newest = batch["max_timestamp"]
-        of_one_time = batch["record_count"] <= 1 or attributes & APPEND_TIME
-        by_header = newest if of_one_time else _UNKNOWN
+        by_header = batch["max_timestamp"] if _is_of_one_time(batch) else _UNKNOWN
         oldest = min_timestamps[row] if min_timestamps.size else by_header
         if numbers[POSITION] == 0:
-            first = newest if attributes & _UNUSUAL_BASE else batch["base_timestamp"]
-            numbers[FIRST_TIMESTAMP] = max(first, _UNKNOWN)
-            numbers[ROLL_TIMESTAMP] = max(newest, _UNKNOWN)
-            numbers[MIN_TIMESTAMP] = max(oldest, _UNKNOWN)
-            numbers[FIRST_CRC] = batch["crc"]
+            _begin(numbers, batch, oldest)
         numbers[MIN_TIMESTAMP] = max(min(numbers[MIN_TIMESTAMP], oldest), _UNKNOWN)
-        if newest > numbers[MAX_TIMESTAMP]:
-            if newest_offsets.size:
-                numbers[OFFSET_OF_MAX] = newest_offsets[row]
-            else:
-                known = batch["record_count"] == 1 and batch["last_offset_delta"] == 0
-                numbers[OFFSET_OF_MAX] = batch["base_offset"] if known else _UNKNOWN
-        last_offset = batch["base_offset"] + batch["last_offset_delta"]
-        relative = last_offset - numbers[BASE_OFFSET]
-        offset_due, time_due = add_batch(batch["size"], relative, newest, interval, numbers)
+        if batch["max_timestamp"] > numbers[MAX_TIMESTAMP]:
+            numbers[OFFSET_OF_MAX] = newest_offsets[row] if newest_offsets.size else _only_offset(batch)
+        relative = batch["base_offset"] + batch["last_offset_delta"] - numbers[BASE_OFFSET]
+        offset_due, time_due = add_batch(batch["size"], relative, batch["max_timestamp"], interval, numbers)
         if offset_due:
             offset_entries[offset_count, 0] = relative
             offset_entries[offset_count, 1] = numbers[POSITION]
@@ -107,13 +131,5 @@ def fold_batches(
             time_entries[time_count, 0] = numbers[MAX_TIMESTAMP]
             time_entries[time_count, 1] = numbers[MAX_OFFSET]
             time_count += 1
-        if batch["record_count"] > 0 and attributes & CONTROL == 0:
-            numbers[CODECS] |= 1 << (attributes & CODEC_MASK)
-        if attributes & (TRANSACTIONAL | CONTROL):
-            numbers[HAS_TRANSACTIONS] = 1
-        numbers[NEXT_OFFSET] = last_offset + 1
-        numbers[POSITION] += batch["size"]
-        numbers[RECORDS] += batch["record_count"]
-        numbers[LAST_CRC] = batch["crc"]
-        numbers[LEADER_EPOCH] = max(batch["leader_epoch"], _UNKNOWN)
+        _pass(numbers, batch)
     return OK, offset_count, time_count

@@ -53,6 +53,8 @@ def fold(
     Raises ValueError where the rows are not of the data or their offsets are not above what is there, and
     OverflowError where an offset or a position leaves the 2^31-1 that indexes can tell.
     """
+    if not {len(newest_offsets), len(min_timestamps)} <= {0, len(rows)}:
+        raise ValueError("what is told of the batches must be told of each of them")
     after, spare = numbers.copy(), np.empty((2, len(rows), 2), np.int64)
     size = data.nbytes
     status, offsets, times = fold_batches(
