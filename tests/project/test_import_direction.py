@@ -22,6 +22,7 @@ CORE_LAYERS = (
     "transactions",
     "segments",
     "reading",
+    "log",
     "maintenance",
     "topics",
 )

@@ -26,6 +26,7 @@ from distlog.core.batches.source import Source
 from distlog.core.buffers import byte_array
 from distlog.core.config import MAX_INT, MAX_LONG
 from distlog.core.errors import CorruptRecordError
+from distlog.core.kernels.batch_scan import APPEND_TIME as APPEND_TIME
 from distlog.core.kernels.batch_scan import (
     BAD_COUNT,
     BAD_LENGTH,
@@ -38,8 +39,11 @@ from distlog.core.kernels.batch_scan import (
 )
 from distlog.core.kernels.batch_scan import BATCH as BATCH
 from distlog.core.kernels.batch_scan import CODEC_MASK as CODEC_MASK
+from distlog.core.kernels.batch_scan import CONTROL as CONTROL
+from distlog.core.kernels.batch_scan import DELETE_HORIZON as DELETE_HORIZON
 from distlog.core.kernels.batch_scan import HEADER_SIZE as HEADER_SIZE
 from distlog.core.kernels.batch_scan import LOG_OVERHEAD as LOG_OVERHEAD
+from distlog.core.kernels.batch_scan import TRANSACTIONAL as TRANSACTIONAL
 from distlog.core.kernels.crc import first_mismatch
 from distlog.core.kernels.crc_instruction import HAS_INSTRUCTION
 
@@ -48,9 +52,6 @@ CRC_AT, CRC_START, LEGACY_CRC_START = 17, 21, 16
 #: The checksums of batches below this size are computed by a kernel, all at once: a call for each would cost more.
 #: With the processor's instruction the kernel is as good for any size.
 SHORT_BATCH = MAX_LONG if HAS_INSTRUCTION else 1024
-
-#: Bits of a batch's attributes; the low three (CODEC_MASK) are the codec.
-APPEND_TIME, TRANSACTIONAL, CONTROL, DELETE_HORIZON = 0x08, 0x10, 0x20, 0x40
 
 #: Types of control records, the second int16 of their key.
 ABORT, COMMIT, LEADER_CHANGE, SNAPSHOT_HEADER, SNAPSHOT_FOOTER, KRAFT_VERSION, KRAFT_VOTERS = range(7)

@@ -4,12 +4,29 @@ from __future__ import annotations
 
 import numpy as np
 
-from distlog.core.kernels.jit import fill_kernel
+from distlog.core.kernels.jit import fill_kernel, inlined
 
 #: What is known of a segment so far, an int64 each: log bytes since the last offset entry, the largest timestamp, the
 #: last offset of its batch, the timestamp of the last time entry, the number of batches.
 SINCE_ENTRY, MAX_TIMESTAMP, MAX_OFFSET, LAST_ENTRY_TIMESTAMP, BATCHES = range(5)
 STATE_SIZE = 5
+
+
+@inlined
+def add_batch(size: int, last_offset: int, max_timestamp: int, interval: int, state: np.ndarray) -> tuple[bool, bool]:
+    """Take the next batch: whether it gets an offset entry, and whether a time entry (MAX_TIMESTAMP, MAX_OFFSET)."""
+    if max_timestamp > state[MAX_TIMESTAMP]:
+        state[MAX_TIMESTAMP] = max_timestamp
+        state[MAX_OFFSET] = last_offset
+    offset_due = state[SINCE_ENTRY] > interval
+    time_due = offset_due and state[MAX_TIMESTAMP] > state[LAST_ENTRY_TIMESTAMP]
+    if offset_due:
+        state[SINCE_ENTRY] = 0
+    if time_due:
+        state[LAST_ENTRY_TIMESTAMP] = state[MAX_TIMESTAMP]
+    state[SINCE_ENTRY] += size
+    state[BATCHES] += 1
+    return offset_due, time_due
 
 
 @fill_kernel
@@ -30,21 +47,15 @@ def add_batches(
     offset_count = 0
     time_count = 0
     for row in range(sizes.size):
-        if max_timestamps[row] > state[MAX_TIMESTAMP]:
-            state[MAX_TIMESTAMP] = max_timestamps[row]
-            state[MAX_OFFSET] = last_offsets[row]
-        if state[SINCE_ENTRY] > interval:
+        offset_due, time_due = add_batch(sizes[row], last_offsets[row], max_timestamps[row], interval, state)
+        if offset_due:
             offset_entries[offset_count, 0] = last_offsets[row]
             offset_entries[offset_count, 1] = position
             offset_count += 1
-            state[SINCE_ENTRY] = 0
-            if state[MAX_TIMESTAMP] > state[LAST_ENTRY_TIMESTAMP]:
-                time_entries[time_count, 0] = state[MAX_TIMESTAMP]
-                time_entries[time_count, 1] = state[MAX_OFFSET]
-                time_count += 1
-                state[LAST_ENTRY_TIMESTAMP] = state[MAX_TIMESTAMP]
-        state[SINCE_ENTRY] += sizes[row]
-        state[BATCHES] += 1
+        if time_due:
+            time_entries[time_count, 0] = state[MAX_TIMESTAMP]
+            time_entries[time_count, 1] = state[MAX_OFFSET]
+            time_count += 1
         position += sizes[row]
     return offset_count, time_count
 
@@ -60,13 +71,7 @@ def count_until_full(
     for row in range(sizes.size):
         if state[BATCHES] > 0 and (left[0] <= 0 or left[1] <= 0):
             return row
-        state[MAX_TIMESTAMP] = max(state[MAX_TIMESTAMP], max_timestamps[row])
-        if state[SINCE_ENTRY] > interval:
-            left[0] -= 1
-            state[SINCE_ENTRY] = 0
-            if state[MAX_TIMESTAMP] > state[LAST_ENTRY_TIMESTAMP]:
-                left[1] -= 1
-                state[LAST_ENTRY_TIMESTAMP] = state[MAX_TIMESTAMP]
-        state[SINCE_ENTRY] += sizes[row]
-        state[BATCHES] += 1
+        offset_due, time_due = add_batch(sizes[row], 0, max_timestamps[row], interval, state)
+        left[0] -= offset_due
+        left[1] -= time_due
     return sizes.size

@@ -1,0 +1,135 @@
+"""What is known of a segment, moved on by the headers of the next batches, and the index entries that they get."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from distlog.core.config import MAX_INT
+from distlog.core.kernels.batch_scan import APPEND_TIME, CODEC_MASK, CONTROL, DELETE_HORIZON, TRANSACTIONAL
+from distlog.core.kernels.index_build import MAX_OFFSET, MAX_TIMESTAMP, STATE_SIZE, add_batch
+from distlog.core.kernels.jit import fill_kernel, inlined
+
+#: What follows the STATE_SIZE numbers of the index rule in the numbers of a segment, an int64 each; those that are
+#: not looked at here come behind. MAX_OFFSET is relative to BASE_OFFSET.
+(
+    BASE_OFFSET,
+    NEXT_OFFSET,
+    POSITION,
+    RECORDS,
+    FIRST_TIMESTAMP,
+    MIN_TIMESTAMP,
+    OFFSET_OF_MAX,
+    ROLL_TIMESTAMP,
+    FIRST_CRC,
+    LAST_CRC,
+    CODECS,
+    LEADER_EPOCH,
+    HAS_TRANSACTIONS,
+) = range(STATE_SIZE, STATE_SIZE + 13)
+
+#: How a fold ends: all is well, bytes are not those of the batches, a batch begins too low, or ends too high.
+OK, NOT_WHOLE, NOT_NEXT, OVERFLOW = range(4)
+
+_UNKNOWN = -1
+
+
+@inlined
+def _check(numbers: np.ndarray, batches: np.ndarray, size: int) -> tuple[int, int]:
+    # Whether `batches`, which fill `size` bytes, may come next: (status, the row it is of).
+    position = 0
+    next_offset = numbers[NEXT_OFFSET]
+    for row in range(batches.size):
+        batch = batches[row]
+        if batch["position"] != position:
+            return NOT_WHOLE, row
+        if batch["base_offset"] < numbers[BASE_OFFSET]:
+            return OVERFLOW, row
+        if batch["base_offset"] < next_offset:
+            return NOT_NEXT, row
+        next_offset = batch["base_offset"] + batch["last_offset_delta"] + 1
+        if next_offset - 1 - numbers[BASE_OFFSET] > MAX_INT:
+            return OVERFLOW, row
+        position += batch["size"]
+    return (OK if position == size else NOT_WHOLE), batches.size
+
+
+@inlined
+def _is_of_one_time(batch: np.void) -> bool:
+    # Whether all records of the batch have its largest timestamp.
+    return bool(batch["record_count"] <= 1 or batch["attributes"] & APPEND_TIME != 0)
+
+
+@inlined
+def _only_offset(batch: np.void) -> int:
+    # The offset of the batch's only record, if no other was compacted away.
+    is_known = batch["record_count"] == 1 and batch["last_offset_delta"] == 0
+    return batch["base_offset"] if is_known else _UNKNOWN
+
+
+@inlined
+def _begin(numbers: np.ndarray, batch: np.void, oldest: int) -> None:
+    unusual = batch["attributes"] & (APPEND_TIME | DELETE_HORIZON)
+    numbers[FIRST_TIMESTAMP] = max(batch["max_timestamp"] if unusual else batch["base_timestamp"], _UNKNOWN)
+    numbers[ROLL_TIMESTAMP] = max(batch["max_timestamp"], _UNKNOWN)
+    numbers[MIN_TIMESTAMP] = oldest
+    numbers[FIRST_CRC] = batch["crc"]
+
+
+@inlined
+def _pass(numbers: np.ndarray, batch: np.void) -> None:
+    attributes = batch["attributes"]
+    # a control batch has no codec, whatever the topic's is, and nor has one that compaction emptied
+    if batch["record_count"] > 0 and attributes & CONTROL == 0:
+        numbers[CODECS] |= 1 << (attributes & CODEC_MASK)
+    if attributes & (TRANSACTIONAL | CONTROL):
+        numbers[HAS_TRANSACTIONS] = 1
+    numbers[NEXT_OFFSET] = batch["base_offset"] + batch["last_offset_delta"] + 1
+    numbers[POSITION] += batch["size"]
+    numbers[RECORDS] += batch["record_count"]
+    numbers[LAST_CRC] = batch["crc"]
+    numbers[LEADER_EPOCH] = max(batch["leader_epoch"], _UNKNOWN)
+
+
+@fill_kernel
+def fold_batches(
+    numbers: np.ndarray,
+    batches: np.ndarray,
+    size: int,
+    newest_offsets: np.ndarray,
+    min_timestamps: np.ndarray,
+    interval: int,
+    offset_entries: np.ndarray,
+    time_entries: np.ndarray,
+) -> tuple[int, int, int]:
+    """Move `numbers` on by `batches` (BATCH rows), which fill `size` bytes: (OK, offset entries, time entries).
+
+    With another status, the row that it is of comes behind it, and nothing has moved. `newest_offsets`, of the first
+    record with each batch's largest timestamp, and `min_timestamps` may be empty: they are then taken from headers
+    that leave no doubt, and unknown (-1) otherwise. Entries are as of `add_batches`.
+    """
+    status, row = _check(numbers, batches, size)
+    if status != OK:
+        return status, row, 0
+    offset_count = 0
+    time_count = 0
+    for row in range(batches.size):
+        batch = batches[row]
+        by_header = batch["max_timestamp"] if _is_of_one_time(batch) else _UNKNOWN
+        oldest = min_timestamps[row] if min_timestamps.size else by_header
+        if numbers[POSITION] == 0:
+            _begin(numbers, batch, oldest)
+        numbers[MIN_TIMESTAMP] = max(min(numbers[MIN_TIMESTAMP], oldest), _UNKNOWN)
+        if batch["max_timestamp"] > numbers[MAX_TIMESTAMP]:
+            numbers[OFFSET_OF_MAX] = newest_offsets[row] if newest_offsets.size else _only_offset(batch)
+        relative = batch["base_offset"] + batch["last_offset_delta"] - numbers[BASE_OFFSET]
+        offset_due, time_due = add_batch(batch["size"], relative, batch["max_timestamp"], interval, numbers)
+        if offset_due:
+            offset_entries[offset_count, 0] = relative
+            offset_entries[offset_count, 1] = numbers[POSITION]
+            offset_count += 1
+        if time_due:
+            time_entries[time_count, 0] = numbers[MAX_TIMESTAMP]
+            time_entries[time_count, 1] = numbers[MAX_OFFSET]
+            time_count += 1
+        _pass(numbers, batch)
+    return OK, offset_count, time_count

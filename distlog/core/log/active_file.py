@@ -1,0 +1,140 @@
+"""A file that is written in place: positioned reads and writes, and cuts, through calls that a test can let fail."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from distlog.core.buffers import new_array
+from distlog.core.errors import StorageError
+from distlog.core.locks import ProcessLock
+from distlog.core.storage.backend import byte_view
+from distlog.core.storage.local.durable_files import LOCAL_ERRORS
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+class FileCalls(Protocol):
+    """The system calls that change a file; the module `os` has them."""
+
+    def pwrite(self, fd: int, data: Buffer, offset: int, /) -> int: ...
+    def ftruncate(self, fd: int, length: int, /) -> None: ...
+    def posix_fallocate(self, fd: int, offset: int, length: int, /) -> None: ...
+    def fsync(self, fd: int, /) -> None: ...
+
+
+class ActiveFile:
+    """A file with one writer at a time, opened when it is first used; every OSError comes out as StorageError.
+
+    It has no position of its own, so threads, and processes after a fork, may read while one writes. To close it is
+    for who knows that nobody uses it.
+    """
+
+    def __init__(self, path: str, calls: FileCalls = os, *, writable: bool = True) -> None:
+        self.path = path
+        self._calls, self._writable = calls, writable
+        self._file: int | None = None
+        self._opening = ProcessLock()
+
+    def create(self) -> None:
+        """Make the file, empty; StorageError if there is one."""
+        self._open(os.O_CREAT | os.O_EXCL)
+
+    def write(self, data: Buffer, position: int) -> None:
+        """Write all of `data` at `position`, making the file if there is none; StorageFullError on a full disk."""
+        file = self._file if self._file is not None else self._open(os.O_CREAT)
+        view = byte_view(data)
+        try:
+            written = self._calls.pwrite(file, view, position)
+            while written < view.nbytes:
+                more = self._calls.pwrite(file, view[written:], position + written)
+                if more == 0:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)
+                written += more
+        except OSError as error:
+            raise self._failure("write", error) from error
+
+    def read(self, start: int, end: int) -> memoryview:
+        """The bytes from `start` to `end`, fewer where the file ends before; read-only."""
+        view = new_array(max(end - start, 0), np.uint8).data
+        return view[: self.read_into(view, start)].toreadonly()
+
+    def read_into(self, view: memoryview, position: int) -> int:
+        """Fill `view` from `position` on: how many bytes there were."""
+        done = 0
+        try:
+            file = self._file if self._file is not None else self._open(0)
+            while done < view.nbytes and (more := os.preadv(file, [view[done:]], position + done)):
+                done += more
+        except OSError as error:
+            raise self._failure("read", error) from error
+        return done
+
+    def size(self) -> int:
+        """How long the file is; 0 if there is none."""
+        try:
+            return os.stat(self.path).st_size if self._file is None else os.fstat(self._file).st_size
+        except FileNotFoundError:
+            return 0
+        except OSError as error:
+            raise self._failure("look at", error) from error
+
+    def cut(self, size: int, allocated: int = 0) -> None:
+        """Cut the file to `size` bytes; zeros follow up to `allocated`. Nothing is called where it is so already.
+
+        Raises StorageError where the file is shorter than `size`.
+        """
+        length = self.size()
+        if length < size:
+            raise StorageError(
+                "cannot cut a file to more than it has: recover the segment", file=self.path, size=size
+            )
+        if length == size >= allocated:
+            return
+        try:
+            file = self._file if self._file is not None else self._open(0)
+            if length > size:
+                self._calls.ftruncate(file, size)
+            if allocated > size:
+                self._calls.ftruncate(file, allocated)
+        except OSError as error:
+            raise self._failure("cut", error) from error
+
+    def allocate(self, size: int) -> None:
+        """Make the file `size` bytes long, with blocks of the disk for all of it; StorageFullError without."""
+        try:
+            self._calls.posix_fallocate(self._file if self._file is not None else self._open(0), 0, size)
+        except OSError as error:
+            raise self._failure("preallocate", error) from error
+
+    def sync(self) -> None:
+        """Return when what was written is on the device; nothing was if the file was never opened."""
+        if self._file is None:
+            return
+        try:
+            self._calls.fsync(self._file)
+        except OSError as error:
+            raise self._failure("sync", error) from error
+
+    def close(self) -> None:
+        """Let go of the file; a later use opens it again."""
+        file, self._file = self._file, None
+        if file is not None:
+            os.close(file)
+
+    def _open(self, flags: int) -> int:
+        mode = os.O_RDWR if self._writable else os.O_RDONLY
+        try:
+            with self._opening:
+                if self._file is None:
+                    self._file = os.open(self.path, mode | flags | os.O_CLOEXEC, 0o666)
+                return self._file
+        except OSError as error:
+            raise self._failure("open", error) from error
+
+    def _failure(self, action: str, error: OSError) -> StorageError:
+        return LOCAL_ERRORS.failure(action, self.path, error)

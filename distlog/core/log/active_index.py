@@ -1,0 +1,60 @@
+"""An index file of a segment that is being appended to: entries are written and read in place, never mapped.
+
+Many processes have such a file open. One of them appends under the partition's lock, and cuts the file to its entries
+when it seals the segment. A process that had it mapped would be killed (SIGBUS) by touching what was cut, and it does
+touch that where its state is of before a recovery that dropped entries. A read of such a place is short instead, and
+a short read is an answer: the log is walked from the last entry that is there. How many entries count is in the
+segment's state, not in the file's length; behind them are zeros, up to the preallocated size.
+"""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+
+from distlog.core.buffers import byte_array
+from distlog.core.kernels.index_search import WARM_BYTES, floor_entry
+from distlog.core.log.active_file import ActiveFile, FileCalls
+
+
+class ActiveIndex:
+    """An index of entries of one type, whose first field is the key; `max_bytes` is its preallocated size, or 0."""
+
+    def __init__(
+        self, path: str, entry: np.dtype[np.void], max_bytes: int, calls: FileCalls = os, *, writable: bool = True
+    ) -> None:
+        self.file = ActiveFile(path, calls, writable=writable)
+        self.max_bytes = max_bytes // entry.itemsize * entry.itemsize
+        self._stride, self._key_bytes = entry.itemsize, entry[0].itemsize
+
+    def create(self) -> None:
+        """Make the file, of `max_bytes` zeros."""
+        self.file.create()
+        self.file.cut(0, self.max_bytes)
+
+    def floor(self, target: int, size: int) -> tuple[int, int]:
+        """(key, second field) of the last entry of the first `size` bytes whose key is not above `target`.
+
+        (-1, 0) where there is none. The last 8192 bytes are read first, then more and more of those before.
+        """
+        end, step = size, WARM_BYTES // self._stride * self._stride
+        while end > 0:
+            start = max(end - step, 0)
+            data = byte_array(self.file.read(start, end))
+            slot, key, value = floor_entry(data, len(data) // self._stride, target, self._stride, self._key_bytes)
+            if slot >= 0 and key >= 0 and value >= 0:
+                return key, value
+            end, step = start, 2 * step
+        return -1, 0
+
+    def trim(self, size: int) -> None:
+        """Cut the file to its entries, which are `size` bytes."""
+        if size or self.file.size():
+            self.file.cut(size)
+
+    def clear(self, size: int) -> None:
+        """Have zeros behind the entries, which are `size` bytes, up to `max_bytes`."""
+        if self.max_bytes or size or self.file.size():
+            self.file.cut(size)
+            self.file.cut(size, self.max_bytes)

@@ -1,0 +1,281 @@
+"""One segment on a local disk that is appended to in place: Kafka's `LogSegment`.
+
+It knows nothing of locks, commits and topics. Whoever appends, recovers, truncates or seals holds the partition's
+lock; reading needs none, for it looks at nothing behind the state of its moment. Many processes have a segment open:
+`resume` takes over the state that another one left. Its files are read and written, never mapped (`active_index` says
+why), and `close` leaves them as long as they are: only `seal` trims, since others may be appending.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from distlog.core.commits.segment_info import NO_OFFSET
+from distlog.core.config import TopicConfig
+from distlog.core.errors import StorageError
+from distlog.core.indexes.transaction_index import AbortedTransaction
+from distlog.core.kernels.index_build import MAX_TIMESTAMP
+from distlog.core.kernels.segment_fold import BASE_OFFSET, NEXT_OFFSET, OFFSET_OF_MAX, POSITION
+from distlog.core.log import segment_reads, segment_recovery
+from distlog.core.log.active_file import FileCalls
+from distlog.core.log.segment_files import SegmentFiles
+from distlog.core.log.segment_reads import BatchPlace, FetchedBatches, TimedOffset
+from distlog.core.log.segment_recovery import Recovery
+from distlog.core.log.segment_roll import must_roll
+from distlog.core.log.segment_state import Numbers, SegmentState, pack_state, places
+from distlog.core.log.state_fold import (
+    BY_HEADERS,
+    TXN_INDEX,
+    Longs,
+    fold,
+    fold_seal,
+)
+from distlog.core.log.walked_transactions import WalkedTransactions
+from distlog.core.segments.roll import jittered, time_span
+from distlog.core.storage.backend import byte_view
+from distlog.core.storage.local.durable_files import failing_as, make_folders, sync_folder
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_CREATED, _UNSTABLE = places(("created_ms", "first_unstable_offset"))
+_FLUSHED = list(places(("flushed_offset", "flushed_position")))
+
+
+class LogSegment:
+    """A segment whose state is known; `clock` tells the time in ms, `calls` are the system calls that change files.
+
+    Errors of the disk are StorageError, StorageFullError where it is full. After one that leaves doubt about what is
+    in the files every change is refused until `recover`.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        state: SegmentState,
+        config: TopicConfig,
+        *,
+        clock: Callable[[], int],
+        calls: FileCalls = os,
+        writable: bool = True,
+    ) -> None:
+        self.stem, self.config = state.stem, config
+        self._folder, self._clock = folder, clock
+        self._files = SegmentFiles.of(folder, state.stem, config, calls, writable=writable)
+        self._files.check_size()
+        self._numbers = state.numbers()
+        # the same for all processes, which know no other number of it
+        self._span_ms = jittered(time_span(config), config, Random(state.stem))
+        self._refusal: str | None = None
+        self._has_durable_names = False
+
+    @classmethod
+    def create(
+        cls,
+        folder: str,
+        stem: str,
+        base_offset: int,
+        config: TopicConfig,
+        *,
+        clock: Callable[[], int],
+        calls: FileCalls = os,
+        first_unstable_offset: int = NO_OFFSET,
+    ) -> LogSegment:
+        """A new segment, whose names are durable; `first_unstable_offset` is that of the log before it."""
+        state = SegmentState.new(stem, base_offset, clock(), first_unstable_offset)
+        with failing_as("create", folder):
+            make_folders(folder)
+        segment = cls(folder, state, config, clock=clock, calls=calls)
+        segment._files.create()
+        segment._sync_names()
+        return segment
+
+    @property
+    def state(self) -> SegmentState:
+        """The state now."""
+        return SegmentState.of_numbers(self.stem, self._numbers)
+
+    def packed_state(self) -> bytes:
+        """`state.pack()`, without making a SegmentState."""
+        return pack_state(self.stem, self._numbers)
+
+    @property
+    def next_offset(self) -> int:
+        """The offset behind the last one."""
+        return int(self._numbers[NEXT_OFFSET])
+
+    @property
+    def size(self) -> int:
+        """The bytes of the log."""
+        return int(self._numbers[POSITION])
+
+    def resume(self, state: SegmentState) -> None:
+        """Go on from the state of this segment that another process left."""
+        if state.stem != self.stem:
+            raise ValueError(f"this is the state of segment {state.stem}, not of {self.stem}")
+        self._numbers = state.numbers()
+
+    def append(
+        self,
+        data: Buffer,
+        rows: npt.NDArray[Any],
+        *,
+        newest_offsets: Longs = BY_HEADERS,
+        min_timestamps: Longs = BY_HEADERS,
+        aborted: Sequence[AbortedTransaction] = (),
+        first_unstable_offset: int | None = None,
+    ) -> None:
+        """Write batches behind what is there: all of `data`, whose headers are `rows` (BATCH rows, absolute offsets).
+
+        Per batch, who knows them gives the offset of the first record with the largest timestamp, and the smallest
+        timestamp. `aborted` are the transactions whose markers are among the batches, `first_unstable_offset` is that
+        of the log behind them, if it changes. Raises ValueError and OverflowError as of `fold`, before anything is
+        written; after any other error the files are as before.
+        """
+        if not len(rows):
+            return
+        before, view = self._usable(), byte_view(data)
+        after, entries = fold(before, view, rows, self._interval, newest_offsets, min_timestamps, aborted)
+        if first_unstable_offset is not None:
+            after[_UNSTABLE] = first_unstable_offset
+        try:
+            self._files.log.write(view, int(before[POSITION]))
+            if any(entries):
+                self._files.write_entries(before, entries)
+        except BaseException:
+            self._take_back(before)
+            raise
+        self._numbers = after
+
+    def should_roll(self, size: int, max_timestamp: int, max_offset: int) -> bool:
+        """Whether batches of `size` bytes, with this largest timestamp (ms) and last offset, want another segment."""
+        return must_roll(self._numbers, self.config, self._span_ms, self._clock, size, max_timestamp, max_offset)
+
+    def read(
+        self, start_offset: int, max_size: int, max_position: int | None = None, *, min_one_batch: bool = False
+    ) -> FetchedBatches | None:
+        """See `segment_reads.read`."""
+        return segment_reads.read(
+            self._files, self._numbers, start_offset, max_size, max_position, min_one_batch=min_one_batch
+        )
+
+    def translate_offset(self, offset: int) -> BatchPlace | None:
+        """See `segment_reads.translate`."""
+        return segment_reads.translate(self._files, self._numbers, offset)
+
+    def find_offset_by_timestamp(self, timestamp: int, starting_offset: int | None = None) -> TimedOffset | None:
+        """See `segment_reads.find_offset_by_timestamp`; from the base offset on if no other is given."""
+        begin = int(self._numbers[BASE_OFFSET]) if starting_offset is None else starting_offset
+        return segment_reads.find_offset_by_timestamp(self._files, self._numbers, timestamp, begin)
+
+    def look_through(self, transactions: WalkedTransactions) -> SegmentState:
+        """The state that `recover` would come to, for who may only read: nothing is written or cut."""
+        numbers = segment_recovery.look_through(self._files, self._empty(), self._interval, transactions)
+        return SegmentState.of_numbers(self.stem, numbers)
+
+    def unknown_bytes(self) -> int:
+        """See `segment_recovery.unknown_bytes`."""
+        return segment_recovery.unknown_bytes(self._files, self._numbers)
+
+    def recover_tail(self, transactions: WalkedTransactions) -> Recovery:
+        """Walk what lies behind the state, with the transactions that are open there, and cut off what is torn."""
+        return self._recovered(self._numbers, transactions)
+
+    def recover(self, transactions: WalkedTransactions) -> Recovery:
+        """Walk the whole log, make its indexes anew, and cut off what is torn.
+
+        `transactions` are those that were open before the segment.
+        """
+        return self._recovered(self._empty(), transactions)
+
+    def truncate_to(self, offset: int, transactions: WalkedTransactions) -> int:
+        """Drop the batch that holds `offset`, or else the next one, and all behind it: how many bytes that were."""
+        place = self.translate_offset(offset)
+        if place is None:
+            return 0
+        dropped = self.size - place.position
+        self._recovered(self._empty(), transactions, place.position)
+        return dropped
+
+    def flush(self) -> None:
+        """Return when what was appended before is on the device; appends may go on beside.
+
+        An error is final: a second sync after one that failed would succeed, without what was lost.
+        """
+        reached = self._usable()[[NEXT_OFFSET, POSITION]]
+        self._sync()
+        self._numbers[_FLUSHED] = np.maximum(self._numbers[_FLUSHED], reached)
+
+    def seal(self) -> SegmentState:
+        """End the segment: its last time entry is added, its files are trimmed, and on the device.
+
+        Kafka's `onBecomeInactiveSegment`. It can be read, and nothing else, until it is closed.
+        """
+        before = self._usable()
+        if before[OFFSET_OF_MAX] < 0 <= before[MAX_TIMESTAMP]:
+            before = self._with_newest(before)
+        after, entries = fold_seal(before)
+        self._files.write_entries(before, entries)
+        self._files.trim(after)
+        self._numbers = after
+        self.flush()
+        self._refusal = "the segment is sealed"
+        return self.state
+
+    def close(self) -> None:
+        """Let go of the files, which stay as they are; nothing is flushed."""
+        self._files.close()
+
+    @property
+    def _interval(self) -> int:
+        return self.config.index_interval_bytes
+
+    def _usable(self) -> Numbers:
+        if self._refusal:
+            raise StorageError(f"cannot change the segment: {self._refusal}", file=self._files.log.path)
+        return self._numbers
+
+    def _take_back(self, before: Numbers) -> None:
+        """Cut off what was half written."""
+        try:
+            self._files.cut(before)
+        except StorageError:
+            self._refusal = "what was half written could not be cut off: recover it"
+
+    def _recovered(self, numbers: Numbers, transactions: WalkedTransactions, end: int | None = None) -> Recovery:
+        recovery = segment_recovery.recover(self._files, numbers, self._interval, transactions, end)
+        self._numbers, self._refusal = recovery.numbers, None
+        return recovery
+
+    def _empty(self) -> Numbers:
+        first, created, unstable = self._numbers[[BASE_OFFSET, _CREATED, _UNSTABLE]].tolist()
+        return SegmentState.new(self.stem, first, created, unstable).numbers()
+
+    def _with_newest(self, numbers: Numbers) -> Numbers:
+        found = self.find_offset_by_timestamp(int(numbers[MAX_TIMESTAMP]))
+        if found is None:
+            return numbers
+        known = numbers.copy()
+        known[OFFSET_OF_MAX] = found.offset
+        return known
+
+    def _sync(self) -> None:
+        try:
+            self._files.sync()
+            if self._numbers[TXN_INDEX] > 0 and not self._has_durable_names:
+                # the transaction index came with its first entry
+                self._sync_names()
+                self._has_durable_names = True
+        except StorageError:
+            self._refusal = "a sync failed, so nobody knows what is on the device: recover it"
+            raise
+
+    def _sync_names(self) -> None:
+        with failing_as("sync", self._folder):
+            sync_folder(self._folder)

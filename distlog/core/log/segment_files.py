@@ -1,0 +1,92 @@
+"""The files of a segment that is being appended to: its log and its indexes, written and cut together."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from distlog.core.config import MAX_INT, TopicConfig
+from distlog.core.errors import StorageError
+from distlog.core.indexes.offset_index import ENTRY as OFFSET_ENTRY
+from distlog.core.indexes.time_index import ENTRY as TIME_ENTRY
+from distlog.core.indexes.transaction_index import ENTRY as TXN_ENTRY
+from distlog.core.kernels.segment_fold import POSITION
+from distlog.core.log.active_file import ActiveFile, FileCalls
+from distlog.core.log.active_index import ActiveIndex
+from distlog.core.log.segment_state import Numbers
+from distlog.core.log.state_fold import OFFSET_INDEX, TIME_INDEX, TXN_INDEX
+from distlog.core.storage.local.durable_files import removed_on_error
+
+
+class SegmentFiles(NamedTuple):
+    """The log, which has `log_bytes` from its beginning if it is preallocated, and the three indexes."""
+
+    log: ActiveFile
+    offsets: ActiveIndex
+    times: ActiveIndex
+    transactions: ActiveIndex
+    log_bytes: int
+
+    @classmethod
+    def of(
+        cls, folder: str, stem: str, config: TopicConfig, calls: FileCalls = os, *, writable: bool = True
+    ) -> SegmentFiles:
+        """The files of that stem; none is opened yet."""
+        path, size = os.path.join(folder, stem), config.segment_index_bytes
+        return cls(
+            ActiveFile(f"{path}.log", calls, writable=writable),
+            ActiveIndex(f"{path}.index", OFFSET_ENTRY, size, calls, writable=writable),
+            ActiveIndex(f"{path}.timeindex", TIME_ENTRY, size, calls, writable=writable),
+            ActiveIndex(f"{path}.txnindex", TXN_ENTRY, 0, calls, writable=writable),
+            config.segment_size if config.preallocate else 0,
+        )
+
+    @property
+    def indexes(self) -> tuple[tuple[int, ActiveIndex], ...]:
+        """Each index behind the place of its size in the numbers; the order is that of `Folded.entries`."""
+        return (OFFSET_INDEX, self.offsets), (TIME_INDEX, self.times), (TXN_INDEX, self.transactions)
+
+    def create(self) -> None:
+        """Make the log and the preallocated indexes, but for what comes with its first entry."""
+        self.log.create()
+        with removed_on_error(self.log.path):
+            if self.log_bytes:
+                self.log.allocate(self.log_bytes)
+            self.offsets.create()
+            self.times.create()
+
+    def check_size(self) -> None:
+        """Raise StorageError for a log that is larger than any can be."""
+        if self.log.size() > MAX_INT:
+            raise StorageError(f"a log file cannot have more than {MAX_INT} bytes", file=self.log.path)
+
+    def write_entries(self, before: Numbers, entries: tuple[bytes, bytes, bytes]) -> None:
+        """Write what is new in the indexes behind what `before` counts."""
+        for (place, index), data in zip(self.indexes, entries, strict=True):
+            if data:
+                index.file.write(data, int(before[place]))
+
+    def cut(self, numbers: Numbers) -> None:
+        """Cut everything to what `numbers` count, with zeros behind it where space is preallocated."""
+        self.log.cut(int(numbers[POSITION]))
+        self.log.cut(int(numbers[POSITION]), self.log_bytes)
+        for place, index in self.indexes:
+            index.clear(int(numbers[place]))
+
+    def trim(self, numbers: Numbers) -> None:
+        """Cut every file to what `numbers` count, for good."""
+        self.log.cut(int(numbers[POSITION]))
+        for place, index in self.indexes:
+            index.trim(int(numbers[place]))
+
+    def sync(self) -> None:
+        """Return when all that was written is on the device, the log first."""
+        self.log.sync()
+        for _, index in self.indexes:
+            index.file.sync()
+
+    def close(self) -> None:
+        """Let go of the files, which stay as they are."""
+        self.log.close()
+        for _, index in self.indexes:
+            index.file.close()

@@ -1,0 +1,83 @@
+"""What a crash left of a segment: a walk over its log, whose whole batches stay and whose torn end goes.
+
+The walk folds headers as appends do, so the state and the indexes that it comes to are theirs (Kafka's
+`LogSegment.recover`). Checksums are compared; what is compressed stays so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from distlog.core.batches.record_batch import LOG_OVERHEAD
+from distlog.core.kernels.segment_fold import NEXT_OFFSET, POSITION
+from distlog.core.log.batch_walk import Batches, sound_batches
+from distlog.core.log.segment_files import SegmentFiles
+from distlog.core.log.segment_state import Numbers, places
+from distlog.core.log.state_fold import Folded, fold
+from distlog.core.log.walked_transactions import WalkedTransactions, new_epochs
+
+(_UNSTABLE,) = places(("first_unstable_offset",))
+
+
+class Recovery(NamedTuple):
+    """What a walk came to: the numbers, (leader epoch, start offset) of each epoch, how many bytes were cut off."""
+
+    numbers: Numbers
+    epochs: list[tuple[int, int]]
+    truncated: int
+
+
+def recover(
+    files: SegmentFiles, numbers: Numbers, interval: int, transactions: WalkedTransactions, end: int | None = None
+) -> Recovery:
+    """Walk from what `numbers` count up to `end`, write index entries, and cut all files behind the last sound batch.
+
+    `transactions` are those that are open where the walk begins. Raises OverflowError, before anything is cut, for
+    offsets that indexes cannot tell.
+    """
+    size, epochs = files.log.size(), list[tuple[int, int]]()
+    numbers = _with_unstable(numbers, transactions)
+    for before, folded, found in _folds(files, numbers, interval, transactions, size if end is None else end):
+        files.write_entries(before, folded.entries)
+        epochs += new_epochs(found.rows, epochs[-1][0] if epochs else -1)
+        numbers = folded.numbers
+    files.cut(numbers)
+    return Recovery(numbers, epochs, size - int(numbers[POSITION]))
+
+
+def look_through(files: SegmentFiles, numbers: Numbers, interval: int, transactions: WalkedTransactions) -> Numbers:
+    """The numbers that `recover` would come to, for who may only read: nothing is written or cut."""
+    numbers = _with_unstable(numbers, transactions)
+    for _, folded, _ in _folds(files, numbers, interval, transactions, files.log.size()):
+        numbers = folded.numbers
+    return numbers
+
+
+def unknown_bytes(files: SegmentFiles, numbers: Numbers) -> int:
+    """How many bytes the log has behind what `numbers` count; negative if it is shorter.
+
+    Preallocated space is not counted: no batch begins with as many zeros.
+    """
+    position = int(numbers[POSITION])
+    beyond = files.log.size() - position
+    if beyond > 0 and files.log_bytes and not any(files.log.read(position, position + LOG_OVERHEAD)):
+        return 0
+    return beyond
+
+
+def _folds(
+    files: SegmentFiles, numbers: Numbers, interval: int, transactions: WalkedTransactions, end: int
+) -> Iterator[tuple[Numbers, Folded, Batches]]:
+    for found in sound_batches(files.log, int(numbers[POSITION]), end, int(numbers[NEXT_OFFSET])):
+        aborted = transactions.see(found)
+        folded = fold(numbers, found.data, found.rows, interval, aborted=aborted)
+        after = _with_unstable(folded.numbers, transactions)
+        yield numbers, Folded(after, folded.entries), found
+        numbers = after
+
+
+def _with_unstable(numbers: Numbers, transactions: WalkedTransactions) -> Numbers:
+    changed = numbers.copy()
+    changed[_UNSTABLE] = transactions.first_unstable_offset
+    return changed
