@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from distlog.core.batches.record_encoder import encode
 from distlog.core.errors import InvalidRecordError
-from distlog.core.topics.rows import SCHEMA, Row, batch_of, columns_of, row_of
+from distlog.core.topics.rows import SCHEMA, Row, batch_of, batch_of_rows, columns_of, row_of
 
 NOW = 1_700_000_000_000
 BYTES = st.none() | st.binary(max_size=300)
@@ -27,9 +27,15 @@ ROWS = st.builds(
 )
 
 
+def fields(rows: list[Row]) -> list[Any]:
+    """The fields of the rows, one row behind the other."""
+    return [field for row in rows for field in row]
+
+
 @given(st.lists(ROWS, min_size=1, max_size=20))
 def test_rows_become_columns_and_nothing_is_lost(rows: list[Row]) -> None:
-    batch = batch_of(columns_of(rows))
+    batch = batch_of(columns_of(fields(rows)))
+    assert batch_of_rows(fields(rows)) == batch
     found = [
         Row(
             row.get("partition"),
@@ -47,14 +53,14 @@ def test_rows_become_columns_and_nothing_is_lost(rows: list[Row]) -> None:
 
 @given(ROWS)
 def test_no_record_takes_more_than_its_max_bytes(row: Row) -> None:
-    columns = {**columns_of([row]), "timestamp": [row.timestamp or 0]}
+    columns = {**columns_of(row), "timestamp": [row.timestamp or 0]}
     encoded = encode(batch_of(columns), max_batch_bytes=2**31 - 1)
     assert len(encoded.data) - 61 <= row.max_bytes
 
 
 def test_every_header_counts_for_max_bytes() -> None:
     row = Row(None, NOW, None, None, [("", None)] * 1000)
-    assert len(encode(batch_of(columns_of([row]))).data) - 61 <= row.max_bytes
+    assert len(encode(batch_of(columns_of(row))).data) - 61 <= row.max_bytes
 
 
 def test_what_callers_give_becomes_the_types_that_arrow_wants() -> None:

@@ -27,8 +27,8 @@ SCHEMA = pa.schema(
     ]
 )
 
-# Attributes, and the varints for length, timestamp, offset, key and value length, and number of headers.
-_ROW_OVERHEAD = 1 + 5 + 10 + 5 + 5 + 5 + 5
+#: Attributes, and the varints for length, timestamp, offset, key and value length, and number of headers.
+ROW_OVERHEAD = 1 + 5 + 10 + 5 + 5 + 5 + 5
 _HEADER_OVERHEAD = 5 + 5
 
 
@@ -44,10 +44,14 @@ class Row(NamedTuple):
     @property
     def max_bytes(self) -> int:
         """The most bytes it can take in a batch, uncompressed (Kafka's `DefaultRecord.recordSizeUpperBound`)."""
-        size = _ROW_OVERHEAD + len(self.key or b"") + len(self.value or b"")
+        size = ROW_OVERHEAD + len(self.key or b"") + len(self.value or b"")
         for key, value in self.headers or ():
             size += _HEADER_OVERHEAD + len(key.encode()) + len(value or b"")
         return size
+
+
+#: Fields of a record.
+FIELDS = len(Row._fields)
 
 
 def row_of(value: Any, key: Any = None, timestamp: Any = None, headers: Any = None, partition: Any = None) -> Row:
@@ -58,11 +62,19 @@ def row_of(value: Any, key: Any = None, timestamp: Any = None, headers: Any = No
     return Row(_partition(partition), _timestamp(timestamp), _key(key), _value(value), _headers(headers))
 
 
-def columns_of(rows: Sequence[Row]) -> dict[str, Sequence[Any]]:
-    """The rows' fields by name, without partition or headers where no row has any."""
-    columns = dict(zip(SCHEMA.names, zip(*rows, strict=True), strict=True))
-    empty = [name for name in ("partition", "headers") if not any(value is not None for value in columns[name])]
+def columns_of(fields: Sequence[Any]) -> dict[str, Sequence[Any]]:
+    """The fields of many rows, one row behind the other, by name; no partition or headers where no row has any."""
+    columns = {name: fields[first::FIELDS] for first, name in enumerate(SCHEMA.names)}
+    empty = [name for name in ("partition", "headers") if columns[name].count(None) == len(columns[name])]
     return {name: values for name, values in columns.items() if name not in empty}
+
+
+def batch_of_rows(fields: Sequence[Any]) -> pa.RecordBatch:
+    """The batch of the fields of many rows, one row behind the other; their types are not looked at again."""
+    columns = columns_of(fields)
+    given = [field for field in SCHEMA if field.name in columns]
+    arrays = [pa.array(columns[field.name], field.type) for field in given]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(given))
 
 
 def batch_of(columns: Mapping[str, Sequence[Any]], first_row: int = 0) -> pa.RecordBatch:
