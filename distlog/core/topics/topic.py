@@ -133,10 +133,7 @@ class Topic:
     def writer(
         self, *, linger_ms: int = 100, compression: str | None = None, on_delivery: OnDelivery | None = None
     ) -> Writer:
-        """A buffered writer of single records: a commit by size, by linger, on flush and when it is closed.
-
-        `on_delivery` is called with a Delivery for each commit and partition: its offsets, or its error.
-        """
+        """A buffered writer of single records, committed in the background; `on_delivery` is told each outcome."""
         self._check_writable()
         return Writer(self, linger_ms=linger_ms, compression=compression, on_delivery=on_delivery)
 

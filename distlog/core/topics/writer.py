@@ -220,7 +220,8 @@ class Writer:
         """Commit what nobody will flush any more: how many records there were, and the error that nobody was told."""
         count = len(self._accumulator)
         self._settle()
-        _left_open.discard(self)
+        if self._error is not None:
+            _left_open.discard(self)
         return count, self._error
 
     @property
