@@ -368,18 +368,18 @@ def test_records_of_all_kinds_keep_their_order_and_their_fields(tmp_path: Path) 
     assert all(row.value is None for row in rows[1::2])
 
 
-def test_a_record_taken_while_its_writer_is_closed_by_another_thread_is_committed(
-    topic: Topic, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_record_taken_while_its_writer_is_closed_by_another_thread_is_committed(tmp_path: Path) -> None:
+    """1. An append is under way. 2. Another thread closes the writer. 3. The append puts its record in."""
+    closes: list[Callable[[], None]] = []
+
+    def clock() -> int:
+        while closes:
+            assert joined(begun(closes.pop()))
+        return NOW
+
+    topic = topic_on(Storage(str(tmp_path / "closed")), 1, clock=clock)
     writer = topic.writer(linger_ms=NEVER_MS)
-    writer.append(b"first", partition=0)
-    clock = topic.clock
-
-    def closing() -> int:
-        monkeypatch.setattr(topic, "clock", clock)
-        assert joined(begun(writer.close))
-        return clock()
-
-    monkeypatch.setattr(topic, "clock", closing)
-    writer.append(b"late", partition=0)
+    writer.append(b"first")
+    closes.append(writer.close)
+    writer.append(b"late")
     assert contents(topic)[0] == [b"first", b"late"]

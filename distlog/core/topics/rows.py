@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from distlog.core.batches.record_batch import HEADERS_TYPE
 from distlog.core.config import MAX_INT, MAX_LONG
@@ -50,8 +51,8 @@ class Row(NamedTuple):
         return size
 
 
-#: Fields of a record.
-FIELDS = len(Row._fields)
+#: Fields of a record that a writer took: those of its Row, then when that was.
+FIELDS = len(Row._fields) + 1
 
 
 def row_of(value: Any, key: Any = None, timestamp: Any = None, headers: Any = None, partition: Any = None) -> Row:
@@ -63,18 +64,26 @@ def row_of(value: Any, key: Any = None, timestamp: Any = None, headers: Any = No
 
 
 def columns_of(fields: Sequence[Any]) -> dict[str, Sequence[Any]]:
-    """The fields of many rows, one row behind the other, by name; no partition or headers where no row has any."""
-    columns = {name: fields[first::FIELDS] for first, name in enumerate(SCHEMA.names)}
-    empty = [name for name in ("partition", "headers") if columns[name].count(None) == len(columns[name])]
+    """The columns of records, given FIELDS of each, one record behind the other.
+
+    There always are a key and a value; other columns are left out where no record has any.
+    """
+    columns = {name: fields[first::FIELDS] for first, name in enumerate(Row._fields)}
+    optional = {name: columns[name] for name in ("partition", "timestamp", "headers")}
+    empty = [name for name, values in optional.items() if values.count(None) == len(values)]
     return {name: values for name, values in columns.items() if name not in empty}
 
 
-def batch_of_rows(fields: Sequence[Any]) -> pa.RecordBatch:
-    """The batch of the fields of many rows, one row behind the other; their types are not looked at again."""
+def batch_of_taken(fields: Sequence[Any], per_ms: int) -> pa.RecordBatch:
+    """The batch of records, given FIELDS of each; their types are not looked at again.
+
+    A record without a timestamp has that of when it was taken, of which `per_ms` are a millisecond.
+    """
     columns = columns_of(fields)
-    given = [field for field in SCHEMA if field.name in columns]
-    arrays = [pa.array(columns[field.name], field.type) for field in given]
-    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(given))
+    arrays = {field.name: pa.array(columns[field.name], field.type) for field in SCHEMA if field.name in columns}
+    taken = pa.array(pa.array(fields[FIELDS - 1 :: FIELDS], pa.int64()).to_numpy() // per_ms)
+    arrays["timestamp"] = pc.coalesce(arrays["timestamp"], taken) if "timestamp" in arrays else taken
+    return pa.RecordBatch.from_pydict(arrays)
 
 
 def batch_of(columns: Mapping[str, Sequence[Any]], first_row: int = 0) -> pa.RecordBatch:

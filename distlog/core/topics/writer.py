@@ -12,13 +12,14 @@ from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import whole_number
 from distlog.core.errors import InvalidConfigError, InvalidRecordError
 from distlog.core.segments.segment_writer import codec_of
+from distlog.core.times import fastest
 from distlog.core.topics.accumulator import Accumulator
 from distlog.core.topics.append import AppendResult
 from distlog.core.topics.delivery import OnDelivery, deliver, delivered, failed
 from distlog.core.topics.given_up import Counts, GivenUp
 from distlog.core.topics.left_open import left_open
 from distlog.core.topics.records import check_row, room_of
-from distlog.core.topics.rows import ROW_OVERHEAD, Header, Row, batch_of_rows, row_of
+from distlog.core.topics.rows import ROW_OVERHEAD, Header, Row, batch_of_taken, row_of
 
 #: Bytes of records, as they are at most in a batch, that are committed without waiting longer. A writer holds twice
 #: as many: Kafka's `buffer.memory`.
@@ -83,6 +84,7 @@ class Writer:
             raise InvalidConfigError("linger_ms must not be negative, buffer_bytes must be positive")
         self._topic, self._linger_s, self._buffer_bytes = topic, linger_ms / 1000, buffer_bytes
         self._compression, self._on_delivery = compression, on_delivery
+        self._now, self._per_ms = fastest(topic.clock)
         self._closed = False
         self.result = AppendResult(None)
         self.begin_empty()
@@ -111,8 +113,8 @@ class Writer:
         With a compressed topic, too, a record must fit `max.message.bytes` uncompressed. The commit asks the topic's
         rules again: a config that was changed meanwhile, or a record that grew too old, fails it.
         """
-        topic, accumulator = self._topic, self._accumulator
-        if topic.snapshot is not self._ruled_by:
+        accumulator = self._accumulator
+        if self._topic.snapshot is not self._ruled_by:
             self._learn_rules()
         # What is usual is looked at here, and nothing else: this is called for every record.
         if (
@@ -123,11 +125,11 @@ class Writer:
             and (partition is None or (type(partition) is int and 0 <= partition < self._partitions))
             and (size := ROW_OVERHEAD + len(value) + (0 if key is None else len(key))) <= self._room
         ):
-            accumulator.fields += (partition, topic.clock(), key, value, None)
+            accumulator.fields += (partition, None, key, value, None, self._now())
         else:
             row = self._checked(value, key, timestamp, headers, partition)
             size = row.max_bytes
-            accumulator.fields += row
+            accumulator.fields += (*row, 0)
         accumulator.bytes += size
         if accumulator.bytes >= accumulator.limit:
             self._advance()
@@ -195,7 +197,7 @@ class Writer:
         """Commit the records of a buffer, or give them up when this or an earlier commit fails; tell the callback."""
         try:
             if self._given_up is None:
-                self.result = self._topic.append(batch_of_rows(fields), compression=self._compression)
+                self.result = self._topic.append(batch_of_taken(fields, self._per_ms), compression=self._compression)
         except BaseException as error:
             told = failed(self._fail(error, fields), error)
         else:
