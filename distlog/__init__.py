@@ -30,6 +30,7 @@ from distlog.core.errors import (
 )
 from distlog.core.reading.time_lookup import EARLIEST, LATEST, MAX_TIMESTAMP
 from distlog.core.topics.append import AppendResult
+from distlog.core.topics.delivery import Delivery
 from distlog.core.topics.open_topic import create, open
 from distlog.core.topics.record import Record
 from distlog.core.topics.topic import Topic
@@ -45,6 +46,7 @@ __all__ = [
     "CorruptMetadataError",
     "CorruptRecordError",
     "CorruptionError",
+    "Delivery",
     "DistlogError",
     "InvalidConfigError",
     "InvalidRecordError",

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from distlog.core.batches.record_encoder import encode
 from distlog.core.errors import InvalidRecordError
-from distlog.core.topics.rows import SCHEMA, Row, batch_of, columns_of, row_of
+from distlog.core.topics.rows import SCHEMA, Row, batch_of, batch_of_taken, columns_of, row_of
 
 NOW = 1_700_000_000_000
+TAKEN = NOW + 5
 BYTES = st.none() | st.binary(max_size=300)
 ROWS = st.builds(
     Row,
@@ -27,13 +28,18 @@ ROWS = st.builds(
 )
 
 
+def fields(rows: list[Row]) -> list[Any]:
+    """The fields of the rows, taken at TAKEN, one row behind the other."""
+    return [field for row in rows for field in (*row, TAKEN)]
+
+
 @given(st.lists(ROWS, min_size=1, max_size=20))
 def test_rows_become_columns_and_nothing_is_lost(rows: list[Row]) -> None:
-    batch = batch_of(columns_of(rows))
+    batch = batch_of(columns_of(fields(rows)))
     found = [
         Row(
             row.get("partition"),
-            row["timestamp"],
+            row.get("timestamp"),
             row["key"],
             row["value"],
             row.get("headers") and [(header["key"], header["value"]) for header in row["headers"]],
@@ -45,16 +51,25 @@ def test_rows_become_columns_and_nothing_is_lost(rows: list[Row]) -> None:
     ]
 
 
+@given(st.lists(ROWS, min_size=1, max_size=20))
+def test_a_record_without_a_timestamp_gets_that_of_when_it_was_taken(rows: list[Row]) -> None:
+    dated = [row._replace(timestamp=TAKEN if row.timestamp is None else row.timestamp) for row in rows]
+    wanted = batch_of(columns_of(fields(dated))).to_pylist()
+    assert batch_of_taken(fields(rows), 1).to_pylist() == wanted
+    in_ns = [field if place % 6 < 5 else TAKEN * 10**6 + 999_999 for place, field in enumerate(fields(rows))]
+    assert batch_of_taken(in_ns, 10**6).to_pylist() == wanted
+
+
 @given(ROWS)
 def test_no_record_takes_more_than_its_max_bytes(row: Row) -> None:
-    columns = {**columns_of([row]), "timestamp": [row.timestamp or 0]}
+    columns = {**columns_of(fields([row])), "timestamp": [row.timestamp or 0]}
     encoded = encode(batch_of(columns), max_batch_bytes=2**31 - 1)
     assert len(encoded.data) - 61 <= row.max_bytes
 
 
 def test_every_header_counts_for_max_bytes() -> None:
     row = Row(None, NOW, None, None, [("", None)] * 1000)
-    assert len(encode(batch_of(columns_of([row]))).data) - 61 <= row.max_bytes
+    assert len(encode(batch_of(columns_of(fields([row])))).data) - 61 <= row.max_bytes
 
 
 def test_what_callers_give_becomes_the_types_that_arrow_wants() -> None:

@@ -41,7 +41,7 @@ def local_url(tmp_path: Path) -> Address:
         (distlog.open, "url, version=None, timestamp=None, storage_options=None"),
         (distlog.Topic.append, "self, table, partition=None, app_id=None, batch_id=None, compression=None"),
         (distlog.Topic.transaction, "self, app_id=None, batch_id=None, compression=None"),
-        (distlog.Topic.writer, "self, *, linger_ms=100, compression=None"),
+        (distlog.Topic.writer, "self, *, linger_ms=100, compression=None, on_delivery=None"),
         (
             distlog.Topic.scan,
             "self, partitions=None, start=None, end=None, start_time=None, end_time=None, columns=None, "

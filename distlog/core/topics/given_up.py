@@ -5,37 +5,63 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any
 
 import pyarrow as pa
 
 from distlog.core.errors import CommitStateUnknownError, DistlogError
 from distlog.core.topics.partitioner import Partitioner
-from distlog.core.topics.rows import Row
+from distlog.core.topics.rows import FIELDS, columns_of
 
 _NAMED_PARTITIONS = 20
 
+#: Records by partition; None stands for that of records without a key, not chosen yet.
+Counts = Counter[int | None]
 
-def tell_given_up(error: BaseException, rows: Sequence[Row], partitions: int) -> None:
-    """Add to `error` how many `rows` of which of the topic's `partitions` it is about.
 
-    They are lost, or after CommitStateUnknownError perhaps. Ours tell it in `details`, others in a note.
+class GivenUp:
+    """The records that an error is about, and what the error says of them.
+
+    They are lost, or, where their own commit had CommitStateUnknownError, in doubt. Our errors tell it in `details`,
+    others in notes.
     """
-    what = "records_in_doubt" if isinstance(error, CommitStateUnknownError) else "records_given_up"
-    facts: dict[str, object] = {what: len(rows)}
-    with suppress(MemoryError):
-        facts["of_partitions"] = _described(_counted(rows, partitions))
-    if isinstance(error, DistlogError):
-        error.details.update(facts)
-    elif hasattr(error, "add_note"):
-        error.add_note(" ".join(f"{name}={value}" for name, value in facts.items()))
+
+    def __init__(self, error: BaseException, partitions: int) -> None:
+        self._error, self._partitions = error, partitions
+        self._counts: dict[str, Counts] = {}
+
+    def add_sent(self, fields: Sequence[Any]) -> Counts:
+        """Tell of the records whose commit failed; returns them by partition."""
+        is_unknown = isinstance(self._error, CommitStateUnknownError)
+        return self._add("records_in_doubt" if is_unknown else "records_given_up", fields)
+
+    def add_unsent(self, fields: Sequence[Any]) -> Counts:
+        """Tell of records behind these, which nobody tried to commit; returns them by partition."""
+        return self._add("records_given_up", fields) if fields else Counter()
+
+    def _add(self, what: str, fields: Sequence[Any]) -> Counts:
+        counts: Counts = Counter({None: len(fields) // FIELDS})
+        with suppress(MemoryError):
+            counts = _counted(fields, self._partitions)
+        total = self._counts[what] = self._counts.get(what, Counter()) + counts
+        is_second = what != next(iter(self._counts))
+        of_partitions = "given_up_of_partitions" if is_second else "of_partitions"
+        facts = {what: sum(total.values()), of_partitions: _described(total)}
+        if isinstance(self._error, DistlogError):
+            self._error.details.update(facts)
+        elif hasattr(self._error, "add_note"):
+            self._error.add_note(" ".join(f"{name}={value}" for name, value in facts.items()))
+        return counts
 
 
-def _counted(rows: Sequence[Row], partitions: int) -> Counter[int | None]:
-    """How many rows each partition would have got; None stands for that of records without a key, not chosen yet."""
-    counts: Counter[int | None] = Counter(row.partition for row in rows if row.partition is not None)
-    keys = [row.key for row in rows if row.partition is None and row.key is not None]
-    counts.update(_of_keys(keys, partitions))
-    left = len(rows) - sum(counts.values())
+def _counted(fields: Sequence[Any], partitions: int) -> Counts:
+    """How many records each partition would have got."""
+    columns = columns_of(fields)
+    chosen = columns.get("partition", [None] * len(columns["value"]))
+    counts: Counts = Counter(partition for partition in chosen if partition is not None)
+    keyed = zip(chosen, columns["key"], strict=True)
+    counts.update(_of_keys([key for partition, key in keyed if partition is None and key is not None], partitions))
+    left = len(chosen) - sum(counts.values())
     if left:
         counts[0 if partitions == 1 else None] += left
     return counts
@@ -47,7 +73,7 @@ def _of_keys(keys: list[bytes], partitions: int) -> dict[int, int]:
     return {partition: len(rows) for partition, rows in Partitioner(partitions, 0).split(batch)}
 
 
-def _described(counts: Counter[int | None]) -> str:
+def _described(counts: Counts) -> str:
     known = sorted(partition for partition in counts if partition is not None)
     parts = [f"{partition}: {counts[partition]}" for partition in known[:_NAMED_PARTITIONS]]
     if more := known[_NAMED_PARTITIONS:]:

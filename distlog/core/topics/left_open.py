@@ -7,6 +7,7 @@ import logging
 import os
 import threading
 import warnings
+import weakref
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,8 +20,13 @@ class LeftOpen:
     """The writers with something to commit or to tell; they live as long as they are here, whoever forgets them."""
 
     def __init__(self) -> None:
+        self._known: weakref.WeakSet[Writer] = weakref.WeakSet()
         self._writers: set[Writer] = set()
         self._committed: dict[Writer, int] = {}
+
+    def know(self, writer: Writer) -> None:
+        """Have a writer begin anew in forked children, as long as it lives."""
+        self._known.add(writer)
 
     def add(self, writer: Writer) -> None:
         """Remember a writer that took a record."""
@@ -48,7 +54,7 @@ class LeftOpen:
 
     def forget_parents(self) -> None:
         """Give up, in a forked child, what its parent will commit."""
-        for writer in self._writers:
+        for writer in self._known:
             writer.begin_empty()
         self._writers.clear()
         self._committed.clear()

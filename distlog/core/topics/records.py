@@ -147,6 +147,13 @@ def normalize(batch: pa.RecordBatch, config: TopicConfig, now_ms: int, first_row
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 
+def room_of(config: TopicConfig, codec: str) -> int:
+    """The most bytes that a record may have before compression, for Kafka's producer as for the writer."""
+    room = min(config.max_message_bytes, config.segment_size) - HEADER_SIZE
+    # what does not compress grows a little
+    return room if codec == "none" else room - (room >> 10) - 64
+
+
 def check_row(row: Row, size: int, config: TopicConfig, now_ms: int, codec: str) -> None:
     """Raise InvalidRecordError for a row that a batch of records cannot hold: what `normalize` and `encode` refuse.
 
@@ -154,10 +161,7 @@ def check_row(row: Row, size: int, config: TopicConfig, now_ms: int, codec: str)
     """
     if row.key is None and "compact" in config.cleanup_policy:
         raise InvalidRecordError(_KEY_NEEDED)
-    room = min(config.max_message_bytes, config.segment_size) - HEADER_SIZE
-    if codec != "none":
-        # what does not compress grows a little
-        room -= (room >> 10) + 64
+    room = room_of(config, codec)
     if size > room:
         raise InvalidRecordError("a record must fit max.message.bytes and segment.bytes", size=size, room=room)
     if row.timestamp not in (None, NO_TIMESTAMP) and config.message_timestamp_type == "CreateTime":

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from distlog.core.batches.record_batch import HEADERS_TYPE
 from distlog.core.config import MAX_INT, MAX_LONG
@@ -27,8 +28,8 @@ SCHEMA = pa.schema(
     ]
 )
 
-# Attributes, and the varints for length, timestamp, offset, key and value length, and number of headers.
-_ROW_OVERHEAD = 1 + 5 + 10 + 5 + 5 + 5 + 5
+#: Attributes, and the varints for length, timestamp, offset, key and value length, and number of headers.
+ROW_OVERHEAD = 1 + 5 + 10 + 5 + 5 + 5 + 5
 _HEADER_OVERHEAD = 5 + 5
 
 
@@ -44,10 +45,14 @@ class Row(NamedTuple):
     @property
     def max_bytes(self) -> int:
         """The most bytes it can take in a batch, uncompressed (Kafka's `DefaultRecord.recordSizeUpperBound`)."""
-        size = _ROW_OVERHEAD + len(self.key or b"") + len(self.value or b"")
+        size = ROW_OVERHEAD + len(self.key or b"") + len(self.value or b"")
         for key, value in self.headers or ():
             size += _HEADER_OVERHEAD + len(key.encode()) + len(value or b"")
         return size
+
+
+#: Fields of a record that a writer took: those of its Row, then when that was.
+FIELDS = len(Row._fields) + 1
 
 
 def row_of(value: Any, key: Any = None, timestamp: Any = None, headers: Any = None, partition: Any = None) -> Row:
@@ -58,11 +63,27 @@ def row_of(value: Any, key: Any = None, timestamp: Any = None, headers: Any = No
     return Row(_partition(partition), _timestamp(timestamp), _key(key), _value(value), _headers(headers))
 
 
-def columns_of(rows: Sequence[Row]) -> dict[str, Sequence[Any]]:
-    """The rows' fields by name, without partition or headers where no row has any."""
-    columns = dict(zip(SCHEMA.names, zip(*rows, strict=True), strict=True))
-    empty = [name for name in ("partition", "headers") if not any(value is not None for value in columns[name])]
+def columns_of(fields: Sequence[Any]) -> dict[str, Sequence[Any]]:
+    """The columns of records, given FIELDS of each, one record behind the other.
+
+    There always are a key and a value; other columns are left out where no record has any.
+    """
+    columns = {name: fields[first::FIELDS] for first, name in enumerate(Row._fields)}
+    optional = {name: columns[name] for name in ("partition", "timestamp", "headers")}
+    empty = [name for name, values in optional.items() if values.count(None) == len(values)]
     return {name: values for name, values in columns.items() if name not in empty}
+
+
+def batch_of_taken(fields: Sequence[Any], per_ms: int) -> pa.RecordBatch:
+    """The batch of records, given FIELDS of each; their types are not looked at again.
+
+    A record without a timestamp has that of when it was taken, of which `per_ms` are a millisecond.
+    """
+    columns = columns_of(fields)
+    arrays = {field.name: pa.array(columns[field.name], field.type) for field in SCHEMA if field.name in columns}
+    taken = pa.array(pa.array(fields[FIELDS - 1 :: FIELDS], pa.int64()).to_numpy() // per_ms)
+    arrays["timestamp"] = pc.coalesce(arrays["timestamp"], taken) if "timestamp" in arrays else taken
+    return pa.RecordBatch.from_pydict(arrays)
 
 
 def batch_of(columns: Mapping[str, Sequence[Any]], first_row: int = 0) -> pa.RecordBatch:

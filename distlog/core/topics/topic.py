@@ -33,6 +33,7 @@ from distlog.core.storage.storage import Storage
 from distlog.core.times import Time, now_ms, to_ms
 from distlog.core.topics import metadata_tables
 from distlog.core.topics.append import Appender, AppendResult, BatchId
+from distlog.core.topics.delivery import OnDelivery
 from distlog.core.topics.log_of_topic import topic_log
 from distlog.core.topics.record import Record, records_of
 from distlog.core.topics.records import Appendable
@@ -129,10 +130,12 @@ class Topic:
         """Several appends that become visible together at the end of a `with` block, or not at all."""
         return Transaction(self, app_id, batch_id, compression)
 
-    def writer(self, *, linger_ms: int = 100, compression: str | None = None) -> Writer:
-        """A buffered writer of single records: a commit by size, by linger, on flush and when it is closed."""
+    def writer(
+        self, *, linger_ms: int = 100, compression: str | None = None, on_delivery: OnDelivery | None = None
+    ) -> Writer:
+        """A buffered writer of single records, committed in the background; `on_delivery` is told each outcome."""
         self._check_writable()
-        return Writer(self, linger_ms=linger_ms, compression=compression)
+        return Writer(self, linger_ms=linger_ms, compression=compression, on_delivery=on_delivery)
 
     def appender(self, compression: str | None = None) -> Appender:
         """What writes rows of this topic as segments that wait for a commit."""

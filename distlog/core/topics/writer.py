@@ -2,62 +2,102 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
+import pyarrow as pa
+
+from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import whole_number
 from distlog.core.errors import InvalidConfigError, InvalidRecordError
-from distlog.core.locks import ProcessLock
 from distlog.core.segments.segment_writer import codec_of
+from distlog.core.times import fastest
+from distlog.core.topics.accumulator import Accumulator
 from distlog.core.topics.append import AppendResult
-from distlog.core.topics.given_up import tell_given_up
+from distlog.core.topics.delivery import OnDelivery, deliver, delivered, failed
+from distlog.core.topics.given_up import Counts, GivenUp
 from distlog.core.topics.left_open import left_open
-from distlog.core.topics.records import check_row
-from distlog.core.topics.rows import Header, Row, batch_of, columns_of, row_of
+from distlog.core.topics.records import check_row, room_of
+from distlog.core.topics.rows import ROW_OVERHEAD, Header, Row, batch_of_taken, row_of
 
-if TYPE_CHECKING:
-    from distlog.core.topics.topic import Topic
-
-#: Bytes of records, as they are at most in a batch, that are committed without waiting longer.
+#: Bytes of records, as they are at most in a batch, that are committed without waiting longer. A writer holds twice
+#: as many: Kafka's `buffer.memory`.
 BUFFER_BYTES = 16 << 20
 
 _left_open = left_open()
 
 
+class WritableTopic(Protocol):
+    """What a writer needs of a topic."""
+
+    @property
+    def url(self) -> str:
+        """Its address, without credentials."""
+        ...
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """What it is now; another object when it has changed."""
+        ...
+
+    @property
+    def clock(self) -> Callable[[], int]:
+        """The time in ms."""
+        ...
+
+    def append(self, table: pa.RecordBatch, *, compression: str | None) -> AppendResult:
+        """Commit records."""
+        ...
+
+
 class Writer:
     """Buffers records and appends them in one commit when `buffer_bytes` are there, or after `linger_ms`.
 
-    A record is durable when `flush` or `close` has returned, not before. A `with` block closes the writer, and so
-    commits what it took, however the block ends, as Kafka's producer does. A record that does not fit is refused by
-    `append`, and the others stay. After an error of a commit, which in the background is raised by the next call,
-    every call raises it again, and what was to be committed is given up: the error says how many records, of which
+    One thread in the background commits, in order. `append` does not wait for it, unless the writer holds two full
+    buffers: 32 MiB of records, as they are at most in a batch; as Python objects, small ones take some times as much.
+
+    A record is durable when `flush` or `close` has returned, or when `on_delivery` was called with its Delivery, not
+    before. A `with` block closes the writer, and so commits what it took, however the block ends, as Kafka's producer
+    does. A record that does not fit is refused by `append`, and the others stay. After an error of a commit each call
+    raises it, and what was to be committed then or later is given up: the error says how many records, of which
     partitions. Safe to share between threads.
+
+    `on_delivery` is called in the background once per commit and partition. It may append, but not flush or close;
+    what it raises is logged. The next commit waits for it, and so do `flush` and `close`.
 
     What a writer that was not closed still holds, though nobody refers to it, is committed at exit, with a
     ResourceWarning, and an error is logged. A process that is killed commits nothing. In a forked child it is empty.
     """
 
     def __init__(
-        self, topic: Topic, *, linger_ms: int, buffer_bytes: int = BUFFER_BYTES, compression: str | None = None
+        self,
+        topic: WritableTopic,
+        *,
+        linger_ms: int,
+        buffer_bytes: int = BUFFER_BYTES,
+        compression: str | None = None,
+        on_delivery: OnDelivery | None = None,
     ) -> None:
-        codec_of(topic.config, compression)
+        codec_of(topic.snapshot.config, compression)
         if whole_number("linger_ms", linger_ms) < 0 or buffer_bytes < 1:
             raise InvalidConfigError("linger_ms must not be negative, buffer_bytes must be positive")
         self._topic, self._linger_s, self._buffer_bytes = topic, linger_ms / 1000, buffer_bytes
-        self._compression = compression
-        self._lock = ProcessLock()
+        self._compression, self._on_delivery = compression, on_delivery
+        self._now, self._per_ms = fastest(topic.clock)
+        self._closed = False
         self.result = AppendResult(None)
         self.begin_empty()
+        _left_open.know(self)
 
     def begin_empty(self) -> None:
-        """Hold nothing, as after a fork: the parent has the records, their timer and their error."""
-        self._rows: list[Row] = []
-        self._bytes = 0
-        self._timer: threading.Timer | None = None
+        """Hold nothing, as after a fork: the parent has the records, their thread and their error."""
+        self._accumulator = Accumulator(
+            self._send, self._idle, linger_s=self._linger_s, buffer_bytes=self._buffer_bytes
+        )
         self._error: BaseException | None = None
-        self._closed = False
+        self._given_up: GivenUp | None = None
+        self._ruled_by: Snapshot | None = None
 
     def append(
         self,
@@ -73,93 +113,118 @@ class Writer:
         With a compressed topic, too, a record must fit `max.message.bytes` uncompressed. The commit asks the topic's
         rules again: a config that was changed meanwhile, or a record that grew too old, fails it.
         """
+        accumulator = self._accumulator
+        if self._topic.snapshot is not self._ruled_by:
+            self._learn_rules()
+        # What is usual is looked at here, and nothing else: this is called for every record.
+        if (
+            type(value) is bytes
+            and (type(key) is bytes or (key is None and self._takes_null_keys))
+            and timestamp is None
+            and headers is None
+            and (partition is None or (type(partition) is int and 0 <= partition < self._partitions))
+            and (size := ROW_OVERHEAD + len(value) + (0 if key is None else len(key))) <= self._room
+        ):
+            accumulator.fields += (partition, None, key, value, None, self._now())
+        else:
+            row = self._checked(value, key, timestamp, headers, partition)
+            size = row.max_bytes
+            accumulator.fields += (*row, 0)
+        accumulator.bytes += size
+        if accumulator.bytes >= accumulator.limit:
+            self._advance()
+
+    def _checked(self, value: Any, key: Any, timestamp: Any, headers: Any, partition: Any) -> Row:
         now_ms = self._topic.clock()
         row = row_of(value, key, now_ms if timestamp is None else timestamp, headers, partition)
-        size = row.max_bytes
-        self._check(row, size, now_ms)
-        with self._lock:
-            self._check_open()
-            if not self._rows:
-                _left_open.add(self)
-            self._rows.append(row)
-            self._bytes += size
-            if self._bytes >= self._buffer_bytes:
-                self.flush()
-            elif self._timer is None:
-                self._start_timer()
+        check_row(row, row.max_bytes, self._topic.snapshot.config, now_ms, self._codec)
+        if row.partition is not None and row.partition >= self._partitions:
+            raise InvalidRecordError(f"the topic has partitions 0 to {self._partitions - 1}", partition=row.partition)
+        return row
 
-    def _check(self, row: Row, size: int, now_ms: int) -> None:
-        config = self._topic.config
-        check_row(row, size, config, now_ms, codec_of(config, self._compression))
-        partitions = self._topic.partitions
-        if row.partition is not None and row.partition >= partitions:
-            raise InvalidRecordError(f"the topic has partitions 0 to {partitions - 1}", partition=row.partition)
+    def _learn_rules(self) -> None:
+        """Keep what a record must fit; a writer that failed or was closed learns nothing, and says so."""
+        self._check_open()
+        snapshot = self._topic.snapshot
+        self._codec = codec_of(snapshot.config, self._compression)
+        self._room, self._partitions = room_of(snapshot.config, self._codec), len(snapshot.partitions)
+        self._takes_null_keys = "compact" not in snapshot.config.cleanup_policy
+        self._ruled_by = snapshot
+
+    def _advance(self) -> None:
+        self._accumulator.advance(lambda: _left_open.add(self))
+        if self._closed:  # by another thread, which may not have seen this record
+            self._settle()
+        self._raise_error()
 
     def flush(self) -> AppendResult:
-        """Commit what is buffered; the outcome of the last commit, also kept as `result`. Raises what it raises."""
-        with self._lock:
-            self._check_open()
-            self._commit()
-            _left_open.discard(self)
-            if self._error is not None:
-                raise self._error
-            return self.result
-
-    def _commit(self) -> None:
-        """Append what is buffered; an error is kept."""
-        self._stop_timer()
-        rows, self._rows, self._bytes = self._rows, [], 0
-        if rows:
-            try:
-                self.result = self._topic.append(batch_of(columns_of(rows)), compression=self._compression)
-            except BaseException as error:
-                tell_given_up(error, rows, self._topic.partitions)
-                self._error = error
+        """Commit what was taken; the outcome of the last commit, also kept as `result`. Raises what it raises."""
+        self._check_can_wait()
+        self._check_open()
+        self._settle()
+        self._raise_error()
+        return self.result
 
     def close(self) -> None:
         """Flush, and take no more records. Raises what the last commit raises."""
-        with self._lock:
-            if not self._closed:
-                try:
-                    self.flush()
-                finally:
-                    self._closed = True
+        self._check_can_wait()
+        if not self._closed:
+            self._closed, self._ruled_by = True, None
+            self._settle()
+            self._raise_error()
+
+    def _check_can_wait(self) -> None:
+        if self._accumulator.is_sender:
+            raise InvalidRecordError("on_delivery must not flush or close its writer, which waits for it")
 
     def _check_open(self) -> None:
-        if self._error is not None:
-            _left_open.discard(self)
-            raise self._error
+        self._raise_error()
         if self._closed:
             raise InvalidRecordError("the writer is closed; open another")
 
-    def _start_timer(self) -> None:
-        self._timer = threading.Timer(self._linger_s, self._flush_in_background)
-        self._timer.daemon = True
+    def _settle(self) -> None:
+        if not self._accumulator.is_sender:
+            self._accumulator.drain()
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            # so that it tells of records of other threads, too, that came when it was being told
+            self._settle()
+            _left_open.discard(self)
+            raise self._error
+
+    def _send(self, fields: list[Any]) -> None:
+        """Commit the records of a buffer, or give them up when this or an earlier commit fails; tell the callback."""
         try:
-            self._timer.start()
-        except RuntimeError:  # there can be no more threads, or the interpreter is ending
-            self.flush()
+            if self._given_up is None:
+                self.result = self._topic.append(batch_of_taken(fields, self._per_ms), compression=self._compression)
+        except BaseException as error:
+            told = failed(self._fail(error, fields), error)
+        else:
+            given_up = self._given_up
+            told = failed(given_up.add_unsent(fields), self._error) if given_up else delivered(self.result)
+        if self._on_delivery is not None:
+            deliver(told, self._on_delivery)
 
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+    def _fail(self, error: BaseException, fields: list[Any]) -> Counts:
+        """Give up these records, and those behind them, which must not come before them."""
+        self._given_up = GivenUp(error, len(self._topic.snapshot.partitions))
+        counts = self._given_up.add_sent(fields)
+        counts += self._given_up.add_unsent(self._accumulator.take())
+        self._error, self._ruled_by = error, None
+        return counts
 
-    def _flush_in_background(self) -> None:
-        with self._lock:
-            if not self._closed and self._error is None:
-                self._commit()
-                if self._error is None:
-                    _left_open.discard(self)
+    def _idle(self) -> None:
+        if self._error is None:
+            _left_open.discard(self)
 
     def commit_at_exit(self) -> tuple[int, BaseException | None]:
         """Commit what nobody will flush any more: how many records there were, and the error that nobody was told."""
-        with self._lock:
-            count = len(self._rows)
-            if self._error is None:
-                self._commit()
+        count = len(self._accumulator)
+        self._settle()
+        if self._error is not None:
             _left_open.discard(self)
-            return count, self._error
+        return count, self._error
 
     @property
     def is_closed(self) -> bool:

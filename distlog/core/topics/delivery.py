@@ -1,0 +1,47 @@
+"""What a callback of a writer is told: which records of a partition were committed, or were not."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from distlog.core.topics.append import AppendResult
+
+_log = logging.getLogger("distlog")
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """The records of one partition in one commit: at `first_offset` (in) to `end_offset` (out), or an `error`.
+
+    With an error there are no offsets, and no partition for records without a key, which none was chosen for.
+    """
+
+    partition: int | None
+    first_offset: int | None
+    end_offset: int | None
+    record_count: int
+    error: BaseException | None
+
+
+OnDelivery = Callable[[Delivery], object]
+
+
+def delivered(result: AppendResult) -> list[Delivery]:
+    """What is told of a commit."""
+    return [Delivery(number, first, end, end - first, None) for number, (first, end) in result.offsets.items()]
+
+
+def failed(counts: Mapping[int | None, int], error: BaseException | None) -> list[Delivery]:
+    """What is told of records, so many by partition, that an error keeps from being committed."""
+    return [Delivery(number, None, None, count, error) for number, count in counts.items()]
+
+
+def deliver(deliveries: Iterable[Delivery], call: OnDelivery) -> None:
+    """Call back for each; what a call raises is logged, and the next ones are made."""
+    for delivery in deliveries:
+        try:
+            call(delivery)
+        except BaseException:  # noqa: PERF203 - none must end the thread that commits, or keep the next from its call
+            _log.exception("the on_delivery of a writer failed with %r", delivery)
