@@ -109,8 +109,6 @@ def find_records(
     records = 0
     for _ in range(count):
         size, body = read_varint(data, position, end)
-        if size < 1 or size > end - body:
-            return UNSURE
         timestamp_delta, at = read_varlong(data, body + 1, end)
         delta, at = read_varint(data, at, end)
         if at > body + size or delta <= previous or delta > last_offset_delta:

@@ -35,7 +35,7 @@ from distlog.core.kernels.record_scan import NOT_APPEND_TIME
 from distlog.core.reading.open_logs import OpenLog
 from distlog.core.reading.segment_reader import SegmentReader
 
-#: Records that are looked for one by one; for more of them a scan is the faster way.
+#: Records, and batches, that are looked at one by one; for more of them a scan is the faster way.
 FEW = 64
 
 Headers = list[tuple[str, bytes | None]]
@@ -109,7 +109,7 @@ def first_at(
         log = reader.logs.get(segment)
         first = stored if entry is None else entry.offset
         for number, batch in enumerate(_batches(segment, log, first, _position(reader, segment, first))):
-            if number == FEW or (number == 0 and entry and batch.max_timestamp != entry.timestamp):
+            if number == 0 and entry and batch.max_timestamp != entry.timestamp:
                 break
             if batch.max_timestamp < timestamp_ms:
                 continue
@@ -128,10 +128,10 @@ def _position(reader: SegmentReader, segment: SegmentInfo, stored_offset: int) -
 
 
 def _batches(segment: SegmentInfo, log: OpenLog, stored_offset: int, position: int) -> Iterator[PointBatch]:
-    """The batches from the one at `position` or behind it on that holds the offset, or is the next: all checked."""
+    """FEW batches from the one at `position`, or behind it, on that holds the offset, or is the next: all checked."""
     end_offset, end, dense = segment.next_offset - segment.shift, segment.log_bytes, segment.dense
     following = segment.stored_base_offset if position == 0 else -1
-    while True:
+    for _ in range(FEW):
         position = find_batch(log.data, position, end, following, dense, end_offset, stored_offset)
         if position == end:
             return
