@@ -99,29 +99,6 @@ def test_an_offset_must_be_above_the_last_one(index: OffsetIndex, offset: int) -
     assert entries(index) == [(51, 0)]
 
 
-@pytest.mark.parametrize(
-    ("start", "size", "expected"),
-    [
-        ((45, 0), 5, (46, 10)),
-        ((45, 0), 10, (46, 10)),
-        ((45, 0), 22, (47, 23)),
-        ((45, 0), 23, (47, 23)),
-        ((46, 10), 24, (48, 37)),
-        ((46, 10), 200, None),
-        ((48, 37), 1, None),
-        ((45, 0), MAX_INT, None),
-        ((48, 37), MAX_INT, None),
-    ],
-)
-def test_the_upper_bound_of_a_fetch_is_the_first_entry_behind_it(
-    index: OffsetIndex, start: tuple[int, int], size: int, expected: tuple[int, int] | None
-) -> None:
-    assert index.upper_bound(OffsetPosition(*start), size) is None
-    for pair in [(45, 0), (46, 10), (47, 23), (48, 37)]:
-        index.append(*pair)
-    assert index.upper_bound(OffsetPosition(*start), size) == expected
-
-
 def test_a_reopened_index_is_trimmed_and_full(index: OffsetIndex, path: str) -> None:
     index.append(51, 0)
     index.append(52, 1)
@@ -381,8 +358,6 @@ def check_answers(index: OffsetIndex, targets: list[int]) -> None:
         try:
             floor = index.position_floor(target)
             assert floor == (BASE, 0) or (floor.offset >= BASE and 0 <= floor.position <= target)
-            bound = index.upper_bound(OffsetPosition(0, target), 1)
-            assert bound is None or bound.position > target
         except CorruptIndexError:
             pass
 

@@ -115,46 +115,12 @@ def test_an_entry_has_its_five_fields_big_endian(index: TransactionIndex, path: 
     assert index.transactions() == [AbortedTransaction(7, 0, 2, 3)]
 
 
-def test_appends_go_on_in_a_renamed_file(index: TransactionIndex, path: str, tmp_path: Path) -> None:
-    index.append(FOUR[0])
-    renamed = str(tmp_path / "00000000000000000000.txnindex.swap")
-    index.rename_to(renamed)
-    index.append(FOUR[1])
-    assert index.path == renamed
-    assert not Path(path).exists()
-    assert TransactionIndex(renamed, 0).transactions() == FOUR[:2]
-
-
-def test_renaming_an_index_without_a_file_changes_its_path_only(index: TransactionIndex, tmp_path: Path) -> None:
-    index.rename_to(str(tmp_path / "other"))
-    assert index.path == str(tmp_path / "other")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_renamed_folder_changes_the_path_only(index: TransactionIndex, path: str, tmp_path: Path) -> None:
-    index.append(FOUR[0])
-    moved = tmp_path.with_name(tmp_path.name + "-moved")
-    tmp_path.rename(moved)
-    index.update_parent(str(moved))
-    assert index.path == str(moved / Path(path).name)
-    index.append(FOUR[1])
-    assert index.transactions() == FOUR[:2]
-
-
 def test_flush_without_a_file_does_nothing(index: TransactionIndex, path: str) -> None:
     index.flush()
     assert not Path(path).exists()
     index.append(FOUR[0])
     index.flush()
     assert Path(path).stat().st_size == 34
-
-
-def test_delete_removes_the_file_if_there_is_one(index: TransactionIndex, path: str) -> None:
-    assert not index.delete_if_exists()
-    index.append(FOUR[0])
-    assert index.delete_if_exists()
-    assert not Path(path).exists()
-    assert index.transactions() == []
 
 
 # Life and limits.

@@ -68,6 +68,61 @@ def test_damaged_batches_at_the_end_of_memory_do_not_end_the_process() -> None:
     assert refused > 1000
 
 
+POINTS = """
+import ctypes, mmap, random, struct, sys
+
+sys.path.insert(0, sys.argv[1])
+import numpy as np
+from raw_batches import batch, record
+
+from distlog.core.kernels.point_scan import FOUND, FOUND_HEADER, find_batch, find_headers, find_records
+
+PAGE, TOP = mmap.PAGESIZE, 8 * mmap.PAGESIZE
+pages = mmap.mmap(-1, TOP + PAGE)
+last_page = ctypes.addressof(ctypes.c_char.from_buffer(pages)) + TOP
+assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(last_page), PAGE, 0) == 0
+room = np.frombuffer(pages, np.uint8, count=TOP)
+pick = random.Random(9)
+HEADERS = ((b"h1", b"x"), (b"h2", None))
+TEXTS = (None, b"", b"key", b"v" * 40)
+BYTES = (0, 1, 2, 0x7F, 0x80, 0xFF)
+seen = {True: 0, False: 0}
+for _ in range(int(sys.argv[2])):
+    made, base = b"", 0
+    for _ in range(2):
+        contents = [(pick.choice(TEXTS), pick.choice(TEXTS), HEADERS[: pick.randrange(3)]) for _ in range(3)]
+        records = [record(at, 0, *content) for at, content in enumerate(contents)]
+        made, base = made + batch(records, base_offset=base), base + 3
+    data = bytearray(made)
+    for _ in range(pick.randrange(3)):
+        data[pick.randrange(len(data))] = pick.choice(BYTES)
+    data = data if pick.random() < 0.7 else data[: pick.randrange(len(data))]
+    view = room[TOP - len(data) :]
+    view[:] = np.frombuffer(bytes(data), np.uint8)
+    view.flags.writeable = False
+    position = find_batch(view, 0, view.size, 0, True, 6, pick.randrange(6))
+    seen[0 <= position < view.size] += 1
+    if not 0 <= position < view.size:
+        continue
+    size, count = (struct.unpack_from(">i", data, position + at)[0] for at in (8, 57))
+    found = np.zeros(pick.randrange(1, 4), FOUND)
+    records = find_records(view, position + 61, position + 12 + size, count, 2, 0, -(2**63), 0, -(2**63), found)
+    for row in found[: max(records, 0)]:
+        find_headers(view, row["headers_at"], np.zeros(row["headers"], FOUND_HEADER))
+print(*seen.values())
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs mprotect")
+def test_looking_for_a_record_at_the_end_of_memory_does_not_end_the_process() -> None:
+    command = [sys.executable, "-c", POINTS, str(Path(__file__).parents[1]), "20000"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr[-2000:]
+    found, refused = map(int, run.stdout.split())
+    assert found > 1000
+    assert refused > 1000
+
+
 COMPACTING = """
 import ctypes, mmap, random, sys
 

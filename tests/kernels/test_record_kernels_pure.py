@@ -15,6 +15,7 @@ MODULES = (
     "legacy_batch",
     "record_decoder",
     "record_corruption",
+    "point_scan",
     "golden_logs",
     "writer",
     "key_hash",

@@ -20,6 +20,8 @@ from distlog.core.commits.fields import Integer, boolean, checks
 from distlog.core.commits.segment_info import SegmentInfo
 
 TAIL_LIMIT = 256
+#: Segments that were asked for one by one and are kept: to make one costs as much as to read a record of it.
+PICKED = 64
 _ROWS_AT_ONCE = 1024
 
 Longs = npt.NDArray[np.int64]
@@ -39,12 +41,13 @@ SCHEMA = pa.schema(
 class SegmentTable(Sequence[SegmentInfo]):
     """A partition's segments as a sequence, with the columns that searches and sums need as arrays."""
 
-    __slots__ = ("_arrays", "_columns", "_tail")
+    __slots__ = ("_arrays", "_columns", "_picked", "_tail")
 
     def __init__(self, columns: pa.RecordBatch, tail: tuple[SegmentInfo, ...] = ()) -> None:
         self._columns = columns
         self._tail = tail
         self._arrays: dict[str, Longs] = {}
+        self._picked: dict[int, SegmentInfo] = {}
 
     @classmethod
     def of(cls, segments: Sequence[SegmentInfo]) -> SegmentTable:
@@ -89,7 +92,7 @@ class SegmentTable(Sequence[SegmentInfo]):
 
     def find(self, offset: int) -> int:
         """The index of the first segment that ends above `offset`; `len(self)` when none does."""
-        return int(np.searchsorted(self.next_offsets, offset, side="right"))
+        return int(self.next_offsets.searchsorted(offset, side="right"))
 
     def appended(self, segments: Sequence[SegmentInfo]) -> SegmentTable:
         """This table with `segments` behind it; raises ValueError when one of them is in it already."""
@@ -144,7 +147,13 @@ class SegmentTable(Sequence[SegmentInfo]):
         number = index if index >= 0 else index + len(self)
         if not 0 <= number < len(self):
             raise IndexError(f"segment {index} of {len(self)}")
-        return self._pick(range(number, number + 1))[0]
+        segment = self._picked.get(number)
+        if segment is None:
+            segment = self._pick(range(number, number + 1))[0]
+            if len(self._picked) >= PICKED:
+                self._picked = {}
+            self._picked[number] = segment
+        return segment
 
     def _pick(self, numbers: range) -> list[SegmentInfo]:
         if not numbers:

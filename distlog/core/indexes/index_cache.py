@@ -69,17 +69,14 @@ class IndexCache:
             self._add(path, data)
         return path
 
-    def discard(self, storage: Storage, name: str, size: int, *, tag: str = "") -> str:
+    def discard(self, storage: Storage, name: str, size: int, *, tag: str = "") -> None:
         """Delete the copy that `path` would hand out, which was found bad, or whose file was replaced.
 
-        Returns the path, after which nothing may be there. The file itself, on local storage, is left alone.
+        The file itself, on local storage, is left alone.
         """
-        if storage.is_local:
-            return storage.local_path(name)
-        path = self._path(storage, name, size, tag)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
-        return path
+        if not storage.is_local:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._path(storage, name, size, tag))
 
     def _path(self, storage: Storage, name: str, size: int, tag: str) -> str:
         key = hashlib.sha256("\0".join((storage.url, name, str(size), tag)).encode()).hexdigest()

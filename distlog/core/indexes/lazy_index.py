@@ -26,11 +26,6 @@ class LazyIndex(Generic[IndexT]):
     def __reduce__(self) -> tuple[Any, ...]:
         return LazyIndex, (self._open_index,)
 
-    @property
-    def is_open(self) -> bool:
-        """Whether the index was used, and not closed since."""
-        return self._index is not None
-
     def get(self) -> IndexT:
         """The index; ValueError after `close`."""
         index = self._index

@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from distlog.core.config import MAX_INT
-from distlog.core.indexes.mapped_index import Column, MappedIndex, column, in_int, in_order
+from distlog.core.indexes.index_entries import Column, column, in_int, in_order
+from distlog.core.indexes.mapped_index import MappedIndex
 from distlog.core.kernels.index_search import floor_entry
 
 ENTRY = np.dtype([("relative_offset", ">i4"), ("position", ">i4")])
@@ -90,15 +91,6 @@ class OffsetIndex(MappedIndex):
     def position_floor(self, position: int) -> OffsetPosition:
         """The entry with the largest position not above `position`, or (base offset, 0)."""
         return self._at(self._floor_slot(position, _POSITIONS))
-
-    def upper_bound(self, start: OffsetPosition, size: int) -> OffsetPosition | None:
-        """The first entry whose position is not below `start.position + size`, or None (`fetchUpperBoundOffset`)."""
-        end = start.position + size
-        slot = self._ceiling_slot(end, _POSITIONS)
-        entry = self._at(slot) if slot < self._entries else None
-        if entry and entry.position < end:
-            raise self._unordered(slot)
-        return entry
 
     def to_arrays(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """All entries, copied: absolute offsets and positions, both int64."""

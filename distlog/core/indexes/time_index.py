@@ -18,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from distlog.core.config import MAX_INT, MAX_LONG
-from distlog.core.indexes.mapped_index import Column, MappedIndex, column, in_order
+from distlog.core.indexes.index_entries import Column, column, in_order
+from distlog.core.indexes.mapped_index import MappedIndex
 from distlog.core.kernels.index_search import floor_entry
 from distlog.core.times import NO_TIMESTAMP
 

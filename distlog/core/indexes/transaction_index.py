@@ -126,16 +126,6 @@ class TransactionIndex:
                 position=int(bad.argmax()) * ENTRY.itemsize,
             )
 
-    def rename_to(self, path: str) -> None:
-        """Rename the file, if there is one; appends go on in it."""
-        if os.path.exists(self.path):
-            os.replace(self.path, path)
-        self.path = path
-
-    def update_parent(self, folder: str) -> None:
-        """Follow the file after its folder was renamed."""
-        self.path = os.path.join(folder, os.path.basename(self.path))
-
     def flush(self) -> None:
         """Return when what was appended is on the device."""
         if self._file is not None:
@@ -146,14 +136,6 @@ class TransactionIndex:
         if self._file is not None:
             self._file.close()
         self._file = None
-
-    def delete_if_exists(self) -> bool:
-        """Close and delete the file; False if there was none."""
-        self.close()
-        if not os.path.exists(self.path):
-            return False
-        os.unlink(self.path)
-        return True
 
     def _open(self) -> FileIO:
         # Cuts an incomplete entry that a crash left, so that the next one begins where an entry may begin.

@@ -88,7 +88,7 @@ class Record(NamedTuple):
 
 
 @inlined
-def _read_record(data: np.ndarray, position: int, end: int, careful: bool) -> tuple[int, Record]:
+def read_record(data: np.ndarray, position: int, end: int, careful: bool) -> tuple[int, Record]:
     """The status of the record at `position`, of a section up to `end`, and the record.
 
     A field that is cut ends up beyond the record, and so does what follows: that is found where lengths are compared.
@@ -156,7 +156,7 @@ def _scan_section(
     base_timestamp, append_time = section["base_timestamp"], section["append_time"]
     start_offset, end_offset = section["start_offset"], section["end_offset"]
     while number < count:
-        status, record = _read_record(data, position, end, careful)
+        status, record = read_record(data, position, end, careful)
         if status != OK:
             break
         if record.offset_delta <= previous or record.offset_delta > last_delta:

@@ -1,15 +1,12 @@
 """The indexes of segments, opened when they are asked for; the last few stay open.
 
-To open a large index and to check it takes milliseconds, a lookup a microsecond. An index that is open is used as
-long as its file is the one that was opened: rebuilt indexes replace files, and people damage them. Its checksum is
-compared when it is opened, where its segment knows one.
+To open a large index and to check it takes milliseconds, a lookup a microsecond. The checksum is compared when an
+index is opened, where its segment knows one.
 """
 
 from __future__ import annotations
 
 import logging
-import os
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -21,7 +18,7 @@ from distlog.core.indexes.mapped_index import MappedIndex
 from distlog.core.indexes.offset_index import OffsetIndex
 from distlog.core.indexes.time_index import TimeIndex
 from distlog.core.indexes.transaction_index import ENTRY, AbortedTransaction, TransactionIndex
-from distlog.core.locks import ProcessLock
+from distlog.core.reading.open_files import OpenFiles
 from distlog.core.segments.index_facts import checksum_error, index_checksum, index_size
 from distlog.core.storage.storage import Storage
 
@@ -34,8 +31,6 @@ _log = logging.getLogger("distlog")
 
 T = TypeVar("T")
 IndexT = TypeVar("IndexT", bound=MappedIndex)
-#: Inode, size and time of a file, and the checksum that it should have.
-_Identity = tuple[int, int, int, int]
 
 
 class SegmentIndexes:
@@ -43,8 +38,7 @@ class SegmentIndexes:
 
     def __init__(self, storage: Storage, topic: str, cache: IndexCache) -> None:
         self._storage, self._topic, self._cache = storage, topic, cache
-        self._open: OrderedDict[str, tuple[_Identity, Any]] = OrderedDict()
-        self._lock = ProcessLock()
+        self._open: OpenFiles[Any] = OpenFiles(OPEN_INDEXES, timed=storage.is_local)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return SegmentIndexes, (self._storage, self._topic, self._cache)
@@ -102,6 +96,10 @@ class SegmentIndexes:
     ) -> IndexT | None:
         if not index_size(segment, suffix):
             return None
+        # a remote one's copy is to be marked as used
+        known: IndexT | None = self._open.known(_key(segment, suffix)) if self._storage.is_local else None
+        if known is not None:
+            return known
         try:
             return self._fetched(segment, suffix, lambda path: self._opened(path, segment, suffix, kind, check))
         except (CorruptIndexError, OSError) as error:
@@ -121,21 +119,13 @@ class SegmentIndexes:
     def _opened(
         self, path: str, segment: SegmentInfo, suffix: str, kind: type[IndexT], check: Callable[[IndexT], None]
     ) -> IndexT:
-        identity = self._identity(path, index_checksum(segment, suffix))
-        with self._lock:
-            known = self._open.get(path)
-            if known and known[0] == identity:
-                self._open.move_to_end(path)
-                index: IndexT = known[1]
-                return index
-        opened = kind(path, segment.stored_base_offset)
-        self._check_checksum(segment, suffix, opened)
-        check(opened)
-        with self._lock:
-            self._open[path] = identity, opened
-            # not closed: another thread may be looking something up; its memory goes with the last reference
-            while len(self._open) > OPEN_INDEXES:
-                self._open.popitem(last=False)
+        def open_index() -> IndexT:
+            index = kind(path, segment.stored_base_offset)
+            self._check_checksum(segment, suffix, index)
+            check(index)
+            return index
+
+        opened: IndexT = self._open.get(_key(segment, suffix), path, open_index)
         return opened
 
     def _check_checksum(self, segment: SegmentInfo, suffix: str, index: MappedIndex | TransactionIndex) -> None:
@@ -145,19 +135,19 @@ class SegmentIndexes:
         if error is not None:
             raise error
 
-    def _identity(self, path: str, checksum: int) -> _Identity:
-        status = os.stat(path)
-        # the time of a copy is its last use
-        return status.st_ino, status.st_size, status.st_mtime_ns if self._storage.is_local else 0, checksum
-
     def _drop(self, segment: SegmentInfo, suffix: str) -> None:
-        path = self._cache.discard(*self._address(segment, suffix), tag=_tag(segment, suffix))
-        with self._lock:
-            self._open.pop(path, None)
+        self._cache.discard(*self._address(segment, suffix), tag=_tag(segment, suffix))
+        self._open.forget(_key(segment, suffix))
 
     def _address(self, segment: SegmentInfo, suffix: str) -> tuple[Storage, str, int]:
         name = paths.segment_file(self._topic, segment.partition, segment.stem, suffix)
         return self._storage, name, index_size(segment, suffix)
+
+
+def _key(segment: SegmentInfo, suffix: str) -> tuple[Any, ...]:
+    """What tells an index from any other of the topic, of whatever version."""
+    size, checksum = index_size(segment, suffix), index_checksum(segment, suffix)
+    return segment.partition, segment.stem, segment.crc32c, suffix, size, checksum
 
 
 def _tag(segment: SegmentInfo, suffix: str) -> str:

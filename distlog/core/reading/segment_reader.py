@@ -27,6 +27,7 @@ from distlog.core.indexes.time_index import TimestampOffset
 from distlog.core.indexes.transaction_index import AbortedTransaction
 from distlog.core.reading.chunk import Chunk, Piece, chunk_of_batches, chunk_of_files, cut_short
 from distlog.core.reading.missing_files import check_log, gone
+from distlog.core.reading.open_logs import OpenLogs
 from distlog.core.reading.read_ahead import LogFile
 from distlog.core.reading.segment_indexes import SegmentIndexes
 from distlog.core.reading.slices import SegmentSlice
@@ -48,6 +49,7 @@ class SegmentReader:
         self.storage, self.topic = storage, topic
         self._indexes = SegmentIndexes(storage, topic, cache)
         self._identified = IdentifiedLogs()
+        self.logs = OpenLogs(storage, topic, self._identified)
 
     def name(self, segment: SegmentInfo, suffix: str = ".log") -> str:
         """The segment's file of that suffix, relative to the topic."""
@@ -149,6 +151,10 @@ class SegmentReader:
         except CorruptIndexError as error:
             self._distrust(segment, error)
             return 0, part.end_position
+
+    def offset_index(self, segment: SegmentInfo) -> OffsetIndex | None:
+        """The segment's offset index, or None where there is none to use, or the segment is too small for one."""
+        return self._indexes.offsets(segment) if segment.log_bytes > INDEX_WORTH_BYTES else None
 
     def time_entry(self, segment: SegmentInfo, timestamp_ms: int) -> TimestampOffset | None:
         """The time index's last entry below `timestamp_ms` (stored offset), or None where there is none to use."""

@@ -19,7 +19,9 @@ import pyarrow as pa
 from distlog.core.batches.record_batch import SCHEMA
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import PartitionState
+from distlog.core.indexes.time_index import TimestampOffset
 from distlog.core.reading.chunk import Chunk
+from distlog.core.reading.point_read import first_at
 from distlog.core.reading.segment_reader import INDEX_WORTH_BYTES, SegmentReader
 from distlog.core.reading.slices import SegmentSlice
 from distlog.core.transactions.isolation import READ_UNCOMMITTED
@@ -105,7 +107,8 @@ def start_by_index(reader: SegmentReader, piece: SegmentSlice) -> int:
     The index of a segment that is worth one is read, and the batch that it leads to, by which it is checked.
     """
     start, end = piece.span
-    chunk = next(_from_entry(reader, piece.segment, piece.times.oldest, start), None)
+    entry = _entry(reader, piece.segment, piece.times.oldest, start)
+    chunk = next(_from_entry(reader, piece.segment, entry), None)
     if chunk is None:
         return start
     first = chunk.rows(0, 1)
@@ -115,17 +118,25 @@ def start_by_index(reader: SegmentReader, piece: SegmentSlice) -> int:
 
 
 def _search(reader: SegmentReader, segment: SegmentInfo, timestamp_ms: int, start: int) -> Found | None:
-    chunks = _from_entry(reader, segment, timestamp_ms, start)
+    entry = _entry(reader, segment, timestamp_ms, start)
+    if found := first_at(reader, segment, timestamp_ms, start, entry):
+        return found.offset, found.timestamp
+    chunks = _from_entry(reader, segment, entry)
     first = next(chunks, None)
     if first is not None:
         return _first_match(chain([first], chunks), timestamp_ms)
     return _first_match(_chunks_from(reader, segment, start), timestamp_ms)
 
 
-def _from_entry(reader: SegmentReader, segment: SegmentInfo, timestamp_ms: int, start: int) -> Iterator[Chunk]:
-    """Chunks from that batch on up to whose end all is older, by the time index; none where that is of no use."""
+def _entry(reader: SegmentReader, segment: SegmentInfo, timestamp_ms: int, start: int) -> TimestampOffset | None:
+    """What the time index says of records before `timestamp_ms`, where that leads behind `start`."""
     entry = reader.time_entry(segment, timestamp_ms)
-    if entry is None or entry.offset + segment.shift <= start:
+    return entry if entry is not None and entry.offset + segment.shift > start else None
+
+
+def _from_entry(reader: SegmentReader, segment: SegmentInfo, entry: TimestampOffset | None) -> Iterator[Chunk]:
+    """Chunks from that batch on up to whose end all is older, by the time index; none where that is of no use."""
+    if entry is None:
         return
     chunks = iter(_chunks_from(reader, segment, entry.offset + segment.shift))
     chunk = next(chunks, None)

@@ -40,9 +40,10 @@ class IdentifiedLogs:
         self._known.add(_key(segment))
 
     def check_head(self, segment: SegmentInfo, file: str, head: memoryview) -> None:
-        """Look at the first HEAD_BYTES of the log, once: CorruptRecordError if they are another log's."""
+        """Look at the first HEAD_BYTES of the log: CorruptRecordError if they are another log's."""
         at = CRC_AT if head[_MAGIC_AT] >= 2 else _LEGACY_CRC_AT
         if int.from_bytes(head[at : at + 4], "big") != segment.first_batch_crc:
+            self._known.discard(_key(segment))
             raise another_log(segment, file, 0)
         self.add(segment)
 

@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from distlog.core.batches.record_batch import COLUMNS
-from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import MAX_LONG, whole_number
 from distlog.core.reading import scan_plan
+from distlog.core.reading.point_read import PointRecord, first_records
 from distlog.core.reading.scan import first
 from distlog.core.reading.segment_reader import SegmentReader
+from distlog.core.reading.slices import bounded_start
 
 
 class Record(NamedTuple):
@@ -34,7 +36,20 @@ def records_of(
     """
     low = None if start is None else whole_number("start", start)
     most = MAX_LONG if limit is None else whole_number("limit", limit)
+    if most <= 0:
+        return
+    for few in _few(reader, snapshot.partitions[partition], partition, low, most):
+        yield Record(partition, *few)
+        low, most = few.offset + 1, most - 1
     for batch in first(reader, scan_plan.slices_of(reader, snapshot, partition, low), COLUMNS, most):
         batch = batch.set_column(2, "timestamp", batch.column("timestamp").cast("int64"))
         for row in batch.to_pylist():
             yield Record(**{**row, "headers": [(each["key"], each["value"]) for each in row["headers"]]})
+
+
+def _few(
+    reader: SegmentReader, state: PartitionState, partition: int, start: int | None, limit: int
+) -> list[PointRecord]:
+    offset = bounded_start(partition, state.log_start_offset if start is None else start, state, "fail")
+    row = state.segments.find(offset)
+    return first_records(reader, state.segments[row], offset, limit) if row < len(state.segments) else []

@@ -1,0 +1,56 @@
+"""Log files of sealed segments that stay mapped, the last few, for who reads a little of them again and again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from distlog.core import paths
+from distlog.core.buffers import byte_array
+from distlog.core.commits.segment_info import UNKNOWN, SegmentInfo
+from distlog.core.errors import StorageError
+from distlog.core.reading.open_files import OpenFiles
+from distlog.core.segments.log_identity import HEAD_BYTES, IdentifiedLogs
+from distlog.core.storage.storage import Storage
+
+#: Logs that stay mapped; the disk gets the room of a deleted one back when its map goes.
+OPEN_LOGS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLog:
+    """A mapped log file."""
+
+    view: memoryview
+    data: npt.NDArray[np.uint8]
+
+
+class OpenLogs:
+    """The mapped logs of one topic's segments on a local disk; for many threads, and picklable."""
+
+    def __init__(self, storage: Storage, topic: str, identified: IdentifiedLogs) -> None:
+        self._storage, self._topic, self._identified = storage, topic, identified
+        self._open: OpenFiles[OpenLog] = OpenFiles(OPEN_LOGS, timed=True)
+
+    def get(self, segment: SegmentInfo) -> OpenLog:
+        """The segment's log as it is now, known to be the segment's and as long as that says.
+
+        Raises FileNotFoundError, StorageError where it cannot be mapped or is shorter, CorruptRecordError where it is
+        another log.
+        """
+        key = segment.partition, segment.stem, segment.first_batch_crc
+        log = self._open.known(key)
+        if log is None:
+            name = paths.segment_file(self._topic, segment.partition, segment.stem, ".log")
+            log = self._open.get(key, self._storage.local_path(name), lambda: self._mapped(segment, name))
+        if len(log.view) < segment.log_bytes:
+            raise StorageError("a file is shorter than its segment", partition=segment.partition, stem=segment.stem)
+        return log
+
+    def _mapped(self, segment: SegmentInfo, name: str) -> OpenLog:
+        view = self._storage.map(name)
+        if segment.first_batch_crc != UNKNOWN and len(view) >= HEAD_BYTES:
+            self._identified.check_head(segment, name, view[:HEAD_BYTES])
+        return OpenLog(view, byte_array(view))

@@ -1,0 +1,201 @@
+"""A few records from a place on, found in a mapped log: of a local segment some microseconds, not a chunk's work.
+
+What is given out is as checked as what a scan gives: the log is its segment's, its batches follow each other, and
+the checksum of the batch is right. Whatever is not as it should be, or unusual, is left to a scan, which knows what
+to say of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from crc32c import crc32c
+
+from distlog.core.batches.compression import decompress
+from distlog.core.batches.record_batch import (
+    APPEND_TIME,
+    CONTROL,
+    CRC_START,
+    CREATE_TIME,
+    HEADER,
+    HEADER_SIZE,
+    LOG_APPEND_TIME,
+)
+from distlog.core.buffers import byte_array
+from distlog.core.commits.segment_info import UNKNOWN, SegmentInfo
+from distlog.core.config import MIN_LONG
+from distlog.core.errors import CorruptionError
+from distlog.core.indexes.time_index import TimestampOffset
+from distlog.core.kernels.batch_scan import CODEC_MASK, LOG_OVERHEAD
+from distlog.core.kernels.point_scan import FOUND, FOUND_HEADER, find_batch, find_headers, find_records
+from distlog.core.kernels.record_scan import NOT_APPEND_TIME
+from distlog.core.reading.open_logs import OpenLog
+from distlog.core.reading.segment_reader import SegmentReader
+
+#: Records, and batches, that are looked at one by one; for more of them a scan is the faster way.
+FEW = 64
+
+Headers = list[tuple[str, bytes | None]]
+
+
+class PointRecord(NamedTuple):
+    """A record as it is given out: its offset, time in ms and the kind of it, and what it says."""
+
+    offset: int
+    timestamp: int
+    timestamp_type: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+class PointBatch(NamedTuple):
+    """A checked batch of format 2: its place in the log, stored offsets, and what its header says."""
+
+    position: int
+    size: int
+    base_offset: int
+    last_offset_delta: int
+    attributes: int
+    base_timestamp: int
+    max_timestamp: int
+    record_count: int
+
+    @property
+    def last_offset(self) -> int:
+        """The last offset, as stored."""
+        return self.base_offset + self.last_offset_delta
+
+
+class _LeftToScanError(Exception):
+    """What a point read meets and does not judge."""
+
+
+def first_records(reader: SegmentReader, segment: SegmentInfo, offset: int, limit: int) -> list[PointRecord]:
+    """The first records of the segment from `offset` on, FEW or `limit` at the most.
+
+    There may be more where there are fewer: who wants them scans, from behind the last of these on.
+    """
+    found: list[PointRecord] = []
+    room, stored = min(limit, FEW), offset - segment.shift
+    if not reader.storage.is_local:
+        return found
+    try:
+        log = reader.logs.get(segment)
+        for batch in _batches(segment, log, stored, _position(reader, segment, stored)):
+            found += _records(segment, log, batch, room - len(found), stored)
+            if len(found) >= room:
+                break
+    except (_LeftToScanError, CorruptionError, OSError):
+        # a scan says what is wrong
+        pass
+    return found
+
+
+def first_at(
+    reader: SegmentReader, segment: SegmentInfo, timestamp_ms: int, start: int, entry: TimestampOffset | None
+) -> PointRecord | None:
+    """The segment's first record from offset `start` on that is not before `timestamp_ms`; None: a scan must look.
+
+    `entry` is what the time index says (a stored offset), which its batch must bear out, or None.
+    """
+    stored = start - segment.shift
+    if not reader.storage.is_local:
+        return None
+    try:
+        log = reader.logs.get(segment)
+        first = stored if entry is None else entry.offset
+        for number, batch in enumerate(_batches(segment, log, first, _position(reader, segment, first))):
+            if number == 0 and entry and batch.max_timestamp != entry.timestamp:
+                break
+            if batch.max_timestamp < timestamp_ms:
+                continue
+            for record in _records(segment, log, batch, 1, stored, timestamp_ms):
+                return record
+    except (_LeftToScanError, CorruptionError, OSError):
+        # a scan says what is wrong
+        pass
+    return None
+
+
+def _position(reader: SegmentReader, segment: SegmentInfo, stored_offset: int) -> int:
+    """Where a batch begins that does not end above the offset, or holds it: 0 where no index tells."""
+    index = reader.offset_index(segment)
+    return 0 if index is None else index.lookup(stored_offset).position
+
+
+def _batches(segment: SegmentInfo, log: OpenLog, stored_offset: int, position: int) -> Iterator[PointBatch]:
+    """FEW batches from the one at `position`, or behind it, on that holds the offset, or is the next: all checked."""
+    end_offset, end, dense = segment.next_offset - segment.shift, segment.log_bytes, segment.dense
+    following = segment.stored_base_offset if position == 0 else -1
+    for _ in range(FEW):
+        position = find_batch(log.data, position, end, following, dense, end_offset, stored_offset)
+        if position == end:
+            return
+        batch = _checked(segment, log, position)
+        yield batch
+        position += batch.size
+        following = stored_offset = batch.last_offset + 1
+
+
+def _checked(segment: SegmentInfo, log: OpenLog, position: int) -> PointBatch:
+    if position < 0:
+        raise _LeftToScanError
+    header = HEADER.unpack_from(log.view, position)
+    base_offset, length, _, _, crc, attributes, last_offset_delta, base_timestamp, max_timestamp, *_, count = header
+    size = LOG_OVERHEAD + length
+    if crc != crc32c(log.view[position + CRC_START : position + size]):
+        raise _LeftToScanError
+    if position + size == segment.log_bytes and segment.last_batch_crc not in (UNKNOWN, crc):
+        raise _LeftToScanError
+    if segment.append_time_ms >= 0:
+        attributes, max_timestamp = attributes | APPEND_TIME, segment.append_time_ms
+    return PointBatch(
+        position, size, base_offset, last_offset_delta, attributes, base_timestamp, max_timestamp, count
+    )
+
+
+def _records(
+    segment: SegmentInfo, log: OpenLog, batch: PointBatch, room: int, stored_offset: int, oldest: int = MIN_LONG
+) -> Iterator[PointRecord]:
+    """The first `room` records of the batch from the offset on that are not before `oldest`."""
+    if batch.attributes & CONTROL:
+        return
+    view, data, start, end = log.view, log.data, batch.position + HEADER_SIZE, batch.position + batch.size
+    if codec := batch.attributes & CODEC_MASK:
+        view = decompress(codec, view[start:end])
+        data, start, end = byte_array(view), 0, len(view)
+    by_append_time = batch.attributes & APPEND_TIME != 0
+    append_time = batch.max_timestamp if by_append_time else NOT_APPEND_TIME
+    found = np.empty(room, FOUND)
+    first = max(stored_offset - batch.base_offset, 0)
+    times = (batch.base_timestamp, append_time)
+    count = find_records(data, start, end, batch.record_count, batch.last_offset_delta, *times, first, oldest, found)
+    if count < 0:
+        raise _LeftToScanError
+    base_offset, kind = batch.base_offset + segment.shift, LOG_APPEND_TIME if by_append_time else CREATE_TIME
+    for delta, timestamp, key_at, key_size, value_at, value_size, headers_at, headers in found[:count].tolist():
+        yield PointRecord(
+            base_offset + delta,
+            timestamp,
+            kind,
+            _bytes(view, key_at, key_size),
+            _bytes(view, value_at, value_size),
+            _headers(view, data, headers_at, headers) if headers else [],
+        )
+
+
+def _headers(view: memoryview, data: npt.NDArray[np.uint8], position: int, count: int) -> Headers:
+    found = np.empty(count, FOUND_HEADER)
+    find_headers(data, position, found)
+    return [
+        (str(view[key_at : key_at + key_size], "utf-8", "replace"), _bytes(view, value_at, value_size))
+        for key_at, key_size, value_at, value_size in found.tolist()
+    ]
+
+
+def _bytes(view: memoryview, position: int, size: int) -> bytes | None:
+    return bytes(view[position : position + size]) if size >= 0 else None

@@ -1,0 +1,277 @@
+"""A few records from a place on are those that a scan gives, or an error: by offset and by time, of every log."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import golden
+import pyarrow as pa
+import pytest
+from adopted import Rows, adopt, adopt_golden, forget_facts, put, rows, with_indexes
+from logs import START, Log, appended, batches_of, each_byte_changed, log_of, table
+from raw_batches import batch, record
+
+import distlog
+from distlog import CorruptRecordError, Record, SnapshotTooOldError, Topic
+from distlog.core.batches.record_batch import HEADER_SIZE
+from distlog.core.reading import open_logs, point_read
+from distlog.core.reading import segment_reader as segment_module
+from distlog.core.topics import record as record_module
+
+GOLDEN = golden.partitions()
+
+
+@pytest.fixture(params=[0, 1 << 40], ids=["by-index", "without-index"])
+def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segment_module, "INDEX_WORTH_BYTES", request.param)
+
+
+@pytest.fixture
+def by_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segment_module, "INDEX_WORTH_BYTES", 0)
+
+
+@pytest.fixture
+def no_scan(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing_left(*arguments: Any) -> Any:
+        assert arguments[-1] == 0, "a scan was made"
+        return iter(())
+
+    monkeypatch.setattr(record_module, "first", nothing_left)
+
+
+def as_rows(records: Iterable[Record]) -> Rows:
+    """Records as `adopted.rows` gives those of a scan."""
+    headers = ("key", "value")
+    return [
+        {**each._asdict(), "headers": [dict(zip(headers, pair, strict=True)) for pair in each.headers]}
+        for each in records
+    ]
+
+
+def found(topic: Topic, offset: int, limit: int | None = 1) -> Rows:
+    return without_partition(as_rows(topic.records(0, offset, limit)))
+
+
+def wanted(expected: Rows, offset: int, limit: int | None = 1) -> Rows:
+    return [row for row in without_partition(expected) if row["offset"] >= offset][:limit]
+
+
+def without_partition(given: Rows) -> Rows:
+    return [{name: row[name] for name in row if name != "partition"} for row in given]
+
+
+@pytest.mark.usefixtures("either_way")
+@pytest.mark.parametrize("name", GOLDEN)
+def test_every_offset_of_what_a_broker_wrote_gives_its_record(tmp_path: Path, name: str) -> None:
+    topic = adopt_golden(str(tmp_path / "t"), GOLDEN[name])
+    expected = GOLDEN[name].records()
+    start, end = topic.start_offsets()[0], topic.end_offsets()[0]
+    for offset in {*range(start, end, max(1, (end - start) // 60)), end - 1, end}:
+        for limit in (1, 3):
+            assert found(topic, offset, limit) == wanted(expected, offset, limit)
+
+
+@pytest.mark.usefixtures("either_way")
+@pytest.mark.parametrize("name", GOLDEN)
+def test_every_time_of_what_a_broker_wrote_gives_its_first_record(tmp_path: Path, name: str) -> None:
+    topic = adopt_golden(str(tmp_path / "t"), GOLDEN[name])
+    expected = GOLDEN[name].records()
+    known = sorted({row["timestamp"] for row in expected if row["timestamp"] is not None and row["timestamp"] >= 0})
+    for time in known[:: max(1, len(known) // 30)]:
+        for at in (time, time + 1):
+            first = next(((row["offset"], row["timestamp"]) for row in expected if row["timestamp"] >= at), None)
+            assert topic.offsets_for_times(at)[0] == first
+
+
+@pytest.mark.usefixtures("either_way", "no_scan")
+@pytest.mark.parametrize("codec", ["uncompressed", "gzip", "snappy", "lz4", "zstd"])
+def test_a_sound_log_is_not_scanned_for_a_record(tmp_path: Path, codec: str) -> None:
+    topic = appended(str(tmp_path / "t"), 60, 7, 40, **{"compression.type": codec})
+    expected = log_of(topic).expected
+    for offset in range(107):
+        assert found(topic, offset) == wanted(expected, offset)
+
+
+@pytest.mark.usefixtures("by_index")
+def test_a_sound_log_is_not_scanned_for_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = appended(str(tmp_path / "t"), 60)
+    monkeypatch.setattr(segment_module.SegmentReader, "chunks", None)
+    for row in range(60):
+        assert topic.offsets_for_times(START + 10 * row - 5)[0] == (row, START + 10 * row)
+
+
+def test_headers_and_nulls_are_as_they_were_written(tmp_path: Path, no_scan: None) -> None:
+    topic = distlog.create(str(tmp_path / "t"))
+    headers = [("h", b"v"), ("h", None), ("\u00e4" * 70, b""), ("", b"x" * 300)]
+    topic.append([{"value": None, "key": b"", "timestamp": 5, "headers": headers}, {"value": b"", "timestamp": -1}])
+    assert list(topic.records(0, 0, 2)) == [
+        (0, 0, 5, 0, b"", None, headers),
+        (0, 1, -1, 0, None, b"", []),
+    ]
+
+
+def test_bytes_of_a_headers_name_that_are_no_text_are_replaced(tmp_path: Path, no_scan: None) -> None:
+    log = batch([record(0, 0, None, b"v", ((b"\xff", b"1"),))])
+    topic = adopt(str(tmp_path / "t"), [(0, with_indexes(log, 0))], 1)
+    assert next(topic.records(0, 0, 1)).headers == [("\ufffd", b"1")]
+
+
+def test_the_time_of_a_commit_is_that_of_its_records(tmp_path: Path, no_scan: None) -> None:
+    topic = distlog.create(str(tmp_path / "t"), config={"message.timestamp.type": "LogAppendTime"})
+    for _ in range(3):
+        topic.append([{"value": b"v", "timestamp": 5}] * 3)
+    time = topic.snapshot.partitions[0].segments[1].append_time_ms
+    assert time > 5
+    assert [(each.timestamp, each.timestamp_type) for each in topic.records(0, 4, 1)] == [(time, 1)]
+    assert topic.offsets_for_times(time)[0] == (3, time)
+
+
+def test_what_is_behind_the_records_that_are_wanted_is_not_decoded(tmp_path: Path) -> None:
+    right = with_indexes(batch([record(0), record(1, 0, b"key"), record(2)]), 0)
+    topic = forget_facts(adopt(str(tmp_path / "t"), [(0, right)], 3))
+    (segment,) = topic.snapshot.partitions[0].segments
+    # as a faulty writer would leave it, with a right checksum
+    records = record(0) + record(1, 0, b"key")
+    section = records + bytes(segment.log_bytes - HEADER_SIZE - len(records))
+    put(topic, segment, {".log": batch([], section=section, count=3, last_delta=2)})
+    assert [each.key for each in topic.records(0, 0, 2)] == [None, b"key"]
+    with pytest.raises(CorruptRecordError, match=r"file=.*\.log position=0 offset=0 record=2 partition=0"):
+        list(topic.records(0, 0, 3))
+
+
+@pytest.mark.usefixtures("either_way")
+@pytest.mark.parametrize("codec", ["uncompressed", "lz4"])
+def test_no_changed_byte_of_a_log_gives_a_wrong_record(tmp_path: Path, codec: str) -> None:
+    log = log_of(appended(str(tmp_path / "t"), 20, **{"compression.type": codec}))
+    data, refused = log.file().read_bytes(), 0
+    for position, wrong in each_byte_changed(data):
+        log.file().write_bytes(wrong)
+        for offset in range(position % 4, 20, 4):
+            refused += not right_or_refused(log, offset)
+    assert refused > len(data)
+
+
+def right_or_refused(log: Log, offset: int) -> bool:
+    """Whether a record and its time are found; an AssertionError for a wrong one, or an error that tells no place."""
+    time = START + 10 * offset
+    try:
+        assert found(log.topic, offset) == wanted(log.expected, offset)
+        assert log.topic.offsets_for_times(time)[0] == (offset, time)
+    except CorruptRecordError as error:
+        refused = error.details
+    else:
+        return True
+    assert refused["file"] == log.topic.reader.name(log.segments[0])
+    assert refused["partition"] == 0
+    assert 0 <= refused["position"] <= log.segments[0].log_bytes
+    return False
+
+
+@pytest.mark.usefixtures("by_index")
+def test_no_changed_byte_of_an_index_gives_a_wrong_record(tmp_path: Path) -> None:
+    log = log_of(appended(str(tmp_path / "t"), 60))
+    for suffix in (".index", ".timeindex"):
+        data = log.file(suffix=suffix).read_bytes()
+        for position, wrong in each_byte_changed(data):
+            log.file(suffix=suffix).write_bytes(wrong)
+            for offset in (position % 60, 59):
+                assert right_or_refused(log, offset)
+        log.file(suffix=suffix).write_bytes(data)
+
+
+STORIES: dict[str, Callable[[list[bytes]], list[bytes]]] = {
+    "the first two swapped": lambda batches: [batches[1], batches[0], *batches[2:]],
+    "the last two swapped": lambda batches: [*batches[:-2], batches[-1], batches[-2]],
+    "backwards": lambda batches: batches[::-1],
+    "one twice": lambda batches: [*batches[:3], batches[2], *batches[3:]],
+    "one in place of another": lambda batches: [*batches[:2], batches[3], *batches[3:]],
+    "without the first": lambda batches: batches[1:],
+    "without the third": lambda batches: [*batches[:2], *batches[3:]],
+}
+
+
+@pytest.mark.usefixtures("either_way")
+@pytest.mark.parametrize("story", STORIES)
+def test_batches_out_of_their_places_give_no_wrong_record(tmp_path: Path, story: str) -> None:
+    log = log_of(appended(str(tmp_path / "t"), 60))
+    data = log.file().read_bytes()
+    wrong = b"".join(STORIES[story](batches_of(data)))
+    log.file().write_bytes(wrong + bytes(max(0, len(data) - len(wrong))))
+    answers = [right_or_refused(log, offset) for offset in range(60)]
+    assert not all(answers)
+
+
+def test_a_log_that_goes_while_it_is_mapped_is_told(tmp_path: Path) -> None:
+    log = log_of(appended(str(tmp_path / "t"), 60))
+    assert found(log.topic, 30) == wanted(log.expected, 30)
+    data = log.file().read_bytes()
+    for size in (0, 1, len(data) - 1):
+        os.truncate(log.file(), size)
+        with pytest.raises(CorruptRecordError, match=f"shorter than its segment.*position={size} partition=0"):
+            found(log.topic, 30)
+    log.file().unlink()
+    with pytest.raises(SnapshotTooOldError, match="refresh the topic"):
+        found(log.topic, 30)
+    with pytest.raises(SnapshotTooOldError, match="refresh the topic"):
+        log.topic.offsets_for_times(START)
+
+
+@pytest.mark.usefixtures("either_way")
+def test_a_log_that_is_replaced_while_it_is_mapped_is_told(tmp_path: Path) -> None:
+    log = log_of(appended(str(tmp_path / "t"), 60))
+    assert found(log.topic, 30) == wanted(log.expected, 30)
+    other, records = appended(str(tmp_path / "other")), table(60)
+    values = [value and value.replace(b"v", b"w") for value in records["value"].to_pylist()]
+    other.append(records.set_column(2, "value", pa.array(values)))
+    theirs = Log(other, []).file().read_bytes()
+    assert len(theirs) == log.segments[0].log_bytes
+    log.topic.storage.put(log.topic.reader.name(log.segments[0]), theirs)
+    for offset in (30, 31):
+        with pytest.raises(CorruptRecordError, match="the log of another segment"):
+            found(log.topic, offset)
+
+
+def test_no_more_than_a_few_logs_stay_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(open_logs, "OPEN_LOGS", 2)
+    topic = appended(str(tmp_path / "t"), 5, 5, 5)
+    topic.storage.counters.gets = 0
+    maps = []
+    for segment in (0, 0, 1, 0, 2, 0, 1):
+        assert len(found(topic, 5 * segment)) == 1
+        maps.append(topic.storage.counters.gets)
+    assert maps == [1, 1, 2, 2, 3, 3, 4]
+
+
+def test_a_copy_of_a_reader_has_no_map(tmp_path: Path) -> None:
+    topic = appended(str(tmp_path / "t"), 5)
+    found(topic, 1)
+    copy = pickle.loads(pickle.dumps(topic.reader))
+    before = copy.storage.counters.gets
+    copy.logs.get(topic.snapshot.partitions[0].segments[0])
+    assert copy.storage.counters.gets == before + 1
+
+
+@pytest.mark.parametrize("limit", [1, 63, 64, 65, 200, None])
+def test_a_scan_goes_on_where_a_few_records_were_found(tmp_path: Path, limit: int | None) -> None:
+    topic = appended(str(tmp_path / "t"), 90, 120)
+    expected = log_of(topic).expected
+    for start in (0, 50, 85, 205, 210):
+        assert found(topic, start, limit) == wanted(expected, start, limit)
+
+
+def test_more_records_than_a_few_are_left_to_a_scan(tmp_path: Path) -> None:
+    topic = appended(str(tmp_path / "t"), 200)
+    (segment,) = topic.snapshot.partitions[0].segments
+    assert len(point_read.first_records(topic.reader, segment, 3, 1000)) == point_read.FEW
+
+
+def test_a_remote_log_is_scanned(memory_url: Any) -> None:
+    topic = appended(memory_url.url, 20)
+    (segment,) = topic.snapshot.partitions[0].segments
+    assert point_read.first_records(topic.reader, segment, 3, 1) == []
+    assert found(topic, 3) == wanted(rows(topic.scan().to_table()), 3)
