@@ -49,8 +49,8 @@ class LocalErrors(ErrorJudge):
 
 LOCAL_ERRORS = LocalErrors()
 
-#: (device, inode) of the folders, by their paths, whose names are durable, and the names of all above them.
-_DURABLE: dict[str, tuple[int, int]] = {}
+#: The folders that this process has made durable, with all folders above them: (device, inode) by path.
+DURABLE_FOLDERS: dict[str, tuple[int, int]] = {}
 
 
 @contextmanager
@@ -81,15 +81,15 @@ def make_folders(folder: str) -> None:
         with suppress(FileExistsError):
             os.mkdir(path)
         sync_folder(os.path.dirname(path))
-        _DURABLE[path] = _place(os.stat(path))
+        DURABLE_FOLDERS[path] = _place(os.stat(path))
 
 
 def sync_folder(folder: str) -> None:
     """Make the names in `folder` durable, and its own name too, whoever made it."""
     place = _sync_names(folder)
-    if _DURABLE.get(folder) != place:
+    if DURABLE_FOLDERS.get(folder) != place:
         _sync_above(os.path.realpath(folder), place[0])
-        _DURABLE[folder] = place
+        DURABLE_FOLDERS[folder] = place
 
 
 def _sync_above(folder: str, device: int) -> None:
@@ -101,7 +101,7 @@ def _sync_above(folder: str, device: int) -> None:
             place = _sync_names(above)
         except PermissionError:
             return  # whoever may not read a folder made none in it: it could not have been synced either
-        if _DURABLE.get(above) == place:
+        if DURABLE_FOLDERS.get(above) == place:
             return
         folder, above = above, os.path.dirname(above)
 
