@@ -372,12 +372,14 @@ class Silent:
         return []
 
 
-def test_plans_do_not_show_what_tasks_know(spark: SparkSession) -> None:
+def test_plans_do_not_show_what_tasks_know(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
     def make() -> Silent:
         return Silent("s3cr3t")
 
     frame = run_stage(frame_of(spark, 0, [b"an item"]), 1, make)
-    plan = frame._jdf.queryExecution().toString()
+    frame.explain(extended=True)
+    plan = capsys.readouterr().out
+    assert "Physical Plan" in plan
     assert "Distlog" in plan
     assert "s3cr3t" not in plan
     assert "an item" not in plan
