@@ -212,9 +212,9 @@ def test_of_a_commit_between_no_manifest_is_read_to_find_a_write(topic: distlog.
     large.commit(topic.snapshot, "config", lambda head: [SetConfig({"retention.ms": "1"})])
     planned = writer(topic.url, writeId="mine")
     commit(planned, write(planned, "a"))
-    (manifest,) = [file.name for file in topic.storage.list(paths.MANIFESTS_DIR)]
+    (manifest,) = [file.name for file in topic.storage.list(paths.COMMITS_DIR) if "manifest" in file.name]
     topic.storage.delete([manifest])
-    assert find_write(topic.storage, "mine", 0) == AppendResult(2, {0: (0, 1)})
+    assert find_write(topic.storage, "mine", 0) == AppendResult(2, {1: (0, 1)})
     assert find_write(topic.storage, "mine", 0, head=1) is None
 
 
