@@ -17,6 +17,7 @@ from histories import (
     segment,
 )
 
+from distlog.core import paths
 from distlog.core.commits.actions import Action, Add, GcFloor, Remove, SetConfig, SetLogStartOffset, Transaction
 from distlog.core.commits.commit import Origin
 from distlog.core.commits.commit_log import CommitLog

@@ -1,4 +1,4 @@
-"""How often a Spark write asks the store about the topic: each load of its metadata begins with the checkpoint's hint."""
+"""How often a Spark write loads the metadata of its topic: each load begins with a look at the checkpoint's hint."""
 
 from __future__ import annotations
 
@@ -82,20 +82,10 @@ def test_the_job_that_appends_loads_no_more(
     spark: SparkSession, counted: Counted, tmp_path: Path, create: bool
 ) -> None:
     (tmp_path / "lines.txt").write_text("a\nb\n")
-    names = [
-        "format",
-        "key",
-        "value",
-        "timestamp",
-        "pattern",
-        "time_format",
-        "app_id",
-        "batch_id",
-        "compression",
-        "partitions",
-    ]
+    unset = ("format", "key", "value", "timestamp", "pattern", "time_format")
+    unset += ("app_id", "batch_id", "compression", "partitions")
     chosen = argparse.Namespace(
-        **dict.fromkeys(names),
+        **dict.fromkeys(unset),
         topic=counted.url,
         storage=list(counted.options.items()),
         input=[str(tmp_path / "lines.txt")],
