@@ -12,7 +12,8 @@ from crc32c import crc32c
 
 from distlog.core import paths
 from distlog.core.commits import checkpoint
-from distlog.core.commits.actions import Action, Add, Commit, Create, Drop, SetConfig, SetPartitions, Transaction
+from distlog.core.commits.actions import Action, Add, Create, Drop, SetConfig, SetPartitions, Transaction
+from distlog.core.commits.commit import Commit
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.fold import fold
 from distlog.core.commits.segment_info import SegmentInfo

@@ -15,7 +15,6 @@ from distlog.core.commits.actions import (
     Active,
     Add,
     Cleaned,
-    Commit,
     Create,
     Drop,
     GcFloor,
@@ -30,6 +29,7 @@ from distlog.core.commits.actions import (
     UnknownAction,
     Unpin,
 )
+from distlog.core.commits.commit import Commit
 from distlog.core.errors import CorruptMetadataError, UnsupportedVersionError
 
 STEM = segment().stem

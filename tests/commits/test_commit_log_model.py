@@ -17,7 +17,6 @@ from distlog.core.commits.actions import (
     Action,
     Add,
     Cleaned,
-    Commit,
     Drop,
     GcFloor,
     Remove,
@@ -26,6 +25,7 @@ from distlog.core.commits.actions import (
     SetPartitions,
     Transaction,
 )
+from distlog.core.commits.commit import Commit
 from distlog.core.commits.commit_log import Plan
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot

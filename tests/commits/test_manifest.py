@@ -25,7 +25,8 @@ from store_clock import TimedStorage
 from topics import NOW, Clock, topic_on, values
 
 from distlog.core import paths
-from distlog.core.commits.actions import Action, Add, Commit, GcFloor, Remove, SetConfig, Transaction
+from distlog.core.commits.actions import Action, Add, GcFloor, Remove, SetConfig, Transaction
+from distlog.core.commits.commit import Commit
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.features import KNOWN, MANIFEST, Requires
 from distlog.core.commits.manifest import CommitWriter

@@ -29,12 +29,12 @@ from distlog.core.batches.record_batch import read_headers
 from distlog.core.commits.actions import Add, Cleaned
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.indexes.transaction_index import AbortedTransaction, encode_transactions
-from distlog.core.kernels.offset_map import SLOT_BYTES
 from distlog.core.maintenance.compaction.batch_verdicts import Verdicts
 from distlog.core.maintenance.compaction.cleanable import Cleanable
 from distlog.core.maintenance.compaction.compact import CleanedRange, commit_compaction, compact_rounds
 from distlog.core.maintenance.compaction.compact import compact as compaction
 from distlog.core.maintenance.compaction.large_partition import LargePartition
+from distlog.core.maintenance.compaction.offset_map import SLOT_BYTES
 from distlog.core.maintenance.compaction.report import CompactionReport, Uncleanable
 from distlog.core.topics.topic import Topic
 from distlog.spark import compact

@@ -20,8 +20,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from distlog.core.commits import checkpoint_table, fields, json_text, segment_table, transaction_table
-from distlog.core.commits.actions import FORMAT, MAX_PARTITIONS, Active, Pin
+from distlog.core.commits.actions import MAX_PARTITIONS, Active, Pin
 from distlog.core.commits.columns import join
+from distlog.core.commits.commit import FORMAT
 from distlog.core.commits.features import NOTHING, Requires
 from distlog.core.commits.fields import LONG, UUID, Integer, Text, stored, unknown_fields
 from distlog.core.commits.segment_info import SegmentInfo

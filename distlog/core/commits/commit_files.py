@@ -7,7 +7,7 @@ from functools import partial
 
 from distlog.core import paths
 from distlog.core.commits import manifest
-from distlog.core.commits.actions import Commit
+from distlog.core.commits.commit import Commit
 from distlog.core.config import MAX_LONG
 from distlog.core.errors import CorruptMetadataError
 from distlog.core.storage.parallel import in_parallel
@@ -41,7 +41,11 @@ class CommitFiles:
         commit = Commit.decode(data, file)
         if commit.version != version:
             raise CorruptMetadataError("the commit is not of the version in its name", file=file)
-        return manifest.expanded(commit, partial(manifest.read, self._storage)) if whole else commit
+        return self.expanded(commit) if whole else commit
+
+    def expanded(self, commit: Commit) -> Commit:
+        """A commit with the actions of its manifest; raises CorruptMetadataError."""
+        return manifest.expanded(commit, partial(manifest.read, self._storage))
 
     def read_existing(self, version: int, *, whole: bool = True) -> Commit:
         """`read` of a commit that is known to exist; raises CorruptMetadataError if it does not."""

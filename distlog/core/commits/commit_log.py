@@ -15,28 +15,19 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from random import Random
 
 from distlog.core import paths
 from distlog.core.commits import checkpoint, commit_rules
-from distlog.core.commits.actions import (
-    MAX_PARTITIONS,
-    Action,
-    Commit,
-    Create,
-    SetConfig,
-    SetPartitions,
-)
-from distlog.core.commits.append_time import with_append_times
+from distlog.core.commits.actions import MAX_PARTITIONS, Action, Create, SetConfig, SetPartitions
+from distlog.core.commits.attempt import Attempt, Attempts
+from distlog.core.commits.commit import UNNAMED, Commit, Origin
 from distlog.core.commits.commit_files import CommitFiles
-from distlog.core.commits.features import NOTHING
 from distlog.core.commits.fold import apply
-from distlog.core.commits.manifest import CommitWriter
 from distlog.core.commits.race import Race
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.commits.snapshot_loader import SnapshotLoader
-from distlog.core.commits.store_time import not_after, trusted_ms
+from distlog.core.commits.store_time import trusted_ms
 from distlog.core.config import TopicConfig
 from distlog.core.errors import (
     CommitConflictError,
@@ -54,13 +45,6 @@ CHECKPOINT_BYTES = 8 << 20
 TIMEOUT_S = 600.0
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class _Attempt:
-    commit: Commit
-    data: bytes
-    after: Snapshot
 
 
 class CommitLog:
@@ -109,9 +93,9 @@ class CommitLog:
         actions: list[Action] = [Create(name), SetPartitions(partitions), SetConfig(settings)]
         head = self._head_to_create_on()
         self._storage.probe_put_if_absent(paths.COMMITS_DIR)
-        writer = CommitWriter(self._storage)
+        attempts = self._attempts("create", UNNAMED, MAX_CONDITIONAL_BYTES)
         while True:
-            attempt = self._attempt(writer, head, str(uuid.uuid4()), "create", actions)
+            attempt = attempts.make(head, str(uuid.uuid4()), actions)
             if self._put(attempt, TIMEOUT_S) is None:
                 return attempt.after
             head = self._head_to_create_on()
@@ -161,29 +145,31 @@ class CommitLog:
         plan: Plan,
         *,
         begin: int | None = None,
+        origin: Origin = UNNAMED,
         timeout_s: float = TIMEOUT_S,
     ) -> tuple[Commit | None, Snapshot]:
         """Commit what `plan` makes of `snapshot`, or of what others made of that meanwhile, and the new state.
 
         `plan` gives the actions for the snapshot it is called with, or None when there is nothing to do, or
         raises what tells its caller why not; it is called again after each lost race. `begin` is the oldest
-        version that a new data file was begun at. On a fresh snapshot and without a race this is one PUT. What
-        the new state says is durable, also where nothing was to do because another did it.
+        version that a new data file was begun at. `origin` stands in the commit, for who looks for it. On a fresh
+        snapshot and without a race this is one PUT. What the new state says is durable, also where nothing was to do
+        because another did it.
 
         Raises CommitConflictError when nothing was and nothing will be committed, as its subclass
         TransactionTooOldError when the data files must be written again; CommitStateUnknownError when that
         is not known: the data files must stay. UnsupportedVersionError when a newer library owns the topic.
         """
         race = self._race(operation, timeout_s)
-        head, writer = snapshot, CommitWriter(self._storage, self._commit_limit)
+        head, attempts = snapshot, self._attempts(operation, origin, self._commit_limit)
         while True:
             commit_rules.check_writable(head, begin)
             actions = plan(head)
             if actions is None:
                 self._sync()
                 return None, head
-            attempt = self._attempt(writer, head, head.topic_id, operation, actions, race.waited_ms())
-            writer.write_manifest()
+            attempt = attempts.make(head, head.topic_id, actions, race.waited_ms())
+            attempts.write_manifest()
             winner = self._put(attempt, race.left_s())
             if winner is None:
                 self._write_checkpoint_if_due(head, attempt.after)
@@ -216,41 +202,17 @@ class CommitLog:
         """`now_ms`, or the store's own time where a clock that shows `now_ms` is far ahead of it; asks the store."""
         return trusted_ms(now_ms, self._storage)
 
-    def _attempt(
-        self,
-        writer: CommitWriter,
-        head: Snapshot | None,
-        topic_id: str,
-        operation: str,
-        actions: Sequence[Action],
-        waited_ms: int = 0,
-    ) -> _Attempt:
-        """The commit of `actions` after `head`, read back and applied as every reader will, before it is put."""
-        passed_ms = head.timestamp_ms if head else 0
-        timestamp_ms = max(trusted_ms(self._clock(), self._storage, passed_ms), passed_ms + 1)
-        actions = with_append_times([not_after(timestamp_ms, action) for action in actions], timestamp_ms)
-        commit = Commit(
-            version=head.version + 1 if head else 0,
-            id=str(uuid.uuid4()),
-            prev=head.commit_id if head else None,
-            topic_id=topic_id,
-            timestamp_ms=timestamp_ms,
-            operation=operation,
+    def _attempts(self, operation: str, origin: Origin, limit: int) -> Attempts:
+        return Attempts(
+            self._storage,
+            operation,
             writer=self._writer,
-            waited_ms=waited_ms,
-            actions=actions,
-            requires=commit_rules.features(actions).beyond(head.requires if head else NOTHING),
+            origin=origin,
+            clock=self._clock,
+            limit=limit,
         )
-        if head:
-            commit_rules.check_begin(head, commit_rules.oldest_begin(actions))
-        data = writer.encode(commit, *((head.version, head.gc_floor) if head else (0, 0)))
-        try:
-            commit = writer.decode(data, paths.commit_file(commit.version))
-            return _Attempt(commit, data, apply(head, commit))
-        except CorruptMetadataError as error:
-            raise CommitConflictError(f"nothing was committed: {error.__cause__}", operation=operation) from error
 
-    def _put(self, attempt: _Attempt, timeout_s: float) -> bytes | None:
+    def _put(self, attempt: Attempt, timeout_s: float) -> bytes | None:
         """Put the attempt's commit; None when it stands, else the bytes of the one that was first."""
         file = paths.commit_file(attempt.commit.version)
         standing = self._storage.put_if_absent(file, attempt.data, timeout_s=max(timeout_s, 1.0))

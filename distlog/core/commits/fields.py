@@ -74,6 +74,11 @@ def batch_id(value: Any) -> int | str:
     return LONG(value) if type(value) is int else NAME(value)
 
 
+def optional(check: Check) -> Check:
+    """Check: null, or what `check` takes."""
+    return lambda value: None if value is None else check(value)
+
+
 LONG = Integer(0, MAX_LONG)
 PARTITION = Integer(0, MAX_INT)
 TIMESTAMP = Integer(-1, MAX_LONG)

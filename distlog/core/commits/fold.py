@@ -16,7 +16,6 @@ from distlog.core.commits.actions import (
     Active,
     Add,
     Cleaned,
-    Commit,
     Create,
     Drop,
     GcFloor,
@@ -31,6 +30,7 @@ from distlog.core.commits.actions import (
     UnknownAction,
     Unpin,
 )
+from distlog.core.commits.commit import Commit
 from distlog.core.commits.features import NOTHING, Requires
 from distlog.core.commits.partition_draft import PartitionDraft
 from distlog.core.commits.snapshot import PartitionState, Snapshot

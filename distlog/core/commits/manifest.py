@@ -16,7 +16,9 @@ from crc32c import crc32c
 
 from distlog.core import paths
 from distlog.core.commits import fields, json_text
-from distlog.core.commits.actions import MAX_MANIFEST_BYTES, Action, Commit, Manifest, read_action, write_action
+from distlog.core.commits.action_json import read_action, write_action
+from distlog.core.commits.actions import MAX_MANIFEST_BYTES, Action, Manifest
+from distlog.core.commits.commit import Commit
 from distlog.core.commits.features import MANIFEST, Requires
 from distlog.core.errors import CommitConflictError, CorruptMetadataError
 from distlog.core.storage.storage import MAX_CONDITIONAL_BYTES, Storage

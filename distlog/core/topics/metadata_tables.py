@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from distlog.core.commits.actions import Add, Commit, Remove, Transaction
+from distlog.core.commits.actions import Add, Remove, Transaction
+from distlog.core.commits.commit import Commit
 from distlog.core.commits.snapshot import Snapshot
 
 _HISTORY = pa.schema(
