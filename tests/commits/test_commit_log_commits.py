@@ -18,7 +18,7 @@ from histories import (
 )
 
 from distlog.core import paths
-from distlog.core.commits.actions import Action, Add, GcFloor, Remove, SetConfig, SetLogStartOffset, Transaction
+from distlog.core.commits.actions import Action, Add, GcFloor, Remove, SetConfig, SetLogStartOffset, SetTransaction
 from distlog.core.commits.commit import Origin
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot import Snapshot
@@ -95,7 +95,7 @@ def test_a_plan_that_breaks_an_invariant_is_never_written(storage: Storage, log:
         [Add(segment(0, 5))],
         [Remove(0, segment().stem)],
         [SetConfig({"x": 1})],
-        [Transaction("", 1, {})],
+        [SetTransaction("", 1, {})],
     ):
         with pytest.raises(CommitConflictError, match="nothing was committed"):
             log.commit(snapshot, "append", lambda current, wrong=wrong: wrong)

@@ -23,7 +23,7 @@ from distlog.core.commits.actions import (
     SetConfig,
     SetLogStartOffset,
     SetPartitions,
-    Transaction,
+    SetTransaction,
 )
 from distlog.core.commits.commit import Commit
 from distlog.core.commits.commit_log import Plan
@@ -124,7 +124,7 @@ class CommitLogMachine(RuleBasedStateMachine):
             if snapshot.transaction(*batch):
                 return None
             end = snapshot.partitions[0].log_end_offset
-            return [*placed(snapshot, [added]), Transaction(*batch, {0: (end, end + count)})]
+            return [*placed(snapshot, [added]), SetTransaction(*batch, {0: (end, end + count)})]
 
         before = self.model.batches.get(batch)
         if self.committed(client, "append", plan, begin):

@@ -21,7 +21,7 @@ from topics import NOW
 
 from distlog.core import paths
 from distlog.core.commits import checkpoint, checkpoint_format, checkpoint_table, json_text, parquet_memory
-from distlog.core.commits.actions import Add, Transaction
+from distlog.core.commits.actions import Add, SetTransaction
 from distlog.core.commits.commit import Commit
 from distlog.core.commits.transaction_table import TransactionInfo
 from distlog.core.errors import CorruptMetadataError
@@ -53,7 +53,7 @@ def honest() -> pa.Table:
     """The table of a checkpoint with one segment and one transaction."""
     history = History()
     history.create(1)
-    history.commit(Add(segment(0, 0, 10)), Transaction("app", 7, {0: (0, 10)}))
+    history.commit(Add(segment(0, 0, 10)), SetTransaction("app", 7, {0: (0, 10)}))
     return pq.read_table(io.BytesIO(checkpoint_format.encode(history.snapshot())))
 
 

@@ -24,7 +24,7 @@ from distlog.core.commits.actions import (
     SetConfig,
     SetLogStartOffset,
     SetPartitions,
-    Transaction,
+    SetTransaction,
     UnknownAction,
     Unpin,
 )
@@ -40,7 +40,7 @@ _NAMES: dict[str, type] = {
     "add": Add,
     "remove": Remove,
     "log_start_offset": SetLogStartOffset,
-    "transaction": Transaction,
+    "transaction": SetTransaction,
     "cleaned": Cleaned,
     "active": Active,
     "seal": Seal,

@@ -65,7 +65,7 @@ class SetLogStartOffset:
 
 
 @dataclass(frozen=True, slots=True)
-class Transaction:
+class SetTransaction:
     """Records that an application's batch is in this commit, with the offsets it got per partition."""
 
     app_id: str = stored(NAME)
@@ -150,7 +150,7 @@ Action = (
     | Add
     | Remove
     | SetLogStartOffset
-    | Transaction
+    | SetTransaction
     | Cleaned
     | Active
     | Seal

@@ -26,7 +26,7 @@ from distlog.core.commits.actions import (
     SetConfig,
     SetLogStartOffset,
     SetPartitions,
-    Transaction,
+    SetTransaction,
     UnknownAction,
     Unpin,
 )
@@ -146,7 +146,7 @@ class _Draft:
                 self._set_partitions(count)
             case SetConfig(settings):
                 return dataclasses.replace(head, config=TopicConfig.stored(settings))
-            case Transaction():
+            case SetTransaction():
                 self._record(head, commit, action)
             case GcFloor(version):
                 _check_past(version, commit)
@@ -197,7 +197,7 @@ class _Draft:
             raise ValueError("the number of partitions cannot shrink")
         self._partitions += [PartitionState()] * (count - len(self._partitions))
 
-    def _record(self, head: Snapshot, commit: Commit, action: Transaction) -> None:
+    def _record(self, head: Snapshot, commit: Commit, action: SetTransaction) -> None:
         batch = action.app_id, action.batch_id
         before = self._batches.pop(batch, None) or head.transactions.get(*batch)
         if before and before.timestamp_ms >= commit.timestamp_ms - KEPT_MS:

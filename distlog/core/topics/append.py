@@ -13,7 +13,7 @@ from random import Random
 
 from distlog.core.batches.record_input import RecordInput
 from distlog.core.commits import fields
-from distlog.core.commits.actions import Action, Add, Transaction
+from distlog.core.commits.actions import Action, Add, SetTransaction
 from distlog.core.commits.commit import UNNAMED, Origin
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.segment_info import SegmentInfo
@@ -157,7 +157,7 @@ def commit_append(
         placed.extend(_place(current, segments))
         actions: list[Action] = [Add(segment) for segment in placed]
         if app_id is not None and batch_id is not None:
-            actions.append(Transaction(app_id, batch_id, offsets_of(placed)))
+            actions.append(SetTransaction(app_id, batch_id, offsets_of(placed)))
         return actions or None
 
     commit, snapshot = log.commit(snapshot, "append", plan, begin=begin, origin=origin)
