@@ -1,6 +1,6 @@
 """The JSON of actions: an object with one member, which names the kind of the action.
 
-Whoever meets an action it does not know must not write; it must not read either, unless the action says
+A library that does not know an action must not write the topic. It must not read it either, unless the action says
 `"reader_safe":true`.
 """
 

@@ -66,7 +66,7 @@ class SetLogStartOffset:
 
 @dataclass(frozen=True, slots=True)
 class SetTransaction:
-    """Records that an application's batch is in this commit, with the offsets it got per partition."""
+    """Records an application's batch and the offsets it got by partition (Delta's set transaction)."""
 
     app_id: str = stored(NAME)
     batch_id: int | str = stored(fields.batch_id)
@@ -104,7 +104,7 @@ class Seal:
 
 @dataclass(frozen=True, slots=True)
 class GcFloor:
-    """Refuses files that were begun below `version` from here on, so that vacuum may delete them."""
+    """From now on, refuses files whose read version is below `version`, so that vacuum may delete them."""
 
     version: int = stored(LONG)
 
@@ -128,7 +128,7 @@ class Unpin:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Stands for the actions in a file, in the bytes of a commit alone: who reads the commit gets those."""
+    """Stands, in the bytes of a commit only, for the actions in a file; readers of the commit get those actions."""
 
     file: str = stored(Text(paths.MANIFEST_PATTERN))
     size: int = stored(Integer(1, MAX_MANIFEST_BYTES))
@@ -137,7 +137,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class UnknownAction:
-    """An action of a newer library that changes nothing a reader sees: it stops writers only."""
+    """An action of a newer library that changes nothing for readers: it stops only writers."""
 
     kind: str
 

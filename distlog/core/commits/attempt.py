@@ -1,4 +1,4 @@
-"""One try to commit: the commit that actions make after a head, read back and applied as every reader will."""
+"""One attempt to commit: the commit is made, read back and applied, as every reader will do."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from distlog.core.storage.storage import MAX_CONDITIONAL_BYTES, Storage
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A commit that waits to be put: itself, its bytes, and the state that it leads to."""
+    """A commit before it is put: the commit, its bytes, and the state after it."""
 
     commit: Commit
     data: bytes
@@ -30,10 +30,10 @@ class Attempt:
 
 
 class Attempts:
-    """The tries of one commit, one after each race that it lost; its manifest, if it needs one, is kept between them.
+    """The attempts of one commit, a new one after each lost race; its manifest, if any, is kept between them.
 
-    `writer` says who makes the commit, and `origin` in which write; `clock` gives the time in ms. A commit of more
-    than `limit` bytes gets a manifest.
+    `writer` is the author of the commit, `origin` its write; `clock` gives the time in ms. A commit of more than
+    `limit` bytes gets a manifest.
     """
 
     def __init__(
@@ -53,7 +53,8 @@ class Attempts:
     def make(self, head: Snapshot | None, topic_id: str, actions: Sequence[Action], waited_ms: int = 0) -> Attempt:
         """The commit of `actions` after `head`.
 
-        Raises CommitConflictError for what no reader would take, TransactionTooOldError for files that are too old.
+        Raises CommitConflictError when readers would refuse the commit, TransactionTooOldError when files are too
+        old.
         """
         passed_ms = head.timestamp_ms if head else 0
         timestamp_ms = max(trusted_ms(self._clock(), self._storage, passed_ms), passed_ms + 1)
@@ -87,5 +88,5 @@ class Attempts:
             ) from error
 
     def write_manifest(self) -> None:
-        """Make the manifest of the last try durable, if it needs one; before its commit is put."""
+        """Make the manifest of the last attempt durable, if it has one; call it before the commit is put."""
         self._files.write_manifest()

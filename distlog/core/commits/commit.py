@@ -5,9 +5,8 @@ A commit file is one JSON object. Its last member is the CRC-32C of the bytes be
     {"format":1,"version":7,"id":"<uuid>","prev":"<uuid>","topic_id":"<uuid>","timestamp_ms":1700000000000,
      "operation":"append","writer":"distlog 0.1.0 ...","actions":[{"add":{...}},...],"crc32c":2882343476}
 
-A commit that asks for named features says so in a member `requires` (see `features`). Members that are not known are
-ignored, as are those that are not there: `write_id` and `run_id` say which write made the commit, if it has to be
-known again.
+A commit that needs named features has a member `requires` (see `features`). Unknown members are ignored. `write_id`
+and `run_id` are optional: they say which write made the commit, if that must be recognised.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ _CHECKSUM = re.compile(rb',"crc32c":(\d{1,10})\}\n')
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The write that a commit comes from, if that has to be known again.
+    """The write that made a commit, if that must be recognised.
 
-    `write_id` is one per write, so that who asks twice for a commit finds the first; `run_id` is one per start of the
-    streaming query that it is a batch of.
+    There is one `write_id` per write, so that a repeated commit finds the first one. There is one `run_id` per start
+    of the streaming query that the write is a batch of.
     """
 
     write_id: str | None = None
@@ -51,7 +50,7 @@ UNNAMED = Origin()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """One version of a topic: what was done, by whom, when, and on top of which commit (`prev`)."""
+    """One version of a topic: what was done, by whom, when, and after which commit (`prev`)."""
 
     version: int = stored(LONG)
     id: str = stored(UUID)

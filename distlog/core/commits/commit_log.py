@@ -1,11 +1,12 @@
 """A topic's commit log: load its state, follow it, and add to it.
 
-Optimistic: a plan is made from a snapshot and put as the next version unless somebody else was first;
-who loses applies what won and plans again. Nothing is locked, and no commit is ever changed or deleted.
+Concurrency is optimistic. A writer plans its actions from a snapshot, and puts them as the next version, unless
+another writer was first. The loser applies the winner's commit and plans again. There are no locks, and no commit is
+ever changed or deleted.
 
-A commit that is seen may not be durable yet: on a local disk, who put it may have died before it synced the
-folder. Our own put syncs the folder, and with it all commits that ours stands on. Where nothing is put, and a
-caller is told of what was seen, the folder is synced first.
+A commit that is visible may not be durable yet: on a local disk, its writer may have died before it synced the
+folder. Our own put syncs the folder, and with it all earlier commits. If nothing is put, but the caller learns of a
+visible commit, the folder is synced first.
 """
 
 from __future__ import annotations
@@ -48,12 +49,11 @@ _log = logging.getLogger(__name__)
 
 
 class CommitLog:
-    """The commits of the topic in `storage`, for many readers and writers in as many processes.
+    """The commits of the topic in `storage`, for any number of readers and writers in any processes.
 
-    `clock` gives the time in ms; `random` spreads the pauses of `sleep`, in seconds, and `monotonic`
-    measures deadlines, in seconds. `writer` says in each commit who made it. A checkpoint is written
-    after `checkpoint_commits` commits, or CHECKPOINT_BYTES of them. A commit of more than `commit_limit` bytes
-    gets a manifest.
+    `clock` gives the time in ms. `random` varies the pauses of `sleep`, in seconds. `monotonic` measures deadlines,
+    in seconds. `writer` is stored in each commit as its author. A checkpoint is written after `checkpoint_commits`
+    commits, or CHECKPOINT_BYTES of them. A commit of more than `commit_limit` bytes gets a manifest.
     """
 
     def __init__(
@@ -80,11 +80,10 @@ class CommitLog:
         self._commit_limit = commit_limit
 
     def create(self, partitions: int, config: TopicConfig) -> Snapshot:
-        """Create the topic, named as the storage's folder is; after a drop its versions go on.
+        """Create the topic, with the name of the storage's folder; after a drop the versions continue.
 
-        Raises TopicExistsError, InvalidTopicError, InvalidConfigError, StorageError when the storage cannot
-        hold a log, UnsupportedVersionError where a newer library owned what was dropped, and
-        CommitStateUnknownError.
+        Raises TopicExistsError, InvalidTopicError, InvalidConfigError, StorageError when the storage cannot hold a
+        log, UnsupportedVersionError if only a newer library may write the dropped topic, and CommitStateUnknownError.
         """
         if not 1 <= partitions <= MAX_PARTITIONS:
             raise InvalidConfigError(f"a topic has 1 to {MAX_PARTITIONS} partitions", partitions=partitions)
@@ -127,10 +126,10 @@ class CommitLog:
         return snapshot
 
     def refresh(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot at the head, from an older one of the same topic; one request when nothing is new.
+        """The snapshot at the head, from an older one of the same topic; one request if there are no new commits.
 
-        Raises TopicNotFoundError when the topic was dropped meanwhile, even if it was created again: the
-        new one has other offsets.
+        Raises TopicNotFoundError when the topic was dropped, even if it was created again: the new topic has other
+        offsets.
         """
         head = self._loader.follow(snapshot)
         if commit_rules.is_gone(head, snapshot):
@@ -148,17 +147,17 @@ class CommitLog:
         origin: Origin = UNNAMED,
         timeout_s: float = TIMEOUT_S,
     ) -> tuple[Commit | None, Snapshot]:
-        """Commit what `plan` makes of `snapshot`, or of what others made of that meanwhile, and the new state.
+        """Commit the actions that `plan` makes from `snapshot`; return the commit and the new snapshot.
 
-        `plan` gives the actions for the snapshot it is called with, or None when there is nothing to do, or
-        raises what tells its caller why not; it is called again after each lost race. `begin` is the oldest
-        version that a new data file was begun at. `origin` stands in the commit, for who looks for it. On a fresh
-        snapshot and without a race this is one PUT. What the new state says is durable, also where nothing was to do
-        because another did it.
+        `plan` returns the actions for the snapshot that it gets, or None when there is nothing to do, or raises an
+        error for the caller. After each lost race it is called again, with the newest snapshot. `begin` is the read
+        version: the oldest version that was read before a new data file was begun. `origin` is stored in the commit.
+        On a fresh snapshot and without a race this is one PUT. The new snapshot is durable, also if there was nothing
+        to do because another writer did it.
 
-        Raises CommitConflictError when nothing was and nothing will be committed, as its subclass
-        TransactionTooOldError when the data files must be written again; CommitStateUnknownError when that
-        is not known: the data files must stay. UnsupportedVersionError when a newer library owns the topic.
+        Raises CommitConflictError when nothing was and nothing will be committed; its subclass TransactionTooOldError
+        when the data files must be written again; CommitStateUnknownError when the commit may have happened, so that
+        the data files must be kept; UnsupportedVersionError when only a newer library may write the topic.
         """
         race = self._race(operation, timeout_s)
         head, attempts = snapshot, self._attempts(operation, origin, self._commit_limit)
@@ -199,7 +198,7 @@ class CommitLog:
         return commits
 
     def trusted_ms(self, now_ms: int) -> int:
-        """`now_ms`, or the store's own time where a clock that shows `now_ms` is far ahead of it; asks the store."""
+        """`now_ms`, or the store's own time if `now_ms` is far ahead of it; asks the store for its time."""
         return trusted_ms(now_ms, self._storage)
 
     def _attempts(self, operation: str, origin: Origin, limit: int) -> Attempts:
@@ -213,7 +212,7 @@ class CommitLog:
         )
 
     def _put(self, attempt: Attempt, timeout_s: float) -> bytes | None:
-        """Put the attempt's commit; None when it stands, else the bytes of the one that was first."""
+        """Put the attempt's commit; None if it was first, else the bytes of the commit that was."""
         file = paths.commit_file(attempt.commit.version)
         standing = self._storage.put_if_absent(file, attempt.data, timeout_s=max(timeout_s, 1.0))
         return None if standing == attempt.data else standing
@@ -225,7 +224,7 @@ class CommitLog:
         return Race(operation, timeout_s, clock=self._monotonic, sleep=self._sleep, random=self._random)
 
     def _write_checkpoint_if_due(self, before: Snapshot, after: Snapshot) -> None:
-        # By number and by bytes since version 0, so that of many writers one writes it.
+        # By number and by bytes since version 0, so that only one of many writers writes it.
         full = before.commit_bytes // CHECKPOINT_BYTES < after.commit_bytes // CHECKPOINT_BYTES
         if not full and after.version % self._checkpoint_commits:
             return
