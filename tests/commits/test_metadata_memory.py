@@ -190,7 +190,7 @@ def test_a_commit_that_is_too_large_is_refused_before_it_is_read(tmp_path: Path,
     snapshot = append(log, log.create(1, CONFIG))
     sparse(storage, paths.commit_file(2), 1 << 30)
     call = log.load if read == "read" else lambda: append(log, snapshot)
-    with pytest.raises(CorruptMetadataError, match="larger than one can be"):
+    with pytest.raises(CorruptMetadataError, match="larger than any commit may be"):
         call()
     assert peak(call) < MAX_CONDITIONAL_BYTES + 10 * MIB
 

@@ -87,7 +87,10 @@ def test_a_bad_time_index_is_warned_of_by_its_name(tmp_path: Path, caplog: pytes
     topic.storage.put(name, changed(topic.storage.read(name), 11, 1))
     assert topic.offsets_for_times(NOW + 100) == first_at_or_after(NOW + 100)
     (warning,) = warnings(caplog)
-    assert f"checksum that its segment says: rebuild the index (file={name} partition=0)" in warning
+    assert (
+        f"checksum of the index file differs from its segment's metadata: rebuild the index (file={name} partition=0)"
+        in warning
+    )
 
 
 @pytest.mark.parametrize("where", ["local", "remote"])

@@ -151,7 +151,10 @@ def test_a_bad_file_is_fetched_twice_and_then_scanned_around(remote: Topic, capl
     remote.storage.put(name, bytes(segment_of(remote).offset_index_bytes))
     assert value_at(remote, 3000) == 3000
     (warning,) = warnings(caplog)
-    assert f"checksum that its segment says: rebuild the index (file={name} partition=0)" in warning
+    assert (
+        f"checksum of the index file differs from its segment's metadata: rebuild the index (file={name} partition=0)"
+        in warning
+    )
     assert "scanning the log instead" in warning
 
 

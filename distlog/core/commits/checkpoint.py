@@ -53,7 +53,7 @@ def read(storage: Storage, name: str) -> Snapshot:
     """
     data = storage.read(name, 0, MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
-        raise CorruptMetadataError("the checkpoint is larger than one can be", file=name)
+        raise CorruptMetadataError("the checkpoint is larger than any checkpoint may be", file=name)
     if paths.checkpoint_file(version_of(name) or 0, _digest(data)) != name:
         raise CorruptMetadataError("the checkpoint's checksum is wrong", file=name)
     snapshot = decode(data, name)

@@ -141,7 +141,7 @@ def _snapshot(state: _State, table: pa.Table) -> Snapshot:
         raise ValueError(f"it has more than {MAX_PARTITIONS} partitions")
     count = sum(partition.segments for partition in state.partitions)
     if table.num_rows != count + state.transactions:
-        raise ValueError("its rows are not as many as it says")
+        raise ValueError("the number of its rows differs from its metadata")
     segments = _segments(table.slice(0, count).column("segment").combine_chunks())
     transactions = _transactions(table.slice(count).column("transaction").combine_chunks())
     _check_segments(segments, state.partitions)
@@ -191,7 +191,7 @@ def _segment(row: dict[str, Any]) -> SegmentInfo:
 
 def _transactions(rows: pa.StructArray) -> pa.RecordBatch:
     if rows.null_count:
-        raise ValueError("its transactions are not what they should be")
+        raise ValueError("its transactions are malformed")
     known = [rows.field(name) for name in transaction_table.SCHEMA.names if name != "unknown"]
     return _batch([*known, _unknown_of(rows, transaction_table.SCHEMA.names)], transaction_table.SCHEMA)
 
@@ -214,7 +214,7 @@ def _with(unknown: str, newer: Mapping[str, Any]) -> str:
 
 def _batch(columns: Sequence[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
     if [column.type for column in columns] != schema.types or any(column.null_count for column in columns):
-        raise ValueError("its rows are not what they should be")
+        raise ValueError("its rows are malformed")
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -265,4 +265,4 @@ def _check_transactions(transactions: pa.RecordBatch, now_ms: int) -> None:
         raise ValueError("its transactions are not in the order of time")
     for column in transactions["offsets"].flatten().flatten():
         if column.null_count or np.any(column.to_numpy(zero_copy_only=False) < 0):
-            raise ValueError("the offsets of a transaction are not what they should be")
+            raise ValueError("the offsets of a transaction are malformed")

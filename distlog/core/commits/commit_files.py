@@ -37,7 +37,9 @@ class CommitFiles:
         """The commit of `version`, whose file begins with `data`; otherwise as `read`."""
         file = paths.commit_file(version)
         if len(data) > MAX_CONDITIONAL_BYTES:
-            raise CorruptMetadataError("the commit is larger than one can be; restore it from a copy", file=file)
+            raise CorruptMetadataError(
+                "the commit is larger than any commit may be; restore it from a copy", file=file
+            )
         commit = Commit.decode(data, file)
         if commit.version != version:
             raise CorruptMetadataError("the commit is not of the version in its name", file=file)

@@ -52,7 +52,7 @@ def manifest_bytes(commit: Commit) -> int:
 def _decode(data: bytes, manifest: Manifest) -> list[Action]:
     file = manifest.file
     if len(data) != manifest.size or crc32c(data) != manifest.crc32c:
-        raise CorruptMetadataError("the manifest is not what its commit says; restore it from a copy", file=file)
+        raise CorruptMetadataError("the manifest does not match its commit; restore it from a copy", file=file)
     try:
         json_text.check(data)
         return [_action(line) for line in data.splitlines()]

@@ -149,7 +149,7 @@ def _touch(path: str, size: int) -> bool:
 def _check_size(name: str, size: int, expected: int) -> None:
     if size != expected:
         raise CorruptIndexError(
-            "the index file has not the size that its segment says: rebuild the index",
+            "the size of the index file differs from its segment's metadata: rebuild the index",
             file=name,
             size=size,
             expected=expected,
