@@ -98,7 +98,7 @@ def merge(
 ) -> tuple[MergeReport, Snapshot]:
     """Merge what is worth it, in one commit; what was done, and the new state.
 
-    A group of which a segment was removed meanwhile is left out; its copy is unreferenced until vacuum. A group that
+    A group of which a segment was removed meanwhile is left out; its copy stays unnamed until vacuum. A group that
     cannot be read is told of, and the others are merged.
     """
     snapshot = log.refresh(snapshot)

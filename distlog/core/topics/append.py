@@ -126,7 +126,7 @@ class Appender:
             pool.shutdown()
 
     def abort(self) -> None:
-        """Give up; what was written stays unreferenced until vacuum. A `close` that fails has done it by itself."""
+        """Give up; what was written stays unnamed until vacuum. A `close` that fails has done it by itself."""
         if not self._is_closing:
             for writer in self._writers.values():
                 writer.abort()

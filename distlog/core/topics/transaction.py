@@ -77,7 +77,7 @@ class Transaction:
         return self._appender
 
     def abort(self) -> None:
-        """Append nothing; what was written stays unreferenced until vacuum."""
+        """Append nothing; what was written stays unnamed until vacuum."""
         if self._appender is not None:
             self._appender.abort()
         self._appender = self._error = None
