@@ -344,13 +344,8 @@ def test_a_close_that_is_interrupted_twice_leaves_alone_what_a_thread_still_writ
 ) -> None:
     """1. One writer hangs in its thread. 2. An interrupt ends the wait for it. 3. So does another. 4. It goes on."""
     writers: list[SegmentWriter] = []
-    real_append = SegmentWriter.append
-
-    def noted_append(writer: SegmentWriter, *given: Any) -> None:
-        writers.append(writer)
-        real_append(writer, *given)
-
-    monkeypatch.setattr(SegmentWriter, "append", noted_append)
+    take = SegmentWriter.append
+    monkeypatch.setattr(SegmentWriter, "append", lambda self, *rows: (writers.append(self), take(self, *rows))[1])
     appender = topic_on(local, partitions=2).appender()
     for partition in (0, 1):
         appender.append([{"value": b"v"}], partition)
