@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -203,7 +204,7 @@ def test_a_session_has_the_settings_that_nobody_chose_otherwise(spark: SparkSess
 def submitted(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """What spark-submit was told, as `session` sees it."""
     told: dict[str, str] = {}
-    monkeypatch.setattr("distlog.spark.session.SparkConf", lambda: _Told(told))
+    monkeypatch.setattr(sys.modules["distlog.spark.session"], "SparkConf", lambda: _Told(told))
     return told
 
 

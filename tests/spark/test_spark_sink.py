@@ -8,6 +8,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -197,6 +198,29 @@ def test_a_commit_bears_the_ids_of_its_write_and_its_run(topic: distlog.Topic) -
     assert second.run_id is None
     assert first.writer == second.writer
     assert "mine" not in first.writer
+
+
+def in_task_of(run: str | None) -> Any:
+    """The context of a task of a micro-batch."""
+    told = {"sql.streaming.queryId": "query", "streaming.sql.batchId": "3", "spark.jobGroup.id": run}
+    return SimpleNamespace(getLocalProperty=told.get, partitionId=lambda: 0)
+
+
+@pytest.mark.parametrize(("told", "kept"), [(None, None), ("", None), ("a run", "a run"), ("x" * 2000, "x" * 1000)])
+def test_whatever_spark_calls_a_run_can_be_committed(
+    topic: distlog.Topic, monkeypatch: pytest.MonkeyPatch, told: str | None, kept: str | None
+) -> None:
+    planned = writer(topic.url)
+    with monkeypatch.context() as patch:
+        patch.setattr(TaskContext, "get", lambda: in_task_of(told))
+        message = write(planned, "a")
+    commit(planned, message)
+    assert CommitFiles(topic.storage).read_existing(1).run_id == kept
+
+
+def test_an_id_that_no_commit_can_hold_is_refused_before_any_task(topic: distlog.Topic) -> None:
+    with pytest.raises(InvalidConfigError, match="writeId must be at most 1000"):
+        writer(topic.url, writeId="x" * 1001)
 
 
 def test_who_writes_under_the_name_of_ids_is_not_taken_for_them(topic: distlog.Topic) -> None:

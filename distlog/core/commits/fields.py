@@ -83,7 +83,8 @@ LONG = Integer(0, MAX_LONG)
 PARTITION = Integer(0, MAX_INT)
 TIMESTAMP = Integer(-1, MAX_LONG)
 UUID = Text(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-NAME = Text(r"(?s).{1,1000}")
+LONGEST_NAME = 1000
+NAME = Text(rf"(?s).{{1,{LONGEST_NAME}}}")
 STEM = Text(STEM_PATTERN)
 
 

@@ -10,12 +10,12 @@ from typing import Any
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
+from distlog.console.report import Summary
 from distlog.core.errors import InvalidConfigError, TopicNotFoundError
 from distlog.core.topics.append import AppendResult
 from distlog.core.topics.open_topic import create
 from distlog.core.topics.open_topic import open as open_topic
 from distlog.core.topics.topic import Topic
-from distlog.spark.jobs.job import Summary
 from distlog.spark.jobs.job_inputs import BAD, Input
 from distlog.spark.sink.frame_write import append_to
 

@@ -20,6 +20,7 @@ from pyspark.sql.types import StructType
 from distlog.core import paths
 from distlog.core.commits.commit import Origin
 from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.fields import LONGEST_NAME
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import CommitConflictError, InvalidRecordError
@@ -171,4 +172,5 @@ def _micro_batch(context: TaskContext | None) -> MicroBatch | None:
     batch_id = context.getLocalProperty("streaming.sql.batchId")
     if not query_id or not batch_id:
         return None
-    return MicroBatch(query_id, int(batch_id), context.getLocalProperty("spark.jobGroup.id"))
+    run_id = context.getLocalProperty("spark.jobGroup.id") or ""
+    return MicroBatch(query_id, int(batch_id), run_id[:LONGEST_NAME] or None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from distlog.core.commits.fields import LONGEST_NAME
 from distlog.core.errors import InvalidConfigError
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.append import BatchId
@@ -37,10 +38,15 @@ class WriteOptions:
         if (app_id is None) != (version is None):
             raise InvalidConfigError("txnAppId and txnVersion go together: one alone protects from nothing")
         batch_id = None if version is None else parse_batch_id(version)
+        write_id = options.text("writeId")
+        if write_id and len(write_id) > LONGEST_NAME:
+            raise InvalidConfigError(
+                f"option writeId must be at most {LONGEST_NAME} characters", length=len(write_id)
+            )
         codec = options.text("compression") or options.text("kafka.compression.type")
         known = options.text("topicFacts")
         topic = None if known is None else TopicFacts.parse(known)
-        return cls(storage_of(given), app_id, batch_id, options.text("writeId"), codec, topic)
+        return cls(storage_of(given), app_id, batch_id, write_id, codec, topic)
 
 
 def parse_batch_id(text: str) -> BatchId:
