@@ -2,9 +2,8 @@
 
 import sys
 
-from distlog.console import arguments
 from distlog.spark.jobs.append_job import append_files
-from distlog.spark.jobs.job import argument, job_parser, run_job
+from distlog.spark.jobs.job import add_settings, job_parser, run_job
 from distlog.spark.jobs.job_inputs import FORMATS
 
 parser = job_parser(__doc__)
@@ -18,14 +17,7 @@ parser.add_argument("--time-format", metavar="FORMAT", help="as for strptime: '%
 parser.add_argument("--bad-lines", choices=("fail", "skip"), default="fail", help="lines that cannot be read")
 parser.add_argument("--create", action="store_true", help="create the topic if it does not exist")
 parser.add_argument("--partitions", type=int, metavar="N", help="of a topic to be created; 1 by default")
-parser.add_argument(
-    "--config",
-    action="append",
-    default=[],
-    type=argument(arguments.setting),
-    metavar="NAME=VALUE",
-    help="a setting of a topic to be created, as in retention.ms=604800000; repeatable",
-)
+add_settings(parser, "--config", "a setting of a topic to be created, as in retention.ms=604800000; repeatable")
 parser.add_argument("--shuffle", action="store_true", help="one segment per partition; the order of tasks is lost")
 parser.add_argument("--compression", metavar="CODEC", help="none, gzip, snappy, lz4, zstd, unless the topic says")
 parser.add_argument("--app-id", metavar="ID", help="with --batch-id: the same again appends nothing")

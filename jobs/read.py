@@ -3,14 +3,14 @@
 import sys
 
 from distlog.console import arguments
-from distlog.spark.jobs.job import argument, job_parser, offsets, partitions, run_job
+from distlog.spark.jobs.job import argument, job_parser, run_job
 from distlog.spark.jobs.read_job import CONSOLE_LIMIT, read_topic
 
 parser = job_parser(__doc__)
-parser.add_argument("--partitions", type=argument(partitions), metavar="0,1", help="only these; all by default")
+parser.add_argument("--partitions", type=argument(arguments.partitions), metavar="0,1", help="only these, not all")
 start = parser.add_mutually_exclusive_group()
 start.add_argument(
-    "--start", type=argument(offsets), metavar="OFFSETS", help="the first: 10 or, by partition, 0:10,1:7"
+    "--start", type=argument(arguments.offsets), metavar="OFFSETS", help="the first: 10 or, by partition, 0:10,1:7"
 )
 start.add_argument(
     "--since",
@@ -19,7 +19,7 @@ start.add_argument(
     help="records of this time or later: ms or ISO 8601",
 )
 end = parser.add_mutually_exclusive_group()
-end.add_argument("--end", type=argument(offsets), metavar="OFFSETS", help="where to end, as for --start")
+end.add_argument("--end", type=argument(arguments.offsets), metavar="OFFSETS", help="where to end, as for --start")
 end.add_argument("--until", type=argument(arguments.record_time), metavar="TIME", help="records before this time")
 parser.add_argument("--limit", type=int, metavar="N", help=f"at most so many; {CONSOLE_LIMIT} on the console")
 parser.add_argument("--output", metavar="PATH", help="write files to this new folder instead of the console")

@@ -12,7 +12,8 @@ from crc32c import crc32c
 
 from distlog.core import paths
 from distlog.core.commits import checkpoint
-from distlog.core.commits.actions import Action, Add, Commit, Create, Drop, SetConfig, SetPartitions, Transaction
+from distlog.core.commits.actions import Action, Add, Create, Drop, SetConfig, SetPartitions, SetTransaction
+from distlog.core.commits.commit import Commit
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.fold import fold
 from distlog.core.commits.segment_info import SegmentInfo
@@ -113,7 +114,7 @@ def appending(
         if batch and snapshot.transaction(*batch):
             return None
         placed = added.at(snapshot.partitions[partition].log_end_offset)
-        recorded = [Transaction(*batch, {partition: (placed.base_offset, placed.next_offset)})] if batch else []
+        recorded = [SetTransaction(*batch, {partition: (placed.base_offset, placed.next_offset)})] if batch else []
         return [Add(placed), *recorded]
 
     return plan

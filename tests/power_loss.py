@@ -46,7 +46,7 @@ class Disk:
 
     def new_process(self, steps: int | None = None) -> None:
         """Forget what a process remembers; with `steps` it ends before its call of that number."""
-        self._monkeypatch.setattr(durable_files, "_DURABLE", {})
+        self._monkeypatch.setattr(durable_files, "DURABLE_FOLDERS", {})
         self._left = steps
 
     def after_power_loss(self, folder: Path) -> Path:

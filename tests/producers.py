@@ -26,7 +26,7 @@ class Producers:
 
     def __init__(self, log: Log, *, transactional: bool = True, offset: int = 0) -> None:
         self.log, self._attributes = log, TRANSACTIONAL if transactional else 0
-        self._offset = offset
+        self.next_offset = offset
         self._sequences: dict[int, int] = {}
         self._open: dict[int, int] = {}
         self._aborted: list[AbortedTransaction] = []
@@ -37,7 +37,7 @@ class Producers:
         sequence = self._sequences.get(producer, 0)
         self._put(rows, self._attributes, (producer, 0, sequence))
         self._sequences[producer] = sequence + len(keys)
-        self._open.setdefault(producer, self._offset - len(keys))
+        self._open.setdefault(producer, self.next_offset - len(keys))
         return self
 
     def plain(self, key: int) -> Producers:
@@ -50,8 +50,8 @@ class Producers:
 
     def abort(self, producer: int) -> Producers:
         first = self._open.pop(producer)
-        stable = min([self._offset + 1, *self._open.values()])
-        self._aborted.append(AbortedTransaction(producer, first, self._offset, stable))
+        stable = min([self.next_offset + 1, *self._open.values()])
+        self._aborted.append(AbortedTransaction(producer, first, self.next_offset, stable))
         return self._mark(producer, ABORT)
 
     def end(self, producer: int, *, commit: bool) -> Producers:
@@ -66,13 +66,18 @@ class Producers:
         now = self.log.clock()
         self._data += batch(
             rows,
-            base_offset=self._offset,
+            base_offset=self.next_offset,
             attributes=attributes,
             base_timestamp=now,
             max_timestamp=now,
             producer=producer,
         )
-        self._offset += len(rows)
+        self.next_offset += len(rows)
+
+    @property
+    def segment_bytes(self) -> int:
+        """The bytes of the segment that has not ended yet."""
+        return len(self._data)
 
     def roll(self) -> None:
         """End the segment."""

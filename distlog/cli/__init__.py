@@ -1,13 +1,10 @@
-"""The `distlog` command: a topic's URL first, `--json` everywhere.
-
-Exit status: 0 done, 1 it failed and one line on standard error says why, 2 the command line is wrong.
-"""
+"""The `distlog` command: a topic's URL first, `--json` everywhere; it ends as `distlog.console.report` says."""
 
 from __future__ import annotations
 
 import sys
 
-from distlog.core.errors import DistlogError, InvalidConfigError
+from distlog.core.errors import DistlogError
 
 
 def main() -> None:
@@ -21,5 +18,6 @@ def main() -> None:
     try:
         app()
     except (DistlogError, OSError) as error:
-        print(f"distlog: {' '.join(str(error).split())}", file=sys.stderr)
-        sys.exit(2 if isinstance(error, InvalidConfigError) else 1)
+        from distlog.console.report import fail
+
+        sys.exit(fail("distlog", error))

@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
-import pyarrow as pa
 import typer
 
 import distlog
 from distlog.cli.options import Json, Storage, Url, usage
 from distlog.console import arguments, output
 from distlog.console.progress import Progress
+from distlog.console.report import Report, print_report, status_of
 from distlog.core.maintenance.integrity.rebuild import rebuild_indexes
 from distlog.core.maintenance.integrity.verify import verify as verify_all
 from distlog.core.maintenance.vacuum import vacuum as vacuum_files
 from distlog.core.storage.storage import Storage as TopicStorage
 from distlog.core.topics.log_of_topic import topic_log
-
-
-class Report(Protocol):
-    """What a command did: a line as `str`, a table, and what `--json` prints."""
-
-    def to_table(self) -> pa.Table:
-        """The rows for people."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """The facts for programs."""
-
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
 
@@ -36,7 +25,7 @@ def retention(url: Url, *, dry_run: DryRun = False, storage: Storage, as_json: J
 
     Their files stay until vacuum.
     """
-    _print(distlog.open(url, storage_options=dict(storage)).retention(dry_run=dry_run), as_json)
+    _end(distlog.open(url, storage_options=dict(storage)).retention(dry_run=dry_run), as_json)
 
 
 def delete_records(
@@ -56,7 +45,7 @@ def delete_records(
 ) -> None:
     """Let go of the records below an offset."""
     starts = _by_partition(before, partition)
-    _print(distlog.open(url, storage_options=dict(storage)).delete_records(starts), as_json)
+    _end(distlog.open(url, storage_options=dict(storage)).delete_records(starts), as_json)
 
 
 def _by_partition(before: list[tuple[int | None, int]], partition: int | None) -> dict[int, int]:
@@ -77,8 +66,7 @@ def compact(url: Url, *, dry_run: DryRun = False, storage: Storage, as_json: Jso
     The first where the topic's cleanup.policy has compact. Exit status 1 when a partition cannot be cleaned.
     """
     report = distlog.open(url, storage_options=dict(storage)).compact(dry_run=dry_run)
-    _print(report, as_json)
-    _exit(report.ok)
+    _end(report, as_json)
 
 
 def rebuild_index(
@@ -98,8 +86,7 @@ def rebuild_index(
         report, _ = rebuild_indexes(
             topic.reader, topic.log, topic.snapshot, force=force, dry_run=dry_run, tell=progress.add
         )
-    _print(report, as_json)
-    _exit(report.ok)
+    _end(report, as_json)
 
 
 def verify(url: Url, *, storage: Storage, as_json: Json = False) -> None:
@@ -110,11 +97,11 @@ def verify(url: Url, *, storage: Storage, as_json: Json = False) -> None:
     topic = distlog.open(url, storage_options=dict(storage))
     with _progress("verifying", topic) as progress:
         report = verify_all(topic.reader, topic.log, topic.snapshot, tell=progress.add)
-    _print(report, as_json)
+    print_report(report, as_json=as_json)
     if not as_json:
         for anomaly in report.topic_anomalies:
             print(output.text(str(anomaly)))
-    _exit(report.ok)
+    raise typer.Exit(status_of(report))
 
 
 def _progress(label: str, topic: distlog.Topic) -> Progress:
@@ -122,20 +109,13 @@ def _progress(label: str, topic: distlog.Topic) -> Progress:
     return Progress(label, total_bytes=sum(sizes))
 
 
-def _exit(ok: bool) -> None:
-    if not ok:
-        raise typer.Exit(1)
-
-
 def vacuum(url: Url, *, dry_run: DryRun = False, storage: Storage, as_json: Json = False) -> None:
     """Delete the files that nobody can need any more; of a dropped topic too."""
     folder = TopicStorage(url, dict(storage))
-    _print(vacuum_files(folder, topic_log(folder), dry_run=dry_run), as_json)
+    _end(vacuum_files(folder, topic_log(folder), dry_run=dry_run), as_json)
 
 
-def _print(report: Report, as_json: bool) -> None:
-    if as_json:
-        output.print_json(report.to_dict())
-        return
-    print(report)
-    output.print_rows(output.rows_of(report.to_table()))
+def _end(report: Report, as_json: bool) -> None:
+    """Print what was done, and exit with the status that it has."""
+    print_report(report, as_json=as_json)
+    raise typer.Exit(status_of(report))

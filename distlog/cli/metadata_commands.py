@@ -9,6 +9,7 @@ import typer
 import distlog
 from distlog.cli.options import Json, Storage, Url, settings, usage
 from distlog.console import arguments, output
+from distlog.console.report import Summary, print_report
 
 #: What people see; JSON has every column.
 _SEGMENT_COLUMNS = ("partition", "base_offset", "next_offset", "log_bytes", "stem")
@@ -25,10 +26,9 @@ def create(
 ) -> None:
     """Create a topic."""
     topic = distlog.create(url, partitions, dict(config), dict(storage))
-    if as_json:
-        output.print_json({"url": topic.url, "version": topic.version, "partitions": topic.partitions})
-    else:
-        print(f"created {topic.url} with {partitions} partition{'s' * (partitions != 1)}")
+    text = f"created {topic.url} with {partitions} partition{'s' * (partitions != 1)}"
+    facts = {"url": topic.url, "version": topic.version, "partitions": topic.partitions}
+    print_report(Summary(text, facts), as_json=as_json)
 
 
 def describe(url: Url, *, storage: Storage, as_json: Json = False) -> None:
@@ -47,23 +47,17 @@ def describe(url: Url, *, storage: Storage, as_json: Json = False) -> None:
         }
         for number, state in enumerate(topic.snapshot.partitions)
     ]
-    if as_json:
-        facts = {"url": topic.url, "name": topic.name, "version": topic.version}
-        output.print_json({**facts, "partitions": partitions, "config": topic.config.all()})
-        return
-    print(f"{topic.name} version {topic.version} at {topic.url}")
-    for name, value in topic.config.overrides().items():
-        print(f"{name}={value}")
-    output.print_rows(partitions)
+    lines = [f"{topic.name} version {topic.version} at {topic.url}"]
+    lines += [f"{name}={value}" for name, value in topic.config.overrides().items()]
+    facts = {"url": topic.url, "name": topic.name, "version": topic.version}
+    facts |= {"partitions": partitions, "config": topic.config.all()}
+    print_report(Summary("\n".join(lines), facts, partitions), as_json=as_json)
 
 
 def segments(url: Url, *, storage: Storage, as_json: Json = False) -> None:
     """List the live segments, by partition and offset."""
     rows = output.rows_of(distlog.open(url, storage_options=dict(storage)).segments())
-    if as_json:
-        output.print_json({"segments": rows})
-    else:
-        output.print_rows(rows, _SEGMENT_COLUMNS)
+    print_report(Summary("", {"segments": rows}, rows, _SEGMENT_COLUMNS), as_json=as_json)
 
 
 def history(
@@ -75,12 +69,8 @@ def history(
 ) -> None:
     """List the commits, newest first."""
     rows = output.rows_of(distlog.open(url, storage_options=dict(storage)).history(limit))
-    if as_json:
-        output.print_json({"commits": rows})
-        return
-    for row in rows:
-        row["segments"] = f"+{row['segments_added']} -{row['segments_removed']}"
-    output.print_rows(rows, _COMMIT_COLUMNS)
+    shown = [{**row, "segments": f"+{row['segments_added']} -{row['segments_removed']}"} for row in rows]
+    print_report(Summary("", {"commits": rows}, shown, _COMMIT_COLUMNS), as_json=as_json)
 
 
 def offsets(
@@ -100,10 +90,7 @@ def offsets(
     """Show each partition's bounds, or the offset of a time."""
     topic = distlog.open(url, storage_options=dict(storage))
     rows = _bounds(topic) if time is None else _at(topic, time)
-    if as_json:
-        output.print_json({"partitions": rows})
-    else:
-        output.print_rows(rows)
+    print_report(Summary("", {"partitions": rows}, rows), as_json=as_json)
 
 
 def _bounds(topic: distlog.Topic) -> list[dict[str, Any]]:

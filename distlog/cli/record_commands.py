@@ -14,6 +14,7 @@ from distlog.cli import line_formats, reading
 from distlog.cli.options import Json, Storage, Url, time, usage
 from distlog.console import output
 from distlog.console.progress import Progress
+from distlog.console.report import Summary, print_report
 from distlog.core.batches.record_batch import COLUMNS
 from distlog.core.reading.scan import check_columns
 
@@ -57,11 +58,10 @@ def append(
     else:
         with file.open("rb") as source:
             result = _append(topic, source, file.stat().st_size, parse, (partition, compression))
-    if as_json:
-        output.print_json({"version": result.version, "records": result.record_count, "offsets": result.offsets})
-    else:
-        ranges = "".join(f", partition {number} [{first}, {end})" for number, (first, end) in result.offsets.items())
-        print(f"appended {result.record_count} record{'s' * (result.record_count != 1)}{ranges}")
+    ranges = "".join(f", partition {number} [{first}, {end})" for number, (first, end) in result.offsets.items())
+    text = f"appended {result.record_count} record{'s' * (result.record_count != 1)}{ranges}"
+    facts = {"version": result.version, "records": result.record_count, "offsets": result.offsets}
+    print_report(Summary(text, facts), as_json=as_json)
 
 
 def _append(

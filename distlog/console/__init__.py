@@ -1,1 +1,1 @@
-"""What the command line and the jobs share: arguments, progress, and output."""
+"""What the command line and the jobs share: arguments, progress, output, reports and the exit status."""

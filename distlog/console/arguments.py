@@ -46,3 +46,28 @@ def record_time(text: str) -> int:
 def time_or_special(text: str) -> int:
     """A time, or the number that stands for `earliest`, `latest` or `max-timestamp`."""
     return _SPECIAL_TIMES[text] if text in _SPECIAL_TIMES else time(text)
+
+
+def partitions(text: str) -> list[int]:
+    """Numbers separated by commas."""
+    try:
+        return [_number(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(f"{text!r} is not like 0,1") from None
+
+
+def offsets(text: str) -> int | dict[int, int]:
+    """One offset for all partitions, or `PARTITION:OFFSET` separated by commas."""
+    try:
+        if ":" not in text:
+            return _number(text)
+        pairs = [part.split(":") for part in text.split(",")]
+        return {_number(partition): _number(offset) for partition, offset in pairs}
+    except ValueError:
+        raise ValueError(f"{text!r} is neither like 10 nor like 0:10,1:7") from None
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()):
+        raise ValueError(text)
+    return int(text)

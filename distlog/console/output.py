@@ -1,4 +1,4 @@
-"""What the commands print: tables on a terminal, tab-separated lines in a pipe, or JSON.
+"""What commands and jobs print: tables on a terminal, tab-separated lines in a pipe, or JSON.
 
 In JSON, times are ms since 1970, and bytes are text where they are UTF-8, else {"base64": "..."}. Elsewhere, times
 are ISO 8601, bytes that are no text are shown as \\xNN, and so are control characters.

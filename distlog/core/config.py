@@ -1,8 +1,8 @@
 """A topic's settings, under Kafka's names, with Kafka's defaults and ranges (`LogConfig`, Kafka 4.1).
 
-Two are distlog's own: `batch.bytes`, since there is no producer to decide it, and the default of
-`file.delete.delay.ms`, one day instead of a minute, since a Spark reader holds a snapshot for long.
-`internal.segment.bytes` is for tests, in Kafka too: it stands for a `segment.bytes` that may not be so small.
+There are two differences. `batch.bytes` is distlog's own, since there is no producer to decide it.
+`file.delete.delay.ms` is one day, not a minute, since a Spark reader may hold a snapshot for hours.
+`internal.segment.bytes` is for tests, as in Kafka: it replaces `segment.bytes`, and may be smaller.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _INTERNAL = "internal."
 
 
 def whole_number(name: str, value: object) -> int:
-    """`value` as an int, where it is one of Python's or numpy's; InvalidConfigError names the argument otherwise."""
+    """`value`, an integer of Python or numpy, as an int; InvalidConfigError names the argument if it is none."""
     try:
         return operator.index(value)  # type: ignore[arg-type]
     except TypeError:
@@ -38,7 +38,7 @@ _Check = Callable[[Any], bool]
 
 
 def _setting(default: Any, check: _Check, rule: str, doc: str, kept: _Check | None = None) -> Any:
-    """A setting that takes what `check` says; what only `kept` accepts was set by an earlier version, and stays."""
+    """A setting whose new values must pass `check`; stored values that pass only `kept` stay valid."""
     return field(default=default, metadata={"check": check, "kept": kept or check, "rule": rule, "doc": doc})
 
 
@@ -54,7 +54,7 @@ def _one_of(default: str, choices: tuple[str, ...], doc: str) -> Any:
 class TopicConfig:
     """The settings of one topic; a field's name is Kafka's with `_` for `.`.
 
-    Raises InvalidConfigError when a value is out of its range, or of what its range once was.
+    Raises InvalidConfigError when a value is out of its range, and of the range of earlier versions.
     """
 
     batch_bytes: int = _between(131_072, 1, MAX_INT, "uncompressed records of one batch, in bytes")
@@ -119,7 +119,7 @@ class TopicConfig:
     segment_index_bytes: int = _between(10_485_760, 4, MAX_INT, "largest index file; a full one rolls")
     segment_jitter_ms: int = _between(0, 0, MAX_LONG, "largest random cut from segment.ms")
     segment_ms: int = _between(7 * DAY_MS, 1, MAX_LONG, "record time that a segment spans")
-    # Settings of a newer library, kept for it: (name, value) by name.
+    # Settings that only a newer library knows, kept as they are: (name, value), sorted by name.
     unknown: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
@@ -147,9 +147,9 @@ class TopicConfig:
 
     @classmethod
     def stored(cls, settings: Mapping[str, str]) -> TopicConfig:
-        """The config of `settings` as a commit holds them: those that this library does not know are kept, not used.
+        """The config of `settings` as a commit stores them; unknown settings are kept, but not used.
 
-        Raises UnsupportedVersionError where it knows the name, but not the value.
+        Raises UnsupportedVersionError when this library knows the name, but not the value.
         """
         try:
             known = cls._kept({name: value for name, value in settings.items() if name in _FIELDS})
@@ -159,7 +159,7 @@ class TopicConfig:
         return dataclasses.replace(known, unknown=tuple(unknown))
 
     def changed(self, settings: Mapping[str, object | None]) -> TopicConfig:
-        """This config with `settings` on top; None sets a name back to its default. Raises as `parse` does."""
+        """This config with `settings` replaced; None resets a setting to its default. Raises as `parse` does."""
         for name in settings.keys() - dict(self.unknown).keys():
             _field_name(name)
         _check_new({name: value for name, value in settings.items() if value is not None})
@@ -168,7 +168,7 @@ class TopicConfig:
         return dataclasses.replace(known, unknown=tuple(each for each in self.unknown if each[0] not in settings))
 
     def overrides(self) -> dict[str, str]:
-        """What differs from the defaults, as Kafka names and strings: the form that is stored."""
+        """The settings that differ from the defaults, as Kafka names and strings, as they are stored."""
         return {**self._known_overrides(), **dict(self.unknown)}
 
     def _known_overrides(self) -> dict[str, str]:
@@ -184,7 +184,7 @@ class TopicConfig:
 
 
 class Setting(NamedTuple):
-    """One setting as people read it."""
+    """One setting, as the documentation shows it."""
 
     name: str
     default: object
@@ -193,7 +193,7 @@ class Setting(NamedTuple):
 
 
 def settings() -> list[Setting]:
-    """Every setting of a topic that is for everybody, by name."""
+    """Every public setting of a topic, sorted by name."""
     public = ((name, spec) for name, spec in _FIELDS.items() if not name.startswith(_INTERNAL))
     specs = ((name, spec.default, spec.metadata["rule"], spec.metadata["doc"]) for name, spec in public)
     return sorted(Setting(*spec) for spec in specs)

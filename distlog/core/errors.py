@@ -67,7 +67,7 @@ class TopicExistsError(DistlogError):
 
 
 class ReadOnlyTopicError(DistlogError):
-    """The topic was opened at a version or a time, which cannot be changed any more."""
+    """The topic was opened at a version or a time, so it cannot be changed."""
 
 
 class OffsetOutOfRangeError(DistlogError, LookupError):
@@ -75,19 +75,19 @@ class OffsetOutOfRangeError(DistlogError, LookupError):
 
 
 class SnapshotTooOldError(DistlogError, FileNotFoundError):
-    """A file of the version that is read is gone: vacuum removed it, some time after its segment was removed."""
+    """A file of the version that is read is gone: its segment was removed, and vacuum deleted it later."""
 
 
 class CommitConflictError(DistlogError):
-    """The commit did not happen and will not: another commit made it inapplicable."""
+    """The commit did not happen and will not: another commit came first, and this one no longer applies."""
 
 
 class TransactionTooOldError(CommitConflictError):
-    """The transaction began below the gc floor, so its files may be gone: write them again."""
+    """The files were begun below the gc floor, so vacuum may have deleted them: write them again."""
 
 
 class CommitStateUnknownError(DistlogError):
-    """The storage did not say whether the commit landed; its data files must be kept."""
+    """The commit may have happened: the storage did not answer. Its data files must be kept."""
 
 
 class UnsupportedVersionError(DistlogError):

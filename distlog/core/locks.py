@@ -1,4 +1,4 @@
-"""Locks that a fork does not leave locked for ever."""
+"""Locks that are free in a forked child."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _locks: weakref.WeakSet[ProcessLock] = weakref.WeakSet()
 
 
 class ProcessLock:
-    """A reentrant lock for the threads of one process: in a forked child it is free, whoever held it in the parent.
+    """A reentrant lock for the threads of one process; in a forked child it is free, even if the parent holds it.
 
-    The child does not have the thread that held it, so nobody there would ever release it. What it guards must make
-    sense to the child as the fork found it.
+    The thread that held it does not exist in the child, so nothing there would release it. The data that it guards
+    must be valid for the child in any state.
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class ProcessLock:
         _locks.add(self)
 
     def renew(self) -> None:
-        """Be free, whoever holds it; only for who is alone in the process."""
+        """Make the lock free, even if it is held; call it only while the process has one thread."""
         self._lock = threading.RLock()
 
     def __enter__(self) -> None:

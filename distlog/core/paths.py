@@ -1,4 +1,4 @@
-"""Every file name of a topic is built and parsed here, and every name read from storage is checked here.
+"""Builds and parses every file name of a topic, and checks every name that is read from storage.
 
 A topic is a folder; all names below are relative to it:
 
@@ -8,8 +8,8 @@ A topic is a folder; all names below are relative to it:
     _commits/_last_checkpoint                                   a hint
     <topic>-<partition>/<stem>.log .index .timeindex .txnindex  a segment
 
-On a local disk, `.<uuid hex>.tmp` in any of these folders is a file on its way to its name. For a moment there is
-`_commits/.probe-<uuid hex>`, which is written to learn something about the storage.
+On a local disk, `.<uuid hex>.tmp` in any of these folders is a file that is being written. `_commits/.probe-<uuid
+hex>` is written to test the storage, and deleted at once.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ def check_topic_name(name: str) -> str:
 
 
 def check_stem(stem: str) -> str:
-    """Return `stem` if it names a segment, else raise InvalidTopicError; it is safe as part of a path then."""
+    """Return `stem` if it is a segment's, so that it is safe in a path; else raise InvalidTopicError."""
     if not _STEM.fullmatch(stem):
         raise InvalidTopicError("a segment's stem is v<version:020>-<uuid hex> or 20 digits", stem=repr(stem))
     return stem
 
 
 def new_stem(begin: int, unique_hex: str) -> str:
-    """The stem of a file that a transaction writes which saw version `begin` before its first byte."""
+    """The stem of a new segment; `begin` is the version that its writer read before it wrote the first byte."""
     return check_stem(f"v{begin:020d}-{unique_hex}")
 
 
 def stem_begin(stem: str) -> int | None:
-    """The version that the writing transaction saw, or None for a file adopted from Kafka."""
+    """The version that the segment's writer read before it wrote, or None for a file adopted from Kafka."""
     match = _STEM.fullmatch(check_stem(stem))
     return int(match["begin"]) if match and match["begin"] else None
 
@@ -70,7 +70,7 @@ def segment_file(topic: str, partition: int, stem: str, suffix: str) -> str:
 
 
 def parse_segment_file(name: str, topic: str) -> tuple[int, str] | None:
-    """(partition, stem) of the relative name of a file of one of the topic's segments, or None if it is none."""
+    """The (partition, stem) of a segment file of the topic, from its relative name; None for any other file."""
     match = _SEGMENT_FILE.fullmatch(name)
     return (int(match["partition"]), match["stem"]) if match and match["topic"] == topic else None
 
@@ -86,38 +86,38 @@ def checkpoint_file(version: int, unique_hex: str) -> str:
 
 
 def manifest_file(begin: int, unique_hex: str) -> str:
-    """The relative name of a manifest whose writer saw version `begin` before it wrote."""
+    """The relative name of a manifest; `begin` is the version that its writer read before it wrote."""
     return f"{COMMITS_DIR}/{begin:020d}.{unique_hex}.manifest.jsonl"
 
 
 def manifest_begin(name: str) -> int | None:
-    """The version that the writer of the manifest `name` (relative to the topic) saw, or None if it is none."""
+    """The version that the writer of the manifest `name` (relative) read before it wrote; None for any other file."""
     match = _MANIFEST.fullmatch(name)
     return int(match["begin"]) if match else None
 
 
 def parse_commit_file(name: str) -> int | None:
-    """The version of a commit's file name (its last path part), or None if it is no commit."""
+    """The version in a commit's file name (the last part of its path), or None for any other file."""
     match = _COMMIT.fullmatch(name)
     return int(match[1]) if match else None
 
 
 def parse_checkpoint_file(name: str) -> int | None:
-    """The version of a checkpoint's file name (its last path part), or None if it is no checkpoint."""
+    """The version in a checkpoint's file name (the last part of its path), or None for any other file."""
     match = _CHECKPOINT.fullmatch(name)
     return int(match[1]) if match else None
 
 
 def temporary_file(unique_hex: str) -> str:
-    """The name, in the folder of the file that it becomes, of a file that is being written."""
+    """The name of a file while it is being written, in the folder of the file that it becomes."""
     return f".{unique_hex}.tmp"
 
 
 def probe_file(unique_hex: str) -> str:
-    """The name of a file that is written to learn something about the storage, and deleted again."""
+    """The name of a file that is written to test the storage, and then deleted."""
     return f".probe-{unique_hex}"
 
 
 def is_left_over(name: str) -> bool:
-    """Whether a file's name (its last path part) is of one that stays only when its writer died."""
+    """Whether a file (by the last part of its path) is temporary or a probe: it stays only if its writer died."""
     return _TEMPORARY.fullmatch(name) is not None or _PROBE.fullmatch(name) is not None

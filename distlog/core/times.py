@@ -1,4 +1,4 @@
-"""Times as callers give them, and the one place that asks the clock."""
+"""Times as callers give them, and the only place that reads the clock."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 def now_ms() -> int:
-    """The time of day in milliseconds since 1970: the clock that is passed to whatever needs one."""
+    """The time of day in milliseconds since 1970; it is passed as the clock to what needs one."""
     return time.time_ns() // 1_000_000
 
 

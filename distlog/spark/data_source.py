@@ -7,19 +7,20 @@ from pyspark.sql.types import StructType
 
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import InvalidConfigError
-from distlog.spark.options import ReadOptions, WriteOptions
 from distlog.spark.sink.batch_sink import DistlogWriter
 from distlog.spark.sink.commits import commit_log
+from distlog.spark.sink.write_options import WriteOptions
 from distlog.spark.source.batch_source import DistlogReader
 from distlog.spark.source.filters import FilteringReader
 from distlog.spark.source.kafka_rows import check_schema, schema_of
+from distlog.spark.source.read_options import ReadOptions
 from distlog.spark.tasks.worker import freeze_imports
 
 
 class DistlogDataSource(DataSource):
-    """A topic as a table with the columns of Spark's Kafka source; options are in `options.py`.
+    """A topic as a table with the columns of Spark's Kafka source.
 
-    A DataFrame is one snapshot, taken at `load()`.
+    The options are in `source.read_options` and `sink.write_options`. A DataFrame is one snapshot, taken at `load()`.
     """
 
     _snapshot: Snapshot | None = None

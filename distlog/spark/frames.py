@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import uuid
 import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -15,14 +13,13 @@ from pyspark.sql.pandas.utils import require_minimum_pandas_version
 from distlog.core.reading import scan_plan
 from distlog.core.reading.slices import OutOfRange, SegmentSlice
 from distlog.core.times import Time, to_ms
-from distlog.core.topics.append import AppendResult, BatchId, check_batch, replayed
+from distlog.core.topics.append import AppendResult, BatchId, check_batch
 from distlog.core.topics.open_topic import open as open_topic
 from distlog.core.topics.records import ACCEPTED, IGNORED
 from distlog.core.topics.topic import Topic
 from distlog.core.transactions.isolation import IsolationLevel
-from distlog.spark.options import STORAGE_PREFIX, parse_batch_id
-from distlog.spark.sink.commits import find_write
-from distlog.spark.sink.routing import partition_column
+from distlog.spark.options import storage_texts
+from distlog.spark.sink.frame_write import append_to
 from distlog.spark.source.kafka_rows import schema_of
 from distlog.spark.source.map_in_arrow import read_splits
 from distlog.spark.source.offsets import format_assign, format_offsets
@@ -57,21 +54,15 @@ def append(
     Raises InvalidRecordError before any task, and Spark's own exceptions with the text of ours afterwards.
     """
     check_batch(app_id, batch_id)
-    batch_id = None if batch_id is None else parse_batch_id(str(batch_id))
-    topic = open_topic(url, storage_options=storage_options)
-    rows = _project(df, {"key": key, "value": value, "timestamp": timestamp, "headers": headers})
-    if shuffle:
-        rows = rows.withColumn("partition", partition_column(rows, topic.partitions))
-        rows = rows.repartitionById(topic.partitions, "partition")
-    activate(df.sparkSession)
-    write_id = uuid.uuid4().hex
-    options = {**_spark_options(storage_options), "writeId": write_id}
-    if app_id is not None:
-        options |= {"txnAppId": app_id, "txnVersion": str(batch_id)}
-    if compression is not None:
-        options["compression"] = compression
-    rows.write.format("distlog").mode("append").options(**options).save(url)
-    return _outcome(df.sparkSession, topic, write_id, app_id, batch_id)
+    return append_to(
+        open_topic(url, storage_options=storage_options),
+        _project(df, {"key": key, "value": value, "timestamp": timestamp, "headers": headers}),
+        shuffle=shuffle,
+        storage_options=storage_options,
+        app_id=app_id,
+        batch_id=batch_id,
+        compression=compression,
+    )
 
 
 def _project(df: DataFrame, given: Mapping[str, str | Column | None]) -> DataFrame:
@@ -84,31 +75,6 @@ def _project(df: DataFrame, given: Mapping[str, str | Column | None]) -> DataFra
         # nothing is left out silently: an unknown column is refused by the sink
         columns += [F.col(name) for name in df.columns if name not in ACCEPTED + IGNORED]
     return df.select(*columns)
-
-
-def _outcome(
-    spark: SparkSession, topic: Topic, write_id: str, app_id: str | None, batch_id: BatchId | None
-) -> AppendResult:
-    """What the write got, or if it was a repetition, what the first one got."""
-    made = find_write(topic.storage, write_id, topic.version)
-    if made is not None:
-        return made
-    if app_id is None:
-        app_id, batch_id = _micro_batch(spark)
-    return replayed(topic.refresh().snapshot, app_id, batch_id) or AppendResult(None)
-
-
-def _micro_batch(spark: SparkSession) -> tuple[str | None, int | None]:
-    """The query and batch that a function of foreachBatch runs for."""
-    try:
-        context = spark.sparkContext
-        query, batch = (
-            context.getLocalProperty("sql.streaming.queryId"),
-            context.getLocalProperty("streaming.sql.batchId"),
-        )
-    except Exception:  # Spark Connect has no context, and each kind of session its own way to say so
-        return None, None
-    return (query, int(batch)) if query and batch else (None, None)
 
 
 def read(
@@ -151,7 +117,7 @@ def read(
     if min_partitions is not None:
         options["minPartitions"] = str(min_partitions)
     activate(spark)
-    options |= {"kafka.isolation.level": isolation, **_spark_options(storage_options)}
+    options |= {"kafka.isolation.level": isolation, **storage_texts(storage_options)}
     return spark.read.format("distlog").schema(schema).options(**options).load(url)
 
 
@@ -185,11 +151,3 @@ def _source_options(topic: Topic, spans: Mapping[int, tuple[int, int]]) -> dict[
         "endingOffsets": format_offsets(topic.name, ends),
         "failOnDataLoss": "false",
     }
-
-
-def _spark_options(storage_options: StorageSettings | None) -> dict[str, str]:
-    return {f"{STORAGE_PREFIX}{name}": _text(value) for name, value in (storage_options or {}).items()}
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)

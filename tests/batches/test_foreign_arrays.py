@@ -128,8 +128,7 @@ def by_transaction(topic: Topic, batch: pa.RecordBatch) -> None:
 
 def by_task(topic: Topic, batch: pa.RecordBatch) -> None:
     sink = pytest.importorskip("distlog.spark.sink.batch_sink")
-    options = pytest.importorskip("distlog.spark.options").WriteOptions(topic.storage)
-    sink.TaskWriter(sink.Target.of(options, topic.snapshot)).write(iter([batch]))
+    sink.TaskWriter(topic.storage, sink.TopicFacts.of(topic.snapshot, None, None), None).write(iter([batch]))
 
 
 @pytest.mark.parametrize("append", [by_append, by_table, by_reader, by_transaction, by_task])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -145,7 +146,7 @@ def test_what_read_prints_as_json_can_be_appended(cli: CommandLine, tmp_path: Pa
 
 
 def test_a_bad_line_appends_nothing_at_all(filled: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line_formats.blocks, "__defaults__", (4,))
+    monkeypatch.setattr(line_formats, "blocks", partial(line_formats.blocks, size=4))
     outcome = filled("append", "--key-separator", ":", stdin=b"a:1\nb:2\nno\n")
     assert (outcome.status, outcome.out) == (1, "")
     assert outcome.err == "distlog: a line has no key separator (line=3)\n"

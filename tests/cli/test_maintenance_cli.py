@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from store_clock import TimedStorage
 from topics import Clock, contents, files, named_files, topic_on, values
 
 import distlog
+from distlog.cli import maintenance_commands
 from distlog.console.progress import Progress
 from distlog.core.errors import ReadOnlyTopicError
 from distlog.core.maintenance.integrity.rebuild import rebuild_indexes
@@ -241,7 +243,7 @@ def test_what_takes_long_shows_how_far_it_is_on_a_terminal_alone(
 ) -> None:
     assert filled.ok(command, "--json").json["ok"]
     monkeypatch.setattr(type(sys.stderr), "isatty", lambda _: True)
-    monkeypatch.setattr(Progress.__init__, "__kwdefaults__", {**Progress.__init__.__kwdefaults__, "interval_s": 0})
+    monkeypatch.setattr(maintenance_commands, "Progress", partial(Progress, interval_s=0))
     shown = filled(command, "--json")
     assert shown.json["ok"]
     assert re.match(r"\r(verifying|rebuilding)  5 rows  .*100%", shown.err)

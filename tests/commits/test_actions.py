@@ -15,7 +15,6 @@ from distlog.core.commits.actions import (
     Active,
     Add,
     Cleaned,
-    Commit,
     Create,
     Drop,
     GcFloor,
@@ -26,10 +25,11 @@ from distlog.core.commits.actions import (
     SetConfig,
     SetLogStartOffset,
     SetPartitions,
-    Transaction,
+    SetTransaction,
     UnknownAction,
     Unpin,
 )
+from distlog.core.commits.commit import Commit
 from distlog.core.errors import CorruptMetadataError, UnsupportedVersionError
 
 STEM = segment().stem
@@ -40,8 +40,8 @@ EVERY_ACTION = (
     Add(segment()),
     Remove(0, STEM),
     SetLogStartOffset(1, 2**63 - 1),
-    Transaction("app", 7, {0: (0, 10), 2: (5, 5)}),
-    Transaction("app", "7", {}),
+    SetTransaction("app", 7, {0: (0, 10), 2: (5, 5)}),
+    SetTransaction("app", "7", {}),
     Cleaned(0, 5),
     Active(0, STEM, 10, "a host", 3),
     Seal(0, STEM),

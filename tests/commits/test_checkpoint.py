@@ -18,7 +18,7 @@ from histories import History, segment, topic_storage
 
 from distlog.core import paths
 from distlog.core.commits import checkpoint, checkpoint_format
-from distlog.core.commits.actions import Active, Add, Drop, GcFloor, Pin, SetConfig, SetLogStartOffset, Transaction
+from distlog.core.commits.actions import Active, Add, Drop, GcFloor, Pin, SetConfig, SetLogStartOffset, SetTransaction
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.commits.snapshot import Snapshot
@@ -32,7 +32,7 @@ def snapshot() -> Snapshot:
     history = History()
     history.create(4)
     history.commit(*(Add(segment(0, base, 10)) for base in (0, 10, 20)), Add(segment(3, 0, 7)))
-    history.commit(Transaction("app", 7, {0: (20, 30), 3: (0, 7)}), Transaction("app", "7", {}))
+    history.commit(SetTransaction("app", 7, {0: (20, 30), 3: (0, 7)}), SetTransaction("app", "7", {}))
     history.commit(SetConfig({"retention.ms": "5", "cleanup.policy": "compact"}), Pin("a", 1, 10), GcFloor(2))
     history.commit(SetLogStartOffset(0, 5), Active(3, segment(begin=2).stem, 7, "a writer", 3))
     return history.snapshot()

@@ -40,8 +40,8 @@ def test_a_topic_is_created_once(storage: Storage, log: CommitLog) -> None:
 
 
 def test_of_two_that_create_at_once_one_is_told(storage: Storage) -> None:
-    first, second = commit_log(storage), commit_log(storage)
-    first._storage = RunsFirst(storage, "put_if_absent", lambda: second.create(2, CONFIG))
+    second = commit_log(storage)
+    first = commit_log(RunsFirst(storage, "put_if_absent", lambda: second.create(2, CONFIG)))
     with pytest.raises(TopicExistsError):
         first.create(1, CONFIG)
     assert len(first.load().partitions) == 2

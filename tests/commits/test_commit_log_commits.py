@@ -17,7 +17,9 @@ from histories import (
     segment,
 )
 
-from distlog.core.commits.actions import Action, Add, GcFloor, Remove, SetConfig, SetLogStartOffset, Transaction
+from distlog.core import paths
+from distlog.core.commits.actions import Action, Add, GcFloor, Remove, SetConfig, SetLogStartOffset, SetTransaction
+from distlog.core.commits.commit import Origin
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
@@ -32,6 +34,16 @@ def test_a_commit_says_what_was_done_by_whom_and_when(storage: Storage) -> None:
     assert (commit.version, commit.operation, commit.writer) == (1, "append", "distlog 1.0 somewhere")
     assert (snapshot.version, snapshot.commit_id, snapshot.timestamp_ms) == (1, commit.id, 5_001)
     assert log.load() == snapshot
+
+
+def test_a_commit_says_which_write_it_comes_from(storage: Storage, log: CommitLog) -> None:
+    created = log.create(1, CONFIG)
+    _, head = log.commit(created, "append", appending(), origin=Origin("a write", "a run"))
+    log.commit(head, "append", appending())
+    named, unnamed = log.commits(1, 3)
+    assert (named.write_id, named.run_id, named.writer) == ("a write", "a run", unnamed.writer)
+    assert (unnamed.write_id, unnamed.run_id) == (None, None)
+    assert b"write_id" not in storage.read(paths.commit_file(2))
 
 
 def test_a_plan_with_nothing_to_do_commits_nothing(storage: Storage, log: CommitLog) -> None:
@@ -83,7 +95,7 @@ def test_a_plan_that_breaks_an_invariant_is_never_written(storage: Storage, log:
         [Add(segment(0, 5))],
         [Remove(0, segment().stem)],
         [SetConfig({"x": 1})],
-        [Transaction("", 1, {})],
+        [SetTransaction("", 1, {})],
     ):
         with pytest.raises(CommitConflictError, match="nothing was committed"):
             log.commit(snapshot, "append", lambda current, wrong=wrong: wrong)

@@ -17,15 +17,15 @@ from distlog.core.commits.actions import (
     Action,
     Add,
     Cleaned,
-    Commit,
     Drop,
     GcFloor,
     Remove,
     SetConfig,
     SetLogStartOffset,
     SetPartitions,
-    Transaction,
+    SetTransaction,
 )
+from distlog.core.commits.commit import Commit
 from distlog.core.commits.commit_log import Plan
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
@@ -124,7 +124,7 @@ class CommitLogMachine(RuleBasedStateMachine):
             if snapshot.transaction(*batch):
                 return None
             end = snapshot.partitions[0].log_end_offset
-            return [*placed(snapshot, [added]), Transaction(*batch, {0: (end, end + count)})]
+            return [*placed(snapshot, [added]), SetTransaction(*batch, {0: (end, end + count)})]
 
         before = self.model.batches.get(batch)
         if self.committed(client, "append", plan, begin):

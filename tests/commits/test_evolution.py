@@ -18,6 +18,7 @@ from topics import NOW, TINY, contents, topic_on, values
 from distlog.core import paths
 from distlog.core.commits import checkpoint, checkpoint_format, fields
 from distlog.core.commits.actions import Add, Drop, Pin
+from distlog.core.commits.commit import Commit, Origin
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.features import Requires
 from distlog.core.commits.segment_info import SegmentInfo
@@ -68,6 +69,29 @@ def test_unknown_fields_of_a_segment_survive_checkpoints_and_rebuilt_indexes(sto
     (added,) = [action["add"] for action in rebuilt if "add" in action]
     assert (added["colour"], added["bloom"]) == ("blue", {"bits": [1, 2]})
     assert contents(topic_on(storage)) == {0: [b"v%d" % n for n in range(20)]}
+
+
+def test_an_older_library_reads_a_commit_that_says_which_write_it_comes_from(storage: Storage) -> None:
+    log = commit_log(storage)
+    plan = [Add(segment(0, 0))]
+    made, _ = log.commit(log.create(1, CONFIG), "append", lambda head: plan, origin=Origin("a write", "a run"))
+    assert made is not None
+    known = [spec for spec in dataclasses.fields(Commit) if spec.name not in ("write_id", "run_id")]
+    definitions: Any = [
+        (spec.name, spec.type, dataclasses.field(default=spec.default, metadata=spec.metadata)) for spec in known
+    ]
+    older = fields.read(dataclasses.make_dataclass("Commit", definitions, frozen=True), body_of(storage, 1))
+    assert (older.version, older.id, older.actions) == (1, made.id, made.actions)  # type: ignore[attr-defined]
+    assert not hasattr(older, "write_id")
+
+
+def test_a_commit_of_an_older_or_newer_library_is_of_no_write_that_is_known(storage: Storage) -> None:
+    log = commit_log(storage)
+    append(log, log.create(1, CONFIG))
+    rewrite(storage, 1, lambda body: body.update(colour="blue", write_id=None))
+    (commit,) = log.commits(1, 2)
+    assert (commit.write_id, commit.run_id) == (None, None)
+    assert log.load().version == 1
 
 
 def test_a_segments_facts_that_an_older_library_kept_as_unknown_are_known_again(storage: Storage) -> None:

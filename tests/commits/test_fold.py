@@ -26,7 +26,7 @@ from distlog.core.commits.actions import (
     SetConfig,
     SetLogStartOffset,
     SetPartitions,
-    Transaction,
+    SetTransaction,
     UnknownAction,
     Unpin,
 )
@@ -114,7 +114,7 @@ def test_a_partition_that_does_not_exist_is_refused(history: History) -> None:
         SetLogStartOffset(2, 0),
         Cleaned(2, 0),
         Seal(2, segment().stem),
-        Transaction("app", 1, {2: (0, 1)}),
+        SetTransaction("app", 1, {2: (0, 1)}),
     ):
         refused(history, action, match="partition")
 
@@ -207,33 +207,33 @@ def test_compaction_progress_is_kept_and_stays_within_the_log(history: History) 
 
 
 def test_a_batch_is_remembered_and_cannot_be_committed_again(history: History) -> None:
-    commit = history.commit(Add(segment(0, 30)), Transaction("app", 7, {0: (30, 40)}))
+    commit = history.commit(Add(segment(0, 30)), SetTransaction("app", 7, {0: (30, 40)}))
     expected = TransactionInfo(commit.version, commit.timestamp_ms, {0: (30, 40)})
     assert history.snapshot().transaction("app", 7) == expected
     assert history.snapshot().transaction("app", 8) is None
-    refused(history, Transaction("app", 7, {0: (40, 50)}), match="is in commit 2 already")
+    refused(history, SetTransaction("app", 7, {0: (40, 50)}), match="is in commit 2 already")
 
 
 def test_a_batch_is_forgotten_by_commit_time(history: History) -> None:
-    history.commit(Transaction("app", 7, {}))
+    history.commit(SetTransaction("app", 7, {}))
     then = history.commits[-1].timestamp_ms
-    refused(history, Transaction("app", 7, {}), match="already", timestamp_ms=then + KEPT_MS)
+    refused(history, SetTransaction("app", 7, {}), match="already", timestamp_ms=then + KEPT_MS)
     for day in range(1, 32):
-        history.commit(Transaction("app", f"day {day}", {}), timestamp_ms=then + day * KEPT_MS)
+        history.commit(SetTransaction("app", f"day {day}", {}), timestamp_ms=then + day * KEPT_MS)
     assert history.snapshot().transaction("app", 7) is None
-    history.commit(Transaction("app", 7, {}))
+    history.commit(SetTransaction("app", 7, {}))
     assert fold(None, history.commits).transaction("app", 7)
 
 
 def test_an_applications_newest_batch_is_remembered_for_ever(history: History) -> None:
-    history.commit(Transaction("app", 7, {}))
+    history.commit(SetTransaction("app", 7, {}))
     history.commit(timestamp_ms=history.now_ms + 100 * KEPT_MS)
     assert history.snapshot().transaction("app", 7)
 
 
 def test_what_a_library_committed_again_that_forgets_sooner_can_be_read(history: History) -> None:
-    history.commit(Transaction("app", 7, {0: (30, 30)}))
-    again = history.commit(Transaction("app", 7, {}), timestamp_ms=history.now_ms + KEPT_MS)
+    history.commit(SetTransaction("app", 7, {0: (30, 30)}))
+    again = history.commit(SetTransaction("app", 7, {}), timestamp_ms=history.now_ms + KEPT_MS)
     assert history.snapshot().transaction("app", 7) == TransactionInfo(again.version, again.timestamp_ms, {})
 
 
@@ -297,7 +297,7 @@ def test_pins_come_and_go(history: History) -> None:
 
 
 def test_a_dropped_topic_is_empty_and_takes_only_a_gc_floor(history: History) -> None:
-    history.commit(Transaction("app", 1, {}), Pin("a", 1, 10))
+    history.commit(SetTransaction("app", 1, {}), Pin("a", 1, 10))
     history.commit(Drop())
     snapshot = history.snapshot()
     assert snapshot.dropped
@@ -364,7 +364,7 @@ def test_commit_bytes_add_up(history: History) -> None:
 
 
 def test_a_snapshot_pickles(history: History) -> None:
-    history.commit(Transaction("app", 7, {0: (0, 1)}), Pin("a", 1, 10))
+    history.commit(SetTransaction("app", 7, {0: (0, 1)}), Pin("a", 1, 10))
     snapshot = history.snapshot()
     assert pickle.loads(pickle.dumps(snapshot)) == snapshot
 
@@ -379,7 +379,7 @@ def test_to_fold_all_at_once_is_to_apply_one_by_one(steps: list[str], data: st.D
         if step == "append":
             history.commit(Add(segment(0, end, 3)))
         elif step == "batch":
-            history.commit(Add(segment(0, end, 1)), Transaction("app", number, {0: (end, end + 1)}))
+            history.commit(Add(segment(0, end, 1)), SetTransaction("app", number, {0: (end, end + 1)}))
         elif step == "grow":
             history.commit(SetPartitions(len(history.snapshot().partitions) + 1))
         elif step == "clean":

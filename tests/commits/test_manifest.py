@@ -25,7 +25,8 @@ from store_clock import TimedStorage
 from topics import NOW, Clock, topic_on, values
 
 from distlog.core import paths
-from distlog.core.commits.actions import Action, Add, Commit, GcFloor, Remove, SetConfig, Transaction
+from distlog.core.commits.actions import Action, Add, GcFloor, Remove, SetConfig, SetTransaction
+from distlog.core.commits.commit import Commit
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.features import KNOWN, MANIFEST, Requires
 from distlog.core.commits.manifest import CommitWriter
@@ -59,7 +60,7 @@ def adding(count: int = MANY, batch: int | None = None) -> Callable[[Snapshot], 
             return None
         end = snapshot.partitions[0].log_end_offset
         added: list[Action] = [Add(segment(0, end + number, 1, begin=snapshot.version)) for number in range(count)]
-        return added if batch is None else [*added, Transaction("app", batch, {0: (end, end + count)})]
+        return added if batch is None else [*added, SetTransaction("app", batch, {0: (end, end + count)})]
 
     return plan
 

@@ -75,7 +75,7 @@ def test_a_local_file_is_handed_out_itself(cache: Any, folder: Path, tmp_path: P
     (tmp_path / "a.index").write_bytes(b"12345678")
     assert cache.path(LocalFiles(tmp_path), "a.index", 8) == str(tmp_path / "a.index")
     assert not folder.exists()
-    with pytest.raises(CorruptIndexError, match="has not the size"):
+    with pytest.raises(CorruptIndexError, match="the size of the index file differs"):
         cache.path(LocalFiles(tmp_path), "a.index", 16)
     with pytest.raises(FileNotFoundError):
         cache.path(LocalFiles(tmp_path), "b.index", 8)
@@ -97,7 +97,7 @@ def test_files_are_told_apart_by_storage_name_size_and_tag(cache: Any) -> None:
 
 def test_a_file_of_another_size_is_corrupt_and_not_kept(cache: Any, folder: Path) -> None:
     remote = RemoteFiles({"a.index": b"1234567"})
-    with pytest.raises(CorruptIndexError, match="has not the size") as caught:
+    with pytest.raises(CorruptIndexError, match="the size of the index file differs") as caught:
         cache.path(remote, "a.index", 8)
     assert caught.value.details == {"file": "a.index", "size": 7, "expected": 8}
     assert names(folder) == set()

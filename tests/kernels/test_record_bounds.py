@@ -137,9 +137,9 @@ from distlog.core.batches.record_sections import AskedBatches, open_sections
 from distlog.core.batches.source import Source
 from distlog.core.buffers import byte_array
 from distlog.core.kernels.key_exchange import count_keys, place_keys
-from distlog.core.kernels.key_hash import hash_keys
+from distlog.core.maintenance.compaction.key_hash import hash_keys
 from distlog.core.kernels.offset_bits import set_bits, unset_bits
-from distlog.core.kernels.offset_map import OffsetMap
+from distlog.core.maintenance.compaction.offset_map import OffsetMap
 from distlog.core.kernels.record_filter import KEPT, RECORD_GROWTH, choose_records, copy_slices, rewrite_records
 
 PAGE, TOP = mmap.PAGESIZE, 16 * mmap.PAGESIZE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,6 @@ from distlog.core.commits.actions import Pin
 from distlog.core.config import MAX_LONG
 from distlog.core.errors import StorageError
 from distlog.core.maintenance.obsolete_files import LONGEST_PUT_MS
-from distlog.core.storage.local.files import LocalFiles
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.topic import Topic
 
@@ -155,14 +155,16 @@ def test_a_put_whose_temporary_file_was_deleted_fails_and_puts_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage = Storage(tmp_path)
-    write = LocalFiles._write_temporary
 
-    def write_slowly(self: LocalFiles, path: str, data: bytes) -> str:
-        temporary = write(self, path, data)
-        os.unlink(temporary)
-        return temporary
+    def deleted_before(call: Callable[[str, str], None]) -> Callable[[str, str], None]:
+        def name_it(temporary: str, name: str) -> None:
+            os.unlink(temporary)
+            call(temporary, name)
 
-    monkeypatch.setattr(LocalFiles, "_write_temporary", write_slowly)
+        return name_it
+
+    monkeypatch.setattr(os, "link", deleted_before(os.link))
+    monkeypatch.setattr(os, "replace", deleted_before(os.replace))
     with pytest.raises(StorageError):
         storage.put_if_absent("commit", b"mine")
     with pytest.raises(StorageError):
@@ -174,17 +176,15 @@ def test_a_slow_append_loses_time_and_never_data(tmp_path: Path, monkeypatch: py
     """1. An append writes its commit's temporary file. 2. A day passes, vacuum. 3. It fails. 4. Again: there."""
     topic, clock = topic_with_delay(tmp_path / "log", DELAY)
     topic.vacuum()
-    write = LocalFiles._write_temporary
+    link = os.link
 
-    def write_slowly(self: LocalFiles, path: str, data: bytes) -> str:
-        temporary = write(self, path, data)
-        if path.endswith(".json"):
-            monkeypatch.setattr(LocalFiles, "_write_temporary", write)
-            os.utime(temporary, ns=(NOW * 1_000_000,) * 2)
-            topic_on(TimedStorage(Storage(tmp_path / "log"), clock), clock=clock).vacuum()
-        return temporary
+    def link_late(temporary: str, name: str) -> None:
+        monkeypatch.setattr(os, "link", link)
+        os.utime(temporary, ns=(NOW * 1_000_000,) * 2)
+        topic_on(TimedStorage(Storage(tmp_path / "log"), clock), clock=clock).vacuum()
+        link(temporary, name)
 
-    monkeypatch.setattr(LocalFiles, "_write_temporary", write_slowly)
+    monkeypatch.setattr(os, "link", link_late)
     with pytest.raises(StorageError):
         topic.append(values([2]))
     topic.refresh().append(values([2]))

@@ -28,8 +28,7 @@ CORE_LAYERS = (
 )
 #: Above the core, lowest first: what a program imports, then its faces, then what runs them.
 OUTER_LAYERS = (
-    "distlog",
-    "distlog.console",
+    "distlog distlog.console",
     "distlog.cli distlog.spark",
     "jobs demo benchmarks pyspark_distlog",
 )
@@ -134,6 +133,41 @@ def test_only_one_module_maps_files() -> None:
 
 def test_only_kernels_import_numba() -> None:
     assert [module for module in importers("numba") if not module.startswith("distlog.core.kernels.")] == []
+
+
+#: Checks outside of compiled code: the stand-ins of plain Python find a kernel that reads beyond an array, and who
+#: makes machine code refuses a layout of memory that it is not for.
+RAISING_KERNEL_MODULES = {"distlog.core.kernels.memory"}
+
+
+def test_kernels_are_loops_and_know_neither_errors_nor_arrow() -> None:
+    kernels = [module for module in modules() if module.startswith("distlog.core.kernels.")]
+    assert len(kernels) > 10
+    found = [
+        f"{module}:{node.lineno}"
+        for module in kernels
+        for node in ast.walk(tree(module))
+        if (isinstance(node, ast.ClassDef) and not _is_plain_tuple(node))
+        or (isinstance(node, ast.Raise) and module not in RAISING_KERNEL_MODULES)
+    ]
+    assert found == []
+    assert [module for module in kernels if module in importers("pyarrow")] == []
+    errors = [module for module in kernels if "distlog.core.errors" in set(imports(module))]
+    assert errors == []
+
+
+def _is_plain_tuple(node: ast.ClassDef) -> bool:
+    """Whether a class only names the arrays or numbers that a kernel takes or gives: numba knows tuples alone."""
+    is_named = [base.id for base in node.bases if isinstance(base, ast.Name)] == ["NamedTuple"]
+    return is_named and all(isinstance(part, ast.AnnAssign | ast.Expr) for part in node.body)
+
+
+def test_jobs_only_say_what_they_take() -> None:
+    jobs = [module for module in modules() if module.startswith("jobs.")]
+    assert len(jobs) > 5
+    logic = (ast.FunctionDef, ast.ClassDef, ast.For, ast.While, ast.Try, ast.Lambda)
+    assert [job for job in jobs if any(isinstance(node, logic) for node in ast.walk(tree(job)))] == []
+    assert [job for job in jobs if modules()[job].read_text(encoding="utf-8").count("\n") > 40] == []
 
 
 def test_only_the_spark_package_and_what_runs_it_import_pyspark() -> None:

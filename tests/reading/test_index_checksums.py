@@ -12,16 +12,16 @@ import pyarrow as pa
 import pytest
 from adopted import adopt_golden, forget_facts, rows
 from compacting import CompactedTopic
+from index_copies import copies, index_cache, reopened
 from logs import changed
 
 import distlog
 from distlog import CorruptIndexError, Topic
 from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.indexes.index_cache import IndexCache
 from distlog.core.indexes.offset_index import OffsetIndex
 from distlog.core.reading import scan, time_lookup
 from distlog.core.reading import segment_reader as segment_module
-from distlog.core.reading.segment_reader import SegmentReader
+from distlog.core.reading.segment_indexes import SegmentIndexes
 from distlog.core.segments.index_facts import INDEX_FIELDS, index_facts
 
 NOW = 1_700_000_000_000
@@ -50,12 +50,6 @@ def segment_of(topic: Topic) -> SegmentInfo:
     return topic.snapshot.partitions[0].segments[0]
 
 
-def reopened(topic: Topic, cache: Path) -> Topic:
-    """The topic with nothing open, and copies of its indexes in `cache`."""
-    topic._reader = SegmentReader(topic.storage, topic.name, IndexCache(str(cache)))
-    return topic
-
-
 def first_at_or_after(time: int) -> dict[int, tuple[int, int] | None]:
     return {0: next(((row, at) for row, at in enumerate(TIMES) if at >= time), None)}
 
@@ -82,9 +76,9 @@ def test_no_bit_of_a_time_index_moves_a_time(tmp_path: Path, where: str) -> None
         entry = position // 12 * 12
         for bit in range(3):
             topic.storage.put(name, changed(right, position, 1 << bit))
-            reopened(topic, tmp_path / f"cache-{position}")
+            again = reopened(topic, tmp_path / f"cache-{position}")
             time = int.from_bytes(right[entry : entry + 8], "big") + 1
-            assert topic.offsets_for_times(time) == first_at_or_after(time)
+            assert again.offsets_for_times(time) == first_at_or_after(time)
 
 
 def test_a_bad_time_index_is_warned_of_by_its_name(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -93,7 +87,10 @@ def test_a_bad_time_index_is_warned_of_by_its_name(tmp_path: Path, caplog: pytes
     topic.storage.put(name, changed(topic.storage.read(name), 11, 1))
     assert topic.offsets_for_times(NOW + 100) == first_at_or_after(NOW + 100)
     (warning,) = warnings(caplog)
-    assert f"checksum that its segment says: rebuild the index (file={name} partition=0)" in warning
+    assert (
+        f"checksum of the index file differs from its segment's metadata: rebuild the index (file={name} partition=0)"
+        in warning
+    )
 
 
 @pytest.mark.parametrize("where", ["local", "remote"])
@@ -104,12 +101,12 @@ def test_no_bit_of_a_transaction_index_shows_or_hides_a_record(tmp_path: Path, w
     right = topic.storage.read(name)
     for position in range(len(right)):
         topic.storage.put(name, changed(right, position, 1 << position % 8))
-        reopened(topic, tmp_path / f"cache-{position}")
+        again = reopened(topic, tmp_path / f"cache-{position}")
         with pytest.raises(CorruptIndexError, match=r"restore it from a copy \(file=.*\.txnindex partition=0\)"):
-            topic.scan(isolation="read_committed")
+            again.scan(isolation="read_committed")
     topic.storage.put(name, right)
-    reopened(topic, tmp_path / "cache")
-    assert rows(topic.scan(isolation="read_committed").to_table()) == TRANSACTIONS.records(committed=True)
+    again = reopened(topic, tmp_path / "cache")
+    assert rows(again.scan(isolation="read_committed").to_table()) == TRANSACTIONS.records(committed=True)
 
 
 def test_compaction_does_not_carry_a_bad_transaction_index_on(tmp_path: Path) -> None:
@@ -134,17 +131,17 @@ def test_a_bad_copy_of_an_index_is_fetched_anew_without_a_word(
     cache = tmp_path / "cache"
 
     def read() -> list[dict[str, Any]]:
-        reopened(topic, cache)
-        assert topic.offsets_for_times(0)[0] is not None
-        return rows(topic.scan(start=20, isolation="read_committed").to_table())
+        again = reopened(topic, cache)
+        assert again.offsets_for_times(0)[0] is not None
+        return rows(again.scan(start=20, isolation="read_committed").to_table())
 
     expected = read()
-    right = {copy: copy.read_bytes() for copy in cache.iterdir()}
+    right = {copy: copy.read_bytes() for copy in copies(cache)}
     assert len(right) >= 2
     for copy, data in right.items():
         copy.write_bytes(changed(data, len(data) // 2, 1))
     assert read() == expected
-    assert {copy: copy.read_bytes() for copy in cache.iterdir()} == right
+    assert {copy: copy.read_bytes() for copy in copies(cache)} == right
     assert warnings(caplog) == []
 
 
@@ -152,14 +149,15 @@ def test_a_rebuilt_index_of_the_same_size_is_another_copy(tmp_path: Path) -> Non
     topic = timed(f"memory://{tmp_path.name}/t")
     cache = tmp_path / "cache"
     reopened(topic, cache).offsets_for_times(NOW + 100)
-    old = set(cache.iterdir())
+    old = set(copies(cache))
     name = topic.reader.name(segment_of(topic), ".timeindex")
     data = topic.storage.read(name)
     topic.storage.put(name, changed(data, 11, 1))
     facts = index_facts({".timeindex": changed(data, 11, 1)})
-    indexes = reopened(topic, cache).reader._indexes
+    indexes = SegmentIndexes(topic.storage, topic.name, index_cache(cache))
     index = indexes.times(dataclasses.replace(segment_of(topic), **facts))
     assert index is not None
+    assert old
     assert Path(index.path) not in old
 
 

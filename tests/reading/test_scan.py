@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import golden
@@ -18,8 +18,11 @@ from logs import appended, table
 import distlog
 from distlog import InvalidRecordError, Topic
 from distlog.core.batches.record_batch import COLUMNS
+from distlog.core.indexes.index_cache import IndexCache
 from distlog.core.reading import chunk, read_ahead, scan
-from distlog.core.reading.slices import split_by_bytes
+from distlog.core.reading.chunk import Chunk
+from distlog.core.reading.segment_reader import SegmentReader
+from distlog.core.reading.slices import SegmentSlice, split_by_bytes
 
 GOLDEN = golden.partitions()
 MIB = 1 << 20
@@ -65,6 +68,34 @@ def test_a_thousand_small_segments_are_a_few_batches(memory_url: Any, codec: str
     assert part["value"] == topic.scan().to_table()["value"].slice(1234, 5678 - 1234)
 
 
+class NotingReader(SegmentReader):
+    """Notes which segments are read together."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.read: list[list[SegmentSlice]] = []
+
+    def whole(self, slices: Sequence[SegmentSlice]) -> Chunk:
+        self.read.append(list(slices))
+        return super().whole(slices)
+
+    def chunks(self, part: SegmentSlice, *given: Any) -> Iterator[Chunk]:
+        self.read.append([part])
+        return super().chunks(part, *given)
+
+    def groups(self) -> list[list[int]]:
+        """By their offsets, how many records each of the segments has that were read together."""
+        in_order = sorted(self.read, key=lambda group: group[0].segment.base_offset)
+        return [[piece.segment.record_count for piece in group] for group in in_order]
+
+
+class SmallSteps(SegmentReader):
+    """Reads 100 kB at once."""
+
+    def chunks(self, part: SegmentSlice, step: int = 100_000) -> Iterator[Chunk]:
+        return super().chunks(part, step)
+
+
 def test_small_segments_are_read_together_and_large_ones_alone(
     memory_url: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,7 +104,9 @@ def test_small_segments_are_read_together_and_large_ones_alone(
     monkeypatch.setattr(scan, "CHUNK_BYTES", 4000)
     counts = [5, 10, 200, *[10] * 30, 400, 3]
     topic = appended(memory_url.url, *counts)
-    groups = [[piece.segment.record_count for piece in group] for group in scan._groups(topic.scan().slices)]
+    reader = NotingReader(topic.storage, topic.name, IndexCache())
+    assert sum(batch.num_rows for batch in scan.read(reader, topic.scan().slices)) == sum(counts)
+    groups = reader.groups()
     assert groups[:2] == [[5, 10], [200]]
     assert groups[-2:] == [[400], [3]]
     assert sum(group == [10] * len(group) for group in groups) > 1
@@ -161,10 +194,11 @@ def test_gaps_are_counted_by_reading_only_where_they_are_cut(memory_url: Any) ->
 
 
 def test_a_count_of_part_of_a_segment_by_bytes_is_of_that_part(memory_url: Any) -> None:
-    found = appended(memory_url.url, 100).scan()
+    topic = appended(memory_url.url, 100)
+    found = topic.scan()
     groups = split_by_bytes(found.slices, 500)
     assert len(groups) > 3
-    counts = [scan.Scan(found._reader, group, COLUMNS, found.isolation).count() for group in groups]
+    counts = [scan.Scan(topic.reader, group, COLUMNS, found.isolation).count() for group in groups]
     assert sum(counts) == 100
     assert all(counts)
 
@@ -251,11 +285,10 @@ def test_remote_segments_are_begun_ahead_of_the_reader_but_not_far(
 
 
 def test_a_large_remote_segment_is_not_read_far_ahead(memory_url: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("distlog.core.reading.segment_reader.SegmentReader.chunks.__defaults__", (100_000,))
     monkeypatch.setattr(read_ahead, "WINDOW_BYTES", 100_000)
     topic = large(memory_url.url)
     topic.storage.counters.bytes_read = 0
-    batches = iter(topic.scan())
+    batches = scan.read(SmallSteps(topic.storage, topic.name, IndexCache()), topic.scan().slices)
     next(batches)
     assert topic.storage.counters.bytes_read == 100_000
     for _ in range(4):

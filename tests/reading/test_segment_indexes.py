@@ -13,17 +13,16 @@ import golden
 import pyarrow as pa
 import pytest
 from adopted import adopt_golden, forget_facts
+from index_copies import copies, reopened
 
 import distlog
 from distlog import Topic
 from distlog.core.commits.segment_info import UNKNOWN, SegmentInfo
 from distlog.core.errors import CorruptIndexError, StorageError
-from distlog.core.indexes.index_cache import IndexCache
 from distlog.core.indexes.offset_index import OffsetIndex
 from distlog.core.indexes.transaction_index import AbortedTransaction, TransactionIndex
 from distlog.core.reading import segment_indexes
-from distlog.core.reading.segment_indexes import SegmentIndexes
-from distlog.core.reading.segment_reader import SegmentReader
+from distlog.core.topics.record import records_of
 
 NOW = 1_700_000_000_000
 ROWS = 4000
@@ -36,8 +35,7 @@ def topic_at(url: str, cache: Path, appends: int = 1) -> Topic:
     for number in range(appends):
         values = [b"%0100d" % (number * ROWS + row) for row in range(ROWS)]
         topic.append(pa.table({"value": values, "timestamp": range(NOW, NOW + ROWS)}))
-    topic._reader = SegmentReader(topic.storage, topic.name, IndexCache(str(cache)))
-    return topic
+    return reopened(topic, cache)
 
 
 @pytest.fixture
@@ -112,10 +110,6 @@ def test_a_file_cut_while_it_is_open_is_not_touched_again(
     assert "scanning the log instead" in warnings(caplog)[0]
 
 
-def copies(cache: Path) -> list[Path]:
-    return sorted(path for path in cache.iterdir() if path.stat().st_size)
-
-
 @pytest.mark.parametrize("known", [True, False], ids=["known", "of an older library"])
 @pytest.mark.parametrize("damage", ["out of order", "cut", "of another place"])
 def test_a_bad_copy_is_fetched_again(
@@ -132,8 +126,8 @@ def test_a_bad_copy_is_fetched_again(
     elif damage == "of another place":
         entries[7::8] = bytes(byte ^ 1 for byte in entries[7::8])
     copy.write_bytes(entries[:-8] if damage == "cut" else entries)
-    remote._reader = SegmentReader(remote.storage, remote.name, IndexCache(str(tmp_path / "cache")))
-    assert [value_at(remote, offset) for offset in (3000, 2000)] == [3000, 2000]
+    again = reopened(remote, tmp_path / "cache")
+    assert [value_at(again, offset) for offset in (3000, 2000)] == [3000, 2000]
     assert copies(tmp_path / "cache") == [copy]
     assert copy.read_bytes() == right
     assert len(warnings(caplog)) == (1 if damage == "of another place" and not known else 0)
@@ -157,7 +151,10 @@ def test_a_bad_file_is_fetched_twice_and_then_scanned_around(remote: Topic, capl
     remote.storage.put(name, bytes(segment_of(remote).offset_index_bytes))
     assert value_at(remote, 3000) == 3000
     (warning,) = warnings(caplog)
-    assert f"checksum that its segment says: rebuild the index (file={name} partition=0)" in warning
+    assert (
+        f"checksum of the index file differs from its segment's metadata: rebuild the index (file={name} partition=0)"
+        in warning
+    )
     assert "scanning the log instead" in warning
 
 
@@ -208,11 +205,9 @@ def test_a_transaction_index_that_stays_bad_is_an_error(remote: Topic) -> None:
 
 def test_it_pickles_without_what_is_open(local: Topic, opened: list[str]) -> None:
     value_at(local, 3000)
-    indexes = pickle.loads(pickle.dumps(local.reader._indexes))
-    assert isinstance(indexes, SegmentIndexes)
-    index = indexes.offsets(segment_of(local))
-    assert index is not None
-    assert index.entries > 100
+    reader = pickle.loads(pickle.dumps(local.reader))
+    (record,) = records_of(reader, local.snapshot, 0, 3000, 1)
+    assert (record.offset, int(record.value or b"")) == (3000, 3000)
     assert len(opened) == 2
 
 

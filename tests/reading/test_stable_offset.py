@@ -83,19 +83,19 @@ def written(log: CompactedTopic, steps: list[tuple[str, int]]) -> int:
     producers, opened = Producers(log), dict[int, int]()
     for key, (step, producer) in enumerate(steps):
         if step == "send":
-            opened.setdefault(producer, producers._offset)
+            opened.setdefault(producer, producers.next_offset)
             producers.send(producer, key % 4)
         elif step == "plain":
             producers.plain(key % 4)
         elif step == "roll":
-            if producers._data:
+            if producers.segment_bytes:
                 producers.roll()
         elif producer in opened:
             del opened[producer]
             getattr(producers, step)(producer)
-    if producers._data:
+    if producers.segment_bytes:
         producers.roll()
-    return min(opened.values(), default=producers._offset)
+    return min(opened.values(), default=producers.next_offset)
 
 
 @settings(max_examples=60, deadline=None)

@@ -128,10 +128,10 @@ def by_command_line(topic: Topic, start: int | None, end: int | None, limit: int
     return [row for batch in batches for row in stored(pa.Table.from_batches([batch]))]
 
 
-def in_groups(found: Scan, target_bytes: int) -> Rows:
+def in_groups(topic: Topic, found: Scan, target_bytes: int) -> Rows:
     """What tasks read that get some slices each, pickled."""
     groups = pickle.loads(pickle.dumps(split_by_bytes(found.slices, target_bytes)))
-    scans = [Scan(found._reader, group, COLUMNS, found.isolation) for group in groups]
+    scans = [Scan(topic.reader, group, COLUMNS, found.isolation) for group in groups]
     assert sum(each.count() for each in scans) == found.count()
     return [row for each in scans for row in stored(each.to_table())]
 
@@ -171,7 +171,7 @@ def test_any_range_of_times_of_any_history_is_what_a_model_says(
     values = topic.scan(start_time=start, end_time=end, columns=["value"])
     assert values.to_table().to_pydict() == {"value": [row["value"] for row in expected]}
     assert topic.scan(start_time=start, end_time=end, columns=[]).count() == len(expected)
-    assert in_groups(found, target_bytes) == expected
+    assert in_groups(topic, found, target_bytes) == expected
     assert by_command_line(topic, start, end, None) == expected
     assert by_command_line(topic, start, end, limit) == expected[:limit]
     later = topic.scan([0], start=offset, end_time=end, out_of_range="latest")
@@ -354,9 +354,11 @@ def test_a_scan_without_times_asks_no_record_for_its_time(backfilled: Topic, mon
     def never(*arguments: Any) -> Iterator[Any]:
         raise AssertionError("a record was asked")
 
-    monkeypatch.setattr("distlog.core.batches.record_decoder._in_time", never)
+    monkeypatch.setattr("distlog.core.batches.record_decoder.records_in_time", never)
     assert backfilled.scan().to_table().num_rows == 5000
     assert backfilled.scan(start_time=OCTOBER, end_time=OCTOBER + 2 * DAY).to_table().num_rows == 2000
+    with pytest.raises(AssertionError, match="a record was asked"):
+        backfilled.scan(start_time=OCTOBER + 1).to_table()
 
 
 def test_what_an_older_library_did_not_note_is_looked_up(memory_url: Any) -> None:

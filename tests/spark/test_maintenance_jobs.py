@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import runpy
 import subprocess
@@ -13,7 +14,10 @@ import pytest
 from conftest import Address
 
 import distlog
+from distlog.console.report import Report, Summary
+from distlog.core.errors import InvalidConfigError
 from distlog.core.storage.storage import Storage
+from distlog.spark.jobs.maintenance_job import maintenance_parser, run_maintenance
 
 JOBS = Path(__file__).parents[2] / "jobs"
 OLD = {"retention.ms": 1000, "file.delete.delay.ms": 0}
@@ -146,6 +150,26 @@ def test_where_there_is_no_topic_it_fails(tmp_path: Path, job: Any, name: str, w
 @pytest.mark.parametrize("name", ["retention", "vacuum"])
 def test_a_wrong_command_line_is_status_2(job: Any, name: str, given: tuple[str, ...]) -> None:
     assert job(name, *given).status == 2
+
+
+def refuse(url: str, chosen: argparse.Namespace) -> Report:
+    if url.endswith("wrong"):
+        raise InvalidConfigError("not so")
+    return Summary("done", {})
+
+
+def test_what_a_topic_cannot_take_is_status_2_as_for_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old_topic(f"{tmp_path}/wrong")
+    old_topic(f"{tmp_path}/right")
+    parser = maintenance_parser("A job.")
+    assert run_maintenance(parser, refuse, ["--topic", f"{tmp_path}/wrong"]) == 2
+    assert run_maintenance(parser, refuse, ["--topic", f"{tmp_path}/right"]) == 0
+    assert run_maintenance(parser, refuse, ["--root", str(tmp_path), "--json"]) == 1
+    out, err = capsys.readouterr()
+    assert err.count(f"{tmp_path}/wrong: not so\n") == 2
+    assert json.loads(out.splitlines()[-1])["failed"] == 1
 
 
 def test_retention_and_vacuum_start_no_java(tmp_path: Path) -> None:

@@ -29,12 +29,12 @@ from distlog.core.batches.record_batch import read_headers
 from distlog.core.commits.actions import Add, Cleaned
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.indexes.transaction_index import AbortedTransaction, encode_transactions
-from distlog.core.kernels.offset_map import SLOT_BYTES
 from distlog.core.maintenance.compaction import compact as compaction
 from distlog.core.maintenance.compaction.batch_verdicts import Verdicts
 from distlog.core.maintenance.compaction.cleanable import Cleanable
 from distlog.core.maintenance.compaction.compact import CleanedRange, commit_compaction, compact_rounds
 from distlog.core.maintenance.compaction.large_partition import LargePartition
+from distlog.core.maintenance.compaction.offset_map import SLOT_BYTES
 from distlog.core.maintenance.compaction.report import CompactionReport, Uncleanable
 from distlog.core.topics.topic import Topic
 from distlog.spark import compact
@@ -372,12 +372,14 @@ class Silent:
         return []
 
 
-def test_plans_do_not_show_what_tasks_know(spark: SparkSession) -> None:
+def test_plans_do_not_show_what_tasks_know(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
     def make() -> Silent:
         return Silent("s3cr3t")
 
     frame = run_stage(frame_of(spark, 0, [b"an item"]), 1, make)
-    plan = frame._jdf.queryExecution().toString()
+    frame.explain(extended=True)
+    plan = capsys.readouterr().out
+    assert "Physical Plan" in plan
     assert "Distlog" in plan
     assert "s3cr3t" not in plan
     assert "an item" not in plan

@@ -21,8 +21,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 import distlog
+from distlog.console.arguments import offsets, partitions
 from distlog.core.errors import InvalidConfigError
-from distlog.spark.jobs.job import offsets, partitions, reason, run_job
+from distlog.spark.jobs.job import reason, run_job
 from distlog.spark.jobs.job_inputs import Input, java_pattern
 from distlog.spark.jobs.time_format import spark_pattern
 

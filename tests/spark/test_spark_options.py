@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from distlog.core.errors import InvalidConfigError, StorageError
 from distlog.core.reading.time_lookup import EARLIEST, LATEST
-from distlog.spark.options import Bound, ReadOptions, WriteOptions
+from distlog.spark.sink.write_options import WriteOptions
 from distlog.spark.source.offsets import ByPartition, format_assign, format_offsets, parse_assign, parse_offsets
+from distlog.spark.source.read_options import Bound, ReadOptions
 
 pytestmark = pytest.mark.spark
 

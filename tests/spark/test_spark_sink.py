@@ -8,6 +8,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -22,11 +23,17 @@ from pyspark.sql.datasource import CaseInsensitiveDict, WriterCommitMessage
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 import distlog
+from distlog.core import paths
+from distlog.core.commits.actions import SetConfig
+from distlog.core.commits.commit_files import CommitFiles
+from distlog.core.commits.commit_log import CommitLog
 from distlog.core.errors import CommitConflictError, InvalidConfigError, InvalidRecordError
+from distlog.core.storage.storage import Storage
+from distlog.core.topics.append import AppendResult
 from distlog.spark import append
 from distlog.spark.data_source import DistlogDataSource
 from distlog.spark.sink.batch_sink import DistlogWriter, Written
-from distlog.spark.sink.commits import MicroBatch
+from distlog.spark.sink.commits import MicroBatch, find_write, is_of_run
 
 pytestmark = pytest.mark.spark
 
@@ -150,6 +157,18 @@ def test_a_transaction_is_written_once(topic: distlog.Topic) -> None:
     assert values(topic) == ["a", "b"]
 
 
+def test_what_was_committed_before_is_durable_when_its_repetition_is_done(
+    topic: distlog.Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transaction = {"txnAppId": "job", "txnVersion": "7"}
+    first = writer(topic.url, **transaction)
+    commit(first, write(first, "a"))
+    again, synced = writer(topic.url, **transaction), list[str]()
+    monkeypatch.setattr(Storage, "sync", lambda self, folder: synced.append(folder))
+    commit(again, write(again, "a"))
+    assert synced == [paths.COMMITS_DIR]
+
+
 def test_of_two_writers_of_one_transaction_the_second_yields(topic: distlog.Topic) -> None:
     one, other = (writer(topic.url, txnAppId="job", txnVersion="7") for _ in range(2))
     messages = [write(one, "a"), write(other, "a")]
@@ -166,6 +185,61 @@ def test_a_topic_that_was_made_again_meanwhile_gets_nothing(topic: distlog.Topic
     with pytest.raises(CommitConflictError, match="created again"):
         commit(planned, message)
     assert values(anew) == []
+
+
+def test_a_commit_bears_the_ids_of_its_write_and_its_run(topic: distlog.Topic) -> None:
+    planned = writer(topic.url, writeId="mine")
+    commit(planned, of_micro_batch(write(planned, "a"), "run"))
+    plain = writer(topic.url)
+    commit(plain, write(plain, "b"))
+    first, second = CommitFiles(topic.storage).read_existing(1), CommitFiles(topic.storage).read_existing(2)
+    assert (first.write_id, first.run_id) == ("mine", "run")
+    assert second.write_id
+    assert second.run_id is None
+    assert first.writer == second.writer
+    assert "mine" not in first.writer
+
+
+def in_task_of(run: str | None) -> Any:
+    """The context of a task of a micro-batch."""
+    told = {"sql.streaming.queryId": "query", "streaming.sql.batchId": "3", "spark.jobGroup.id": run}
+    return SimpleNamespace(getLocalProperty=told.get, partitionId=lambda: 0)
+
+
+@pytest.mark.parametrize(("told", "kept"), [(None, None), ("", None), ("a run", "a run"), ("x" * 2000, "x" * 1000)])
+def test_whatever_spark_calls_a_run_can_be_committed(
+    topic: distlog.Topic, monkeypatch: pytest.MonkeyPatch, told: str | None, kept: str | None
+) -> None:
+    planned = writer(topic.url)
+    with monkeypatch.context() as patch:
+        patch.setattr(TaskContext, "get", lambda: in_task_of(told))
+        message = write(planned, "a")
+    commit(planned, message)
+    assert CommitFiles(topic.storage).read_existing(1).run_id == kept
+
+
+def test_an_id_that_no_commit_can_hold_is_refused_before_any_task(topic: distlog.Topic) -> None:
+    with pytest.raises(InvalidConfigError, match="writeId must be at most 1000"):
+        writer(topic.url, writeId="x" * 1001)
+
+
+def test_who_writes_under_the_name_of_ids_is_not_taken_for_them(topic: distlog.Topic) -> None:
+    name = "distlog 1.0 host write=mine run=same"
+    log = CommitLog(topic.storage, clock=lambda: 0, random=random.Random(0), writer=name)
+    log.commit(topic.snapshot, "config", lambda head: [SetConfig({})])
+    assert find_write(topic.storage, "mine", 0) is None
+    assert not is_of_run(topic.storage, 1, "same")
+
+
+def test_of_a_commit_between_no_manifest_is_read_to_find_a_write(topic: distlog.Topic) -> None:
+    large = CommitLog(topic.storage, clock=lambda: 0, random=random.Random(0), writer="a", commit_limit=100)
+    large.commit(topic.snapshot, "config", lambda head: [SetConfig({"retention.ms": "1"})])
+    planned = writer(topic.url, writeId="mine")
+    commit(planned, write(planned, "a"))
+    (manifest,) = [file.name for file in topic.storage.list(paths.COMMITS_DIR) if "manifest" in file.name]
+    topic.storage.delete([manifest])
+    assert find_write(topic.storage, "mine", 0) == AppendResult(2, {1: (0, 1)})
+    assert find_write(topic.storage, "mine", 0, head=1) is None
 
 
 def of_micro_batch(message: WriterCommitMessage, run: str, batch: int = 3) -> Written:

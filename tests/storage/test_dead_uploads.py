@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import time
 from typing import Any
 
 import pytest
@@ -37,10 +38,10 @@ class S3Topic:
 
     def leave_upload(self, name: str) -> str:
         """What a writer that was killed leaves of `name`; returns the name."""
-        writer: Any = self.storage.open_write(name)
-        writer.write(bytes(SINGLE_PUT_BYTES))
-        for part in writer._upload._tags:
-            part.wait()
+        sent = self.storage.counters.bytes_written
+        self.storage.open_write(name).write(bytes(SINGLE_PUT_BYTES))
+        while self.storage.counters.bytes_written < sent + SINGLE_PUT_BYTES:
+            time.sleep(0.001)  # its threads are sending the parts
         assert name in self.left()
         return name
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
+import subprocess
 import sys
 import traceback
+import weakref
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
-from fsspec.registry import _registry
 
 from distlog.core.errors import StorageError
 from distlog.core.storage.objects import client as storage_client
@@ -94,15 +96,27 @@ def test_an_address_with_credentials_is_refused_without_showing_them(address: st
 
 def test_secrets_do_not_show_in_a_storage() -> None:
     storage = Storage("s3://bucket/logs", {**SECRETS, "client_kwargs": {"aws_session_token": "nested-secret"}})
-    shown = repr(storage) + str(storage) + repr(vars(storage)) + repr(vars(storage)["_options"])
+    shown = repr(storage) + str(storage) + repr(vars(storage)) + repr(StorageOptions(SECRETS))
     for secret in (*SECRETS.values(), "nested-secret"):
         assert secret not in shown
     assert repr(storage) == "Storage('s3://bucket/logs')"
 
 
-def test_secrets_travel_with_a_pickle() -> None:
+def test_secrets_travel_with_a_pickle(monkeypatch: pytest.MonkeyPatch) -> None:
     copy = pickle.loads(pickle.dumps(Storage("s3://bucket/logs", SECRETS)))
-    assert dict(vars(copy)["_options"]) == SECRETS
+    given: list[dict[str, Any]] = []
+
+    def filesystem(protocol: str, **settings: Any) -> MemoryFileSystem:
+        given.append(settings)
+        return MemoryFileSystem()
+
+    monkeypatch.setattr(fsspec, "filesystem", filesystem)
+    # so that no client of these secrets is there yet
+    process = os.getpid() + 1
+    monkeypatch.setattr(os, "getpid", lambda: process)
+    with pytest.raises(FileNotFoundError):
+        copy.read("a")
+    assert [{name: settings[name] for name in SECRETS} for settings in given] == [SECRETS]
 
 
 def test_secrets_do_not_show_in_an_error(s3_server: Any) -> None:
@@ -173,19 +187,41 @@ def test_no_credentials_at_all_is_an_error_at_once(monkeypatch: pytest.MonkeyPat
 
 
 def test_clients_of_rotated_credentials_are_given_up_and_a_parents_never(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage_client, "_CLIENTS", {(os.getpid() + 1, "a parent's"): "not to be closed"})
-    for number in range(storage_client.MAX_CLIENTS + 5):
-        Storage(f"memory://x/{number}", {"token": str(number)}).put("a", b"1")
-    processes = [process for process, _ in storage_client._CLIENTS]
-    assert processes.count(os.getpid()) == storage_client.MAX_CLIENTS
-    assert os.getpid() + 1 in processes
+    made: list[weakref.ref[MemoryFileSystem]] = []
+
+    def filesystem(protocol: str, **settings: Any) -> MemoryFileSystem:
+        client = MemoryFileSystem(skip_instance_cache=True)
+        made.append(weakref.ref(client))
+        return client
+
+    def kept() -> list[int]:
+        gc.collect()
+        return [number for number, client in enumerate(made) if client() is not None]
+
+    process = os.getpid()
+    monkeypatch.setattr(fsspec, "filesystem", filesystem)
+    monkeypatch.setattr(os, "getpid", lambda: process + 2)
+    Storage("memory://x/parent", {"token": "a parent's"}).list()
+    monkeypatch.setattr(os, "getpid", lambda: process + 3)
+    count = storage_client.MAX_CLIENTS + 5
+    for number in range(count):
+        Storage(f"memory://x/{number}", {"token": str(number)}).list()
+    assert kept() == [0, *range(1 + count - storage_client.MAX_CLIENTS, 1 + count)]
 
 
-def test_a_missing_s3fs_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "s3fs", None)
-    monkeypatch.delitem(_registry, "s3", raising=False)
-    with pytest.raises(StorageError, match=r"pip install 'distlog\[s3\]'"):
-        Storage("s3://bucket/logs", {"key": "not seen before"}).read("a")
+def test_a_missing_s3fs_says_what_to_install() -> None:
+    program = """
+import sys
+sys.modules["s3fs"] = None
+from distlog.core.errors import StorageError
+from distlog.core.storage.storage import Storage
+try:
+    Storage("s3://bucket/logs").read("a")
+except StorageError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "no client for s3:// is installed: pip install 'distlog[s3]'" in done.stdout
 
 
 def test_an_unknown_protocol_is_an_error() -> None:
@@ -220,7 +256,7 @@ class ElsewhereFileSystem(MemoryFileSystem):
 
 
 def test_a_store_other_than_s3_is_written_through_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(_registry, "gs", ElsewhereFileSystem)
+    monkeypatch.setattr(fsspec, "filesystem", lambda protocol, **settings: ElsewhereFileSystem(**settings))
     storage = Storage("gs://bucket/logs")
     data = bytes(range(256)) * (80 * 1024)
     with storage.open_write("f/big") as writer:

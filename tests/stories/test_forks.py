@@ -12,9 +12,10 @@ from conftest import Address
 import distlog
 
 PROLOGUE = """
-import faulthandler, os, sys, threading
+import faulthandler, gc, os, sys, threading
 import distlog
 from distlog.core.errors import DistlogError
+from distlog.core.locks import ProcessLock
 from distlog.core.storage.parallel import begin, in_parallel
 from distlog.core.storage.storage import Storage
 url, options = {url!r}, {options!r}
@@ -99,7 +100,9 @@ def test_a_lock_that_a_thread_holds_at_a_fork_is_free_in_the_child(local: Addres
         """
 topic = distlog.open(url)
 topic.append([{"value": bytes(400_000)}, {"value": bytes(400_000)}])
-locks = [topic._lock, topic.reader._indexes._lock]
+assert topic.records(0, 1)
+locks = [found for found in gc.get_objects() if isinstance(found, ProcessLock)]
+assert len(locks) >= 3, "the topic's, its indexes' and its identified logs'"
 
 def hold(lock, held, let_go):
     with lock:
@@ -128,7 +131,7 @@ def test_a_fork_while_a_kernel_is_compiled_leaves_the_child_able_to_compile(loca
         """
 from numba.core.compiler_lock import global_compiler_lock
 import numpy as np
-from distlog.core.kernels.routing import group_by_partition
+from distlog.core.topics.routing import group_by_partition
 compiling = threading.Event()
 
 def compile():

@@ -7,6 +7,7 @@ tells its caller so; then the power fails, and the disk forgets what nobody sync
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -46,7 +47,7 @@ def crashes(
         root = tmp_path / f"at {step}"
         root.mkdir()
         with monkeypatch.context() as patch:
-            patch.setattr(durable_files, "_DURABLE", {})
+            patch.setattr(durable_files, "DURABLE_FOLDERS", {})
             prepare(root)
             disk = Disk(patch, root)
             disk.new_process(step)
@@ -193,15 +194,17 @@ def test_a_folder_that_another_process_made_is_synced_once_with_those_above_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
-    monkeypatch.setattr(durable_files, "_DURABLE", {})
+    monkeypatch.setattr(durable_files, "DURABLE_FOLDERS", {})
     synced: list[str] = []
-    real = durable_files._sync_names
+    fsync = os.fsync
 
-    def noted(folder: str) -> tuple[int, int]:
-        synced.append(folder)
-        return real(folder)
+    def noted(descriptor: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        if os.path.isdir(path):
+            synced.append(path)
+        fsync(descriptor)
 
-    monkeypatch.setattr(durable_files, "_sync_names", noted)
+    monkeypatch.setattr(os, "fsync", noted)
     storage = Storage(tmp_path / "a")
     storage.put("b/1", b"1")
     above = itertools.takewhile(lambda folder: not folder.is_mount(), (tmp_path / "a").parents)

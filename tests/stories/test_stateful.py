@@ -19,6 +19,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 from topics import NOW, Clock, stored, topic_on
 
 import distlog
+from distlog.core.commits.snapshot import Snapshot
 from distlog.core.kernels.routing import murmur2
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.topic import Topic
@@ -144,14 +145,10 @@ class TopicAndLists(RuleBasedStateMachine):
     def storage(self) -> Storage:
         return Storage(str(Path(self.folder.name, "topic")))
 
-    def mine(self, topic: Topic) -> Topic:
+    def open(self, snapshot: Snapshot | None = None) -> Topic:
         """The topic with a clock to set, and with the same choices in every run of an example."""
-        topic.clock = topic.log._clock = self.clock
-        topic._random = random.Random(0)
-        return topic
-
-    def open(self) -> Topic:
-        return self.mine(topic_on(self.storage, checkpoint_commits=5))
+        log = topic_on(self.storage, clock=self.clock, checkpoint_commits=5).log
+        return Topic(self.storage, log, snapshot or log.load(), clock=self.clock, random=random.Random(0))
 
     @initialize()
     def create(self) -> None:
@@ -304,7 +301,8 @@ class TopicAndLists(RuleBasedStateMachine):
 
     @rule(which=OBJECTS)
     def send_to_another_process(self, which: int) -> None:
-        self.topics[which] = self.mine(pickle.loads(pickle.dumps(self.topics[which])))
+        copy: Topic = pickle.loads(pickle.dumps(self.topics[which]))
+        self.topics[which] = self.open(copy.snapshot)
 
     @rule(step_ms=st.integers(-5, 50))
     def time_passes(self, step_ms: int) -> None:

@@ -104,11 +104,14 @@ def test_an_error_at_exit_says_what_was_given_up(address: Address) -> None:
 
 def test_an_error_in_the_background_that_nobody_saw_is_told_at_exit(address: Address) -> None:
     program = """
-topic.append = fail
+failing = threading.Event()
+def fail_in_background(*arguments, **options):
+    failing.set()
+    fail()
+topic.append = fail_in_background
 writer = topic.writer(linger_ms=0)
 writer.append(b'lost', partition=0)
-while writer._error is None:
-    time.sleep(0.01)
+failing.wait()
 """
     done = run(address, program)
     assert done.stderr.count("its last commit failed: cannot put: No space left on device (records_given_up=1") == 1

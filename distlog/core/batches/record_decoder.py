@@ -143,11 +143,11 @@ def _decode_run(asked: AskedBatches, names: tuple[str, ...], enough: int) -> tup
     # By way of a struct, since a record batch without columns must know its number of records too.
     records = pa.StructArray.from_buffers(kind, count, [None], 0, children=arrays)
     if not asked.of_any_time:
-        records = _in_time(asked, sections["emitted"], fields.timestamps[:count], records)
+        records = records_in_time(asked, sections["emitted"], fields.timestamps[:count], records)
     return sections.size, pa.RecordBatch.from_struct_array(records)
 
 
-def _in_time(
+def records_in_time(
     asked: AskedBatches, counts: np.ndarray, timestamps: np.ndarray, records: pa.StructArray
 ) -> pa.StructArray:
     """Those of the records, `counts` of each batch, that are of the times asked for."""

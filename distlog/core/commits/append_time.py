@@ -1,4 +1,4 @@
-"""LogAppendTime: the time of records is that of their commit, which no writer can know while it writes."""
+"""LogAppendTime: records get the time of their commit, which is not known while they are written."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from distlog.core.commits.segment_info import BY_COMMIT
 
 
 def with_append_times(actions: Sequence[Action], time_ms: int) -> tuple[Action, ...]:
-    """The actions of a commit of `time_ms`: segments that wait for that time have it.
+    """The `actions` of a commit of `time_ms`; segments that wait for the commit's time get it.
 
-    Commits follow each other in time, and so do the segments of a partition.
+    The times of commits increase, so those of a partition's segments do too.
     """
     return tuple(_timed(action, time_ms) for action in actions)
 

@@ -1,8 +1,8 @@
-"""Checkpoints: files that hold the whole state at one version, so that a topic opens without its history.
+"""Checkpoints: files with the whole state at one version, so that a topic opens without its history.
 
-A checkpoint is never needed: whoever finds one missing or wrong uses an older one, or the commits.
-The 32 hexadecimal digits in a checkpoint's name begin the SHA-256 of the file, so that a flipped bit
-anywhere in it is noticed, and writers that race write different files or the same bytes.
+A checkpoint is never required: if it is missing or wrong, an older one is used, or the commits. Its name holds the
+first 32 hexadecimal digits of the SHA-256 of the file. So a flipped bit is noticed, and writers that race write
+different files or the same bytes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LONGEST_NAME = 200
 def write(storage: Storage, snapshot: Snapshot) -> str:
     """Write a checkpoint of `snapshot` and then the hint that points to it; returns its name.
 
-    Raises ValueError when the checkpoint is one that nobody would read.
+    Raises ValueError when readers would refuse the checkpoint.
     """
     data = _encoded(snapshot)
     name = paths.checkpoint_file(snapshot.version, _digest(data))
@@ -34,7 +34,7 @@ def write(storage: Storage, snapshot: Snapshot) -> str:
 
 
 def _encoded(snapshot: Snapshot) -> bytes:
-    """A checkpoint that can be read: where rows are so alike that it would be far too small for them, not packed."""
+    """A checkpoint that readers accept: not packed where its rows are so alike that it would look like a bomb."""
     data = encode(snapshot)
     try:
         checkpoint_table.check(data)
@@ -49,11 +49,11 @@ def _encoded(snapshot: Snapshot) -> bytes:
 def read(storage: Storage, name: str) -> Snapshot:
     """The state that the checkpoint `name` holds.
 
-    Raises CorruptMetadataError, or FileNotFoundError when there is no such file; use another then.
+    Raises CorruptMetadataError, or FileNotFoundError when there is no such file; then use another checkpoint.
     """
     data = storage.read(name, 0, MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
-        raise CorruptMetadataError("the checkpoint is larger than one can be", file=name)
+        raise CorruptMetadataError("the checkpoint is larger than any checkpoint may be", file=name)
     if paths.checkpoint_file(version_of(name) or 0, _digest(data)) != name:
         raise CorruptMetadataError("the checkpoint's checksum is wrong", file=name)
     snapshot = decode(data, name)
@@ -63,7 +63,7 @@ def read(storage: Storage, name: str) -> Snapshot:
 
 
 def version_of(name: str) -> int | None:
-    """The version of the checkpoint `name` (relative to the topic), or None if no checkpoint is named so."""
+    """The version of the checkpoint `name` (relative to the topic), or None for any other file."""
     folder, _, file = name.rpartition("/")
     return paths.parse_checkpoint_file(file) if folder == paths.COMMITS_DIR else None
 

@@ -1,9 +1,9 @@
 """A checkpoint's bytes: one Parquet file.
 
-Its rows are the live segments in the order of (partition, base_offset), then the batches of the
-transaction table; a row fills one of the two columns `segment` and `transaction`. The rest is JSON in
-the file's metadata, under `distlog`, with the counts and the ends that the rows must agree with.
-What a newer library added, to a segment or to the rest, is kept for it.
+Its rows are the live segments in the order of (partition, base_offset), then the batches of the transaction table; a
+row fills one of the two columns `segment` and `transaction`. The rest is JSON in the file's metadata, under
+`distlog`, with the counts and the ends that the rows must agree with. Fields that a newer library added are kept as
+they are.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from distlog.core.commits import checkpoint_table, fields, json_text, segment_table, transaction_table
-from distlog.core.commits.actions import FORMAT, MAX_PARTITIONS, Active, Pin
+from distlog.core.commits.actions import MAX_PARTITIONS, Active, Pin
 from distlog.core.commits.columns import join
+from distlog.core.commits.commit import FORMAT
 from distlog.core.commits.features import NOTHING, Requires
 from distlog.core.commits.fields import LONG, UUID, Integer, Text, stored, unknown_fields
 from distlog.core.commits.segment_info import SegmentInfo
@@ -51,7 +52,7 @@ class _Partition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _State:
-    """What the metadata holds; each name as in Snapshot."""
+    """The JSON in the file's metadata; names are those of Snapshot."""
 
     format: int = stored(Integer(FORMAT, FORMAT))
     version: int = stored(LONG)
@@ -72,7 +73,7 @@ class _State:
 
 
 def encode(snapshot: Snapshot, *, is_packed: bool = True) -> bytes:
-    """The Parquet file of `snapshot`; one that is not packed is about as large as what it takes to read it."""
+    """The Parquet file of `snapshot`; if not packed, it is about as large as the memory that reading it takes."""
     segments = join([segment_table.EMPTY.columns(), *(part.segments.columns() for part in snapshot.partitions)])
     transactions = snapshot.transactions.columns()
     rows = pa.table(
@@ -140,7 +141,7 @@ def _snapshot(state: _State, table: pa.Table) -> Snapshot:
         raise ValueError(f"it has more than {MAX_PARTITIONS} partitions")
     count = sum(partition.segments for partition in state.partitions)
     if table.num_rows != count + state.transactions:
-        raise ValueError("its rows are not as many as it says")
+        raise ValueError("the number of its rows differs from its metadata")
     segments = _segments(table.slice(0, count).column("segment").combine_chunks())
     transactions = _transactions(table.slice(count).column("transaction").combine_chunks())
     _check_segments(segments, state.partitions)
@@ -164,7 +165,7 @@ def _snapshot(state: _State, table: pa.Table) -> Snapshot:
 
 
 def _segments(rows: pa.StructArray) -> pa.RecordBatch:
-    """The segments as a batch of the table's schema; an older library wrote fewer columns, a newer one more."""
+    """The segments as a batch of the table's schema; older libraries wrote fewer columns, newer ones write more."""
     stored = {spec.name for spec in rows.type}
     if rows.null_count or stored - set(segment_table.SCHEMA.names) or _any_unknown(rows, stored):
         return SegmentTable.of([_segment(row) for row in rows.to_pylist()]).columns()
@@ -183,20 +184,20 @@ def _any_unknown(rows: pa.StructArray, stored: Container[str]) -> bool:
 
 
 def _segment(row: dict[str, Any]) -> SegmentInfo:
-    # what an older library kept as unknown may be known here
+    # this library may know fields that an older one kept as unknown
     kept = json.loads(row.pop("unknown", "") or "{}")
     return fields.read(SegmentInfo, {**{name: value for name, value in row.items() if value is not None}, **kept})
 
 
 def _transactions(rows: pa.StructArray) -> pa.RecordBatch:
     if rows.null_count:
-        raise ValueError("its transactions are not what they should be")
+        raise ValueError("its transactions are malformed")
     known = [rows.field(name) for name in transaction_table.SCHEMA.names if name != "unknown"]
     return _batch([*known, _unknown_of(rows, transaction_table.SCHEMA.names)], transaction_table.SCHEMA)
 
 
 def _unknown_of(rows: pa.StructArray, known: Container[str]) -> pa.Array:
-    """What a newer library stored of each row besides: kept as unknown before, or in columns of its own."""
+    """The fields of each row that only a newer library knows: kept as unknown before, or columns of its own."""
     stored = [spec.name for spec in rows.type]
     newer = [name for name in stored if name not in known]
     kept = rows.field("unknown") if "unknown" in stored else pa.array([""] * len(rows), pa.string())
@@ -213,7 +214,7 @@ def _with(unknown: str, newer: Mapping[str, Any]) -> str:
 
 def _batch(columns: Sequence[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
     if [column.type for column in columns] != schema.types or any(column.null_count for column in columns):
-        raise ValueError("its rows are not what they should be")
+        raise ValueError("its rows are malformed")
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -234,7 +235,7 @@ def _partition_states(segments: pa.RecordBatch, state: _State) -> tuple[Partitio
 
 
 def _check_segments(segments: pa.RecordBatch, partitions: Sequence[_Partition]) -> None:
-    """What `fields` and `SegmentInfo.check` ask of one segment, and `fold` of their order, of all at once."""
+    """Check all segments at once, as `fields` and `SegmentInfo.check` check one, and `fold` their order."""
     for name, check in fields.checks(SegmentInfo).items():
         _check_column(name, segments[name], check)
     owner, base, end = (segments[name].to_numpy() for name in ("partition", "base_offset", "next_offset"))
@@ -264,4 +265,4 @@ def _check_transactions(transactions: pa.RecordBatch, now_ms: int) -> None:
         raise ValueError("its transactions are not in the order of time")
     for column in transactions["offsets"].flatten().flatten():
         if column.null_count or np.any(column.to_numpy(zero_copy_only=False) < 0):
-            raise ValueError("the offsets of a transaction are not what they should be")
+            raise ValueError("the offsets of a transaction are malformed")

@@ -1,7 +1,7 @@
-"""Reads a checkpoint's Parquet file in memory that its size bounds, whatever it says of itself.
+"""Reads a checkpoint's Parquet file in an amount of memory that its size bounds, whatever it holds.
 
-Parquet packs well: a file of 100 kB may say "the same value, 100 million times". So what reading takes is worked
-out from the headers of its pages first. Strings are read as dictionaries, which do not repeat them.
+Parquet packs well: a file of 100 kB may say "the same value, 100 million times". So the memory needed is first
+computed from the headers of its pages. Strings are read as dictionaries, which do not repeat them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from distlog.core.commits import parquet_memory
 
-#: What reading a checkpoint may take: this, and so many times its size. A usual one takes 10 to 30 times its size.
+#: To read a checkpoint may take FREE_BYTES, and BYTES_PER_BYTE times its size. Usual ones take 10 to 30 times.
 FREE_BYTES = 64 << 20
 BYTES_PER_BYTE = 128
 #: Rows that any may have, and how many bytes each row more must have: a usual one has 13 to 60.
@@ -52,7 +52,7 @@ def _budget(data: bytes) -> int:
 
 
 def _plain(table: pa.Table, budget: int) -> pa.Table:
-    """`table` with strings in the place of dictionaries, of up to `budget` bytes in all."""
+    """`table` with dictionaries replaced by their strings, which may take `budget` bytes in all."""
     size = sum(_string_bytes(chunk) for column in table.columns for chunk in column.chunks)
     if size > budget:
         raise ValueError(f"its strings are {size} bytes, far more than its size")
@@ -62,7 +62,7 @@ def _plain(table: pa.Table, budget: int) -> pa.Table:
 
 
 def _string_bytes(array: pa.Array) -> int:
-    """The bytes of all strings in `array` as they will be when each stands for itself."""
+    """The bytes of all strings in `array` when none of them is shared."""
     if pa.types.is_dictionary(array.type):
         lengths = pc.binary_length(array.dictionary)
         return pc.sum(pc.take(lengths, array.indices)).as_py() or 0

@@ -1,4 +1,4 @@
-"""Reads commits by their numbers: the head of a topic is the last one before the first that is missing."""
+"""Reads commits by version. The head of a topic is the last commit before the first missing version."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 
 from distlog.core import paths
 from distlog.core.commits import manifest
-from distlog.core.commits.actions import Commit
+from distlog.core.commits.commit import Commit
 from distlog.core.config import MAX_LONG
 from distlog.core.errors import CorruptMetadataError
 from distlog.core.storage.parallel import in_parallel
@@ -25,7 +25,7 @@ class CommitFiles:
     def read(self, version: int, *, whole: bool = True) -> Commit | None:
         """The commit of `version`, or None if there is none yet; raises CorruptMetadataError.
 
-        One that is not `whole` lacks the actions of its manifest, which costs nothing to read then.
+        If not `whole`, the manifest is not read, and its actions are missing.
         """
         try:
             data = self._storage.read(paths.commit_file(version), 0, MAX_CONDITIONAL_BYTES + 1)
@@ -34,14 +34,20 @@ class CommitFiles:
         return self.decode(version, data, whole=whole)
 
     def decode(self, version: int, data: bytes, *, whole: bool = True) -> Commit:
-        """The commit that the file of `version` holds, which begins with `data`; otherwise as `read`."""
+        """The commit of `version`, whose file begins with `data`; otherwise as `read`."""
         file = paths.commit_file(version)
         if len(data) > MAX_CONDITIONAL_BYTES:
-            raise CorruptMetadataError("the commit is larger than one can be; restore it from a copy", file=file)
+            raise CorruptMetadataError(
+                "the commit is larger than any commit may be; restore it from a copy", file=file
+            )
         commit = Commit.decode(data, file)
         if commit.version != version:
             raise CorruptMetadataError("the commit is not of the version in its name", file=file)
-        return manifest.expanded(commit, partial(manifest.read, self._storage)) if whole else commit
+        return self.expanded(commit) if whole else commit
+
+    def expanded(self, commit: Commit) -> Commit:
+        """A commit with the actions of its manifest; raises CorruptMetadataError."""
+        return manifest.expanded(commit, partial(manifest.read, self._storage))
 
     def read_existing(self, version: int, *, whole: bool = True) -> Commit:
         """`read` of a commit that is known to exist; raises CorruptMetadataError if it does not."""
@@ -52,7 +58,7 @@ class CommitFiles:
         return commit
 
     def read_many(self, versions: Sequence[int], whole_from: int = 0) -> list[Commit | None]:
-        """`read` of each of `versions`, whole from one on; at the same time, where a request takes long."""
+        """`read` of each of `versions`, whole from `whole_from` on; in parallel, if requests are slow."""
         if self._storage.is_local or len(versions) == 1:
             return [self.read(version, whole=version >= whole_from) for version in versions]
         return in_parallel(lambda version: self.read(version, whole=version >= whole_from), versions)
@@ -60,14 +66,15 @@ class CommitFiles:
     def follow(
         self, start: int, *, end: int = MAX_LONG, known: int = -1, group: int = 1, whole_from: int = 0
     ) -> Iterator[list[Commit]]:
-        """The commits from `start` up to `end` or the head, in groups that grow, `group` at first.
+        """The commits from `start` (in) to `end` (out) or to the head, in groups that grow from `group` on.
 
-        `known` is a version that is known to exist; those below `whole_from` come without the actions of their
-        manifests. Raises CorruptMetadataError at a hole below `known`, or below a commit that was seen; with a
-        `group` of one, as there is nothing behind to see, the hole is the head.
+        The version `known` is known to exist. Commits below `whole_from` lack the actions of their manifests. Raises
+        CorruptMetadataError for a missing version below `known`, or below a commit that was read. With a `group` of
+        one, nothing beyond it is read, so a missing version is the end.
         """
         while start < end:
-            # Two more than what is known to exist: the one that is not there, and what must not be behind it.
+            # Two versions beyond `known`: the first is expected to be missing, and then the second must be missing
+            # too.
             size = min(max(group, known + 3 - start), _LARGEST_GROUP)
             found = self.read_many(range(start, min(start + size, end)), whole_from)
             commits = list(_until_missing(found))
@@ -77,7 +84,7 @@ class CommitFiles:
             if len(commits) == len(found):
                 group = min(4 * group, _LARGEST_GROUP)
             elif start <= known or self._is_seen_behind(start, found[len(commits) + 1 :], size):
-                # What was missing may have been written between two of our reads, before its successor was.
+                # A missing version may have been written, and the next one after it, between two of our reads.
                 self.read_existing(start, whole=False)
             else:
                 return

@@ -1,11 +1,12 @@
 """A topic's commit log: load its state, follow it, and add to it.
 
-Optimistic: a plan is made from a snapshot and put as the next version unless somebody else was first;
-who loses applies what won and plans again. Nothing is locked, and no commit is ever changed or deleted.
+Concurrency is optimistic. A writer plans its actions from a snapshot, and puts them as the next version, unless
+another writer was first. The loser applies the winner's commit and plans again. There are no locks, and no commit is
+ever changed or deleted.
 
-A commit that is seen may not be durable yet: on a local disk, who put it may have died before it synced the
-folder. Our own put syncs the folder, and with it all commits that ours stands on. Where nothing is put, and a
-caller is told of what was seen, the folder is synced first.
+A commit that is visible may not be durable yet: on a local disk, its writer may have died before it synced the
+folder. Our own put syncs the folder, and with it all earlier commits. If nothing is put, but the caller learns of a
+visible commit, the folder is synced first.
 """
 
 from __future__ import annotations
@@ -15,28 +16,19 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from random import Random
 
 from distlog.core import paths
 from distlog.core.commits import checkpoint, commit_rules
-from distlog.core.commits.actions import (
-    MAX_PARTITIONS,
-    Action,
-    Commit,
-    Create,
-    SetConfig,
-    SetPartitions,
-)
-from distlog.core.commits.append_time import with_append_times
+from distlog.core.commits.actions import MAX_PARTITIONS, Action, Create, SetConfig, SetPartitions
+from distlog.core.commits.attempt import Attempt, Attempts
+from distlog.core.commits.commit import UNNAMED, Commit, Origin
 from distlog.core.commits.commit_files import CommitFiles
-from distlog.core.commits.features import NOTHING
 from distlog.core.commits.fold import apply
-from distlog.core.commits.manifest import CommitWriter
 from distlog.core.commits.race import Race
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.commits.snapshot_loader import SnapshotLoader
-from distlog.core.commits.store_time import not_after, trusted_ms
+from distlog.core.commits.store_time import trusted_ms
 from distlog.core.config import TopicConfig
 from distlog.core.errors import (
     CommitConflictError,
@@ -56,20 +48,12 @@ TIMEOUT_S = 600.0
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class _Attempt:
-    commit: Commit
-    data: bytes
-    after: Snapshot
-
-
 class CommitLog:
-    """The commits of the topic in `storage`, for many readers and writers in as many processes.
+    """The commits of the topic in `storage`, for any number of readers and writers in any processes.
 
-    `clock` gives the time in ms; `random` spreads the pauses of `sleep`, in seconds, and `monotonic`
-    measures deadlines, in seconds. `writer` says in each commit who made it. A checkpoint is written
-    after `checkpoint_commits` commits, or CHECKPOINT_BYTES of them. A commit of more than `commit_limit` bytes
-    gets a manifest.
+    `clock` gives the time in ms. `random` varies the pauses of `sleep`, in seconds. `monotonic` measures deadlines,
+    in seconds. `writer` is stored in each commit as its author. A checkpoint is written after `checkpoint_commits`
+    commits, or CHECKPOINT_BYTES of them. A commit of more than `commit_limit` bytes gets a manifest.
     """
 
     def __init__(
@@ -96,11 +80,10 @@ class CommitLog:
         self._commit_limit = commit_limit
 
     def create(self, partitions: int, config: TopicConfig) -> Snapshot:
-        """Create the topic, named as the storage's folder is; after a drop its versions go on.
+        """Create the topic, with the name of the storage's folder; after a drop the versions continue.
 
-        Raises TopicExistsError, InvalidTopicError, InvalidConfigError, StorageError when the storage cannot
-        hold a log, UnsupportedVersionError where a newer library owned what was dropped, and
-        CommitStateUnknownError.
+        Raises TopicExistsError, InvalidTopicError, InvalidConfigError, StorageError when the storage cannot hold a
+        log, UnsupportedVersionError if only a newer library may write the dropped topic, and CommitStateUnknownError.
         """
         if not 1 <= partitions <= MAX_PARTITIONS:
             raise InvalidConfigError(f"a topic has 1 to {MAX_PARTITIONS} partitions", partitions=partitions)
@@ -109,9 +92,9 @@ class CommitLog:
         actions: list[Action] = [Create(name), SetPartitions(partitions), SetConfig(settings)]
         head = self._head_to_create_on()
         self._storage.probe_put_if_absent(paths.COMMITS_DIR)
-        writer = CommitWriter(self._storage)
+        attempts = self._attempts("create", UNNAMED, MAX_CONDITIONAL_BYTES)
         while True:
-            attempt = self._attempt(writer, head, str(uuid.uuid4()), "create", actions)
+            attempt = attempts.make(head, str(uuid.uuid4()), actions)
             if self._put(attempt, TIMEOUT_S) is None:
                 return attempt.after
             head = self._head_to_create_on()
@@ -143,10 +126,10 @@ class CommitLog:
         return snapshot
 
     def refresh(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot at the head, from an older one of the same topic; one request when nothing is new.
+        """The snapshot at the head, from an older one of the same topic; one request if there are no new commits.
 
-        Raises TopicNotFoundError when the topic was dropped meanwhile, even if it was created again: the
-        new one has other offsets.
+        Raises TopicNotFoundError when the topic was dropped, even if it was created again: the new topic has other
+        offsets.
         """
         head = self._loader.follow(snapshot)
         if commit_rules.is_gone(head, snapshot):
@@ -161,29 +144,31 @@ class CommitLog:
         plan: Plan,
         *,
         begin: int | None = None,
+        origin: Origin = UNNAMED,
         timeout_s: float = TIMEOUT_S,
     ) -> tuple[Commit | None, Snapshot]:
-        """Commit what `plan` makes of `snapshot`, or of what others made of that meanwhile, and the new state.
+        """Commit the actions that `plan` makes from `snapshot`; return the commit and the new snapshot.
 
-        `plan` gives the actions for the snapshot it is called with, or None when there is nothing to do, or
-        raises what tells its caller why not; it is called again after each lost race. `begin` is the oldest
-        version that a new data file was begun at. On a fresh snapshot and without a race this is one PUT. What
-        the new state says is durable, also where nothing was to do because another did it.
+        `plan` returns the actions for the snapshot that it gets, or None when there is nothing to do, or raises an
+        error for the caller. After each lost race it is called again, with the newest snapshot. `begin` is the read
+        version: the oldest version that was read before a new data file was begun. `origin` is stored in the commit.
+        On a fresh snapshot and without a race this is one PUT. The new snapshot is durable, also if there was nothing
+        to do because another writer did it.
 
-        Raises CommitConflictError when nothing was and nothing will be committed, as its subclass
-        TransactionTooOldError when the data files must be written again; CommitStateUnknownError when that
-        is not known: the data files must stay. UnsupportedVersionError when a newer library owns the topic.
+        Raises CommitConflictError when nothing was and nothing will be committed; its subclass TransactionTooOldError
+        when the data files must be written again; CommitStateUnknownError when the commit may have happened, so that
+        the data files must be kept; UnsupportedVersionError when only a newer library may write the topic.
         """
         race = self._race(operation, timeout_s)
-        head, writer = snapshot, CommitWriter(self._storage, self._commit_limit)
+        head, attempts = snapshot, self._attempts(operation, origin, self._commit_limit)
         while True:
             commit_rules.check_writable(head, begin)
             actions = plan(head)
             if actions is None:
                 self._sync()
                 return None, head
-            attempt = self._attempt(writer, head, head.topic_id, operation, actions, race.waited_ms())
-            writer.write_manifest()
+            attempt = attempts.make(head, head.topic_id, actions, race.waited_ms())
+            attempts.write_manifest()
             winner = self._put(attempt, race.left_s())
             if winner is None:
                 self._write_checkpoint_if_due(head, attempt.after)
@@ -213,45 +198,21 @@ class CommitLog:
         return commits
 
     def trusted_ms(self, now_ms: int) -> int:
-        """`now_ms`, or the store's own time where a clock that shows `now_ms` is far ahead of it; asks the store."""
+        """`now_ms`, or the store's own time if `now_ms` is far ahead of it; asks the store for its time."""
         return trusted_ms(now_ms, self._storage)
 
-    def _attempt(
-        self,
-        writer: CommitWriter,
-        head: Snapshot | None,
-        topic_id: str,
-        operation: str,
-        actions: Sequence[Action],
-        waited_ms: int = 0,
-    ) -> _Attempt:
-        """The commit of `actions` after `head`, read back and applied as every reader will, before it is put."""
-        passed_ms = head.timestamp_ms if head else 0
-        timestamp_ms = max(trusted_ms(self._clock(), self._storage, passed_ms), passed_ms + 1)
-        actions = with_append_times([not_after(timestamp_ms, action) for action in actions], timestamp_ms)
-        commit = Commit(
-            version=head.version + 1 if head else 0,
-            id=str(uuid.uuid4()),
-            prev=head.commit_id if head else None,
-            topic_id=topic_id,
-            timestamp_ms=timestamp_ms,
-            operation=operation,
+    def _attempts(self, operation: str, origin: Origin, limit: int) -> Attempts:
+        return Attempts(
+            self._storage,
+            operation,
             writer=self._writer,
-            waited_ms=waited_ms,
-            actions=actions,
-            requires=commit_rules.features(actions).beyond(head.requires if head else NOTHING),
+            origin=origin,
+            clock=self._clock,
+            limit=limit,
         )
-        if head:
-            commit_rules.check_begin(head, commit_rules.oldest_begin(actions))
-        data = writer.encode(commit, *((head.version, head.gc_floor) if head else (0, 0)))
-        try:
-            commit = writer.decode(data, paths.commit_file(commit.version))
-            return _Attempt(commit, data, apply(head, commit))
-        except CorruptMetadataError as error:
-            raise CommitConflictError(f"nothing was committed: {error.__cause__}", operation=operation) from error
 
-    def _put(self, attempt: _Attempt, timeout_s: float) -> bytes | None:
-        """Put the attempt's commit; None when it stands, else the bytes of the one that was first."""
+    def _put(self, attempt: Attempt, timeout_s: float) -> bytes | None:
+        """Put the attempt's commit; None if it was first, else the bytes of the commit that was."""
         file = paths.commit_file(attempt.commit.version)
         standing = self._storage.put_if_absent(file, attempt.data, timeout_s=max(timeout_s, 1.0))
         return None if standing == attempt.data else standing
@@ -263,7 +224,7 @@ class CommitLog:
         return Race(operation, timeout_s, clock=self._monotonic, sleep=self._sleep, random=self._random)
 
     def _write_checkpoint_if_due(self, before: Snapshot, after: Snapshot) -> None:
-        # By number and by bytes since version 0, so that of many writers one writes it.
+        # By number and by bytes since version 0, so that only one of many writers writes it.
         full = before.commit_bytes // CHECKPOINT_BYTES < after.commit_bytes // CHECKPOINT_BYTES
         if not full and after.version % self._checkpoint_commits:
             return

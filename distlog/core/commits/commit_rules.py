@@ -1,4 +1,4 @@
-"""What a writer checks before it commits, beside the invariants that `fold` holds."""
+"""The checks of a writer before it commits, in addition to the invariants of `fold`."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def is_gone(head: Snapshot, snapshot: Snapshot) -> bool:
 
 
 def check_writable(head: Snapshot, begin: int | None) -> None:
-    """Raise UnsupportedVersionError where a newer library owns the topic; also what `check_begin` raises."""
+    """Raise UnsupportedVersionError if only a newer library may write the topic; else as `check_begin`."""
     head.requires.check_writable()
     check_begin(head, begin)
 
 
 def check_begin(head: Snapshot, begin: int | None) -> None:
-    """Raise TransactionTooOldError for files that were begun at version `begin`, where vacuum may delete them."""
+    """Raise TransactionTooOldError if `begin`, the read version of the files, is below the gc floor."""
     if begin is not None and begin < head.gc_floor:
         raise TransactionTooOldError(
             "the data files are too old to be committed: write them again", begin=begin, gc_floor=head.gc_floor
@@ -31,13 +31,13 @@ def check_begin(head: Snapshot, begin: int | None) -> None:
 
 
 def features(actions: Sequence[Action]) -> Requires:
-    """What a library must know to make sense of `actions`."""
+    """The features that a library must know to apply `actions`."""
     has_append_time = any(isinstance(action, Add) and action.segment.append_time_ms >= 0 for action in actions)
     return Requires(reader=(APPEND_TIME,)) if has_append_time else NOTHING
 
 
 def oldest_begin(actions: Sequence[Action]) -> int | None:
-    """The oldest version at which a file that `actions` bring in was begun."""
+    """The oldest read version of the files that `actions` add; None if there are none."""
     known = {action.stem for action in actions if isinstance(action, (Remove, Seal))}
     added = {action.segment.stem for action in actions if isinstance(action, Add)} - known
     return min((begin for begin in map(paths.stem_begin, added) if begin is not None), default=None)

@@ -1,7 +1,7 @@
-"""Named features: what a library must understand before it reads a topic, or writes to it.
+"""Named features: what a library must know before it reads or writes a topic.
 
-A commit that brings something which an older library would get wrong names it in `requires`. From there on the name
-stands in the topic's state and in every checkpoint, and a library that does not know it stops, naming it.
+A commit with something that an older library would get wrong names the feature in `requires`. From then on the name
+is in the topic's state and in every checkpoint. A library that does not know it raises an error with its name.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from distlog.core.errors import UnsupportedVersionError
 #: Records of a segment have the time of its commit (SegmentInfo.append_time_ms), whatever its batches say.
 APPEND_TIME = "append-time"
 
-#: The actions of a commit may stand in a file that it names.
+#: The actions of a commit may be in a manifest.
 MANIFEST = "manifest"
 
 KNOWN = frozenset({APPEND_TIME, MANIFEST})
@@ -34,7 +34,7 @@ def _names(value: Any) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Requires:
-    """The features that a reader must know, and those that a writer must know besides; sorted."""
+    """The features that a reader must know, and those that only a writer must know; sorted."""
 
     reader: tuple[str, ...] = stored(_names, default=())
     writer: tuple[str, ...] = stored(_names, default=())
@@ -58,11 +58,11 @@ class Requires:
         return Requires(tuple(sorted(reader)), tuple(sorted(writer)))
 
     def check_readable(self, file: str) -> None:
-        """Raise UnsupportedVersionError, naming them, where this library does not know what a reader must."""
+        """Raise UnsupportedVersionError, with their names, if this library lacks features that a reader needs."""
         self._check(self.reader, "read", file)
 
     def check_writable(self) -> None:
-        """Raise UnsupportedVersionError, naming them, where this library does not know what a writer must."""
+        """Raise UnsupportedVersionError, with their names, if this library lacks features that a writer needs."""
         self._check((*self.reader, *self.writer), "write to", None)
 
     def _check(self, names: Iterable[str], verb: str, file: str | None) -> None:

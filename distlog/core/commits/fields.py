@@ -1,4 +1,4 @@
-"""What a field of stored metadata may hold: declared once, beside the field, and checked on every read.
+"""The checks of stored metadata: declared once, beside each field, and made on every read.
 
 A stored value is a frozen dataclass whose fields are made with `stored(check)`. A check takes what
 `json.loads` returned and gives the field's value, or raises ValueError; `read` turns a whole JSON
@@ -63,32 +63,38 @@ def offset_ranges(value: Any) -> dict[int, tuple[int, int]]:
 
 
 def settings(value: Any) -> dict[str, str]:
-    """Check: an object of strings; whether the names and values are legal settings is for TopicConfig."""
+    """Check: an object of strings; TopicConfig checks the names and values."""
     if not isinstance(value, dict) or not all(isinstance(setting, str) for setting in value.values()):
         raise ValueError("must be an object of strings")
     return value
 
 
 def batch_id(value: Any) -> int | str:
-    """Check: what names a batch of an application, a non-negative integer or a string that is not empty."""
+    """Check: the id of an application's batch, an integer from 0 or a string that is not empty."""
     return LONG(value) if type(value) is int else NAME(value)
+
+
+def optional(check: Check) -> Check:
+    """Check: null, or what `check` takes."""
+    return lambda value: None if value is None else check(value)
 
 
 LONG = Integer(0, MAX_LONG)
 PARTITION = Integer(0, MAX_INT)
 TIMESTAMP = Integer(-1, MAX_LONG)
 UUID = Text(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-NAME = Text(r"(?s).{1,1000}")
+LONGEST_NAME = 1000
+NAME = Text(rf"(?s).{{1,{LONGEST_NAME}}}")
 STEM = Text(STEM_PATTERN)
 
 
 def stored(check: Check, default: Any = dataclasses.MISSING) -> Any:
-    """A dataclass field that is stored; without a default, `read` insists on it."""
+    """A dataclass field that is stored; `read` requires it unless it has a default."""
     return dataclasses.field(default=default, metadata={"check": check})
 
 
 def unknown_fields() -> Any:
-    """A dataclass field for what a newer library stored besides: one JSON object as text, or ""."""
+    """A dataclass field for the fields that only a newer library knows: a JSON object as text, or ""."""
     return dataclasses.field(default="", metadata={"unknown": True})
 
 

@@ -1,8 +1,7 @@
-"""`fold` and `apply`: how commits change a snapshot, and what no commit may do.
+"""`fold` and `apply`: how commits change a snapshot, and the invariants of commits.
 
-Pure functions. A commit that breaks an invariant raises CorruptMetadataError: it is better to stop
-than to serve a hole, an overlap or a record twice. A writer runs `apply` before it commits, so that
-no such commit is ever written.
+Pure functions. A commit that breaks an invariant raises CorruptMetadataError: an error is better than a gap, an
+overlap or a duplicate record. A writer runs `apply` before it commits, so it never writes such a commit.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from distlog.core.commits.actions import (
     Active,
     Add,
     Cleaned,
-    Commit,
     Create,
     Drop,
     GcFloor,
@@ -27,10 +25,11 @@ from distlog.core.commits.actions import (
     SetConfig,
     SetLogStartOffset,
     SetPartitions,
-    Transaction,
+    SetTransaction,
     UnknownAction,
     Unpin,
 )
+from distlog.core.commits.commit import Commit
 from distlog.core.commits.features import NOTHING, Requires
 from distlog.core.commits.partition_draft import PartitionDraft
 from distlog.core.commits.snapshot import PartitionState, Snapshot
@@ -45,9 +44,9 @@ def apply(snapshot: Snapshot | None, commit: Commit) -> Snapshot:
 
 
 def fold(snapshot: Snapshot | None, commits: Iterable[Commit]) -> Snapshot:
-    """The state after `commits`, which follow `snapshot` without a gap; containers are copied once.
+    """The state after `commits`, which follow `snapshot` without a gap; each container is copied once.
 
-    Raises CorruptMetadataError, naming the commit, when one of them breaks an invariant.
+    Raises CorruptMetadataError, with the commit's file, when a commit breaks an invariant.
     """
     draft = _Draft(snapshot)
     version = -1
@@ -62,7 +61,7 @@ def fold(snapshot: Snapshot | None, commits: Iterable[Commit]) -> Snapshot:
 
 
 class _Draft:
-    """A private, mutable copy of a snapshot; every method raises ValueError for what must not be."""
+    """A private, mutable copy of a snapshot; every method raises ValueError when an invariant breaks."""
 
     def __init__(self, snapshot: Snapshot | None) -> None:
         self._head = snapshot
@@ -96,7 +95,7 @@ class _Draft:
         )
 
     def _follow(self, commit: Commit) -> Snapshot:
-        """The head's scalars after `commit`, which must be its successor in number, chain and time."""
+        """The head's scalars after `commit`, which must follow the head in version, chain and time."""
         head = self._head
         if (commit.version, commit.prev) != ((head.version + 1, head.commit_id) if head else (0, None)):
             raise ValueError("it does not follow the commit before it")
@@ -146,7 +145,7 @@ class _Draft:
                 self._set_partitions(count)
             case SetConfig(settings):
                 return dataclasses.replace(head, config=TopicConfig.stored(settings))
-            case Transaction():
+            case SetTransaction():
                 self._record(head, commit, action)
             case GcFloor(version):
                 _check_past(version, commit)
@@ -197,7 +196,7 @@ class _Draft:
             raise ValueError("the number of partitions cannot shrink")
         self._partitions += [PartitionState()] * (count - len(self._partitions))
 
-    def _record(self, head: Snapshot, commit: Commit, action: Transaction) -> None:
+    def _record(self, head: Snapshot, commit: Commit, action: SetTransaction) -> None:
         batch = action.app_id, action.batch_id
         before = self._batches.pop(batch, None) or head.transactions.get(*batch)
         if before and before.timestamp_ms >= commit.timestamp_ms - KEPT_MS:

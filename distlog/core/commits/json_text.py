@@ -1,4 +1,4 @@
-"""JSON from storage, with a bound on the memory that it takes."""
+"""Parses JSON from storage in bounded memory."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ BYTES_PER_VALUE = 16
 
 
 def parse(data: bytes) -> Any:
-    """What the JSON text `data` says; raises as `check` does, ValueError too when it is none.
+    """The value of the JSON text `data`; raises as `check` does, and ValueError when it is not JSON.
 
-    RecursionError tells that it is nested too deep.
+    Raises RecursionError when it is nested too deep.
     """
     check(data)
     return json.loads(data)
@@ -22,9 +22,9 @@ def parse(data: bytes) -> Any:
 def check(data: bytes) -> None:
     """Raise ValueError when `data` holds far more values than metadata of its size does.
 
-    A text of empty lists takes twenty times its size.
+    A text of empty lists takes twenty times its size in memory.
     """
-    # commas and brackets inside of strings count too, since nobody writes many of them
+    # commas and brackets inside strings count too; metadata has few of them
     values = data.count(b",") + data.count(b"[") + data.count(b"{")
     if values > FREE_VALUES + len(data) // BYTES_PER_VALUE:
         raise ValueError(f"it holds {values} values in {len(data)} bytes, more than metadata does")

@@ -1,8 +1,9 @@
-"""Manifests: files that hold the actions of a commit which is larger than a conditional put.
+"""Manifests: files with the actions of commits that are too large for a conditional put.
 
-One action per line, as in a commit, which names the file instead with its size and checksum. It is written, and
-durable, before the commit, under a name of its own, so that who loses a race overwrites nothing. What a commit
-names stays for ever, as the commit does; what none names goes as other files do that were begun below the gc floor.
+A manifest has one action per line, as in a commit. Its commit holds the name, size and checksum of the manifest
+instead of the actions. The manifest is durable before the commit is put, and has a unique name, so that the loser of
+a race overwrites nothing. A manifest of a commit is kept for ever, as the commit is. Vacuum deletes an unreferenced
+manifest that was begun below the gc floor.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from crc32c import crc32c
 
 from distlog.core import paths
 from distlog.core.commits import fields, json_text
-from distlog.core.commits.actions import MAX_MANIFEST_BYTES, Action, Commit, Manifest, read_action, write_action
+from distlog.core.commits.action_json import read_action, write_action
+from distlog.core.commits.actions import MAX_MANIFEST_BYTES, Action, Manifest
+from distlog.core.commits.commit import Commit
 from distlog.core.commits.features import MANIFEST, Requires
 from distlog.core.errors import CommitConflictError, CorruptMetadataError
 from distlog.core.storage.storage import MAX_CONDITIONAL_BYTES, Storage
 
-# What a segment takes at least: of so many that they cannot fit, no commit is made just to see that.
+# The least bytes of a segment's action: too many segments are refused before their commit is encoded.
 _ADD_BYTES = 500
 
 
@@ -32,7 +35,7 @@ def encode(actions: Sequence[Action]) -> bytes:
 
 
 def expanded(commit: Commit, read: Callable[[Manifest], bytes]) -> Commit:
-    """`commit` with the actions of its manifest, which `read` reads, in its place; CorruptMetadataError otherwise."""
+    """`commit` with the actions of its manifest, which `read` reads; CorruptMetadataError if they are not valid."""
     if not any(isinstance(action, Manifest) for action in commit.actions):
         return commit
     actions: list[Action] = []
@@ -42,14 +45,14 @@ def expanded(commit: Commit, read: Callable[[Manifest], bytes]) -> Commit:
 
 
 def manifest_bytes(commit: Commit) -> int:
-    """The size of the files that `commit` names."""
+    """The size of the manifests of `commit`."""
     return sum(action.size for action in commit.actions if isinstance(action, Manifest))
 
 
 def _decode(data: bytes, manifest: Manifest) -> list[Action]:
     file = manifest.file
     if len(data) != manifest.size or crc32c(data) != manifest.crc32c:
-        raise CorruptMetadataError("the manifest is not what its commit says; restore it from a copy", file=file)
+        raise CorruptMetadataError("the manifest does not match its commit; restore it from a copy", file=file)
     try:
         json_text.check(data)
         return [_action(line) for line in data.splitlines()]
@@ -65,7 +68,7 @@ def _action(line: bytes) -> Action:
 
 
 def read(storage: Storage, manifest: Manifest) -> bytes:
-    """The bytes of `manifest`, up to one more than it should have; CorruptMetadataError when it is missing."""
+    """The bytes of `manifest`, at most one more than its size; CorruptMetadataError when it is missing."""
     try:
         return storage.read(manifest.file, 0, manifest.size + 1)
     except FileNotFoundError:
@@ -73,9 +76,9 @@ def read(storage: Storage, manifest: Manifest) -> bytes:
 
 
 class CommitWriter:
-    """Makes the bytes of one commit, again after each race it lost, with a manifest where it is too large.
+    """Makes the bytes of one commit, again after each lost race, and a manifest if the commit is too large.
 
-    `limit` is the size in bytes from which on a manifest is needed.
+    A commit of more than `limit` bytes gets a manifest.
     """
 
     def __init__(self, storage: Storage, limit: int = MAX_CONDITIONAL_BYTES) -> None:
@@ -85,9 +88,9 @@ class CommitWriter:
         self._is_written = False
 
     def encode(self, commit: Commit, begin: int, gc_floor: int) -> bytes:
-        """The commit's bytes. A manifest is begun at version `begin`, or is the one of before if that holds the same.
+        """The commit's bytes. `begin` is the read version of a new manifest; one with the same actions is kept.
 
-        Raises CommitConflictError when the commit is too large even so.
+        Raises CommitConflictError when the commit is too large even with a manifest.
         """
         if len(commit.actions) * _ADD_BYTES <= self._limit:
             data = commit.encode()
@@ -111,11 +114,11 @@ class CommitWriter:
         return Manifest(paths.manifest_file(begin, uuid.uuid4().hex), len(lines), crc32c(lines))
 
     def decode(self, data: bytes, file: str) -> Commit:
-        """The commit that `data`, made by `encode`, is to its readers."""
+        """The commit that readers get from `data`, which `encode` made."""
         return expanded(Commit.decode(data, file), lambda manifest: self._lines)
 
     def write_manifest(self) -> None:
-        """Make the manifest durable, if there is one that is not; before the commit is put."""
+        """Make a new manifest durable; call it before the commit is put."""
         if self._manifest and not self._is_written:
             self._storage.put(self._manifest.file, self._lines)
             self._is_written = True

@@ -1,7 +1,7 @@
-"""What reading a Parquet file takes of memory, from its footer and the headers of its pages.
+"""Computes the memory that reading a Parquet file takes, from its footer and the headers of its pages.
 
-A footer may lie about the pages, so they are asked. A page is a header and behind it as many bytes as that says.
-The numbers of fields are those of parquet.thrift.
+A footer may give wrong sizes of the pages, so the pages' own headers count. A page is a header, followed by as many
+bytes as the header says. The field numbers are those of parquet.thrift.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _UNCOMPRESSED_SIZE, _COMPRESSED_SIZE, _DATA_PAGE, _DATA_PAGE_V2, _NUM_VALUES = 2
 #: BOOLEAN, INT32, INT64, FLOAT, DOUBLE, BYTE_ARRAY: those of which a value takes no more than the eight bytes of an
 #: integer, or of an index in a dictionary of strings.
 _KINDS = (0, 1, 2, 4, 5, 6)
-# With its levels: how deep it lies in lists, and whether it is there.
+# With the levels of a value: its depth in lists, and whether it is null.
 _VALUE_BYTES = 12
 
 
 def needed(data: memoryview) -> int:
-    """The bytes of memory that reading the Parquet file `data` takes at most, strings as dictionaries.
+    """The most bytes of memory that reading the Parquet file `data` takes, with strings as dictionaries.
 
-    Raises ValueError or IndexError for what is no Parquet file.
+    Raises ValueError or IndexError when `data` is not a Parquet file.
     """
     return sum(_column_bytes(data, column) for column in _columns(_footer(data)))
 

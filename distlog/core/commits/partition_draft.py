@@ -1,4 +1,4 @@
-"""One partition while commits are applied to it: what `fold` asks of it, and its invariants."""
+"""One partition while `fold` applies commits to it, with its invariants."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from distlog.core.paths import stem_begin
 
 
 class PartitionDraft:
-    """A private, mutable copy of a PartitionState; every method raises ValueError for what must not be.
+    """A private, mutable copy of a PartitionState; every method raises ValueError when an invariant breaks.
 
-    Offsets move with each action. What a commit adds and removes goes into the table at its end, in
-    `settle`: only then is it known which holes there are to fill.
+    Offsets change with each action. Added and removed segments go into the table at the end of the commit, in
+    `settle`: only then the holes to fill are known.
     """
 
     def __init__(self, state: PartitionState) -> None:
@@ -33,7 +33,7 @@ class PartitionDraft:
         self._sealed: set[str] = set()
 
     def add(self, segment: SegmentInfo) -> None:
-        """Put `segment` at the log's end, or, when it begins below, in a hole that the commit leaves."""
+        """Put `segment` at the log's end, or, if it begins below, in a hole that the commit makes."""
         segment.check()
         if segment.base_offset < self._log_end_offset:
             self._replacements.append(segment)
@@ -50,7 +50,7 @@ class PartitionDraft:
         self._removed.add(stem)
 
     def set_log_start_offset(self, offset: int) -> None:
-        """Raise the log start, never lower it; a partition that holds nothing may begin anywhere above."""
+        """Raise the log start offset, never lower it; an empty partition may begin at any higher offset."""
         if offset > self._log_end_offset:
             if self._active or self._new or self._appended or len(self._segments):
                 raise ValueError(f"the log start {offset} is above the log end {self._log_end_offset}")
@@ -79,7 +79,7 @@ class PartitionDraft:
         self._active = None
 
     def settle(self, gc_floor: int) -> None:
-        """End the commit: fill the holes, and refuse new files that vacuum may delete."""
+        """End the commit: fill the holes, and refuse files that were begun below `gc_floor`."""
         self._check_begins(gc_floor)
         if self._removed or self._replacements:
             self._segments = self._segments.appended(self._appended).replaced(self._removed, self._replacements)

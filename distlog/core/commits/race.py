@@ -1,8 +1,8 @@
-"""The race for the next version, as one writer sees it: how long to wait after it was lost.
+"""The race of writers for the next version: how long a writer waits after it lost.
 
-Who wins says in the commit how long it had tried. Who has tried for less than is usual waits, and who has tried for
-longer does not: so many writers take turns, more or less, without asking each other. With few writers nobody
-tries for long, so nobody waits.
+The winner's commit says how long it had tried. A writer that has tried for less than usual waits; one that has tried
+for longer does not. So many writers roughly take turns without talking to each other. With few writers none tries for
+long, so none waits.
 """
 
 from __future__ import annotations
@@ -10,25 +10,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from distlog.core.commits.actions import Commit
+from distlog.core.commits.commit import Commit
 from distlog.core.errors import CommitConflictError
 
 MAINTENANCE = frozenset({"retention", "compact", "rebuild", "gc"})
-# Longest usual pause, in seconds. Short and not growing, else who came last would win; maintenance waits longer,
-# so that appends win.
+# Longest usual pause, in seconds. It is short and does not grow, or else the latest writer would win. Maintenance
+# waits longer, so that appends win.
 PAUSE_S = 0.05
 MAINTENANCE_PAUSE_S = 1.0
 # The part of the usual time to try after which one's own turn comes. Were it all, nobody would try at some times.
 TURN = 0.6
 #: The longest wait for a turn, whatever commits say.
 LONGEST_TURN_S = 5.0
-# Where others try for no longer than this, in seconds, nobody needs turns: they would cost more than they give.
+# If others try for no longer than this, in seconds, writers do not take turns: it would cost more than it gives.
 _SHORT_S = 0.5
 _PROBES = 4
 
 
 class Race:
-    """One commit's tries, from now on, for `timeout_s` seconds; `clock` and `sleep` are in seconds."""
+    """The tries of one commit, for `timeout_s` seconds from now; `clock` and `sleep` are in seconds."""
 
     def __init__(
         self,
@@ -46,19 +46,19 @@ class Race:
         self._losses, self._winners_s = 0, 0.0
 
     def left_s(self) -> float:
-        """How much time is left for trying."""
+        """The time left for tries, in seconds."""
         return self._end - self._clock()
 
     def waited_ms(self) -> int:
-        """How long this writer tried until now; 0 unless another one was first."""
+        """How long this writer has tried, in ms; 0 until another writer was first."""
         return int((self._clock() - self._start) * 1000) if self._losses else 0
 
     def probes(self) -> int:
-        """How many commits to ask for at once: behind the one that was first there are more, if many try."""
+        """How many versions to read at once: with many writers, several commits follow the winner's."""
         return 1 if self._losses < 2 else _PROBES
 
     def lost_to(self, winner: Commit) -> None:
-        """Wait for another try; raises CommitConflictError when there is no time for one."""
+        """Wait before the next try; raises CommitConflictError when no time is left for one."""
         now = self._clock()
         if now >= self._end:
             raise CommitConflictError("nothing was committed: others were first until the deadline; try again")

@@ -1,4 +1,4 @@
-"""What a snapshot knows of one segment: enough to plan any read of it without touching its files."""
+"""The metadata of one segment: enough to plan any read of it without its files."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from distlog.core.commits import fields
 from distlog.core.commits.fields import LONG, PARTITION, STEM, TIMESTAMP, Integer, Text, stored
 from distlog.core.config import MAX_INT, MAX_LONG
 
-#: A fact that whoever wrote the segment did not tell.
+#: A fact that the writer of the segment did not store.
 UNKNOWN = -1
-#: `first_unstable_offset` where nobody has looked; NO_OFFSET where somebody has, and there is none.
+#: `first_unstable_offset` when it was not determined; NO_OFFSET when there is no open transaction.
 NOT_LOOKED, NO_OFFSET = -2, -1
 
-#: `append_time_ms` of a segment that waits for a commit, which is to give it its own time.
+#: `append_time_ms` of a segment that gets the time of its commit.
 BY_COMMIT = -2
 
 _CRC = Integer(0, 2**32 - 1)
@@ -24,11 +24,11 @@ _CRC_OR_UNKNOWN = Integer(UNKNOWN, 2**32 - 1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentInfo:
-    """One segment as commits describe it; immutable, as its files are.
+    """One segment, as commits describe it; immutable, like its files.
 
-    The records of a segment have the offsets `base_offset` (in) to `next_offset` (out), with gaps
-    where compaction dropped some. The log file holds them as if it began at `stored_base_offset`,
-    which is 0 for files written by distlog, so `shift` is added to every offset that is read.
+    The records of a segment have the offsets `base_offset` (in) to `next_offset` (out), with gaps where compaction
+    dropped some. The offsets in the log file begin at `stored_base_offset` (0 in files that distlog wrote); readers
+    add `shift` to them.
     """
 
     partition: int = stored(PARTITION)
@@ -92,7 +92,7 @@ class SegmentInfo:
         )
 
     def appended_at(self, time_ms: int) -> SegmentInfo:
-        """This segment with all its records of the time `time_ms`, whatever the batches say."""
+        """This segment with `time_ms` as the time of all its records, whatever the batches say."""
         return dataclasses.replace(
             self,
             append_time_ms=time_ms,
@@ -119,5 +119,5 @@ class SegmentInfo:
 
 
 def joined_compression(segments: Iterable[SegmentInfo]) -> str:
-    """The `compression` of a segment that takes the place of `segments`: each of their codecs once."""
+    """The `compression` of a segment that replaces `segments`: each of their codecs once."""
     return ",".join(sorted({codec for segment in segments for codec in segment.compression.split(",")}))

@@ -1,8 +1,8 @@
 """The live segments of one partition: immutable, columnar, in the order of their offsets.
 
-A partition may have a hundred thousand segments, so there is no Python object per segment: `columns`
-is a slice of what a checkpoint held, and what was added since is a short `tail` of SegmentInfo,
-merged into columns when it grows. A SegmentInfo is made when somebody asks for it.
+A partition may have a hundred thousand segments, so there is no Python object per segment. `columns` is a slice of a
+checkpoint's columns. Segments that were added later are a short `tail` of SegmentInfo, which is merged into the
+columns when it grows. A SegmentInfo of a column row is made on access.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class SegmentTable(Sequence[SegmentInfo]):
 
     @property
     def min_timestamps(self) -> Longs:
-        """A time in ms per segment that no record of it is older than; -1 where that is not known."""
+        """For each segment a time in ms that none of its records is older than; -1 if unknown."""
         return self._array("min_timestamp")
 
     @property
@@ -122,7 +122,7 @@ class SegmentTable(Sequence[SegmentInfo]):
         return SegmentTable(kept.take(pc.sort_indices(kept["base_offset"])))
 
     def check_append_times(self) -> None:
-        """Raise ValueError where one of the segments was appended before one ahead of it."""
+        """Raise ValueError if a segment has an earlier append time than a segment before it."""
         times = self._array("append_time_ms")
         if (np.diff(times[times >= 0]) < 0).any():
             raise ValueError("a segment was appended before the segment ahead of it")

@@ -1,4 +1,4 @@
-"""The state of a topic at one version, as a value: what `fold` makes of commits, and what plans are made from."""
+"""The state of a topic at one version: `fold` makes it from commits, and plans are made from it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from distlog.core.config import TopicConfig
 class PartitionState:
     """One partition: offsets from `log_start_offset` (in) to `log_end_offset` (out) and what holds them.
 
-    Below `first_dirty_offset` the partition is compacted. An `active` segment begins at
-    `log_end_offset` and grows in place; how far is in its file, not here.
+    Below `first_dirty_offset` the partition is compacted. An `active` segment begins at `log_end_offset` and grows in
+    place; only its file says how far.
     """
 
     log_start_offset: int = 0
@@ -32,10 +32,9 @@ class PartitionState:
 class Snapshot:
     """A topic at `version`; immutable, so it is shared, kept and pickled freely.
 
-    `name` is the prefix of the partition folders: the topic's name when it was created.
-    `gc_floor` is the version below which no transaction may have begun that is still to commit.
-    `commit_bytes` counts all commits so far. `requires` names what readers and writers must know. `unknown` is what
-    a newer library stored besides, kept for it.
+    `name` is the prefix of the partition folders: the topic's name when it was created. A commit is refused if the
+    read version of its files is below `gc_floor`. `commit_bytes` is the size of all commits so far. `requires` names
+    the features that readers and writers must know. `unknown` holds fields that only a newer library knows.
     """
 
     version: int
@@ -54,8 +53,8 @@ class Snapshot:
     commit_bytes: int = 0
 
     def transaction(self, app_id: str, batch_id: int | str) -> TransactionInfo | None:
-        """What the application's batch got when it was committed; None if it was not, or is forgotten.
+        """The set transaction of the application's batch; None if it was not committed, or was forgotten.
 
-        Forgotten is what is over 30 days old and not the application's newest.
+        Batches older than 30 days are forgotten, except the application's newest.
         """
         return self.transactions.get(app_id, batch_id)

@@ -7,7 +7,7 @@ import logging
 
 from distlog.core import paths
 from distlog.core.commits import checkpoint
-from distlog.core.commits.actions import Commit
+from distlog.core.commits.commit import Commit
 from distlog.core.commits.commit_files import CommitFiles
 from distlog.core.commits.fold import fold
 from distlog.core.commits.snapshot import Snapshot
@@ -15,16 +15,16 @@ from distlog.core.config import MAX_LONG
 from distlog.core.errors import CorruptMetadataError, OffsetOutOfRangeError
 from distlog.core.storage.storage import Storage
 
-# On a load the commits right after the checkpoint are asked for at once; most often these are all.
+# A load reads so many commits after the checkpoint at once; often there are no more.
 _FIRST_GROUP = 4
-#: After so many unusable checkpoints something else is wrong, and the commits will tell what.
+#: After so many unusable checkpoints something else is wrong, which the commits will show.
 CHECKPOINTS_TRIED = 2
 
 _log = logging.getLogger(__name__)
 
 
 class SnapshotLoader:
-    """Loads snapshots of the topic in `storage`; a dropped topic has one too."""
+    """Loads snapshots of the topic in `storage`, also of a dropped topic."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -54,7 +54,7 @@ class SnapshotLoader:
         return self.load(later - 1)
 
     def follow(self, snapshot: Snapshot, *, group: int = 1) -> Snapshot:
-        """`snapshot` with all commits applied that came after it; `group` requests at once when there is none."""
+        """`snapshot` with all later commits applied; it begins with `group` requests at once."""
         for commits in self._files.follow(snapshot.version + 1, group=group):
             snapshot = fold(snapshot, commits)
         return snapshot
@@ -81,7 +81,7 @@ class SnapshotLoader:
             return None
 
     def _fold_from(self, snapshot: Snapshot | None, end: int, known: int) -> Snapshot | None:
-        """`snapshot`, or nothing, with the commits up to `end`; its own commit must say that it belongs here."""
+        """`snapshot`, or nothing, with the commits up to `end`; it must belong to the topic, by its own commit."""
         start = snapshot.version if snapshot else 0
         new = start + 1 if snapshot else 0
         for commits in self._files.follow(start, end=end, known=known, group=_FIRST_GROUP, whole_from=new):
@@ -96,7 +96,7 @@ class SnapshotLoader:
 
 
 def _version_seen(name: str) -> int:
-    """The version that a file's name proves to exist, of a commit or a checkpoint; -1 for any other file."""
+    """The version in the name of a commit or checkpoint, which therefore exists; -1 for any other file."""
     version = paths.parse_commit_file(name.rpartition("/")[2])
     version = checkpoint.version_of(name) if version is None else version
     return -1 if version is None else version

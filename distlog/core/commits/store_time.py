@@ -1,7 +1,7 @@
-"""This process's time, unless its clock is far ahead of the store's own: one bad clock must not poison a topic.
+"""This process's time, unless its clock is far ahead of the store's: one bad clock must not damage a topic.
 
-A clock that is behind does no harm here: the time of commits only goes forward. The store is asked only where the
-clock is far ahead of a time that is known to have passed, so that a busy writer never asks.
+A clock that is behind does no harm: the times of commits only increase. The store is asked for its time only if the
+clock is far ahead of a time that is known to have passed. So a busy writer never asks.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from distlog.core import paths
 from distlog.core.commits.actions import Action, Add
 from distlog.core.storage.storage import Storage
 
-#: How far ahead a clock may be, of what is known to have passed and of the store, before it is not believed.
+#: A clock is trusted up to this far ahead of a time that has passed, or of the store's time.
 AHEAD_MS = 5 * 60_000
 
 _log = logging.getLogger(__name__)
 
 
 def trusted_ms(now_ms: int, storage: Storage, passed_ms: int = 0) -> int:
-    """`now_ms`, or the store's own time where that is more than AHEAD_MS behind it; then a warning says so.
+    """`now_ms`, or the store's own time, with a warning, if `now_ms` is more than AHEAD_MS ahead of it.
 
-    `storage` is a topic's. Nothing is asked of it up to AHEAD_MS after `passed_ms`, a time that has passed.
+    `storage` is a topic's. It is not asked if `now_ms` is at most AHEAD_MS after `passed_ms`, which has passed.
     """
     if now_ms <= passed_ms + AHEAD_MS:
         return now_ms
@@ -35,9 +35,9 @@ def trusted_ms(now_ms: int, storage: Storage, passed_ms: int = 0) -> int:
 
 
 def not_after(timestamp_ms: int, action: Action) -> Action:
-    """`action` as a commit of `timestamp_ms` has it: a segment that a bad clock made later is dated back to it.
+    """`action` for a commit of `timestamp_ms`: a segment with a later time, of a bad clock, gets that time.
 
-    Retention counts from that date where the records' own times are in the future.
+    Retention uses this time if the records' own times are in the future.
     """
     if not isinstance(action, Add) or action.segment.created_ms <= timestamp_ms:
         return action

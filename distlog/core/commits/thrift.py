@@ -1,4 +1,4 @@
-"""Reads Thrift's compact protocol, in which Parquet's own metadata is written, without trust in what it says."""
+"""Reads Thrift's compact protocol, the format of Parquet's metadata, without trust in the data."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def structs(fields: Fields, number: int) -> list[Fields]:
 
 
 class Thrift:
-    """Reads `data` from its beginning on; `position` is what was read. IndexError tells that it is cut short."""
+    """Reads `data` from its start; `position` is how far. Raises IndexError when the data is cut short."""
 
     def __init__(self, data: memoryview) -> None:
         self._data, self.position = data, 0
 
     def read_struct(self, depth: int = 0) -> Fields:
-        """The next struct; raises ValueError for what is none."""
+        """The next struct; raises ValueError when it is malformed."""
         if depth > _DEEPEST:
             raise ValueError("its metadata is nested too deep")
         fields: Fields = {}

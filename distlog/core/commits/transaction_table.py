@@ -1,6 +1,6 @@
-"""Which batches of which applications a topic holds: how a replayed batch is known.
+"""The set transactions of a topic: which batches of which applications it holds, to recognise replays.
 
-For thirty days, and the newest of each application for ever.
+They are kept for thirty days, and the newest of each application for ever.
 
 A stream that commits every ten seconds leaves 260,000 of them, so they are columns, in the order of
 their commits: to forget the oldest is a slice, to look one up is a scan of two columns in Arrow.
@@ -47,9 +47,9 @@ Batch = tuple[str, int | str]
 
 @dataclass(frozen=True, slots=True)
 class TransactionInfo:
-    """When an application's batch was committed, and the `(start_offset, end_offset)` it got by partition.
+    """When an application's batch was committed, and its `(start_offset, end_offset)` by partition.
 
-    `unknown` is what a newer library stored besides, kept for it.
+    `unknown` holds fields that only a newer library knows.
     """
 
     version: int
@@ -82,7 +82,7 @@ class TransactionTable:
         self._passed = _passed(columns["timestamp_ms"].to_numpy()) if passed is None else passed
 
     def get(self, app_id: str, batch_id: int | str) -> TransactionInfo | None:
-        """The batch's commit and offsets; None if it was not committed, or is forgotten: old, and not the newest."""
+        """The batch's commit and offsets; None if it was not committed, or is old and was forgotten."""
         recent = self._tail.get((app_id, batch_id))
         return recent or _find(self._columns, app_id, batch_id) or _find(self._silent, app_id, batch_id)
 
@@ -92,11 +92,11 @@ class TransactionTable:
         return join([part for part in parts if len(part)] or [self._columns])
 
     def updated(self, added: Mapping[Batch, TransactionInfo], now_ms: int) -> TransactionTable:
-        """This table with `added`, all of them later, and without what is older than KEPT_MS at `now_ms`.
+        """This table with the later batches `added`, and without batches older than KEPT_MS at `now_ms`.
 
-        The newest batch of each application stays, whatever its age: a writer that was away for long may repeat it.
+        The newest batch of each application stays, at any age: its writer may repeat it after a long pause.
         """
-        # A name may come back after KEPT_MS; it goes last then, since time orders the columns.
+        # A batch may come again after KEPT_MS; it then goes last, since the columns are in the order of time.
         before = {batch: info for batch, info in self._tail.items() if batch not in added}
         silent = _without_applications(self._silent, {app_id for app_id, _ in added})
         grown = TransactionTable(self._columns, {**before, **added}, silent, self._passed)
@@ -120,7 +120,7 @@ class TransactionTable:
         return _restore, (join([self._silent, self._columns]).serialize().to_pybytes(), self._tail)
 
     def _tail_age(self, now_ms: int) -> int:
-        """How old the first batch of the tail is."""
+        """The age of the first batch of the tail."""
         return _time_within([*(info.timestamp_ms for info in self._tail.values()), now_ms])
 
     def _without_old(self, now_ms: int) -> TransactionTable:

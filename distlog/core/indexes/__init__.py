@@ -1,1 +1,1 @@
-"""Index files: offset, time and transaction index, how they are made, kept and searched."""
+"""Index files: how offset, time and transaction indexes are made, cached and searched."""

@@ -1,9 +1,10 @@
-"""The entries of a segment's offset and time index, from the headers of its batches alone.
+"""Makes the entries of a segment's offset and time index from the headers of its batches.
 
-The rule is that of Kafka's `LogSegment.append`, batch by batch: an entry when more than `index.interval.bytes` have
-passed since the last one, never for the first batch; it is (last offset, start position) and (largest timestamp so
-far, last offset of its batch); the last time index entry on close is the maximum, and has a place in reserve. Writer
-and rebuild share it, so a rebuilt index is the written one byte for byte.
+The rule is that of Kafka's `LogSegment.append`, batch by batch. A batch gets an entry when more than
+`index.interval.bytes` have passed since the last one; the first batch never does. The entry is (last offset, start
+position) in the offset index, and (largest timestamp so far, last offset of its batch) in the time index. On close
+the time index gets a last entry with the maximum, for which a place is reserved. The writer and a rebuild use the
+same rule, so a rebuilt index equals the written one byte for byte.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ Longs = npt.NDArray[np.int64]
 class IndexBuilder:
     """Takes batches in file order; offsets are relative to the segment's base offset.
 
-    `index_bytes` is the size above which neither index should grow: `room` tells, whoever writes decides.
+    `index_bytes` is the size that neither index should exceed. `room` says when it would; the caller must then roll.
     """
 
     def __init__(self, interval_bytes: int, index_bytes: int = MAX_INT) -> None:
@@ -46,7 +47,7 @@ class IndexBuilder:
         self._time_entries: list[Longs] = []
 
     def room(self, batches: npt.NDArray[Any]) -> int:
-        """How many of the next `batches` there is room for before an index is full; at least the first of all."""
+        """How many of the next `batches` fit before an index is full; a first batch always fits."""
         left = np.array([self._index_bytes // OFFSET_ENTRY.itemsize, self._index_bytes // TIME_ENTRY.itemsize - 1])
         left -= self._counts
         if left.min() >= len(batches):
@@ -60,7 +61,7 @@ class IndexBuilder:
         )
 
     def add(self, batches: npt.NDArray[Any], base_offsets: Longs, position: int) -> None:
-        """Take `batches` (BATCH rows) that lie at `base_offsets`, back to back from `position` of the log file."""
+        """Add `batches` (BATCH rows) with `base_offsets`, which lie back to back from `position` in the log file."""
         offset_entries, time_entries = np.empty((2, len(batches), 2), np.int64)
         offset_count, time_count = add_batches(
             np.ascontiguousarray(batches["size"], np.int64),
@@ -77,7 +78,7 @@ class IndexBuilder:
         self._time_entries.append(time_entries[:time_count].copy())
 
     def finish(self) -> dict[str, bytes]:
-        """The content of the index files by suffix; empty where there is no entry."""
+        """The bytes of the index files by suffix; empty for an index without entries."""
         if self._state[MAX_TIMESTAMP] > self._state[LAST_ENTRY_TIMESTAMP]:
             self._time_entries.append(self._state[[MAX_TIMESTAMP, MAX_OFFSET]].reshape(1, 2))
         return {

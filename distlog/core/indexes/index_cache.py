@@ -1,9 +1,9 @@
-"""A folder of copies of remote index files, fetched once and then mapped, which many processes share.
+"""A folder with copies of remote index files, which many processes share: fetched once, then mapped.
 
-A copy's name is a hash of where the file is, its size and a tag. What bears a name does not change, but for an index
-that is rebuilt: who finds a copy bad discards it. A copy comes by rename, whole, and goes by eviction, least recently
-used first, where a copy's modification time is its last use. A copy that is cut short or deleted meanwhile costs a
-fetch, never a wrong answer.
+The name of a copy is a hash of the file's address, its size and a tag. The file of a name does not change, except
+when an index is rebuilt: a process that finds a copy bad discards it. A copy appears as a whole, by rename. Eviction
+deletes the least recently used copies; the modification time of a copy is its last use. A copy that is cut short or
+deleted costs a fetch, and never gives a wrong answer.
 """
 
 from __future__ import annotations
@@ -21,24 +21,25 @@ from distlog.core.storage.storage import Storage
 
 #: The indexes of about 200 GiB of log.
 DEFAULT_MAX_BYTES = 1 << 30
-#: A process looks at the folder again when it has added this share of `max_bytes`.
+#: A process lists the folder again after it has added this part (one sixteenth) of `max_bytes`.
 _SCAN_SHARE = 16
-#: How many of the copies that it handed out last a process never evicts itself, whatever the clock says.
+#: A process never evicts the copies that it used last, so many of them, whatever the clock says.
 _SPARED = 64
-#: A temporary file this much older than the newest copy was left by a process that died.
+#: A temporary file that is older than the newest copy by more than this was left by a process that died.
 _ABANDONED_NS = 3_600 * 10**9
 _OURS = re.compile(r"[0-9a-f]{64}(\.\w+)?")
 
 
 def default_folder() -> str:
-    """A folder of this user's in the system's temporary one: whatever is in it can be fetched again."""
+    """This user's folder in the system's folder for temporary files; its content can be fetched again."""
     return os.path.join(tempfile.gettempdir(), f"distlog-index-cache-{os.getuid()}")
 
 
 class IndexCache:
-    """Copies of index files in `folder`, together up to `max_bytes`; a sixteenth more for every further process.
+    """Copies of index files in `folder`, up to `max_bytes` in all, and a sixteenth more for each further process.
 
-    The folder is made on the first fetch, for this user alone, and nothing in it is deleted but copies. Picklable.
+    The folder is made on the first fetch, for this user only. Only copies are deleted in it. The cache can be
+    pickled.
     """
 
     def __init__(self, folder: str | None = None, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
@@ -48,13 +49,14 @@ class IndexCache:
         self._spared: deque[str] = deque(maxlen=_SPARED)
 
     def path(self, storage: Storage, name: str, size: int, *, tag: str = "") -> str:
-        """The local path of a file of `size` bytes: the file itself on local storage, else its copy.
+        """The local path of a file of `size` bytes: of the file itself on local storage, else of its copy.
 
-        `tag` tells files apart that bear one name at different times, as a stem adopted from Kafka may after a drop;
-        its segment's checksum will do. Open the path soon: another process may evict the copy when it is the oldest.
+        `tag` distinguishes files that have the same name at different times (a stem adopted from Kafka, after a
+        drop); the segment's checksum is a good tag. Open the path soon: another process may evict the copy when it is
+        the oldest.
 
         Raises FileNotFoundError when the file is gone, CorruptIndexError when its size is not `size`, and
-        StorageError when the folder belongs to, or is open to, another user.
+        StorageError when the folder belongs to another user or is open to one.
         """
         if storage.is_local:
             path = storage.local_path(name)
@@ -70,9 +72,9 @@ class IndexCache:
         return path
 
     def discard(self, storage: Storage, name: str, size: int, *, tag: str = "") -> None:
-        """Delete the copy that `path` would hand out, which was found bad, or whose file was replaced.
+        """Delete the copy that `path` would return: it was found bad, or its file was replaced.
 
-        The file itself, on local storage, is left alone.
+        On local storage the file itself is not touched.
         """
         if not storage.is_local:
             with contextlib.suppress(FileNotFoundError):
@@ -105,7 +107,7 @@ class IndexCache:
             self._evict()
 
     def _evict(self) -> None:
-        # Leaves room for what is added until the next look.
+        # Leaves room for what is added until the next listing.
         self._added_bytes = 0
         copies = sorted(self._copies())
         excess = sum(size for _, size, _ in copies) - (self.max_bytes - self.max_bytes // _SCAN_SHARE)
@@ -131,7 +133,7 @@ class IndexCache:
 
 
 def _touch(path: str, size: int) -> bool:
-    # Whether there is a whole copy; it counts as used now.
+    # Whether there is a whole copy; marks it as used now.
     try:
         if os.stat(path).st_size != size:
             return False
@@ -144,7 +146,7 @@ def _touch(path: str, size: int) -> bool:
 def _check_size(name: str, size: int, expected: int) -> None:
     if size != expected:
         raise CorruptIndexError(
-            "the index file has not the size that its segment says: rebuild the index",
+            "the size of the index file differs from its segment's metadata: rebuild the index",
             file=name,
             size=size,
             expected=expected,

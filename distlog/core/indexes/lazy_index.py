@@ -1,4 +1,4 @@
-"""An index that is opened, and downloaded if it must be, when it is first used (Kafka's `LazyIndex`)."""
+"""An index that is opened, and downloaded if necessary, on its first use (Kafka's `LazyIndex`)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ IndexT = TypeVar("IndexT", bound=MappedIndex)
 
 
 class LazyIndex(Generic[IndexT]):
-    """Calls `open_index` once, on the first `get`, whichever thread comes first; pickles if `open_index` does.
+    """Calls `open_index` once, on the first `get` of any thread; it can be pickled if `open_index` can.
 
-    What `open_index` raises comes out of `get`, and the next `get` tries again.
+    If `open_index` raises, `get` raises the same, and the next `get` tries again.
     """
 
     def __init__(self, open_index: Callable[[], IndexT]) -> None:

@@ -1,12 +1,12 @@
-"""The file under the offset index and the time index: a mapped array of entries of one size, with Kafka's life cycle.
+"""The file of an offset or time index: a mapped array of entries of one size, with Kafka's life cycle.
 
-A new file is preallocated with zeros, so that its length stays while entries are added, and trimmed to its entries
-when its segment is sealed. Of an existing file every slot counts as an entry (Kafka's `AbstractIndex`), so a file
-that a crash left untrimmed ends in zero entries: lookups stay right but slow, and `sanity_check` refuses it.
+A new file is preallocated with zeros, so that its length does not change while entries are added; it is trimmed to
+its entries when its segment is sealed. In an existing file every slot counts as an entry (Kafka's `AbstractIndex`).
+So a file that a crash left untrimmed ends in zero entries: lookups are right but slow, and `sanity_check` refuses it.
 
-One thread may append, resize and trim while others look up: an entry is counted after it is written, and a mapping
-lives until the last lookup in it returns. Truncating and closing need the caller's lock. No other process may cut a
-file that is mapped here (`mapping`): sealed files never change, others have one writer.
+One thread may append, resize and trim while others look up: an entry counts only after it is written, and a mapping
+lives until the last lookup in it returns. The caller must lock to truncate or close. No other process may cut a file
+that is mapped here (see `mapping`): sealed files never change, and others have one writer.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ IndexT = TypeVar("IndexT", bound="MappedIndex")
 class MappedIndex:
     """What OffsetIndex and TimeIndex share: the file, its length and its entries as bytes.
 
-    `base_offset` is added to the relative offsets that are read. A file that does not exist is created if `writable`,
-    with `max_index_size` bytes rounded down to whole entries; for an existing file that number means nothing, and
-    `resize` makes room. Raises FileNotFoundError, and ValueError for a new file without room for one entry.
+    `base_offset` is added to the relative offsets of the file. If `writable`, a missing file is created with
+    `max_index_size` bytes, rounded down to whole entries. An existing file keeps its size; `resize` makes room.
+    Raises FileNotFoundError, and ValueError for a new file without room for one entry.
     """
 
     ENTRY: ClassVar[np.dtype[np.void]]
@@ -78,7 +78,7 @@ class MappedIndex:
 
     @property
     def is_full(self) -> bool:
-        """Whether the next append would be refused: the segment must roll then."""
+        """Whether there is no room for another entry, so that the segment must roll."""
         return self._entries >= self.max_entries
 
     def checksum(self) -> int:
@@ -86,7 +86,7 @@ class MappedIndex:
         return crc32c(self._data.data)
 
     def truncate_to(self, offset: int) -> None:
-        """Drop the entries at `offset` and above it; there is room for new ones then."""
+        """Drop the entries at `offset` and above, which makes room for new ones."""
         self._keep(self._ceiling_slot(offset - self.base_offset, self.OFFSETS))
 
     def truncate(self) -> None:
@@ -109,15 +109,15 @@ class MappedIndex:
         return True
 
     def trim(self) -> bool:
-        """Cut the file to its entries (Kafka's `trimToValidSize`); False if nothing was to cut."""
+        """Cut the file to its entries (Kafka's `trimToValidSize`); False if there was nothing to cut."""
         return self.resize(self._entries * self._stride)
 
     def flush(self) -> None:
-        """Return when the entries and the file's length are on the device."""
+        """Sync the entries and the length of the file to the device."""
         os.fsync(self._writable_file().fileno())
 
     def close(self) -> None:
-        """Trim the file if it is writable, and let go of it; a second time does nothing."""
+        """Trim the file if it is writable, and close it; a second call does nothing."""
         if self._mapped is None:
             return
         if not self._file.closed:

@@ -56,14 +56,14 @@ class AbortedTransaction:
 
 
 class AbortedTransactions(NamedTuple):
-    """What a fetch must hide; if not `complete`, the next segment's index may name more."""
+    """The transactions that a fetch must hide; if not `complete`, the next segment's index may hold more."""
 
     transactions: list[AbortedTransaction]
     complete: bool
 
 
 class TransactionIndex:
-    """The transaction index of one segment; `base_offset` is what no entry may lie below.
+    """The transaction index of one segment; no entry may lie below `base_offset`.
 
     Reading opens the file for a moment only, so there is nothing to close before the first append. Every read raises
     UnsupportedVersionError for an entry of a later version; an incomplete last entry is ignored.
@@ -76,7 +76,7 @@ class TransactionIndex:
         self._file: FileIO | None = None
 
     def append(self, transaction: AbortedTransaction) -> None:
-        """Add an entry, and the file with the first; ValueError unless its last offset is above the one before."""
+        """Add an entry; the first one makes the file. ValueError unless its last offset is above the one before."""
         file = self._open().fileno()
         size = os.fstat(file).st_size
         last = np.frombuffer(os.pread(file, ENTRY.itemsize, size - ENTRY.itemsize), ENTRY) if size else _NONE
@@ -127,18 +127,18 @@ class TransactionIndex:
             )
 
     def flush(self) -> None:
-        """Return when what was appended is on the device."""
+        """Sync the appended entries to the device."""
         if self._file is not None:
             os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Let go of the file; a later append opens it again."""
+        """Close the file; a later append opens it again."""
         if self._file is not None:
             self._file.close()
         self._file = None
 
     def _open(self) -> FileIO:
-        # Cuts an incomplete entry that a crash left, so that the next one begins where an entry may begin.
+        # Cuts off an incomplete entry that a crash left, so that the next one begins at the right place.
         if not self._writable:
             raise ValueError(f"the index is not open for writing: {self.path}")
         if self._file is None:

@@ -1,21 +1,13 @@
-"""128-bit hashes of record keys: SipHash-2-4 with its long result, by Jean-Philippe Aumasson and Daniel J. Bernstein.
-
-A hash stands for its key wherever keys are compared in bulk, so whoever finds two keys with one hash can have a
-compaction delete another's record. Under a secret that nobody else knows nobody can look for them; by chance, of
-10^9 keys two have the same hash with a probability of 10^-21.
-"""
+"""SipHash-2-4 with its long result of 128 bits, by Jean-Philippe Aumasson and Daniel J. Bernstein, of many keys."""
 
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from distlog.core.kernels.jit import fill_kernel, inlined
 from distlog.core.kernels.memory import item_at, word_at, wrapped
 
 HASH_WORDS = 2
-#: The bytes of a secret: drawn at random for each run, and written nowhere.
-SECRET_BYTES = 16
 
 _START_0, _START_1 = 0x736F6D6570736575, 0x646F72616E646F6D
 _START_2, _START_3 = 0x6C7967656E657261, 0x7465646279746573
@@ -25,25 +17,14 @@ _LONG, _FIRST_WORD, _SECOND_WORD = 0xEE, 0xEE, 0xDD
 State = tuple[int, int, int, int]
 
 
-def hash_keys(
-    data: npt.NDArray[np.uint8], positions: npt.NDArray[np.int64], offsets: npt.NDArray[np.int32], secret: bytes
-) -> npt.NDArray[np.int64]:
-    """The hash of each key, two int64 in a row: key i is offsets[i + 1] - offsets[i] bytes of `data` at positions[i].
-
-    `secret` is SECRET_BYTES, else ValueError. Where the bytes lie is not checked; a null key is hashed as empty.
-    """
-    if len(secret) != SECRET_BYTES:
-        raise ValueError(f"a secret has {SECRET_BYTES} bytes, not {len(secret)}")
-    first, second = np.frombuffer(secret, "<i8").tolist()
-    hashes = np.empty((len(positions), HASH_WORDS), np.int64)
-    _hash_all(data, positions, offsets, first, second, hashes)
-    return hashes
-
-
 @fill_kernel
-def _hash_all(
+def hash_all(
     data: np.ndarray, positions: np.ndarray, offsets: np.ndarray, first: int, second: int, hashes: np.ndarray
 ) -> None:
+    """Write the hash of each key under the secret words `first` and `second`, a row of HASH_WORDS.
+
+    Key i is offsets[i + 1] - offsets[i] bytes of `data` at positions[i]; where they lie is not checked.
+    """
     for row in range(positions.size):
         size = item_at(offsets, row + 1) - item_at(offsets, row)
         hashes[row, 0], hashes[row, 1] = _siphash(data, item_at(positions, row), size, first, second)

@@ -6,11 +6,8 @@ without a key, is what Kafka's `BuiltInPartitioner` does.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from distlog.core.kernels.jit import fill_kernel, inlined, kernel
 
@@ -23,47 +20,6 @@ RECORD_OVERHEAD = 8
 _SEED = 0x9747B28C
 _MULTIPLIER = 0x5BD1E995
 _MASK = 0xFFFFFFFF
-_BYTE = np.dtype(np.uint8)
-
-
-class StickyState(NamedTuple):
-    """The partition that records without a key go to now, and the bytes of them that it got in this run."""
-
-    partition: int
-    used_bytes: int
-
-
-def assign_partitions(
-    keys: pa.Array[Any], values: pa.Array[Any], partitions: int, sticky: StickyState, run_bytes: int
-) -> tuple[Ints, StickyState]:
-    """The partition of each record, int32: by its key, or by runs of about `run_bytes` where the key is null.
-
-    `keys` and `values` are binary or large_binary, of one length. Returns the state to pass on with the next records.
-    Raises ValueError when the columns, or the buffers of one, do not fit together.
-    """
-    if len(keys) != len(values):
-        raise ValueError(f"{len(keys)} keys and {len(values)} values")
-    key_offsets, key_data, valid = _buffers(keys)
-    value_offsets, _, _ = _buffers(values)
-    assigned = np.empty(len(keys), np.int32)
-    partition, used_bytes = _assign(
-        key_offsets, key_data, valid, keys.offset, value_offsets, partitions, *sticky, run_bytes, assigned
-    )
-    if partition < 0:
-        raise ValueError("the offsets of the key column do not fit its data")
-    return assigned, StickyState(partition, used_bytes)
-
-
-def group_by_partition(partitions: Ints, count: int) -> tuple[Longs, Longs]:
-    """(the row numbers by partition, those of one partition in their order; how many rows each partition has).
-
-    Both int64. Raises ValueError unless every partition is between 0 and `count` - 1.
-    """
-    order = np.empty(len(partitions), np.int64)
-    counts = np.zeros(count, np.int64)
-    if _group(partitions, order, counts) >= 0:
-        raise ValueError(f"a partition is not between 0 and {count - 1}")
-    return order, counts
 
 
 @fill_kernel
@@ -101,7 +57,7 @@ def _word(data: Bytes, position: int) -> int:
 
 
 @fill_kernel
-def _assign(
+def assign(
     offsets: Ints | Longs,
     data: Bytes,
     valid: Bytes,
@@ -113,7 +69,12 @@ def _assign(
     run_bytes: int,
     assigned: Ints,
 ) -> tuple[int, int]:
-    # The sticky state afterwards; (-1, row) for a key that does not lie in `data`.
+    """Write the partition of each record to `assigned`: by its key, or by runs of about `run_bytes` where it is null.
+
+    `valid` has a bit for each key from `first_bit` on, or nothing where all are valid. Records without a key go on
+    from `partition`, which has `used_bytes` of them. Returns these two afterwards; (-1, row) for a key that does not
+    lie in `data`.
+    """
     for row in range(len(assigned)):
         bit = first_bit + row
         if len(valid) == 0 or valid[bit >> 3] >> (bit & 7) & 1:
@@ -130,8 +91,11 @@ def _assign(
 
 
 @kernel
-def _group(partitions: Ints, order: Longs, counts: Longs) -> int:
-    # A counting sort; the first row that is out of range, or -1.
+def group(partitions: Ints, order: Longs, counts: Longs) -> int:
+    """Write the row numbers by partition to `order`, in their order, and add how many each has to `counts`, zeros.
+
+    Returns the first row whose partition is not between 0 and the size of `counts`, or -1.
+    """
     for row in range(len(partitions)):
         if partitions[row] < 0 or partitions[row] >= len(counts):
             return row
@@ -145,15 +109,3 @@ def _group(partitions: Ints, order: Longs, counts: Longs) -> int:
         order[following[partitions[row]]] = row
         following[partitions[row]] += 1
     return -1
-
-
-def _buffers(array: pa.Array[Any]) -> tuple[Ints | Longs, Bytes, Bytes]:
-    # (the offsets of this slice, the data, the validity bits of the whole array or nothing where all are valid)
-    valid, offsets, data = array.buffers()
-    kind = np.dtype(np.int64 if pa.types.is_large_binary(array.type) else np.int32)
-    wanted = _view(offsets, kind)[array.offset : array.offset + len(array) + 1]
-    return wanted, _view(data), _view(valid if array.null_count else None)
-
-
-def _view(buffer: pa.Buffer | None, kind: np.dtype[Any] = _BYTE) -> npt.NDArray[Any]:
-    return np.frombuffer(memoryview(buffer) if buffer else b"", kind)

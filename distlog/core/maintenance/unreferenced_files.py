@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 
 from distlog.core import paths
-from distlog.core.commits.actions import Commit, Drop, Remove
+from distlog.core.commits.actions import Drop, Remove
+from distlog.core.commits.commit import Commit
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.storage.storage import FileInfo

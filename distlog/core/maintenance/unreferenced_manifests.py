@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from distlog.core import paths
-from distlog.core.commits.actions import Commit, GcFloor, Manifest
+from distlog.core.commits.actions import GcFloor, Manifest
+from distlog.core.commits.commit import Commit
 from distlog.core.commits.commit_files import CommitFiles
 from distlog.core.storage.storage import FileInfo, Storage
 

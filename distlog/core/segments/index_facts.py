@@ -56,7 +56,7 @@ def checksum_error(segment: SegmentInfo, suffix: str, file: str, found: int) -> 
     if expected in (UNKNOWN, found):
         return None
     return CorruptIndexError(
-        f"the index file has not the checksum that its segment says: {_REMEDIES[suffix]}",
+        f"the checksum of the index file differs from its segment's metadata: {_REMEDIES[suffix]}",
         file=file,
         partition=segment.partition,
     )

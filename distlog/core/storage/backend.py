@@ -1,7 +1,7 @@
-"""What a kind of storage offers, and `LocalFiles` and `ObjectStore` both keep.
+"""The interface of a kind of storage, which `LocalFiles` and `ObjectStore` implement.
 
-Paths are whole (an absolute path, or a URL). A missing object is FileNotFoundError; anything else that goes
-wrong is StorageError; `put_if_absent` may also raise CommitStateUnknownError. What was put is durable.
+Paths are absolute paths or URLs. A missing object raises FileNotFoundError, any other failure StorageError;
+`put_if_absent` may also raise CommitStateUnknownError. When a put returns, its object is durable.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ MAX_CONDITIONAL_BYTES = 64 * 1024 * 1024
 class FileInfo:
     """One listed object: its name relative to the storage that listed it, and its size in bytes.
 
-    `modified_ms` is when it was last written, in ms since 1970 by the store's own clock; a store that does not say
-    makes it MAX_LONG, a time that never comes.
+    `modified_ms` is when it was last written, in ms since 1970 by the store's own clock; MAX_LONG if the store does
+    not say.
     """
 
     name: str
@@ -37,15 +37,15 @@ class FileInfo:
     modified_ms: int = field(default=MAX_LONG, compare=False)
 
 
-# What is right inside a folder, in any order: its objects, and the names of its folders.
+# The content of one folder, in any order: its objects, and the names of its folders.
 Entries: TypeAlias = list[FileInfo | str]
 
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedUpload:
-    """A multipart upload that was neither completed nor aborted: what it would become, and when it was begun.
+    """A multipart upload that is neither completed nor aborted: the name of its object, and when it began.
 
-    The store knows it by `id`; `started_ms` is by the store's own clock.
+    `id` is the store's id of the upload; `started_ms` is by the store's own clock.
     """
 
     name: str
@@ -55,9 +55,9 @@ class UnfinishedUpload:
 
 @dataclass(slots=True)
 class StorageCounters:
-    """Requests sent (with those sent again) and bytes moved; on a local disk, files opened instead of requests.
+    """Requests sent (retries included) and bytes moved; on a local disk, files opened instead of requests.
 
-    For measuring: not exact when several threads count at once.
+    For measurements; not exact when several threads count at once.
     """
 
     gets: int = 0
@@ -69,10 +69,10 @@ class StorageCounters:
 
 
 class ObjectWriter(ABC):
-    """Writes one new object piece by piece; as a context manager it closes, or aborts on an error.
+    """Writes one new object piece by piece; its `with` block closes it, or aborts it on an error.
 
-    It is of one process: a forked child can only abort it, which leaves the object to the parent.
-    `written` counts the bytes given to it. What goes wrong with them may be told by a later call, `close` at last.
+    It belongs to one process: a forked child can only abort it, and the parent's object is not touched. `written`
+    counts the bytes given to it. An error may be raised by a later call, at the latest by `close`.
     """
 
     written: int = 0
@@ -82,16 +82,16 @@ class ObjectWriter(ABC):
         """Append `data`; the caller may reuse its buffer afterwards."""
 
     def write_behind(self, data: Buffer) -> None:
-        """Append `data`, which must stay as it is until another call to this object returns."""
+        """Append `data`, which must not change until another call to this object returns."""
         self.write(data)
 
     @abstractmethod
     def close(self) -> None:
-        """Make the object durable and visible as a whole; StorageError means that it must not be relied on."""
+        """Make the whole object durable and visible; after StorageError, do not use the object."""
 
     @abstractmethod
     def abort(self) -> None:
-        """Drop what was written, as far as that can be; never raises, and does nothing after `close`."""
+        """Drop what was written, if possible; it never raises, and does nothing after `close`."""
 
     def __enter__(self) -> Self:
         return self
@@ -140,13 +140,13 @@ class Backend(Protocol):
 
 
 def check_process(process: int, path: str) -> None:
-    """Raise StorageError unless this is the process of that id, which began to write `path`."""
+    """Raise StorageError unless this is `process`, the process that began to write `path`."""
     if process != os.getpid():
         raise StorageError("cannot write: this was begun before a fork, and the parent goes on with it", file=path)
 
 
 def byte_view(data: Buffer) -> memoryview:
-    """`data`, whatever it is made of, as a flat view of its bytes, without a copy."""
+    """A flat view of the bytes of `data`, of any item type, without a copy."""
     view = memoryview(data)
     if view.format == "B" and view.ndim == 1:
         return view

@@ -1,6 +1,6 @@
-"""Trying again: until when, after which errors, and what a conditional put that got no clear answer came to.
+"""Retries: until when, after which errors, and how an unclear conditional put is settled.
 
-Bounded by a deadline and never by a count, since a count gives up in the middle of a short outage.
+A deadline ends the retries, not a count: a count would end them during a short outage.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class Verdict(enum.Enum):
-    """What an error of a storage client says about the object and about trying again."""
+    """What an error of a storage client says about the object, and whether to retry."""
 
     MISSING = "the object is not there"
     REFUSED = "the answer is no, and would be no again"
@@ -32,7 +32,7 @@ class Verdict(enum.Enum):
 
 
 class Deadline:
-    """Time that is left, and pauses on the way: random, up to 50 ms at first, doubling up to 2 s."""
+    """The time left for retries, and the pauses between them: random, up to 50 ms at first, doubling up to 2 s."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Deadline:
         self._longest_s = FIRST_PAUSE_S
 
     def pause(self) -> bool:
-        """Wait a little; False, at once, when no time is left."""
+        """Sleep for a pause and return True; return False at once when no time is left."""
         left_s = self._end - self._clock()
         if left_s <= 0:
             return False
@@ -65,10 +65,10 @@ class ErrorJudge(ABC):
 
     @abstractmethod
     def describe(self, error: Exception) -> str:
-        """What `error` says to people, free of secrets."""
+        """The words of `error` for people, without secrets."""
 
     def failure(self, action: str, path: str, error: Exception) -> StorageError:
-        """The error to raise instead of `error`, which is dropped, since a client's own words may hold a secret."""
+        """The error to raise instead of `error`, whose own text may hold a secret."""
         return (
             error
             if isinstance(error, StorageError)
@@ -77,7 +77,7 @@ class ErrorJudge(ABC):
 
 
 def retried(call: Callable[[], T], action: str, path: str, judge: ErrorJudge, deadline: Deadline) -> T:
-    """`call()`, again while its errors are unclear and time is left.
+    """The result of `call()`, which is repeated while its errors are unclear and time is left.
 
     Raises FileNotFoundError when the object is missing, else StorageError.
     """
@@ -95,14 +95,15 @@ def retried(call: Callable[[], T], action: str, path: str, judge: ErrorJudge, de
 def settle(
     create: Callable[[], bytes], read_back: Callable[[], bytes], path: str, judge: ErrorJudge, deadline: Deadline
 ) -> bytes:
-    """Bring a put-if-absent to a certain end: the bytes that stand at `path`, ours or another's.
+    """Settle a put-if-absent: return the bytes that are stored at `path`, ours or another writer's.
 
-    `create` puts our bytes unless something is there, and returns them. After any error of it the object itself is
-    asked, as "it exists" may be the echo of our own write: replies get lost, and clients send again on their own.
-    If it is not there, the same bytes are put again.
+    `create` puts our bytes unless the object exists, and returns them. After any error `read_back` reads the object:
+    "it exists" may be the answer to our own write, since replies get lost and clients send requests again by
+    themselves. If the object is not there, the same bytes are put again.
 
-    Raises StorageError when the put was refused and cannot have happened, CommitStateUnknownError when it may have.
-    A lapsed permission proves nothing, as the client may have sent twice, and been refused only the second time.
+    Raises StorageError when the put was refused and cannot have happened, CommitStateUnknownError when it may have
+    happened. A lapsed permission proves nothing: the client may have sent the put twice, and only the second one was
+    refused.
     """
     may_have_landed = False
     while True:

@@ -35,17 +35,17 @@ COMMIT_TIMEOUT_S = 600.0
 class Storage:
     """One folder (a topic, or a root of topics) on a local disk or on any fsspec URL, and the files below it.
 
-    Names are relative to the folder, with `/` between their parts; whoever reads a name from storage checks it
-    first. A missing file is FileNotFoundError, all other trouble StorageError; reads and writes that meet a
-    passing fault are tried again for a minute. What was put is durable when the call returns.
+    Names are relative to the folder, with `/` between their parts; a name that was read from storage must be checked
+    first. A missing file raises FileNotFoundError, any other failure StorageError. Reads and writes are repeated for
+    a minute after faults that may pass. When a put returns, its file is durable.
 
-    It pickles, with its options, and may be used from several threads and after a fork.
+    It can be pickled, with its options, and used from several threads and after a fork.
     """
 
     def __init__(self, url: str | os.PathLike[str], options: Mapping[str, Any] | None = None) -> None:
         """`url` is a path, file://, s3://bucket/folder, memory://, ...; `options` are its fsspec client's.
 
-        Raises StorageError when the URL carries credentials: they belong in `options` or the environment.
+        Raises StorageError when the URL holds credentials: give them in `options` or in the environment.
         """
         address = parse_url(url)
         self._options = StorageOptions(options or {})
@@ -65,7 +65,7 @@ class Storage:
 
     @property
     def is_local(self) -> bool:
-        """True when `map` and `local_path` work."""
+        """Whether this is a local disk, so that `map` and `local_path` work."""
         return isinstance(self._backend, LocalFiles)
 
     def child(self, name: str) -> Storage:
@@ -80,7 +80,7 @@ class Storage:
         return self._backend.read(self._prefix + name, start, end)
 
     def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[memoryview]:
-        """The bytes of each (name, start, end), in the order asked: close ones in one request, requests in parallel.
+        """The bytes of each (name, start, end), in this order: close ones in one request, requests in parallel.
 
         Raises StorageError when a file ends before its range does.
         """
@@ -91,7 +91,7 @@ class Storage:
         return found
 
     def read_joined(self, ranges: Sequence[tuple[str, int, int]]) -> memoryview:
-        """The bytes of each (name, start, end) back to back in one buffer; else as `read_ranges`."""
+        """The bytes of each (name, start, end), back to back in one buffer; otherwise as `read_ranges`."""
         found = self._backend.read_joined([(self._prefix + name, start, end) for name, start, end in ranges])
         position = 0
         for name, start, end in ranges:
@@ -105,39 +105,39 @@ class Storage:
         return self._backend.size(self._prefix + name)
 
     def put(self, name: str, data: Buffer) -> None:
-        """Write a whole file, or replace it; a reader sees the old one or the new one."""
+        """Write or replace a whole file; a reader sees either the old file or the new one."""
         self._backend.put_many({self._prefix + name: data})
 
     def put_many(self, files: Mapping[str, Buffer]) -> None:
-        """Write whole files; durable one by one, so after an error some are there and some are not."""
+        """Write or replace whole files, one by one; after an error some of them may be written."""
         self._backend.put_many({self._prefix + name: data for name, data in files.items()})
 
     def open_write(self, name: str) -> ObjectWriter:
-        """A writer of the new file `name`, in bounded memory; `name` must not be in use."""
+        """A writer of the file `name`, in bounded memory; the file must not exist."""
         return self._backend.open_write(self._prefix + name)
 
     def put_if_absent(self, name: str, data: bytes, *, timeout_s: float = COMMIT_TIMEOUT_S) -> bytes:
-        """Write `data` unless `name` exists, and return the bytes that stand there: ours, or the winner's.
+        """Write `data` unless `name` exists; return the bytes that are stored there: ours, or another writer's.
 
-        Of the winner's come up to one more than a conditional put takes.
+        Of another writer's bytes at most MAX_CONDITIONAL_BYTES + 1 are returned.
 
-        `data` must be unlike any other writer's (hold a uuid), since the caller learns who won by comparing. Never
-        wrong either way: a reply that was lost is settled by reading back. Raises StorageError when the storage
-        refused, so that nothing happened, and CommitStateUnknownError when something may have.
+        `data` must differ from that of any other writer (by a uuid in it): the caller compares the bytes to learn who
+        was first. After a lost reply the file is read back, so the result is right. Raises StorageError when the
+        storage refused and nothing was written, CommitStateUnknownError when `data` may have been written.
         """
         if not 0 < len(data) <= MAX_CONDITIONAL_BYTES:
             raise StorageError("a conditional put takes 1 byte to 64 MiB", file=name, size=len(data))
         return self._backend.put_if_absent(self._prefix + name, data, timeout_s)
 
     def sync(self, folder: str) -> None:
-        """Make durable what is seen in `folder`, whoever put it there, before somebody relies on having seen it.
+        """Make the files that are visible in `folder` durable, whoever wrote them; call it before you rely on them.
 
-        Raises CommitStateUnknownError when that is not known to have happened.
+        Raises CommitStateUnknownError when they may not be durable.
         """
         self._backend.sync(self._prefix + folder)
 
     def probe_put_if_absent(self, folder: str) -> None:
-        """Raise StorageError if this storage lets a second writer replace what a first one created."""
+        """Raise StorageError if `put_if_absent` replaces a file that exists: then commits could be lost."""
         name = f"{folder}/{paths.probe_file(uuid.uuid4().hex)}"
         first, second = uuid.uuid4().bytes, uuid.uuid4().bytes
         try:
@@ -153,7 +153,7 @@ class Storage:
             )
 
     def list_folders(self, folder: str = "") -> list[str]:
-        """The names, relative to this storage, of the folders right inside `folder`."""
+        """The folders in `folder`, not below them; names are relative to this storage."""
         prefix, found = self._entries(folder)
         return [prefix + entry for entry in found if isinstance(entry, str)]
 
@@ -162,31 +162,31 @@ class Storage:
         return prefix, self._backend.entries((self._prefix + prefix).rstrip("/") or "/")
 
     def now_ms(self, folder: str) -> int:
-        """The store's own time, in ms since 1970, whatever this process's clock says; `folder` is one to write to.
+        """The store's own time, in ms since 1970, not this process's; `folder` must be writable.
 
-        The file server's on a network disk, to the second on S3.
+        On a network disk it is the file server's time; on S3 it is exact to the second.
         """
         return self._backend.now_ms(self._prefix + folder)
 
     def uploads(self) -> list[UnfinishedUpload]:
-        """The multipart uploads below this folder that are under way, or whose writers died.
+        """The multipart uploads below this folder: those under way, and those whose writers died.
 
-        Only S3 keeps them for ever. Google's resumable sessions and Azure's uncommitted blocks go after a week by
-        themselves, and a local disk and memory have none. (MinIO lists none, and drops them after a day.)
+        Only S3 keeps them for ever. Google deletes resumable sessions, and Azure uncommitted blocks, after a week. A
+        local disk and memory have none. (MinIO lists none, and deletes them after a day.)
         """
         found = self._backend.uploads(self.url.rstrip("/"))
         return [dataclasses.replace(upload, name=upload.name[len(self._prefix) :]) for upload in found]
 
     def abort_uploads(self, uploads: Sequence[UnfinishedUpload]) -> None:
-        """Give the parts of `uploads` up; those that are gone are fine."""
+        """Abort `uploads` and delete their parts; an upload that is gone is no error."""
         self._backend.abort_uploads(
             [dataclasses.replace(upload, name=self._prefix + upload.name) for upload in uploads]
         )
 
     def list(self, folder: str = "") -> list[FileInfo]:
-        """The files right inside `folder`, none if it does not exist, in no particular order.
+        """The files in `folder`, not below it, in any order; none if the folder does not exist.
 
-        On a local disk that includes temporary files, which a process that died inside a put leaves.
+        On a local disk these may include temporary files of processes that died during a put.
         """
         prefix, found = self._entries(folder)
         return [
@@ -196,11 +196,11 @@ class Storage:
         ]
 
     def delete(self, names: Sequence[str]) -> None:
-        """Delete files; those that are missing are fine."""
+        """Delete files; a missing file is no error."""
         self._backend.delete([self._prefix + name for name in names])
 
     def map(self, name: str) -> memoryview:
-        """A local file that nobody cuts (`mapping`) as read-only memory, without a read, as long as it is now."""
+        """A local file, which nothing may cut (see `mapping`), as read-only memory of its present length."""
         return self._local().map(self._prefix + name)
 
     def local_path(self, name: str) -> str:

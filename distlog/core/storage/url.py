@@ -1,4 +1,4 @@
-"""The address of a folder: what is accepted, how it is normalised, and what must not be in it."""
+"""Addresses of folders: checked, normalised, and free of credentials."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CONTAINER_AT_ACCOUNT = ("abfs", "abfss", "wasb", "wasbs")
 
 @dataclass(frozen=True, slots=True)
 class StorageUrl:
-    """A normalised address: `url` is an absolute path for the protocol "file", else it has no trailing slash."""
+    """A normalised address; `url` is an absolute path (protocol "file"), or a URL without a trailing slash."""
 
     protocol: str
     url: str
@@ -26,7 +26,7 @@ class StorageUrl:
 def parse_url(url: str | os.PathLike[str]) -> StorageUrl:
     """Normalise a path (made absolute) or a URL; `s3a` becomes `s3`.
 
-    Raises StorageError, which never repeats the address, when it carries credentials or is no address.
+    Raises StorageError when it holds credentials or is no address; the error does not repeat the address.
     """
     text = os.fspath(url)
     if local := _LOCAL.fullmatch(text):

@@ -6,14 +6,15 @@ The two halves are apart since a Spark job runs the first in its tasks and the s
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from random import Random
 
 from distlog.core.batches.record_input import RecordInput
 from distlog.core.commits import fields
-from distlog.core.commits.actions import Action, Add, Transaction
+from distlog.core.commits.actions import Action, Add, SetTransaction
+from distlog.core.commits.commit import UNNAMED, Origin
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
@@ -139,8 +140,9 @@ def commit_append(
     begin: int,
     app_id: str | None = None,
     batch_id: BatchId | None = None,
+    origin: Origin = UNNAMED,
 ) -> tuple[AppendResult, Snapshot]:
-    """Give `segments` their offsets behind the log ends, in one commit, all or none.
+    """Give `segments` their offsets behind the log ends, in one commit, all or none, which bears `origin`.
 
     A commit of the same (app_id, batch_id) before this one makes it a replay. Raises CommitConflictError when
     the topic was dropped, TransactionTooOldError when the files are too old, CommitStateUnknownError.
@@ -155,13 +157,13 @@ def commit_append(
         placed.extend(_place(current, segments))
         actions: list[Action] = [Add(segment) for segment in placed]
         if app_id is not None and batch_id is not None:
-            actions.append(Transaction(app_id, batch_id, _offsets(placed)))
+            actions.append(SetTransaction(app_id, batch_id, offsets_of(placed)))
         return actions or None
 
-    commit, snapshot = log.commit(snapshot, "append", plan, begin=begin)
+    commit, snapshot = log.commit(snapshot, "append", plan, begin=begin, origin=origin)
     if commit is None:
         return replayed(snapshot, app_id, batch_id) or AppendResult(None), snapshot
-    return AppendResult(commit.version, _offsets(placed)), snapshot
+    return AppendResult(commit.version, offsets_of(placed)), snapshot
 
 
 def replayed(snapshot: Snapshot, app_id: str | None, batch_id: BatchId | None) -> AppendResult | None:
@@ -198,7 +200,8 @@ def _place(snapshot: Snapshot, segments: Sequence[SegmentInfo]) -> list[SegmentI
     return placed
 
 
-def _offsets(segments: Sequence[SegmentInfo]) -> dict[int, tuple[int, int]]:
+def offsets_of(segments: Iterable[SegmentInfo]) -> dict[int, tuple[int, int]]:
+    """By partition the (first, end) offsets of segments that follow each other."""
     offsets: dict[int, tuple[int, int]] = {}
     for segment in segments:
         first, _ = offsets.get(segment.partition, (segment.base_offset, 0))

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from distlog.core.commits.actions import Add, Commit, Remove, Transaction
+from distlog.core.commits.actions import Add, Remove, SetTransaction
+from distlog.core.commits.commit import Commit
 from distlog.core.commits.snapshot import Snapshot
 
 _HISTORY = pa.schema(
@@ -33,7 +34,7 @@ def history(commits: Sequence[Commit]) -> pa.Table:
 
 def _history_row(commit: Commit) -> dict[str, object]:
     added = [action.segment for action in commit.actions if isinstance(action, Add)]
-    batch = next((action for action in commit.actions if isinstance(action, Transaction)), None)
+    batch = next((action for action in commit.actions if isinstance(action, SetTransaction)), None)
     return {
         "version": commit.version,
         "timestamp": commit.timestamp_ms,

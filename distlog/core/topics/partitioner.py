@@ -15,7 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from distlog.core.errors import InvalidRecordError
-from distlog.core.kernels import routing
+from distlog.core.kernels.routing import first_out_of_range
+from distlog.core.topics.routing import StickyState, assign_partitions, group_by_partition
 
 Longs = npt.NDArray[np.int64]
 
@@ -31,7 +32,7 @@ class Partitioner:
 
     def __init__(self, partitions: int, first: int) -> None:
         self._partitions = partitions
-        self._sticky = routing.StickyState(first % partitions, 0)
+        self._sticky = StickyState(first % partitions, 0)
 
     def split(
         self, records: pa.RecordBatch, partition: int | None = None, first_row: int = 0
@@ -45,13 +46,13 @@ class Partitioner:
         elif self._partitions == 1 and "partition" not in records.schema.names:
             yield 0, np.arange(records.num_rows)
         elif records.num_rows:
-            order, counts = routing.group_by_partition(self._assign(records, first_row), self._partitions)
+            order, counts = group_by_partition(self._assign(records, first_row), self._partitions)
             ends = np.cumsum(counts)
             for number in np.flatnonzero(counts).tolist():
                 yield number, order[ends[number] - counts[number] : ends[number]]
 
     def _assign(self, records: pa.RecordBatch, first_row: int) -> npt.NDArray[np.int32]:
-        assigned, self._sticky = routing.assign_partitions(
+        assigned, self._sticky = assign_partitions(
             records.column("key"), records.column("value"), self._partitions, self._sticky, STICKY_BYTES
         )
         if "partition" not in records.schema.names:
@@ -59,7 +60,7 @@ class Partitioner:
         given = records.column("partition")
         chosen = np.where(given.is_valid().to_numpy(zero_copy_only=False), given.fill_null(0).to_numpy(), assigned)
         chosen = chosen.astype(np.int32)
-        bad = routing.first_out_of_range(chosen, self._partitions)
+        bad = first_out_of_range(chosen, self._partitions)
         if bad >= 0:
             self._checked(int(chosen[bad]), first_row + bad)
         return chosen

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -55,10 +55,11 @@ class Topic:
         snapshot: Snapshot,
         *,
         clock: Callable[[], int] = now_ms,
+        random: Random | None = None,
         pinned: bool = False,
     ) -> None:
         self.storage, self.log, self.snapshot, self.clock = storage, log, snapshot, clock
-        self._pinned, self._lock, self._random = pinned, ProcessLock(), random.Random()
+        self._pinned, self._lock, self._random = pinned, ProcessLock(), random or Random()
         self._reader = SegmentReader(storage, snapshot.name, IndexCache())
 
     @property

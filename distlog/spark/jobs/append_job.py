@@ -10,13 +10,14 @@ from typing import Any
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
+from distlog.console.report import Summary
 from distlog.core.errors import InvalidConfigError, TopicNotFoundError
 from distlog.core.topics.append import AppendResult
 from distlog.core.topics.open_topic import create
 from distlog.core.topics.open_topic import open as open_topic
-from distlog.spark.frames import append
-from distlog.spark.jobs.job import Summary
+from distlog.core.topics.topic import Topic
 from distlog.spark.jobs.job_inputs import BAD, Input
+from distlog.spark.sink.frame_write import append_to
 
 
 def append_files(spark: SparkSession, chosen: argparse.Namespace) -> Summary:
@@ -25,8 +26,9 @@ def append_files(spark: SparkSession, chosen: argparse.Namespace) -> Summary:
     if (chosen.app_id is None) != (chosen.batch_id is None):
         raise InvalidConfigError("--app-id and --batch-id go together: one alone protects from nothing")
     storage = dict(chosen.storage)
-    if chosen.create:
-        _create(chosen.topic, chosen.partitions, dict(chosen.config), storage)
+    created = (
+        _open_or_create(chosen.topic, chosen.partitions, dict(chosen.config), storage) if chosen.create else None
+    )
     source = Input(
         paths=chosen.input,
         format=chosen.format,
@@ -37,9 +39,9 @@ def append_files(spark: SparkSession, chosen: argparse.Namespace) -> Summary:
         time_format=chosen.time_format,
     )
     checked = check_lines(source.rows(spark), skip=chosen.bad_lines == "skip")
-    result = append(
+    result = append_to(
+        created or open_topic(chosen.topic, storage_options=storage),
         checked.rows,
-        chosen.topic,
         shuffle=chosen.shuffle,
         storage_options=storage,
         app_id=chosen.app_id,
@@ -49,17 +51,17 @@ def append_files(spark: SparkSession, chosen: argparse.Namespace) -> Summary:
     return _summary(chosen.topic, result, checked.skipped(), time.monotonic() - started)
 
 
-def _create(url: str, partitions: int | None, config: dict[str, str], storage: dict[str, str]) -> None:
+def _open_or_create(url: str, partitions: int | None, config: dict[str, str], storage: dict[str, str]) -> Topic:
     """Create the topic unless it is there; a job that is repeated finds the topic of its first run."""
     try:
         topic = open_topic(url, storage_options=storage)
     except TopicNotFoundError:
-        create(url, partitions or 1, config, storage)
-        return
+        return create(url, partitions or 1, config, storage)
     if partitions not in (None, topic.partitions):
         raise InvalidConfigError(
             "the topic exists with another number of partitions", partitions=topic.partitions, asked=partitions
         )
+    return topic
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,22 +1,16 @@
-"""What every job does around its one call: arguments that all take, the session, a summary, the exit status.
-
-Exit status: 0 done, 1 it failed and one line on standard error says why, 2 the command line is wrong.
-"""
+"""What every job does around its one call: arguments that all take, the session, a summary, the exit status."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import re
-import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from pyspark.sql import SparkSession
 
 from distlog.console import arguments
-from distlog.core.errors import InvalidConfigError
+from distlog.console.report import DONE, Summary, fail, print_report
 from distlog.spark.spark_session import session
 
 T = TypeVar("T")
@@ -24,14 +18,6 @@ T = TypeVar("T")
 #: Where a Python or Java stack trace names an exception, the text behind it up to the trace's next line.
 _RAISED = re.compile(r"^\s*(?:\w+\.)*(\w+(?:Error|Exception)): (.+)$", re.MULTILINE)
 _USER_RAISED = re.compile(r"\[USER_RAISED_EXCEPTION\] (.+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """What a job did: lines for people, and the object that `--json` prints."""
-
-    text: str
-    facts: Mapping[str, Any]
 
 
 def job_parser(description: str) -> argparse.ArgumentParser:
@@ -45,14 +31,13 @@ def job_parser(description: str) -> argparse.ArgumentParser:
 def add_shared_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what every job takes whatever it works on: --json and --storage."""
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
-    parser.add_argument(
-        "--storage",
-        action="append",
-        default=[],
-        type=argument(arguments.setting),
-        metavar="NAME=VALUE",
-        help="a setting of the storage's client, as in endpoint_url=URL; may be repeated",
-    )
+    add_settings(parser, "--storage", "a setting of the storage's client, as in endpoint_url=URL; may be repeated")
+
+
+def add_settings(parser: argparse.ArgumentParser, name: str, about: str) -> None:
+    """Add an argument NAME=VALUE that may be repeated."""
+    parse = argument(arguments.setting)
+    parser.add_argument(name, action="append", default=[], type=parse, metavar="NAME=VALUE", help=about)
 
 
 def argument(parse: Callable[[str], T]) -> Callable[[str], T]:
@@ -76,17 +61,10 @@ def run_job(
     chosen = parser.parse_args(given)
     try:
         summary = work(session(parser.prog), chosen)
-    except InvalidConfigError as error:
-        return _failed(parser, error, 2)
     except Exception as error:
-        return _failed(parser, error, 1)
-    print(json.dumps(summary.facts) if chosen.json else summary.text, flush=True)
-    return 0
-
-
-def _failed(parser: argparse.ArgumentParser, error: Exception, status: int) -> int:
-    print(f"{parser.prog}: {reason(error)}", file=sys.stderr)
-    return status
+        return fail(parser.prog, error, reason(error))
+    print_report(summary, as_json=chosen.json)
+    return DONE
 
 
 def reason(error: BaseException) -> str:
@@ -97,28 +75,3 @@ def reason(error: BaseException) -> str:
             last = found[-1]
             return last if isinstance(last, str) else ": ".join(last)
     return " ".join(text.split("JVM stacktrace")[0].split()) or type(error).__name__
-
-
-def partitions(text: str) -> list[int]:
-    """Numbers separated by commas."""
-    try:
-        return [_number(part) for part in text.split(",")]
-    except ValueError:
-        raise ValueError(f"{text!r} is not like 0,1") from None
-
-
-def offsets(text: str) -> int | dict[int, int]:
-    """One offset for all partitions, or `PARTITION:OFFSET` separated by commas."""
-    try:
-        if ":" not in text:
-            return _number(text)
-        pairs = [part.split(":") for part in text.split(",")]
-        return {_number(partition): _number(offset) for partition, offset in pairs}
-    except ValueError:
-        raise ValueError(f"{text!r} is neither like 10 nor like 0:10,1:7") from None
-
-
-def _number(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()):
-        raise ValueError(text)
-    return int(text)

@@ -1,19 +1,17 @@
 """What every maintenance job does around its one call: one topic or all below a root, a report of each, the status.
 
-Topics come one after the other, and what fails in one does not stop the others. Exit status: 0 done, 1 something
-failed or is wrong, 2 the command line is wrong.
+Topics come one after the other, and what fails in one does not stop the others.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
+from distlog.console.report import DONE, FAILED, Report, Summary, fail, print_report, status_of
 from distlog.core.errors import TopicNotFoundError
 from distlog.core.maintenance.compact_or_merge import CompactReport
 from distlog.core.maintenance.compaction.compact import DEDUPE_BUFFER_BYTES
@@ -28,14 +26,6 @@ from distlog.core.topics.open_topic import open as open_topic
 from distlog.spark.jobs.job import add_shared_arguments, argument, reason
 from distlog.spark.maintenance import compact, rebuild_indexes, verify
 from distlog.spark.spark_session import session
-
-
-class Report(Protocol):
-    """What was done to a topic: a line for people as `str`, and the facts, in which `ok` may say that it is not."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """The object that `--json` prints."""
-
 
 #: Kafka's least; with far less a partition would be shared by more tasks than Spark can plan.
 _LEAST_BUFFER_BYTES = 1 << 20
@@ -85,16 +75,12 @@ def run_maintenance(parser: argparse.ArgumentParser, work: Work, given: Sequence
     try:
         urls = [chosen.topic] if chosen.topic else _below(chosen.root, dict(chosen.storage))
     except Exception as error:
-        print(f"{parser.prog}: {reason(error)}", file=sys.stderr)
-        return 1
-    topics = [facts for url in urls if (facts := _maintain(parser.prog, url, work, chosen))]
-    failed = sum("error" in facts or not facts.get("ok", True) for facts in topics)
-    seconds = time.monotonic() - started
-    if chosen.json:
-        print(json.dumps({"topics": topics, "failed": failed, "seconds": round(seconds, 3)}), flush=True)
-    elif chosen.root:
-        print(f"{counted(len(topics), 'topic')} in {seconds:.1f} s, {failed:,} failed", flush=True)
-    return 1 if failed else 0
+        return fail(parser.prog, error, reason(error))
+    done = [one for url in urls if (one := _maintain(parser.prog, url, work, chosen))]
+    failed = sum(one.status != DONE for one in done)
+    if chosen.root or chosen.json:
+        print_report(_summary(done, failed, time.monotonic() - started), as_json=chosen.json)
+    return done[0].status if chosen.topic else FAILED if failed else DONE
 
 
 def _below(root: str, storage: dict[str, str]) -> list[str]:
@@ -104,18 +90,32 @@ def _below(root: str, storage: dict[str, str]) -> list[str]:
     return found
 
 
-def _maintain(prog: str, url: str, work: Work, chosen: argparse.Namespace) -> dict[str, Any] | None:
-    """What was done to a topic, or why not; None for one that was dropped, of which nothing but files is left."""
+@dataclass(frozen=True, slots=True)
+class Maintained:
+    """What was done to one topic, or why not."""
+
+    facts: Mapping[str, Any]
+    status: int
+
+
+def _maintain(prog: str, url: str, work: Work, chosen: argparse.Namespace) -> Maintained | None:
+    """Do it and print it; None for a topic that was dropped, of which nothing but files is left."""
     try:
         report = work(url, chosen)
     except Exception as error:
         if chosen.root and isinstance(error, TopicNotFoundError):
             return None
-        print(f"{prog}: {url}: {reason(error)}", file=sys.stderr)
-        return {"topic": url, "error": reason(error)}
+        return Maintained({"topic": url, "error": reason(error)}, fail(f"{prog}: {url}", error, reason(error)))
+    facts = {"topic": url, **report.to_dict()}
     if not chosen.json:
-        print(f"{url}: {report}", flush=True)
-    return {"topic": url, **report.to_dict()}
+        print_report(Summary(f"{url}: {report}", facts), as_json=False)
+    return Maintained(facts, status_of(report))
+
+
+def _summary(done: Sequence[Maintained], failed: int, seconds: float) -> Summary:
+    topics = [dict(one.facts) for one in done]
+    text = f"{counted(len(done), 'topic')} in {seconds:.1f} s, {failed:,} failed"
+    return Summary(text, {"topics": topics, "failed": failed, "seconds": round(seconds, 3)})
 
 
 def retain(url: str, chosen: argparse.Namespace) -> RetentionReport:

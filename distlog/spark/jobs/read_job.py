@@ -10,9 +10,9 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from distlog.console.output import Milliseconds, text
+from distlog.console.report import Summary
 from distlog.core.errors import InvalidConfigError
 from distlog.spark.frames import read
-from distlog.spark.jobs.job import Summary
 
 #: Records printed when no limit is given: enough to see what is there.
 CONSOLE_LIMIT = 20

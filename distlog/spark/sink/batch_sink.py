@@ -17,16 +17,20 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from distlog.core import paths
+from distlog.core.commits.commit import Origin
+from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.fields import LONGEST_NAME
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.config import TopicConfig
 from distlog.core.errors import CommitConflictError, InvalidRecordError
 from distlog.core.segments.segment_writer import codec_of
 from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms
-from distlog.core.topics.append import Appender, BatchId, commit_append, replayed
-from distlog.spark.options import WriteOptions
+from distlog.core.topics.append import Appender, commit_append, replayed
 from distlog.spark.sink.commits import MicroBatch, commit_log, find_write, is_of_run
+from distlog.spark.sink.topic_facts import TopicFacts
+from distlog.spark.sink.write_options import WriteOptions
 from distlog.spark.source.kafka_rows import check_writable
 from distlog.spark.tasks.worker import freeze_imports
 
@@ -39,57 +43,27 @@ class Written(WriterCommitMessage):
     micro_batch: MicroBatch | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """The topic as the tasks need to know it; `begin` is the version that was seen before the first byte.
-
-    `compression` is what the write asks for.
-    """
-
-    storage: Storage
-    name: str
-    topic_id: str
-    config: TopicConfig
-    partitions: int
-    begin: int
-    compression: str | None = None
-
-    @classmethod
-    def of(cls, options: WriteOptions, snapshot: Snapshot) -> Target:
-        """The topic of `snapshot`; InvalidConfigError for a codec that there is not."""
-        codec_of(snapshot.config, options.compression)
-        return cls(
-            options.storage,
-            snapshot.name,
-            snapshot.topic_id,
-            snapshot.config,
-            len(snapshot.partitions),
-            snapshot.version,
-            options.compression,
-        )
-
-
 class TaskWriter:
-    """What runs in a task: rows in, segments out."""
+    """What runs in a task: rows in, segments out; `compression` is what the write asks for."""
 
-    def __init__(self, target: Target) -> None:
-        self._target = target
+    def __init__(self, storage: Storage, topic: TopicFacts, compression: str | None) -> None:
+        self._storage, self._topic, self._compression = storage, topic, compression
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> Written:
         """Write all rows; InvalidRecordError tells what does not fit, and then nothing of the task is kept."""
         context = TaskContext.get()
-        target = self._target
+        topic = self._topic
         appender = Appender(
-            target.storage,
-            target.name,
-            target.config,
-            target.partitions,
-            begin=target.begin,
+            self._storage,
+            topic.name,
+            topic.config,
+            topic.partitions,
+            begin=topic.version,
             # many small writes of one task each must not all begin at partition 0
-            first_partition=target.begin + (context.partitionId() if context else 0),
+            first_partition=topic.version + (context.partitionId() if context else 0),
             clock=now_ms,
             random=Random(),
-            compression=target.compression,
+            compression=self._compression,
         )
         try:
             for batch in batches:
@@ -104,33 +78,33 @@ class TaskWriter:
 class DistlogWriter(DataSourceArrowWriter):
     """Spark's view of one write; made in the planner, copied to every task, and used again by the driver's commit."""
 
-    def __init__(self, target: Target, app_id: str | None, batch_id: BatchId | None, write_id: str) -> None:
-        self._target, self._app_id, self._batch_id, self._write_id = target, app_id, batch_id, write_id
-        self._replayed = False
+    def __init__(self, options: WriteOptions, topic: TopicFacts) -> None:
+        self._options, self._topic = options, topic
+        self._write_id = options.write_id or uuid.uuid4().hex
 
     @classmethod
     def open(cls, options: WriteOptions, schema: StructType) -> DistlogWriter:
-        """Look at the topic, and refuse before any task runs what could not be written.
+        """Look at the topic, unless the driver did, and refuse before any task runs what could not be written.
 
         Raises TopicNotFoundError, InvalidRecordError, InvalidConfigError.
         """
-        snapshot = commit_log(options.storage).load()
-        check_writable(schema, snapshot.config)
-        target = Target.of(options, snapshot)
-        writer = cls(target, options.app_id, options.batch_id, options.write_id or uuid.uuid4().hex)
-        writer._replayed = replayed(snapshot, options.app_id, options.batch_id) is not None
-        return writer
+        topic = options.topic
+        if topic is None:
+            topic = TopicFacts.of(commit_log(options.storage).load(), options.app_id, options.batch_id)
+        check_writable(schema, topic.config)
+        codec_of(topic.config, options.compression)
+        return cls(options, topic)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of one task; they become visible with the commit."""
-        if not self._replayed:
-            return TaskWriter(self._target).write(iterator)
+        if not self._topic.is_done:
+            return TaskWriter(self._options.storage, self._topic, self._options.compression).write(iterator)
         for _ in iterator:  # Spark fails a task that leaves rows behind
             pass
         return Written()
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Name the segments of all tasks, in the order of the tasks, in one commit.
+        """Name the segments of all tasks, in the order of the tasks, in one commit, however often this is asked for.
 
         Raises CommitConflictError (nothing was appended) or CommitStateUnknownError (it may have been; repeat with
         the same txnAppId and txnVersion).
@@ -139,43 +113,36 @@ class DistlogWriter(DataSourceArrowWriter):
         written = [message for message in messages if isinstance(message, Written)]
         if len(written) < len(messages):
             raise CommitConflictError("nothing was committed: a task did not say what it wrote")
-        if self._replayed:
+        if self._topic.is_done:
+            self._options.storage.sync(paths.COMMITS_DIR)
             return
+        log = commit_log(self._options.storage)
+        snapshot = log.load()
+        if snapshot.topic_id != self._topic.topic_id:
+            raise CommitConflictError("nothing was committed: the topic was dropped and created again meanwhile")
+        if not find_write(self._options.storage, self._write_id, self._topic.version, snapshot.version):
+            self._append(log, snapshot, written)
+
+    def _append(self, log: CommitLog, snapshot: Snapshot, written: Sequence[Written]) -> None:
+        """Without a transaction of its own, the write of a micro-batch takes the query and the batch as such."""
+        segments = [segment for message in written for segment in message.segments]
         batch = next((message.micro_batch for message in written if message.micro_batch), None)
-        append_segments(
-            self._target,
-            [segment for message in written for segment in message.segments],
-            self._write_id,
-            (self._app_id, self._batch_id),
-            batch,
+        app_id, batch_id = self._options.app_id, self._options.batch_id
+        if app_id is None and batch is not None:
+            app_id, batch_id = batch.query_id, batch.batch_id
+            _check_is_repeated(self._options.storage, snapshot, batch, segments)
+        commit_append(
+            log,
+            snapshot,
+            segments,
+            begin=self._topic.version,
+            app_id=app_id,
+            batch_id=batch_id,
+            origin=Origin(self._write_id, batch.run_id if batch else None),
         )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Leave everything to vacuum."""
-
-
-def append_segments(
-    target: Target,
-    segments: Sequence[SegmentInfo],
-    write_id: str,
-    transaction: tuple[str | None, BatchId | None],
-    micro_batch: MicroBatch | None,
-) -> None:
-    """Commit what tasks wrote, once, however often it is asked for.
-
-    Without a transaction of its own, the write of a micro-batch takes the query and the batch as such.
-    """
-    log = commit_log(target.storage, write_id, micro_batch.run_id if micro_batch else "")
-    snapshot = log.load()
-    if snapshot.topic_id != target.topic_id:
-        raise CommitConflictError("nothing was committed: the topic was dropped and created again meanwhile")
-    if snapshot.version > target.begin and find_write(target.storage, write_id, target.begin):
-        return
-    app_id, batch_id = transaction
-    if app_id is None and micro_batch is not None:
-        app_id, batch_id = micro_batch.query_id, micro_batch.batch_id
-        _check_is_repeated(target.storage, snapshot, micro_batch, segments)
-    commit_append(log, snapshot, segments, begin=target.begin, app_id=app_id, batch_id=batch_id)
 
 
 def _check_is_repeated(
@@ -205,4 +172,5 @@ def _micro_batch(context: TaskContext | None) -> MicroBatch | None:
     batch_id = context.getLocalProperty("streaming.sql.batchId")
     if not query_id or not batch_id:
         return None
-    return MicroBatch(query_id, int(batch_id), context.getLocalProperty("spark.jobGroup.id") or "")
+    run_id = context.getLocalProperty("spark.jobGroup.id") or ""
+    return MicroBatch(query_id, int(batch_id), run_id[:LONGEST_NAME] or None)

@@ -19,8 +19,8 @@ from distlog.core.reading.segment_reader import SegmentReader
 from distlog.core.reading.time_lookup import EARLIEST, LATEST, offset_for_time
 from distlog.core.reading.time_range import TimeRange
 from distlog.core.storage.storage import Storage
-from distlog.spark.options import Bound, ReadOptions
 from distlog.spark.source.kafka_rows import RowFormat
+from distlog.spark.source.read_options import Bound, ReadOptions
 from distlog.spark.source.splits import Split, SplitSize, split
 from distlog.spark.tasks.worker import freeze_imports
 

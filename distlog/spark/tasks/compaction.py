@@ -23,14 +23,14 @@ from pyspark.sql import DataFrame, SparkSession
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.indexes.index_cache import IndexCache
-from distlog.core.kernels.key_hash import SECRET_BYTES
-from distlog.core.kernels.offset_map import SLOT_BYTES
 from distlog.core.maintenance.compaction.batch_verdicts import Verdicts, has_producers, judge
 from distlog.core.maintenance.compaction.cleanable import Cleanable
 from distlog.core.maintenance.compaction.compact import CleanedRange, clean_partition, compact_rounds
 from distlog.core.maintenance.compaction.group_rewrite import RewrittenGroup
 from distlog.core.maintenance.compaction.key_exchange import map_slots, plan_buckets
+from distlog.core.maintenance.compaction.key_hash import SECRET_BYTES
 from distlog.core.maintenance.compaction.large_partition import LargePartition
+from distlog.core.maintenance.compaction.offset_map import SLOT_BYTES
 from distlog.core.maintenance.compaction.report import CompactionReport, Uncleanable, unless_uncleanable
 from distlog.core.reading.segment_reader import SegmentReader
 from distlog.core.topics.topic import Topic

@@ -19,7 +19,6 @@ import pyarrow as pa
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.config import TopicConfig
 from distlog.core.indexes.index_cache import IndexCache
-from distlog.core.kernels.offset_map import OffsetMap
 from distlog.core.maintenance.compaction.batch_filter import BatchFilter
 from distlog.core.maintenance.compaction.batch_verdicts import Verdicts
 from distlog.core.maintenance.compaction.group_rewrite import RewrittenGroup, rewrite_group
@@ -31,6 +30,7 @@ from distlog.core.maintenance.compaction.key_exchange import (
     keys_by_bucket,
     offsets_by_group,
 )
+from distlog.core.maintenance.compaction.offset_map import OffsetMap
 from distlog.core.maintenance.compaction.record_keys import KeyedRecords, keyed_records
 from distlog.core.maintenance.compaction.report import Uncleanable, unless_uncleanable
 from distlog.core.maintenance.compaction.survivors import OffsetSurvivors

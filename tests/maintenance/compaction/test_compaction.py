@@ -12,10 +12,10 @@ from raw_batches import batch, record
 
 from distlog.core.batches.record_batch import APPEND_TIME, DELETE_HORIZON, read_headers
 from distlog.core.errors import InvalidConfigError
-from distlog.core.kernels.offset_map import SLOT_BYTES, OffsetMap
 from distlog.core.maintenance.compaction.batch_filter import BatchFilter
 from distlog.core.maintenance.compaction.batch_verdicts import Verdicts
 from distlog.core.maintenance.compaction.group_rewrite import rewrite_group
+from distlog.core.maintenance.compaction.offset_map import SLOT_BYTES, OffsetMap
 from distlog.core.maintenance.compaction.record_keys import build_map, keyed_records
 from distlog.core.maintenance.compaction.survivors import OffsetSurvivors
 

@@ -19,9 +19,9 @@ from distlog.core.commits.actions import Add, GcFloor, Remove
 from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import CommitConflictError, TransactionTooOldError
-from distlog.core.kernels.offset_map import SLOT_BYTES
 from distlog.core.maintenance.compaction.cleanable import plan_compaction
 from distlog.core.maintenance.compaction.compact import CleanedRange, clean_partition, commit_compaction, compact
+from distlog.core.maintenance.compaction.offset_map import SLOT_BYTES
 from distlog.core.maintenance.retention import retention
 from distlog.core.reading.stable_offset import last_stable_offset
 

@@ -12,8 +12,8 @@ from raw_batches import batch, record
 
 from distlog.core.batches.record_batch import COMMIT, CONTROL, DELETE_HORIZON, LEADER_CHANGE, TRANSACTIONAL
 from distlog.core.indexes.transaction_index import AbortedTransaction
-from distlog.core.kernels.offset_map import SLOT_BYTES
 from distlog.core.maintenance.compaction.batch_verdicts import PRODUCER_EXPIRATION_MS
+from distlog.core.maintenance.compaction.offset_map import SLOT_BYTES
 from distlog.core.maintenance.retention import retention
 
 LATER = 1000

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from distlog.core.errors import InvalidConfigError
-from distlog.core.kernels.offset_map import SLOT_BYTES, OffsetMap
 from distlog.core.maintenance.compaction.key_exchange import (
     Blobs,
     blob_offsets,
@@ -16,6 +15,7 @@ from distlog.core.maintenance.compaction.key_exchange import (
     offsets_by_group,
     plan_buckets,
 )
+from distlog.core.maintenance.compaction.offset_map import SLOT_BYTES, OffsetMap
 from distlog.core.maintenance.compaction.record_keys import KeyedRecords
 
 RECORDS = 5000

@@ -24,6 +24,7 @@ from distlog.core.maintenance.integrity.rebuild import (
     rebuild_segments,
 )
 from distlog.core.maintenance.integrity.rebuild_report import RebuildReport
+from distlog.core.reading import scan, segment_reader
 from distlog.core.segments.index_facts import INDEX_FIELDS, index_facts
 
 NOW = 1_700_000_000_000
@@ -342,6 +343,19 @@ def checksums(topic: Topic) -> list[tuple[int, int]]:
     return [(segment.offset_index_crc32c, segment.time_index_crc32c) for segment in segments_of(topic)]
 
 
+@pytest.fixture
+def by_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers of a part use the index of a small segment too."""
+    monkeypatch.setattr(segment_reader, "INDEX_WORTH_BYTES", 0)
+    monkeypatch.setattr(scan, "INDEX_WORTH_BYTES", 0)
+
+
+def part_of(topic: Topic, segment: SegmentInfo) -> list[int]:
+    """The segment's last offset alone, as a scan reads it."""
+    return topic.scan(start=segment.next_offset - 1, end=segment.next_offset).to_table()["offset"].to_pylist()
+
+
+@pytest.mark.usefixtures("by_index")
 def test_the_checksums_of_rebuilt_indexes_are_told(topic: Topic, caplog: pytest.LogCaptureFixture) -> None:
     topic.alter_config({"index.interval.bytes": 0})
     rebuilt(topic, force=True)
@@ -349,10 +363,11 @@ def test_the_checksums_of_rebuilt_indexes_are_told(topic: Topic, caplog: pytest.
         files = {suffix: topic.storage.read(topic.reader.name(segment, suffix)) for suffix in SUFFIXES}
         facts = index_facts(files)
         assert facts == {name: getattr(segment, name) for name in facts}
-        assert topic.reader._indexes.offsets(segment) is not None
+        assert part_of(topic, segment) == [segment.next_offset - 1]
     assert caplog.text == ""
 
 
+@pytest.mark.usefixtures("by_index")
 def test_between_the_files_and_the_commit_readers_scan(topic: Topic, caplog: pytest.LogCaptureFixture) -> None:
     """A rebuild whose indexes are as large as before, but other ones."""
     before = contents(topic)
@@ -360,7 +375,8 @@ def test_between_the_files_and_the_commit_readers_scan(topic: Topic, caplog: pyt
     other = bytearray(before[name])
     other[-1] += 1
     topic.storage.put(name, other)
-    assert topic.reader._indexes.offsets(segments_of(topic)[0]) is None
+    segment = segments_of(topic)[0]
+    assert part_of(topic, segment) == [segment.next_offset - 1]
     assert "rebuild the indexes to be fast again" in caplog.text
     assert topic.scan(start=30, end=31).to_table().num_rows == 1
 

@@ -54,7 +54,7 @@ def test_the_checksum_of_each_index_is_compared(tmp_path: Path, suffix: str) -> 
     with_facts(topic, **{f"{suffix}_crc32c": 1})
     ((word, message),) = anomalies(topic)
     assert word == "corrupt_index"
-    assert "has not the checksum that its segment says: rebuild the index" in message
+    assert "the checksum of the index file differs from its segment's metadata: rebuild the index" in message
 
 
 def test_no_record_is_older_than_the_metadata_says(tmp_path: Path) -> None:

@@ -19,8 +19,6 @@ from distlog.core.commits.actions import Action, Add, Cleaned, Remove
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.commits.store_time import trusted_ms
-from distlog.core.kernels.key_hash import SECRET_BYTES
-from distlog.core.kernels.offset_map import OffsetMap
 from distlog.core.maintenance.compaction.batch_filter import BatchFilter
 from distlog.core.maintenance.compaction.batch_verdicts import judge
 from distlog.core.maintenance.compaction.cleanable import (
@@ -30,6 +28,8 @@ from distlog.core.maintenance.compaction.cleanable import (
     plan_compaction,
 )
 from distlog.core.maintenance.compaction.group_rewrite import RewrittenGroup, rewrite_group
+from distlog.core.maintenance.compaction.key_hash import SECRET_BYTES
+from distlog.core.maintenance.compaction.offset_map import OffsetMap
 from distlog.core.maintenance.compaction.record_keys import build_map
 from distlog.core.maintenance.compaction.report import (
     CompactionReport,

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distlog.core.kernels.key_exchange import ROW_BYTES, ROW_WORDS, count_keys, place_keys
-from distlog.core.kernels.offset_map import LOAD_FACTOR, SLOT_BYTES
+from distlog.core.maintenance.compaction.offset_map import LOAD_FACTOR, SLOT_BYTES
 from distlog.core.maintenance.compaction.record_keys import KeyedRecords
 
 #: A task sends what it has when it is this much, so its memory does not grow with what it reads.

@@ -16,7 +16,7 @@ from distlog.core.buffers import byte_array
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.config import MAX_LONG
 from distlog.core.errors import UnsupportedVersionError
-from distlog.core.kernels.key_hash import hash_keys
+from distlog.core.maintenance.compaction.key_hash import hash_keys
 from distlog.core.reading.chunk import Chunk
 from distlog.core.reading.segment_reader import SegmentReader
 from distlog.core.reading.slices import SegmentSlice

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distlog.core.kernels.offset_bits import set_bits, unset_bits
-from distlog.core.kernels.offset_map import OffsetMap
+from distlog.core.maintenance.compaction.offset_map import OffsetMap
 from distlog.core.maintenance.compaction.scanned_records import ScannedRecords
 
 

@@ -64,7 +64,9 @@ def _find(reader: SegmentReader, segment: SegmentInfo, suffix: str) -> IndexFile
     except FileNotFoundError:
         return IndexFile(suffix, b"", "missing", _error("the index file is gone", name, segment, 0), None)
     if len(data) != size:
-        error = _error("the index file has not the size that its segment says", name, segment, min(len(data), size))
+        error = _error(
+            "the size of the index file differs from its segment's metadata", name, segment, min(len(data), size)
+        )
         return IndexFile(suffix, data, "truncated" if len(data) < size else "corrupted", error, None)
     other = checksum_error(segment, suffix, name, crc32c(data))
     try:

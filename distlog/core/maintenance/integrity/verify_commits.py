@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from distlog.core import paths
 from distlog.core.commits import checkpoint
-from distlog.core.commits.actions import Commit
+from distlog.core.commits.commit import Commit
 from distlog.core.commits.commit_files import CommitFiles
 from distlog.core.commits.fold import apply
 from distlog.core.commits.snapshot import PartitionState, Snapshot

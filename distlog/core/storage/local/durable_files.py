@@ -1,8 +1,8 @@
-"""Writing local files so that they survive a power cut, and what the errors of a local disk mean.
+"""Writes local files so that they survive a power cut; and what the errors of a local disk mean.
 
-The order: the file, then its name in the folder, then the names of the folders above. That a folder is there does
-not mean that its name would survive: whoever made it may have died before it was synced. So each process syncs
-the folders above those that it writes to once.
+First the file is synced, then its folder, then the folders above. A folder that exists may still be lost: the process
+that made it may have died before it synced the folder above. So each process syncs, once, all folders above those
+that it writes to.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class LocalErrors(ErrorJudge):
-    """A definite errno is a refusal; what a network mount may say of a link that was made is unclear."""
+    """A definite errno is a refusal; an errno that a network mount may give for a link that it made is unclear."""
 
     def verdict(self, error: Exception) -> Verdict:
         """See the class."""
@@ -36,7 +36,7 @@ class LocalErrors(ErrorJudge):
         return Verdict.UNCLEAR if unclear else Verdict.REFUSED
 
     def failure(self, action: str, path: str, error: Exception) -> StorageError:
-        """As every judge, and a full disk is told apart."""
+        """As every judge; a full disk is StorageFullError."""
         failure = super().failure(action, path, error)
         if isinstance(error, OSError) and error.errno in _FULL:
             return StorageFullError(failure.message, **failure.details)
@@ -49,8 +49,8 @@ class LocalErrors(ErrorJudge):
 
 LOCAL_ERRORS = LocalErrors()
 
-#: (device, inode) of the folders, by their paths, whose names are durable, and the names of all above them.
-_DURABLE: dict[str, tuple[int, int]] = {}
+#: The folders that this process has made durable, with all folders above them: (device, inode) by path.
+DURABLE_FOLDERS: dict[str, tuple[int, int]] = {}
 
 
 @contextmanager
@@ -63,7 +63,7 @@ def failing_as(action: str, path: str) -> Iterator[None]:
 
 
 def create_file(path: str) -> int:
-    """A descriptor of the new file `path`; missing folders above it are made, durably."""
+    """A descriptor of the new file `path`; missing folders above it are made, and are durable."""
     try:
         return os.open(path, _CREATE, 0o666)
     except FileNotFoundError:
@@ -72,7 +72,7 @@ def create_file(path: str) -> int:
 
 
 def make_folders(folder: str) -> None:
-    """Make `folder` and what is missing above it, durably, from the top down."""
+    """Make `folder` and the missing folders above it, durably, from the top down."""
     missing = []
     while not os.path.isdir(folder):
         missing.append(folder)
@@ -81,27 +81,27 @@ def make_folders(folder: str) -> None:
         with suppress(FileExistsError):
             os.mkdir(path)
         sync_folder(os.path.dirname(path))
-        _DURABLE[path] = _place(os.stat(path))
+        DURABLE_FOLDERS[path] = _place(os.stat(path))
 
 
 def sync_folder(folder: str) -> None:
-    """Make the names in `folder` durable, and its own name too, whoever made it."""
+    """Make the names in `folder` durable, and the folder's own name, also if another process made it."""
     place = _sync_names(folder)
-    if _DURABLE.get(folder) != place:
+    if DURABLE_FOLDERS.get(folder) != place:
         _sync_above(os.path.realpath(folder), place[0])
-        _DURABLE[folder] = place
+        DURABLE_FOLDERS[folder] = place
 
 
 def _sync_above(folder: str, device: int) -> None:
-    """Sync the folders above `folder`, as far as somebody may have made one of them with it."""
+    """Sync the folders above `folder`, as far up as they may have been made together with it."""
     above = os.path.dirname(folder)
-    # a mount point was there before what is mounted on it
+    # a mount point is older than what is mounted on it
     while above != folder and os.stat(above).st_dev == device:
         try:
             place = _sync_names(above)
         except PermissionError:
-            return  # whoever may not read a folder made none in it: it could not have been synced either
-        if _DURABLE.get(above) == place:
+            return  # a process that may not read a folder made none in it: it could not sync it
+        if DURABLE_FOLDERS.get(above) == place:
             return
         folder, above = above, os.path.dirname(above)
 
@@ -120,7 +120,7 @@ def _place(found: os.stat_result) -> tuple[int, int]:
 
 
 def write_all(file: int, view: memoryview) -> None:
-    """Write the whole `view` to a descriptor, however little each system call takes."""
+    """Write the whole `view` to a descriptor, in as many system calls as it takes."""
     while view.nbytes:
         view = view[os.write(file, view) :]
 
@@ -137,7 +137,7 @@ def removed_on_error(path: str) -> Iterator[None]:
 
 
 def write_file(path: str, data: Buffer) -> None:
-    """Write the new file `path` and sync its bytes, not yet its name; it is removed again on an error."""
+    """Write the new file `path` and sync its bytes, but not its name; on an error it is removed."""
     file = create_file(path)
     with removed_on_error(path):
         try:

@@ -1,6 +1,6 @@
-"""Files on a local (or network-mounted) disk, durable when a call returns; without fsspec.
+"""Files on a local or network-mounted disk, durable when a call returns; without fsspec.
 
-fsspec's own local "create" is a test followed by a write, so several writers can win; nor does it ever sync.
+fsspec's local "create" tests and then writes, so several writers can succeed; and it never syncs.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _READ = os.O_RDONLY | os.O_CLOEXEC
-#: A buffer of this size needs no reason.
+#: A buffer of up to this size is allocated without a look at the size of the files.
 _PLAIN_BYTES = 8 << 20
 _READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
 _NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
@@ -73,10 +73,10 @@ class LocalFiles:
         return [memoryview(data) for data in found]
 
     def read_joined(self, ranges: Sequence[tuple[str, int, int]]) -> memoryview:
-        """See `Storage.read_joined`; what follows a range that is cut short is left out."""
+        """See `Storage.read_joined`; it stops after a range that its file cuts short."""
         sizes = [max(end - start, 0) for _, start, end in ranges]
         if sum(sizes) > _PLAIN_BYTES:
-            # nobody makes us allocate more than there is
+            # a wrong size in the metadata must not make us allocate more than there is
             sizes = [max(min(end, self.size(path)) - start, 0) for path, start, end in ranges]
         buffer = new_array(sum(sizes), np.uint8).data
         position = 0
@@ -102,7 +102,7 @@ class LocalFiles:
             raise LOCAL_ERRORS.failure("look at", path, error) from error
 
     def put_many(self, files: Mapping[str, Buffer]) -> None:
-        """See `Storage.put_many`; each file replaces what had its name in one step."""
+        """See `Storage.put_many`; each file replaces the old one in one step."""
         for path, data in files.items():
             temporary = self._write_temporary(path, data)
             with failing_as("put", path), removed_on_error(temporary):
@@ -112,7 +112,7 @@ class LocalFiles:
                 sync_folder(folder)
 
     def put_if_absent(self, path: str, data: bytes, timeout_s: float) -> bytes:
-        """See `Storage.put_if_absent`: a durable temporary file is linked to its name, which one writer can do."""
+        """See `Storage.put_if_absent`: it links a durable temporary file to the name; only one writer can."""
         temporary = self._write_temporary(path, data)
         try:
             standing = settle(
@@ -142,7 +142,7 @@ class LocalFiles:
         return LocalWriter(path, self._counters)
 
     def entries(self, folder: str) -> Entries:
-        """The files and the names of the folders; what vanishes meanwhile is left out."""
+        """The files and the names of the folders; files that vanish during the call are left out."""
         self._counters.lists += 1
         with failing_as("list", folder):
             try:
@@ -152,21 +152,21 @@ class LocalFiles:
                 return []
 
     def delete(self, paths: Sequence[str]) -> None:
-        """See `Storage.delete`; not synced, since a file that comes back after a crash is deleted again."""
+        """See `Storage.delete`; not synced: a file that comes back after a crash will be deleted again."""
         for path in paths:
             with failing_as("delete", path), suppress(FileNotFoundError):
                 os.unlink(path)
         self._counters.deletes += len(paths)
 
     def now_ms(self, folder: str) -> int:
-        """See `Storage.now_ms`: a touch without a time is given the file server's, and needs no space."""
+        """See `Storage.now_ms`: a touch gets the file server's time, and needs no disk space."""
         with failing_as("ask for its time", folder):
             try:
                 os.utime(folder)
             except OSError as error:
                 if error.errno not in _READ_ONLY:
                     raise
-                return now_ms()  # who may only read, for a dry run, does no harm by a wrong time
+                return now_ms()  # a process that may only read, in a dry run, does no harm with a wrong time
             return os.stat(folder).st_mtime_ns // 1_000_000
 
     def uploads(self, folder: str) -> list[UnfinishedUpload]:

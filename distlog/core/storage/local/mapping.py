@@ -1,7 +1,7 @@
-"""Who may map a file, and who must read it.
+"""Which files may be mapped, and which must be read.
 
-A process that touches a page of a mapping which its file no longer has is killed (SIGBUS), and nobody can make an
-error of that. So only what nobody cuts is mapped:
+When a mapped file is cut, a process that touches a lost page is killed (SIGBUS); this cannot become an error. So only
+files that are never cut are mapped:
 
 - log and index files of sealed segments: immutable by contract, for a commit names their sizes, writers create them
   under new names, and a rebuilt index replaces its file by rename, which leaves the mapped one whole;
@@ -9,8 +9,9 @@ error of that. So only what nobody cuts is mapped:
 - an index by the one process that writes it;
 - the page in the file of a lock, which nobody cuts while there are processes that use it (`map_shared`).
 
-A file that was cut before is an error of ours: whoever maps compares the map's length with what the segment says.
-Everything else is read: what is being written, what somebody else may cut, and what is wanted as a whole.
+The caller compares the length of the map with the segment's metadata, so a file that was cut earlier is an error of
+ours. All other files are read: those that are being written, those that others may cut, and those that are needed as
+a whole.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ import os
 
 
 def map_sealed(file: int) -> memoryview:
-    """The file of a descriptor as read-only bytes, as long as it is now; the map outlives the descriptor.
+    """The file of a descriptor as read-only bytes, with its present length; the map outlives the descriptor.
 
-    Raises OSError, also where the file is cut at this moment.
+    Raises OSError, also when the file is cut during the call.
     """
     length = os.fstat(file).st_size
     if length == 0:

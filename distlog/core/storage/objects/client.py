@@ -1,7 +1,7 @@
-"""The fsspec client of a process: its options, the one place that makes it, and the meaning of its errors.
+"""The fsspec clients of a process: their options, how they are made, and what their errors mean.
 
-Clients are kept per process id: after a fork the child makes its own, and must not even close its parent's,
-since both share the sockets and the file descriptors of the event loop.
+Clients are kept per process id. After a fork the child makes its own. It must not close those of its parent, since
+both processes share their sockets and the file descriptors of the event loop.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from distlog.core.storage.retry import ErrorJudge, Verdict
 
 MAX_CLIENTS = 16
 
-# One layer alone retries, `storage_retry`, so that its deadline holds: layers multiply to minutes.
+# Only `storage.retry` retries, so that its deadline holds: retries in several layers would take minutes.
 _S3_CONFIG = {
     "connect_timeout": 5,
     "read_timeout": 20,
@@ -40,9 +40,9 @@ _LOST_CONNECTION = {"HTTPClientError", "ConnectionError", "IncompleteReadError"}
 
 
 class StorageOptions(dict[str, Any]):
-    """What the client takes (for S3: key, secret, token, endpoint_url, anon, client_kwargs, ...); shows no values.
+    """The options of a client (for S3: key, secret, token, endpoint_url, anon, client_kwargs, ...); hides the values.
 
-    Strings from a command line are understood: "true" and "false", and JSON objects.
+    Strings, as from a command line, may be "true", "false" or JSON objects.
     """
 
     def __repr__(self) -> str:
@@ -53,7 +53,7 @@ class StorageOptions(dict[str, Any]):
         return {name: _typed(value) for name, value in self.items()}
 
     def masked(self, text: str) -> str:
-        """`text` without the values that must not be shown."""
+        """`text` with `***` for every value that may be a secret."""
         for value in _strings([*self.values(), *_environment().values()]):
             text = text.replace(value, "***")
         return text
@@ -82,7 +82,7 @@ def _strings(values: Iterable[Any]) -> list[str]:
 
 
 class ClientSource:
-    """Hands out the fsspec file system for a protocol and options: the same one within a process."""
+    """Gives the fsspec file system for a protocol and options, one per process."""
 
     def __init__(self, protocol: str, options: StorageOptions) -> None:
         self._protocol, self._options = protocol, options
@@ -91,7 +91,7 @@ class ClientSource:
     def get(self) -> Any:
         """This process's client.
 
-        Raises StorageError when its package is not installed, or it does not know an option.
+        Raises StorageError when the client's package is not installed, or an option is unknown.
         """
         key = (os.getpid(), self._key)
         made = _CLIENTS.get(key)
@@ -102,14 +102,14 @@ class ClientSource:
 
 
 def _make_room(process: int) -> None:
-    """Forget this process's oldest client, should credentials that rotate have made many; never a parent's."""
+    """Drop this process's oldest clients beyond MAX_CLIENTS, which rotating credentials make; never a parent's."""
     own = [key for key in list(_CLIENTS) if key[0] == process]
     for key in own[: 1 - MAX_CLIENTS]:
         _CLIENTS.pop(key, None)
 
 
 def _fingerprint(protocol: str, options: StorageOptions) -> str:
-    """Tells clients apart by all that they are made from, which includes the environment's credentials."""
+    """A hash of all that a client is made from, which includes the credentials in the environment."""
     made_from = json.dumps([protocol, options, _environment()], sort_keys=True, default=repr)
     return hashlib.sha256(made_from.encode()).hexdigest()
 
@@ -137,7 +137,7 @@ class ClientErrors(ErrorJudge):
         self._options = options
 
     def verdict(self, error: Exception) -> Verdict:
-        """What the error says; 412 and 409 are unclear, as only a read tells who is there."""
+        """What the error says; 412 and 409 are unclear, since only a read tells whose object is stored."""
         status, code, _ = _reply(error)
         if code:
             return _verdict_of_reply(status, code)
@@ -168,12 +168,12 @@ def _verdict_of_reply(status: int, code: str) -> Verdict:
 
 
 def is_past_the_end(error: Exception) -> bool:
-    """True for the answer to a range that starts at or after the object's end."""
+    """Whether the error says that a range starts at or after the end of the object."""
     return _reply(error)[0] == 416
 
 
 def _reply(error: BaseException) -> tuple[int, str, str]:
-    """HTTP status, code and words of the server's reply, which s3fs keeps as the cause; (0, "", "") without one."""
+    """HTTP status, code and words of the server's reply, from the error or its cause; (0, "", "") without one."""
     for source in (error, error.__cause__):
         reply = getattr(source, "response", None)
         if isinstance(reply, dict):

@@ -1,4 +1,4 @@
-"""An object store's own time: of its objects, and now. No process's clock takes part."""
+"""The times of an object store: when its objects were written, and now, both by the store's own clock."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MODIFIED = ("LastModified", "mtime", "updated", "last_modified", "created")
 
 
 def modified_ms(entry: Mapping[str, Any]) -> int:
-    """When an object that a client listed was written, in ms since 1970; MAX_LONG where it does not say."""
+    """When a listed object was written, in ms since 1970; MAX_LONG if the store does not say."""
     said = next((entry[name] for name in _MODIFIED if entry.get(name)), MAX_LONG)
     if isinstance(said, datetime | str):
         return to_ms(said)
@@ -29,7 +29,7 @@ def modified_ms(entry: Mapping[str, Any]) -> int:
 
 
 def now_ms(store: ObjectStore, folder: str) -> int:
-    """What time it is at the store: the Date of one of S3's replies, elsewhere the time of an object just written."""
+    """The store's time now: the Date of a reply on S3, elsewhere the time of an object that was just written."""
     if store.protocol == "s3":
         return store.retried("ask for its time", folder, lambda: _date_of_reply(store, folder))
     path = f"{folder}/{paths.probe_file(uuid.uuid4().hex)}"
@@ -44,7 +44,7 @@ def now_ms(store: ObjectStore, folder: str) -> int:
 
 
 def _date_of_reply(store: ObjectStore, folder: str) -> int:
-    # A list of one key needs no right that a load of a topic does not need, nor an object to ask about.
+    # To list one key needs no more permissions than to load a topic, and no object.
     bucket, key, _ = store.fs.split_path(folder)
     store.counters.lists += 1
     reply = store.fs.call_s3("list_objects_v2", Bucket=bucket, Prefix=f"{key}/", MaxKeys=1)

@@ -1,7 +1,7 @@
-"""Objects in S3 and its like, through fsspec: each verb is one request where the store has one for it.
+"""Objects in S3 and other object stores, through fsspec: one request per operation, where the store allows it.
 
-Every request is tried again until a deadline while its answer is unclear (`storage_retry`). What only S3
-needs said in its own words (multipart uploads, bulk deletes) goes through s3fs's `call_s3`.
+A request is repeated until a deadline while its answer is unclear (`storage.retry`). Operations that only S3 has
+(multipart uploads, bulk deletes) use s3fs's `call_s3`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 class ObjectStore:
-    """The backend of URLs; the client is looked up for each call, as a fork may have come between."""
+    """The backend of URLs; it looks the client up for each call, since the process may have forked."""
 
     def __init__(self, protocol: str, options: StorageOptions, counters: StorageCounters) -> None:
         self.protocol, self.counters = protocol, counters
@@ -53,7 +53,7 @@ class ObjectStore:
         return self._client.get()
 
     def retried(self, action: str, path: str, call: Callable[[], T]) -> T:
-        """`call()`, again while it fails for reasons that may pass."""
+        """The result of `call()`, which is repeated after faults that may pass."""
         return retried(call, action, path, self._errors, Deadline(storage_retry.RETRY_TIMEOUT_S))
 
     def failure(self, action: str, path: str, error: Exception) -> StorageError:
@@ -61,7 +61,7 @@ class ObjectStore:
         return self._errors.failure(action, path, error)
 
     def read(self, path: str, start: int, end: int | None) -> bytes:
-        """See `Storage.read`; a known range, so that no client asks for the size first."""
+        """See `Storage.read`; the range is always given, so that the client does not ask for the size first."""
         return self.retried("read", path, lambda: self._get(path, start, end))
 
     def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[memoryview]:
@@ -104,7 +104,7 @@ class ObjectStore:
         )
 
     def sync(self, folder: str) -> None:
-        """See `Storage.sync`: what an object store shows is durable."""
+        """See `Storage.sync`; visible objects are durable."""
 
     def open_write(self, path: str) -> BufferedWriter:
         """See `Storage.open_write`."""
@@ -187,7 +187,7 @@ class ObjectStore:
         self.counters.bytes_written += len(data)
 
     def _create(self, path: str, data: bytes) -> bytes:
-        # fsspec's memory tests and then writes; there is one process, so one lock makes one step of it.
+        # fsspec's memory file system tests and then writes; a lock makes that one step, as there is one process.
         with _MEMORY if self.protocol == "memory" else nullcontext():
             self._put(path, data, mode="create")
         return data

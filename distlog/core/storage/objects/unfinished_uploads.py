@@ -1,4 +1,4 @@
-"""S3's multipart uploads that nobody finished: to list them, and to give them up. They cost money until then."""
+"""Lists and aborts S3's unfinished multipart uploads, which cost money until they are aborted."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def list_uploads(store: ObjectStore, folder: str) -> list[UnfinishedUpload]:
-    """All uploads to keys below `folder`, by their whole paths; a request for each thousand."""
+    """All unfinished uploads to keys below `folder`, with whole paths; one request per thousand."""
     return list(_pages(store, folder)) if store.protocol == "s3" else []
 
 
 def abort_upload(store: ObjectStore, upload: UnfinishedUpload) -> None:
-    """Give up what was uploaded; an upload that is gone is fine."""
+    """Abort the upload; one that is gone is no error."""
     bucket, key, _ = store.fs.split_path(upload.name)
 
     def abort() -> Any:

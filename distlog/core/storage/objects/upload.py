@@ -1,7 +1,7 @@
-"""Writing an object of unknown size to an object store, in bounded memory.
+"""Writes an object of unknown size to an object store, in bounded memory.
 
-Below 16 MiB it is one PUT; from there on parts of 8 MiB are uploaded, two at a time, while the next fills. All
-parts but the last have one size, as some stores demand. Nothing is visible before `close`.
+An object below 16 MiB is one PUT. A larger one is uploaded in parts of 8 MiB, two at a time, while the next part
+fills. All parts but the last have the same size, as some stores demand. The object is not visible before `close`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PARTS_IN_FLIGHT = 2
 
 
 class Upload(Protocol):
-    """An object on its way in parts."""
+    """The upload of one object in parts."""
 
     def send(self, part: bytearray) -> None: ...
 
@@ -38,7 +38,7 @@ class Upload(Protocol):
 
 
 class BufferedWriter(ObjectWriter):
-    """Fills parts, and hands them to an upload once there are too many for a single PUT."""
+    """Fills parts; uploads them once the object is too large for a single PUT."""
 
     def __init__(self, store: ObjectStore, path: str) -> None:
         self._store, self._path = store, path
@@ -84,7 +84,7 @@ class BufferedWriter(ObjectWriter):
         self._forget()
 
     def _send_full(self) -> None:
-        # What is kept in memory anyway needs no second, half-written home there.
+        # The memory store keeps the object in memory in any case: parts would only be a second copy.
         if self.written < SINGLE_PUT_BYTES or self._store.protocol == "memory":
             return
         if self._upload is None:
@@ -100,7 +100,7 @@ class BufferedWriter(ObjectWriter):
 
 
 class MultipartUpload:
-    """S3's multipart upload; each request is tried again on its own."""
+    """S3's multipart upload; each request is retried by itself."""
 
     def __init__(self, store: ObjectStore, path: str) -> None:
         self._store, self._path = store, path
@@ -111,7 +111,7 @@ class MultipartUpload:
         self._id = self._call("create_multipart_upload")["UploadId"]
 
     def send(self, part: bytearray) -> None:
-        """Start to upload `part`, when no more than PARTS_IN_FLIGHT are left to finish; raises what they met."""
+        """Start to upload `part` when fewer than PARTS_IN_FLIGHT are running; raises an earlier part's error."""
         if len(self._tags) >= PARTS_IN_FLIGHT:
             self._tags[-PARTS_IN_FLIGHT].wait()
         self._tags.append(Task(partial(self._upload, len(self._tags) + 1, part)))
@@ -119,7 +119,7 @@ class MultipartUpload:
         self._sent += len(part)
 
     def finish(self) -> None:
-        """Wait for all parts and make the object of them."""
+        """Wait for all parts, and complete the object."""
         parts = [{"PartNumber": at, "ETag": tag.wait()} for at, tag in enumerate(self._tags, start=1)]
         self._pool.shutdown()
         try:
@@ -128,12 +128,12 @@ class MultipartUpload:
             self._check_completed()
 
     def discard(self) -> None:
-        """Stop, and give the parts up."""
+        """Stop, and abort the upload."""
         self._pool.shutdown(cancel_futures=True)
         self._call("abort_multipart_upload", UploadId=self._id)
 
     def _check_completed(self) -> None:
-        """An upload that is gone has been completed, if an earlier reply was lost: then the object is there."""
+        """Raise StorageError unless the object is there: then the upload was completed, and the reply was lost."""
         try:
             size = self._store.size(self._path)
         except FileNotFoundError:
@@ -155,7 +155,7 @@ class MultipartUpload:
 
 
 class StreamUpload:
-    """The chunked upload of an fsspec file, which retries by its own rules; for stores other than S3."""
+    """The chunked upload of an fsspec file, which has its own retries; for stores other than S3."""
 
     def __init__(self, store: ObjectStore, path: str) -> None:
         self._store, self._path = store, path
@@ -172,7 +172,7 @@ class StreamUpload:
         self._store.counters.puts += 1
 
     def discard(self) -> None:
-        """Give the chunks up, where the client knows how to."""
+        """Discard the chunks, if the client can."""
         self._file.discard()
 
     def _once(self, call: Callable[[], Any]) -> Any:

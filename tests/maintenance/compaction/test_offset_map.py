@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distlog.core.errors import InvalidConfigError
-from distlog.core.kernels.key_hash import hash_keys
-from distlog.core.kernels.offset_map import SLOT_BYTES, OffsetMap
+from distlog.core.maintenance.compaction.key_hash import hash_keys
+from distlog.core.maintenance.compaction.offset_map import SLOT_BYTES, OffsetMap
 
 
 def hashes(keys: list[bytes]) -> np.ndarray:
@@ -41,16 +41,8 @@ def test_every_key_is_found_at_half_load(items: int) -> None:
     assert get(table, b"missing") == [-1]
 
 
-def test_a_cleared_map_knows_nothing() -> None:
-    table = OffsetMap(4000)
-    put(table, list(numbered(10)))
-    table.clear()
-    assert get(table, *numbered(10)) == [-1] * 10
-    assert (table.latest_offset, table.size) == (-1, 0)
-
-
 def test_a_full_map_answers_and_stops_at_the_next_key() -> None:
-    table = OffsetMap(4, 1.0)
+    table = OffsetMap(4)
     assert put(table, list(numbered(10))) == 3
     assert get(table, b"2", b"3") == [2, -1]
     assert put(table, [None, None, b"1", b"2"], 10) == 2
@@ -72,12 +64,12 @@ def test_the_latest_offset_is_the_last_one_put() -> None:
         assert table.latest_offset == offset
 
 
-def test_utilization_is_the_share_of_slots_in_use() -> None:
+def test_the_size_counts_keys_and_not_records() -> None:
     table = OffsetMap(100)
-    assert table.utilization == 0.0
+    assert table.size == 0
     for number in range(50):
         put(table, [b"%d" % number, b"%d" % number])
-        assert table.utilization == (number + 1) / 100
+        assert table.size == number + 1
 
 
 def test_memory_and_the_number_of_records_bound_the_map() -> None:

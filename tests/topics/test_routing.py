@@ -1,4 +1,4 @@
-"""The routing kernels: Kafka's hash, sticky runs, and a stable sort by partition."""
+"""Routing: Kafka's hash, sticky runs, and a stable sort by partition."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distlog.core.kernels import routing
-from distlog.core.kernels.routing import StickyState, assign_partitions, first_out_of_range, group_by_partition
+from distlog.core.kernels.routing import first_out_of_range
+from distlog.core.topics.routing import StickyState, assign_partitions, group_by_partition
 
 FIRST = StickyState(0, 0)
 KEYS = st.lists(st.one_of(st.none(), st.binary(max_size=40)), max_size=40)

@@ -1,0 +1,79 @@
+"""How a command or a job ends: what it did, for people or as JSON, or why it failed, and the exit status.
+
+Exit status: 0 done, 1 it failed or found something wrong, 2 the command line is wrong.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import pyarrow as pa
+
+from distlog.console import output
+from distlog.core.errors import InvalidConfigError
+
+DONE, FAILED, WRONG_USAGE = 0, 1, 2
+
+
+class Report(Protocol):
+    """What was done: a text for people as `str`, and the facts, in which `ok` may say that something is wrong."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object that `--json` prints."""
+
+
+@runtime_checkable
+class WithTable(Protocol):
+    """A report that has more to show to people than its text."""
+
+    def to_table(self) -> pa.Table:
+        """The rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A report that is made where it is printed; people see the columns `names` (default: all) of `rows`."""
+
+    text: str
+    facts: Mapping[str, Any]
+    rows: Sequence[output.Row] = ()
+    names: Sequence[str] | None = None
+
+    def __str__(self) -> str:
+        return self.text
+
+    def to_dict(self) -> dict[str, Any]:
+        """The facts."""
+        return dict(self.facts)
+
+
+def print_report(report: Report, *, as_json: bool) -> None:
+    """One JSON object on the last line, or the text and then the rows, if there are any."""
+    if as_json:
+        output.print_json(report.to_dict())
+    else:
+        _print_for_people(report)
+    sys.stdout.flush()
+
+
+def _print_for_people(report: Report) -> None:
+    if line := str(report):
+        print(line)
+    if isinstance(report, Summary):
+        output.print_rows(report.rows, report.names)
+    elif isinstance(report, WithTable):
+        output.print_rows(output.rows_of(report.to_table()))
+
+
+def status_of(report: Report) -> int:
+    """The exit status after a report."""
+    return DONE if report.to_dict().get("ok", True) else FAILED
+
+
+def fail(program: str, error: Exception, reason: str | None = None) -> int:
+    """Say on one line of standard error why `program` failed; by default as the error says it. The exit status."""
+    print(f"{program}: {reason or ' '.join(str(error).split())}", file=sys.stderr)
+    return WRONG_USAGE if isinstance(error, InvalidConfigError) else FAILED

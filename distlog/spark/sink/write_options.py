@@ -1,0 +1,54 @@
+"""The options of a write, by the names that Delta's writer and Spark's Kafka sink have, and those of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from distlog.core.commits.fields import LONGEST_NAME
+from distlog.core.errors import InvalidConfigError
+from distlog.core.storage.storage import Storage
+from distlog.core.topics.append import BatchId
+from distlog.spark.options import Options, storage_of
+from distlog.spark.sink.topic_facts import TopicFacts
+
+WRITE_NAMES = ["compression", "kafka.compression.type", "path", "topicFacts", "txnAppId", "txnVersion", "writeId"]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """The options of a write: txnAppId and txnVersion make it idempotent, as Delta's do.
+
+    compression, which Spark's Kafka sink calls kafka.compression.type, is the codec, where the topic leaves it open.
+    writeId stands in the commit. topicFacts is what the driver knows of the topic, so that nobody loads it again.
+    """
+
+    storage: Storage
+    app_id: str | None = None
+    batch_id: BatchId | None = None
+    write_id: str | None = None
+    compression: str | None = None
+    topic: TopicFacts | None = None
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> WriteOptions:
+        """Read the options; InvalidConfigError says what is wrong."""
+        options = Options(given, WRITE_NAMES)
+        app_id, version = options.text("txnAppId"), options.text("txnVersion")
+        if (app_id is None) != (version is None):
+            raise InvalidConfigError("txnAppId and txnVersion go together: one alone protects from nothing")
+        batch_id = None if version is None else parse_batch_id(version)
+        write_id = options.text("writeId")
+        if write_id and len(write_id) > LONGEST_NAME:
+            raise InvalidConfigError(
+                f"option writeId must be at most {LONGEST_NAME} characters", length=len(write_id)
+            )
+        codec = options.text("compression") or options.text("kafka.compression.type")
+        known = options.text("topicFacts")
+        topic = None if known is None else TopicFacts.parse(known)
+        return cls(storage_of(given), app_id, batch_id, write_id, codec, topic)
+
+
+def parse_batch_id(text: str) -> BatchId:
+    """A number where it is one: Spark's options are strings, and its batches have numbers."""
+    return int(text) if text.isascii() and text.isdecimal() else text

@@ -1,0 +1,138 @@
+"""The options of a read: names, values and errors as Spark's own Kafka source has them, and a few more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from distlog.core.errors import InvalidConfigError
+from distlog.core.reading.time_lookup import EARLIEST, LATEST
+from distlog.core.reading.time_range import ALWAYS, TimeRange
+from distlog.core.storage.storage import Storage
+from distlog.core.times import to_ms
+from distlog.core.transactions.isolation import IsolationLevel
+from distlog.spark.options import Options, storage_of
+from distlog.spark.source.offsets import ByPartition, parse_assign, parse_offsets
+
+READ_NAMES = [
+    "assign",
+    "columns",
+    "endingOffsets",
+    "endingOffsetsByTimestamp",
+    "endTime",
+    "endingTimestamp",
+    "failOnDataLoss",
+    "includeHeaders",
+    "kafka.isolation.level",
+    "maxRecordsPerPartition",
+    "minPartitions",
+    "path",
+    "pushFilters",
+    "startingOffsets",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "startTime",
+    "startingTimestamp",
+    "subscribe",
+    "timestampAsOf",
+    "versionAsOf",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Where a read starts or ends: offsets (LATEST, EARLIEST among them) or times in ms, one for all or one each."""
+
+    kind: Literal["offset", "time"]
+    value: int | ByPartition
+    option: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """The options of a read, parsed; what depends on the topic itself is checked when the read is planned.
+
+    `start` and `end` mean offsets, as in Kafka, even if they are given as times; `times` are those of the records.
+    """
+
+    storage: Storage
+    start: Bound
+    end: Bound
+    times: TimeRange = ALWAYS
+    unmatched_start: Literal["error", "latest"] = "error"
+    assigned: ByPartition | None = None
+    subscribed: str | None = None
+    min_partitions: int | None = None
+    max_records: int | None = None
+    fail_on_data_loss: bool = True
+    include_headers: bool = False
+    isolation: IsolationLevel = "read_uncommitted"
+    version: int | None = None
+    timestamp_ms: int | None = None
+    columns: tuple[str, ...] | None = None
+    push_filters: bool = False
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> ReadOptions:
+        """Read the options; InvalidConfigError says what is wrong, and never shows the value of a storage option."""
+        options = Options(given, READ_NAMES)
+        columns = options.text("columns")
+        assign = options.text("assign")
+        read = cls(
+            storage=storage_of(given),
+            start=_bound(options, "starting", EARLIEST),
+            end=_bound(options, "ending", LATEST),
+            times=TimeRange.between(_optional_time(options, "startTime"), _optional_time(options, "endTime")),
+            unmatched_start=cast(
+                Literal["error", "latest"],
+                options.choice("startingOffsetsByTimestampStrategy", ("error", "latest")),
+            ),
+            assigned=None if assign is None else parse_assign(assign),
+            subscribed=options.text("subscribe"),
+            min_partitions=options.integer("minPartitions", 1),
+            max_records=options.integer("maxRecordsPerPartition", 1),
+            fail_on_data_loss=options.flag("failOnDataLoss", default=True),
+            include_headers=options.flag("includeHeaders", default=False),
+            isolation=cast(
+                IsolationLevel, options.choice("kafka.isolation.level", ("read_uncommitted", "read_committed"))
+            ),
+            version=options.integer("versionAsOf", 0),
+            timestamp_ms=_optional_time(options, "timestampAsOf"),
+            columns=None if columns is None else tuple(name.strip() for name in columns.split(",")),
+            push_filters=options.flag("pushFilters", default=False),
+        )
+        if read.version is not None and read.timestamp_ms is not None:
+            raise InvalidConfigError("give versionAsOf or timestampAsOf, not both")
+        return read
+
+
+def _bound(options: Options, side: str, default: int) -> Bound:
+    """In Kafka's order of precedence: one time, times by partition, offsets."""
+    if (text := options.text(name := f"{side}Timestamp")) is not None:
+        return Bound("time", _time(name, text), name)
+    if (text := options.text(name := f"{side}OffsetsByTimestamp")) is not None:
+        times = parse_offsets(text, name)
+        if min(times.numbers.values(), default=0) < 0:
+            raise InvalidConfigError(f"option {name} must give milliseconds since 1970", value=text)
+        return Bound("time", times, name)
+    text = options.text(name := f"{side}Offsets")
+    if text is None or text.strip().lower() in ("earliest", "latest"):
+        special = {"earliest": EARLIEST, "latest": LATEST}
+        return Bound("offset", default if text is None else special[text.strip().lower()], name)
+    return Bound("offset", parse_offsets(text, name), name)
+
+
+def _optional_time(options: Options, name: str) -> int | None:
+    text = options.text(name)
+    return None if text is None else _time(name, text)
+
+
+def _time(name: str, text: str) -> int:
+    try:
+        time = to_ms(text)
+    except ValueError:
+        time = -1
+    if time < 0:
+        raise InvalidConfigError(f"option {name} must be milliseconds since 1970, or ISO 8601", value=text)
+    return time

@@ -1,0 +1,59 @@
+"""How commands and jobs end: what people and programs see of a report, and the exit status."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from distlog.console.report import Report, Summary, fail, print_report, status_of
+from distlog.core.errors import CorruptRecordError, InvalidConfigError
+
+LEFT = Summary("left 2 files", {"files": 2}, [{"name": "a", "size": 1}, {"name": "b", "size": 2}], ["name"])
+
+
+class Damaged:
+    """A report that something is wrong."""
+
+    def __str__(self) -> str:
+        return "1 damaged"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"damaged": 1, "ok": False}
+
+    def to_table(self) -> pa.Table:
+        return pa.table({"file": ["x.log"]})
+
+
+def printed(report: Report, capsys: pytest.CaptureFixture[str], *, as_json: bool) -> list[str]:
+    print_report(report, as_json=as_json)
+    return capsys.readouterr().out.splitlines()
+
+
+def test_people_see_the_text_and_then_the_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    assert printed(LEFT, capsys, as_json=False) == ["left 2 files", "name", "a", "b"]
+    assert printed(Damaged(), capsys, as_json=False) == ["1 damaged", "file", "x.log"]
+    assert printed(Summary("", {"rows": []}), capsys, as_json=False) == []
+
+
+@pytest.mark.parametrize("report", [LEFT, Damaged()])
+def test_programs_see_one_object_on_the_last_line(report: Report, capsys: pytest.CaptureFixture[str]) -> None:
+    print("what came before")
+    (_, line) = printed(report, capsys, as_json=True)
+    assert json.loads(line) == report.to_dict()
+
+
+def test_the_status_says_whether_all_is_well() -> None:
+    assert (status_of(LEFT), status_of(Damaged())) == (0, 1)
+
+
+@pytest.mark.parametrize(("error", "status"), [(InvalidConfigError("a\n b"), 2), (CorruptRecordError("a\n b"), 1)])
+def test_a_failure_is_one_line_and_a_status(
+    error: Exception, status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fail("distlog", error) == status
+    assert capsys.readouterr().err == "distlog: a b\n"
+    assert fail("distlog", error, "because") == status
+    assert capsys.readouterr().err == "distlog: because\n"

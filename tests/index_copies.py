@@ -1,0 +1,40 @@
+"""Copies of remote indexes in a folder that a test looks into."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import distlog
+from distlog import Topic
+from distlog.core.indexes.index_cache import IndexCache, default_folder
+
+
+@contextmanager
+def _temporary_files_in(folder: Path) -> Iterator[None]:
+    """Let `folder` be the system's one for temporary files, in which each user's copies have a folder."""
+    folder.mkdir(exist_ok=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tempfile.tempdir", str(folder))
+        yield
+
+
+def reopened(topic: Topic, folder: Path) -> Topic:
+    """The newest version of the topic as another process opens it: no index is open; copies are in `folder`."""
+    with _temporary_files_in(folder):
+        return distlog.open(topic.url)
+
+
+def index_cache(folder: Path) -> IndexCache:
+    """The cache of the copies in `folder`."""
+    with _temporary_files_in(folder):
+        return IndexCache()
+
+
+def copies(folder: Path) -> list[Path]:
+    """The copies in `folder`."""
+    with _temporary_files_in(folder):
+        return sorted(path for path in Path(default_folder()).iterdir() if path.stat().st_size)

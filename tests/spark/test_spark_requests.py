@@ -1,0 +1,111 @@
+"""How often a Spark write loads the metadata of its topic: each load begins with a look at the checkpoint's hint."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from conftest import S3Server
+from fault_proxy import FaultProxy
+from pyspark.sql import DataFrame, SparkSession
+
+import distlog
+from distlog.core.errors import InvalidConfigError
+from distlog.spark import append
+from distlog.spark.jobs.append_job import append_files
+from distlog.spark.sink.topic_facts import TopicFacts
+
+pytestmark = pytest.mark.spark
+
+
+class Counted(NamedTuple):
+    """A topic behind a proxy that counts."""
+
+    url: str
+    options: dict[str, Any]
+    proxy: FaultProxy
+
+    def loads(self) -> int:
+        """How often its metadata was loaded."""
+        return self.proxy.count("GET", "*/_commits/_last_checkpoint")
+
+    def commits_read(self) -> list[str]:
+        """The commits that were asked for, by number, in order of arrival."""
+        reads = (seen.path for seen in self.proxy.requests if seen.method == "GET")
+        return [path.rpartition("/")[2][-6:-5] for path in reads if path.endswith(".json")]
+
+
+@pytest.fixture
+def counted(s3_server: S3Server) -> Iterator[Counted]:
+    address = s3_server.address()
+    distlog.create(address.url, 2, storage_options=address.options)
+    with FaultProxy(s3_server.endpoint) as proxy:
+        yield Counted(address.url, {**address.options, "endpoint_url": proxy.url}, proxy)
+
+
+def rows(spark: SparkSession) -> DataFrame:
+    return spark.range(0, 40, 1, 4).selectExpr("cast(id as string) key", "cast(id as string) value")
+
+
+def test_a_write_loads_the_metadata_once_to_plan_and_once_to_commit(spark: SparkSession, counted: Counted) -> None:
+    storage = {f"storage.{name}": value for name, value in counted.options.items()}
+    rows(spark).write.format("distlog").mode("append").options(**storage).save(counted.url)
+    assert counted.loads() == 2
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_append_loads_the_metadata_once_in_the_driver_and_once_to_commit(
+    spark: SparkSession, counted: Counted, shuffle: bool
+) -> None:
+    result = append(rows(spark), counted.url, shuffle=shuffle, storage_options=counted.options)
+    assert (result.version, result.record_count) == (1, 40)
+    assert counted.loads() == 2
+    # what the write got is in the commit after the one that the driver saw, so it is looked for nowhere else
+    assert counted.commits_read()[-1] == "1"
+
+
+def test_a_repetition_that_the_driver_knows_of_loads_the_metadata_once(spark: SparkSession, counted: Counted) -> None:
+    storage: dict[str, Any] = {"storage_options": counted.options, "app_id": "job", "batch_id": 7}
+    first = append(rows(spark), counted.url, **storage)
+    counted.proxy.reset()
+    again = append(rows(spark), counted.url, **storage)
+    assert (again.replayed, again.offsets) == (True, first.offsets)
+    assert counted.loads() == 1
+    assert counted.proxy.count("PUT") == 0
+
+
+@pytest.mark.parametrize("create", [False, True])
+def test_the_job_that_appends_loads_no_more(
+    spark: SparkSession, counted: Counted, tmp_path: Path, create: bool
+) -> None:
+    (tmp_path / "lines.txt").write_text("a\nb\n")
+    unset = ("format", "key", "value", "timestamp", "pattern", "time_format")
+    unset += ("app_id", "batch_id", "compression", "partitions")
+    chosen = argparse.Namespace(
+        **dict.fromkeys(unset),
+        topic=counted.url,
+        storage=list(counted.options.items()),
+        input=[str(tmp_path / "lines.txt")],
+        bad_lines="fail",
+        create=create,
+        config=[],
+        shuffle=False,
+    )
+    assert append_files(spark, chosen).facts["records"] == 2
+    assert counted.loads() == 2
+
+
+def test_what_the_driver_tells_of_a_topic_survives_its_text(tmp_path: Path) -> None:
+    topic = distlog.create(str(tmp_path / "clicks"), 3, config={"retention.ms": "7"})
+    facts = TopicFacts.of(topic.snapshot, None, None)
+    assert TopicFacts.parse(str(facts)) == facts
+    assert (facts.name, facts.partitions, facts.config, facts.is_done) == ("clicks", 3, topic.config, False)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[" * 100_000, '{"version": -1}', '{"name": "../up"}'])
+def test_facts_that_nobody_told_are_refused(text: str) -> None:
+    with pytest.raises(InvalidConfigError, match="topicFacts"):
+        TopicFacts.parse(text)
