@@ -19,7 +19,7 @@ from distlog.core.topics.topic import Topic
 from distlog.core.topics.writer import Writer
 
 NEVER_MS = 10**7
-TIMEOUT_S = 60
+TIMEOUT_S = 20
 #: Three records of this size fill a buffer of BUFFER_BYTES, and two do not.
 VALUE = b"%064d"
 BUFFER_BYTES = 300
@@ -331,18 +331,21 @@ def test_what_a_callback_raises_is_logged_and_the_writer_goes_on(
 
 def test_a_callback_may_append_and_is_refused_to_wait_for_itself(topic: Topic) -> None:
     refused: list[str] = []
+    came = threading.Event()
 
     def more(delivery: Delivery) -> None:
-        if delivery.first_offset == 0:
-            fill(writer, range(100, 110))
-            for call in (writer.flush, writer.close):
-                with pytest.raises(InvalidRecordError, match="on_delivery must not flush or close") as raised:
-                    call()
-                refused.append(str(raised.value))
+        if delivery.first_offset != 0:
+            came.set()
+            return
+        fill(writer, range(100, 110))
+        for call in (writer.flush, writer.close):
+            with pytest.raises(InvalidRecordError, match="on_delivery must not flush or close") as raised:
+                call()
+            refused.append(str(raised.value))
 
     writer = small(topic, on_delivery=more)
     fill(writer, range(3))
-    writer.flush()
+    assert came.wait(TIMEOUT_S)
     writer.close()
     assert len(refused) == 2
     assert found(topic) == [0, 1, 2, *range(100, 110)]
@@ -383,3 +386,29 @@ def test_a_record_taken_while_its_writer_is_closed_by_another_thread_is_committe
     closes.append(writer.close)
     writer.append(b"late")
     assert contents(topic)[0] == [b"first", b"late"]
+
+
+def test_a_record_taken_while_a_commit_fails_is_given_up_and_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. An append is under way. 2. The commit of another fails. 3. The append puts its record in."""
+    flushes: list[Callable[[], object]] = []
+
+    def clock() -> int:
+        while flushes:
+            with pytest.raises(StorageError, match="records_given_up=1"):
+                flushes.pop()()
+        return NOW
+
+    topic = topic_on(Storage(str(tmp_path / "failed")), 1, clock=clock)
+    gate = Gate(topic, monkeypatch)
+    gate.errors.append(StorageError("no answer"))
+    gate.open(9)
+    told: list[Delivery] = []
+    writer = topic.writer(linger_ms=NEVER_MS, on_delivery=told.append)
+    writer.append(b"first")
+    flushes.append(writer.flush)
+    with pytest.raises(StorageError, match=r"records_given_up=2 of_partitions={0: 2}"):
+        writer.append(b"late")
+    assert gate.calls == 1
+    assert [delivery.record_count for delivery in told] == [1, 1]
