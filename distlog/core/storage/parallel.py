@@ -163,8 +163,8 @@ def in_order(
     Tasks that wait for a storage have a thread each. Tasks that compute have `workers`, of which the caller is one.
     One task alone needs no thread; with `ahead` 0 each task is done when its result is asked for. The iterator of
     tasks is used by one thread at a time. What a task or the iterator raises is raised in its turn. At the end, after
-    an error and after `close` nothing more is begun, and the iterator is closed; when `joined`, the threads have ended
-    too.
+    an error and after `close` nothing more is begun, and the iterator is closed; when `joined`, the threads have
+    ended too.
     """
     threads = ahead if workers is None else workers - 1
     line, pool = _Line(tasks, ahead), None

@@ -89,6 +89,8 @@ class TaskWriter:
             first_partition=target.begin + (context.partitionId() if context else 0),
             clock=now_ms,
             random=Random(),
+            # a task has one core
+            workers=1,
             compression=target.compression,
         )
         try:
