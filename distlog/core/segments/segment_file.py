@@ -9,6 +9,7 @@ import numpy.typing as npt
 from crc32c import crc32c
 
 from distlog.core import paths
+from distlog.core.batches.base_offsets import header_offsets, write_base_offsets
 from distlog.core.batches.record_batch import APPEND_TIME, CRC_START, DELETE_HORIZON
 from distlog.core.commits.segment_info import NO_OFFSET, SegmentInfo
 from distlog.core.config import MAX_INT, TopicConfig
@@ -62,7 +63,7 @@ class SegmentFile:
         The base offsets in `data` are overwritten. They ascend; gaps are allowed. None of the records is older than
         `min_timestamp`, -1 where that is not known. Then `data` must stay as it is until the next call returns.
         """
-        _patch_base_offsets(data, batches["position"], base_offsets)
+        write_base_offsets(data, batches["position"], header_offsets(batches, base_offsets))
         if self.size == 0:
             # the base timestamp is not what readers see, or is a delete horizon
             unusual = batches["attributes"][0] & (APPEND_TIME | DELETE_HORIZON)
@@ -133,10 +134,3 @@ class SegmentFile:
 
     def _name(self, suffix: str) -> str:
         return paths.segment_file(self._topic, self._partition, self._stem, suffix)
-
-
-def _patch_base_offsets(
-    data: npt.NDArray[np.uint8], positions: npt.NDArray[np.int64], base_offsets: npt.NDArray[np.int64]
-) -> None:
-    """Write the base offset of each batch; it lies outside the checksum, so nothing else changes."""
-    data[positions[:, None] + np.arange(8)] = base_offsets.astype(">i8").view(np.uint8).reshape(-1, 8)
