@@ -8,19 +8,17 @@ from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
-import crc32c
 from golden import GoldenPartition
 
 import distlog
 from distlog import Topic
 from distlog.core import paths
-from distlog.core.batches.compression import CODEC_NAMES
-from distlog.core.batches.record_batch import CODEC_MASK, CONTROL, TRANSACTIONAL, read_headers
-from distlog.core.batches.record_decoder import decode
+from distlog.core.batches.record_batch import read_headers
 from distlog.core.commits.actions import Action, Add, Remove, SetLogStartOffset
 from distlog.core.commits.segment_info import NOT_LOOKED, UNKNOWN, SegmentInfo
-from distlog.core.indexes.index_builder import IndexBuilder
+from distlog.core.segments.describe_segment import describe_segment
 from distlog.core.segments.index_facts import INDEX_FIELDS, index_facts
+from distlog.core.segments.log_description import LogDescription
 from distlog.core.transactions.isolation import OpenTransactions
 
 SUFFIXES = (".log", ".index", ".timeindex", ".txnindex")
@@ -37,43 +35,25 @@ def describe(
     `transactions` has seen all segments before it; without, nobody has looked where the log is stable up to.
     """
     log = files[".log"]
-    headers = read_headers(log)
-    records = decode(log, headers, columns=("offset", "timestamp"))
-    timestamps = records["timestamp"].cast("int64").to_numpy()
-    newest = int(timestamps.argmax()) if len(timestamps) and timestamps.max() >= 0 else None
+    segment, _ = describe_segment(
+        log, base_offset, partition=0, stem=f"{base_offset:020d}", created_ms=0, interval_bytes=0
+    )
     facts: dict[str, Any] = {
-        "partition": 0,
-        "stem": f"{base_offset:020d}",
-        "base_offset": base_offset,
         "next_offset": next_offset,
-        "stored_base_offset": base_offset,
-        "record_count": records.num_rows,
-        "log_bytes": len(log),
         **index_facts({suffix: files.get(suffix, b"") for suffix in INDEX_FIELDS}),
-        "first_timestamp": int(timestamps[0]) if len(timestamps) else -1,
-        "max_timestamp": -1 if newest is None else int(timestamps[newest]),
-        "offset_of_max_timestamp": -1 if newest is None else records["offset"][newest].as_py(),
-        "compression": ",".join(sorted({CODEC_NAMES[codec] for codec in headers["attributes"] & CODEC_MASK}))
-        or "none",
-        "has_transactions": bool((headers["attributes"] & (TRANSACTIONAL | CONTROL)).any()),
-        "created_ms": 0,
-        "crc32c": crc32c.crc32c(log),
-        "min_timestamp": int(timestamps.min()) if len(timestamps) else -1,
-        "first_batch_crc": int(headers["crc"][0]) if len(headers) else -1,
-        "last_batch_crc": int(headers["crc"][-1]) if len(headers) else -1,
     }
     if transactions is not None:
-        transactions.see(headers, 0)
+        transactions.see(read_headers(log), 0)
         facts["first_unstable_offset"] = transactions.first_offset
-    return SegmentInfo(**{**facts, **changes})
+    return dataclasses.replace(segment, **{**facts, **changes})
 
 
 def with_indexes(log: bytes, base_offset: int, interval_bytes: int = 0) -> dict[str, bytes]:
     """The files of a segment whose log is `log`."""
-    headers = read_headers(log)
-    builder = IndexBuilder(interval_bytes)
-    builder.add(headers, headers["base_offset"] - base_offset, 0)
-    return {".log": log, **builder.finish()}
+    headers, description = read_headers(log), LogDescription(interval_bytes)
+    if len(headers):
+        description.add(log, headers, headers["base_offset"] - base_offset)
+    return {".log": log, **description.indexes.finish()}
 
 
 def put(topic: Topic, segment: SegmentInfo, files: Files) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
-from collections import deque
 from typing import Any
 
 import numpy as np
@@ -14,11 +12,8 @@ _SMALL = 4096
 
 #: Direct writes are of whole pages, whatever the blocks of the disk.
 PAGE_BYTES = 4096
-#: What an encoder fills before it hands it on: whole pages, and enough to keep a disk busy.
+#: What is gathered before it is written: enough to keep a disk busy.
 BLOCK_BYTES = 2 << 20
-_KEPT_BLOCKS = 16
-
-_free_blocks: deque[npt.NDArray[np.uint8]] = deque(maxlen=_KEPT_BLOCKS)
 
 
 def byte_array(data: Any) -> np.ndarray:
@@ -47,27 +42,22 @@ def fitted(array: np.ndarray, size: int) -> np.ndarray:
     return copied
 
 
-def take_block() -> npt.NDArray[np.uint8]:
-    """BLOCK_BYTES of uninitialised memory that begin at a page, as direct writes want it.
+def new_pages(size: int, position: int = 0) -> npt.NDArray[np.uint8]:
+    """Uninitialised bytes that lie in pages of memory as those from `position` on lie in pages of their file.
 
-    Its pages are those of a block that was given back, where there is one; safe to call from any thread.
+    So a direct write takes whole pages of the file from where they are.
     """
-    try:
-        return _free_blocks.pop()
-    except IndexError:
-        return np.frombuffer(mmap.mmap(-1, BLOCK_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), np.uint8)
+    memory = np.frombuffer(pa.allocate_buffer(size + PAGE_BYTES), np.uint8)
+    start = (position - address(memory)) % PAGE_BYTES
+    return memory[start : start + size]
 
 
-def give_back(memory: npt.NDArray[np.uint8]) -> None:
-    """Keep a block that nobody looks at any more for the next one who takes one, 32 MiB of them at most.
-
-    Memory that is no block is let go.
-    """
-    if memory.size == BLOCK_BYTES and begins_at_page(memory):
-        _free_blocks.append(memory)
+def lies_in_pages(memory: npt.NDArray[np.uint8], position: int) -> bool:
+    """Whether `memory` lies as `new_pages` makes it for this position."""
+    return (address(memory) - position) % PAGE_BYTES == 0
 
 
-def begins_at_page(memory: npt.NDArray[np.uint8]) -> bool:
-    """Whether `memory` begins where a page does."""
-    address: int = memory.__array_interface__["data"][0]
-    return address % PAGE_BYTES == 0
+def address(memory: npt.NDArray[np.uint8]) -> int:
+    """Where the array begins in the memory of this process."""
+    begin: int = memory.__array_interface__["data"][0]
+    return begin

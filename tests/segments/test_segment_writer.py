@@ -23,7 +23,7 @@ from distlog.core.batches.record_batch import read_headers
 from distlog.core.batches.record_decoder import decode
 from distlog.core.batches.record_encoder import RecordEncoder
 from distlog.core.batches.record_input import RecordInput
-from distlog.core.buffers import take_block
+from distlog.core.buffers import BLOCK_BYTES, new_pages
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidRecordError, StorageError
@@ -254,7 +254,7 @@ class LatestWriter(ObjectWriter):
         self._given = memoryview(data)
 
     def _look(self) -> None:
-        for block in [take_block() for _ in range(20)]:
+        for block in [new_pages(BLOCK_BYTES) for _ in range(20)]:
             block[:] = 0
         self._data += self._given
         self._given = memoryview(b"")

@@ -9,37 +9,29 @@ import pyarrow as pa
 import pytest
 
 import distlog
-from distlog.core.buffers import BLOCK_BYTES, fitted, give_back, take_block
+from distlog.core.buffers import BLOCK_BYTES, address, fitted, lies_in_pages, new_pages
 
 
-def address(block: np.ndarray) -> int:
-    return int(block.__array_interface__["data"][0])
+@pytest.mark.parametrize("position", [0, 1, 4095, 4096, 10_000])
+def test_pages_lie_in_memory_as_in_their_file_and_can_be_written(position: int) -> None:
+    memory = new_pages(9000, position)
+    memory[:] = 7
+    assert (memory.size, memory.dtype, address(memory) % 4096) == (9000, np.uint8, position % 4096)
+    assert lies_in_pages(memory, position)
+    assert not lies_in_pages(memory, position + 1)
 
 
-def test_blocks_begin_at_a_page_and_can_be_written() -> None:
-    block = take_block()
-    block[:] = 7
-    assert (block.size, block.dtype, address(block) % 4096) == (BLOCK_BYTES, np.uint8, 0)
-    give_back(block)
+def test_pages_have_one_user_at_a_time() -> None:
+    blocks = [new_pages(9000) for _ in range(20)]
+    assert not any(np.shares_memory(one, other) for one in blocks for other in blocks if one is not other)
 
 
-def test_a_block_that_was_given_back_is_used_again_and_has_one_user_at_a_time() -> None:
-    blocks = [take_block() for _ in range(20)]
-    assert len({address(block) for block in blocks}) == 20
-    give_back(blocks[3])
-    again, other = take_block(), take_block()
-    assert address(again) == address(blocks[3])
-    assert address(other) != address(again)
-
-
-def test_memory_that_is_no_block_is_not_handed_to_others() -> None:
-    shifted = np.empty(BLOCK_BYTES + 8192, np.uint8)
-    start = 1 - address(shifted) % 4096
-    others = [np.empty(100, np.uint8), np.empty(2 * BLOCK_BYTES, np.uint8), shifted[start + 4096 :][:BLOCK_BYTES]]
-    for other in others:
-        give_back(other)
-    taken = {address(take_block()) for _ in range(20)}
-    assert taken.isdisjoint(map(address, others))
+def test_pages_are_free_when_nobody_looks_at_them_any_more() -> None:
+    before = pa.total_allocated_bytes()
+    part = new_pages(BLOCK_BYTES)[:10]
+    assert pa.total_allocated_bytes() - before >= BLOCK_BYTES
+    del part
+    assert pa.total_allocated_bytes() == before
 
 
 @pytest.mark.parametrize("size", [0, 1, 6750])

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from distlog.core.buffers import PAGE_BYTES, take_block
+from distlog.core.buffers import PAGE_BYTES, address, new_pages
 from distlog.core.errors import StorageError
 from distlog.core.storage.storage import Storage
 
@@ -44,8 +44,7 @@ def write_in_pieces(storage: Storage, name: str, sizes: list[int]) -> bytes:
 
 def lying_as_in_the_file(position: int, size: int) -> np.ndarray:
     """Bytes that stand as far behind the start of a page of memory as `position` behind one of the file."""
-    start = position % PAGE_BYTES
-    block = take_block()[start : start + size]
+    block = new_pages(size, position)
     block[:] = PATTERN[position % 251 :][:size]
     return block
 
@@ -278,10 +277,6 @@ def noted_writes(monkeypatch: pytest.MonkeyPatch) -> list[Write]:
     writev = os.writev
     monkeypatch.setattr(os, "writev", noting)
     return calls
-
-
-def address(array: np.ndarray) -> int:
-    return int(array.__array_interface__["data"][0])
 
 
 def raising(number: int) -> Callable[..., int]:

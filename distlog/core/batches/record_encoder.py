@@ -24,7 +24,7 @@ from distlog.core.batches.record_batch import (
     increment_sequence,
 )
 from distlog.core.batches.record_input import RecordInput
-from distlog.core.buffers import BLOCK_BYTES, PAGE_BYTES, give_back, new_array, take_block
+from distlog.core.buffers import BLOCK_BYTES, new_array, new_pages
 from distlog.core.errors import InvalidRecordError
 from distlog.core.kernels import record_write
 from distlog.core.kernels.record_write import DRAFT, Limits, append_records
@@ -43,7 +43,6 @@ _COMPLAINTS = {
 
 
 _CRC = struct.Struct(">I")
-_NOTHING = np.empty(0, np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +62,12 @@ class EncodedBatches:
 class RecordEncoder:
     """Writes records into batches as they come, at offsets from `base_offset` on; the last batch stays open.
 
-    Holds about twice `gather_bytes`, or eight batches if these are larger; it begins with room for `room` bytes. The
-    same records give the same batches, however they are cut into calls. After an error nothing more may be asked of
-    it.
+    Holds about `gather_bytes`, or four batches if these are larger; it begins with room for `room` bytes. What it
+    hands on it never looks at again. The same records give the same batches, however they are cut into calls. After
+    an error nothing more may be asked of it.
 
     `file_position`, which the caller may set after each step, is where in their file the next batches will begin:
-    where they need no compression, and fit BLOCK_BYTES, they are put at the same place of a page in memory, from
-    where they can be written without a copy.
+    batches without compression then lie in memory as `new_pages` has it, and can be written without a copy.
     """
 
     def __init__(
@@ -77,14 +75,12 @@ class RecordEncoder:
     ) -> None:
         self._form, self._base_offset, self._gather_bytes = form, base_offset, gather_bytes
         self._limits = Limits(form.limit, form.largest, form.window_ms)
-        self._data, self._handed_on = new_array(room, np.uint8), _NOTHING
-        self._drafts = np.zeros(_FIRST_DRAFTS, DRAFT)
+        self._data, self._drafts = new_array(room, np.uint8), np.zeros(_FIRST_DRAFTS, DRAFT)
         self._last = self.file_position = 0
         self._until = NO_TIMESTAMP
 
     def append(self, source: RecordInput, rows: npt.NDArray[np.int64]) -> Iterator[EncodedBatches]:
-        """Take the `rows` of `source`, in this order; yields full batches, whose data stays until the step
-        after the next, or `release`.
+        """Take the `rows` of `source`, in this order; yields full batches.
 
         InvalidRecordError: a record that is malformed or that makes a batch above `max_batch_bytes`; its `row` counts
         from the first record of all.
@@ -106,17 +102,11 @@ class RecordEncoder:
                 self._grow(end)
 
     def finish(self) -> EncodedBatches:
-        """The batches that are left."""
+        """The batches that are left; then there are none, and no more may be asked of it."""
         drafts = self._drafts[: self._last + 1]
-        return self._encoded(drafts[drafts["record_count"] > 0])
-
-    def release(self) -> None:
-        """Give the memory up, for others to use; nobody may look any more at what was handed on."""
-        data, self._data = self._data, _NOTHING
-        handed_on, self._handed_on = self._handed_on, _NOTHING
-        give_back(data)
-        give_back(handed_on)
-        self._drafts, self._last = np.zeros(1, DRAFT), 0
+        encoded = self._encoded(drafts[drafts["record_count"] > 0])
+        self._data, self._drafts, self._last = new_array(0, np.uint8), np.zeros(1, DRAFT), 0
+        return encoded
 
     def _refused(self, status: int, end: int) -> InvalidRecordError:
         draft = self._drafts[self._last]
@@ -132,27 +122,18 @@ class RecordEncoder:
         """Go on in other memory, since what was handed on may still be on its way to a disk."""
         draft = self._drafts[self._last].copy()
         start, size = int(draft["position"]) + HEADER_SIZE, int(draft["record_bytes"])
-        draft["position"] = self.file_position % PAGE_BYTES if self._data.size == BLOCK_BYTES else 0
-        moved = int(draft["position"]) + HEADER_SIZE
-        # wherever an interrupt comes, no memory may have two owners who give it back
-        memory, self._handed_on = self._handed_on, _NOTHING
-        if memory.size != self._data.size:
-            give_back(memory)
-            memory = take_block() if self._data.size == BLOCK_BYTES else new_array(self._data.size, np.uint8)
-        memory[moved : moved + size] = self._data[start : start + size]
-        handed_on, self._data = self._data, memory
-        self._handed_on = handed_on
-        self._drafts[0], self._last = draft, 0
+        memory = new_pages(self._data.size, self.file_position)
+        memory[HEADER_SIZE : HEADER_SIZE + size] = self._data[start : start + size]
+        draft["position"] = 0
+        self._data, self._drafts[0], self._last = memory, draft, 0
 
     def _grow(self, end: int) -> None:
         if self._last + 1 == self._drafts.size:
             self._drafts = np.concatenate([self._drafts, np.zeros_like(self._drafts)])
             return
-        size = max(2 * self._data.size, end)
-        grown = take_block() if size <= BLOCK_BYTES else new_array(size, np.uint8)
+        grown = new_pages(max(2 * self._data.size, end, BLOCK_BYTES), self.file_position)
         grown[: self._data.size] = self._data
-        before, self._data = self._data, grown
-        give_back(before)
+        self._data = grown
 
     def _encoded(self, drafts: np.ndarray) -> EncodedBatches:
         form, append_time = self._form, self._form.append_time
@@ -177,9 +158,8 @@ class RecordEncoder:
         form = self._form
         starts, ends = drafts["position"] + HEADER_SIZE, drafts["position"] + HEADER_SIZE + drafts["record_bytes"]
         if form.codec == compression.NONE:
-            first = int(drafts["position"][0]) if drafts.size else 0
-            batches["position"], batches["size"] = drafts["position"] - first, drafts["record_bytes"] + HEADER_SIZE
-            return self._data[first : int(ends[-1]) if drafts.size else 0]
+            batches["position"], batches["size"] = drafts["position"], drafts["record_bytes"] + HEADER_SIZE
+            return self._data[: int(ends[-1]) if drafts.size else 0]
         packed = [
             compression.compress(form.codec, self._data[start:end], form.level)
             for start, end in zip(starts.tolist(), ends.tolist(), strict=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from distlog.core.batches.base_offsets import header_offsets, write_base_offsets
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import PartitionState
 from distlog.core.config import whole_number
@@ -45,7 +46,7 @@ class FetchedBatches:
         if not self.moved:
             return bytes(self.data)
         data = np.frombuffer(self.data, np.uint8).copy()
-        data[self.positions[:, None] + np.arange(8)] = self.base_offsets.astype(">i8").view(np.uint8).reshape(-1, 8)
+        write_base_offsets(data, self.positions, self.base_offsets)
         return data.tobytes()
 
     def send_to(self, receiver: socket.socket) -> int:
@@ -121,8 +122,7 @@ def _fetched(reader: SegmentReader, segment: SegmentInfo, taken: Sequence[Chunk]
     batches = np.concatenate([chunk.batches for chunk in taken])
     positions = [chunk.batches["position"] + start for chunk, start in zip(taken, starts[:-1], strict=True)]
     last_offsets = batches["base_offset"] + batches["last_offset_delta"] + segment.shift
-    # an entry of format 0 or 1 bears the offset of its last record
-    base_offsets = np.where(batches["magic"] >= 2, batches["base_offset"] + segment.shift, last_offsets)
+    base_offsets = header_offsets(batches, batches["base_offset"] + segment.shift)
     # of these bytes some may not be those of the file
     is_stored = reader.storage.is_local and segment.append_time_ms < 0
     return FetchedBatches(

@@ -80,11 +80,10 @@ class SegmentWriter:
         except InvalidRecordError as error:
             raise self._in_partition(error) from None
         self._seal()
-        self._encoder.release()
         return self._sealed
 
     def abort(self) -> None:
-        """Give up; files already written are named by nobody. What was encoded is left to the garbage collector."""
+        """Give up; files already written are named by nobody."""
         self._is_given_up = True
         if self._segment is not None:
             self._segment.abort()

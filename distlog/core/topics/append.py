@@ -6,9 +6,10 @@ The two halves are apart since a Spark job runs the first in its tasks and the s
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 
 from distlog.core.batches.record_input import RecordInput
@@ -21,13 +22,16 @@ from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CommitConflictError, InvalidRecordError
 from distlog.core.segments.segment_writer import SegmentWriter, codec_of
-from distlog.core.storage.parallel import Task
+from distlog.core.storage.parallel import Task, cores, in_order
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.partitioner import Partitioner
+from distlog.core.topics.partition_queue import PartitionQueue
+from distlog.core.topics.partitioner import Longs, Partitioner
 from distlog.core.topics.records import Appendable, batches, normalize
 
 #: Partitions whose files are closed, that is uploaded, at the same time.
 _CLOSERS = 8
+#: A slice of fewer bytes is written faster than threads can share it.
+_SHARED_BYTES = 1 << 20
 
 BatchId = int | str
 
@@ -54,7 +58,9 @@ class Appender:
     """Writes rows as segments of one topic that wait for a commit; not thread-safe.
 
     `begin` is the version that was seen before the first byte; `first_partition` is where records without a
-    key start. `compression` is as of `codec_of`: InvalidConfigError.
+    key start. `compression` is as of `codec_of`: InvalidConfigError. Partitions are written side by side by up to
+    `workers` threads, the caller one of them: as many as there are cores, unless told; `clock` and `new_id` are
+    called by any of them.
     """
 
     def __init__(
@@ -70,12 +76,14 @@ class Appender:
         random: Random,
         compression: str | None = None,
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
+        workers: int | None = None,
     ) -> None:
         self._storage, self._topic, self._config, self._begin = storage, topic, config, begin
+        self._workers = workers or cores()
         self._clock, self._random, self._new_id = clock, random, new_id
         self._codec = codec_of(config, compression)
         self._partitioner = Partitioner(partitions, first_partition)
-        self._writers: dict[int, SegmentWriter] = {}
+        self._queues: dict[int, PartitionQueue] = {}
         self._is_closing = False
 
     def append(self, data: Appendable, partition: int | None = None) -> int:
@@ -83,44 +91,58 @@ class Appender:
 
         After any error only `abort` is left: some of the rows may have been taken.
         """
+        ahead = 2 * self._workers if self._workers > 1 else 0
+        return sum(in_order(self._tasks(data, partition), ahead, workers=self._workers, joined=True))
+
+    def _tasks(self, data: Appendable, partition: int | None) -> Iterator[Callable[[], int]]:
+        """What writes some rows, and tells how many; slice by slice, and in each by partition."""
         rows = 0
         for batch in batches(data):
             records = normalize(batch, self._config, self._clock(), rows)
             source = RecordInput.from_arrow(records)
-            for number, chosen in self._partitioner.split(records, partition, rows):
-                self._writer(number).append(source, chosen)
+            parts = list(self._partitioner.split(records, partition, rows))
             rows += records.num_rows
-        return rows
+            if self._workers > 1 and records.nbytes >= _SHARED_BYTES:
+                yield from (self._task(source, [part]) for part in parts)
+            else:
+                yield self._task(source, parts)
+
+    def _task(self, source: RecordInput, parts: Sequence[tuple[int, Longs]]) -> Callable[[], int]:
+        writes = [self._queue(number).put(source, chosen) for number, chosen in parts]
+        return partial(_write, writes, sum(len(chosen) for _, chosen in parts))
+
+    def _queue(self, partition: int) -> PartitionQueue:
+        if partition not in self._queues:
+            self._queues[partition] = PartitionQueue(self._writer(partition))
+        return self._queues[partition]
 
     def _writer(self, partition: int) -> SegmentWriter:
-        if partition not in self._writers:
-            self._writers[partition] = SegmentWriter(
-                self._storage,
-                self._topic,
-                partition,
-                self._begin,
-                self._config,
-                codec=self._codec,
-                clock=self._clock,
-                new_id=self._new_id,
-                random=self._random,
-            )
-        return self._writers[partition]
+        return SegmentWriter(
+            self._storage,
+            self._topic,
+            partition,
+            self._begin,
+            self._config,
+            codec=self._codec,
+            clock=self._clock,
+            new_id=self._new_id,
+            random=self._random,
+        )
 
     def close(self) -> list[SegmentInfo]:
         """Make all files durable; their segments by partition, then in order. An error leaves nothing half open."""
         self._is_closing = True
-        writers = [self._writers[partition] for partition in sorted(self._writers)]
+        queues = [self._queues[partition] for partition in sorted(self._queues)]
         pool = ThreadPoolExecutor(_CLOSERS)
-        closing = [Task(writer.close) for writer in writers]
+        closing = [Task(queue.close) for queue in queues]
         try:
             for task in closing:
                 task.begin_in(pool)
             return [segment for task in closing for segment in task.wait()]
         except BaseException:
-            for writer, task in zip(writers, closing, strict=True):
+            for queue, task in zip(queues, closing, strict=True):
                 # not before its thread has left it, which a second interrupt does not wait for
-                task.when_over(writer.abort)
+                task.when_over(queue.abort)
             raise
         finally:
             pool.shutdown()
@@ -128,8 +150,14 @@ class Appender:
     def abort(self) -> None:
         """Give up; what was written stays unnamed until vacuum. A `close` that fails has done it by itself."""
         if not self._is_closing:
-            for writer in self._writers.values():
-                writer.abort()
+            for queue in list(self._queues.values()):
+                queue.abort()
+
+
+def _write(writes: Sequence[Callable[[], None]], rows: int) -> int:
+    for write in writes:
+        write()
+    return rows
 
 
 def commit_append(

@@ -63,6 +63,8 @@ class TaskWriter:
             first_partition=topic.version + (context.partitionId() if context else 0),
             clock=now_ms,
             random=Random(),
+            # a task has one core
+            workers=1,
             compression=self._compression,
         )
         try:

@@ -5,19 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from crc32c import crc32c
 
 from distlog.core import paths
-from distlog.core.batches.compression import CODEC_NAMES
-from distlog.core.batches.record_batch import APPEND_TIME, CODEC_MASK, CONTROL, DELETE_HORIZON, TRANSACTIONAL
+from distlog.core.batches.record_batch import CONTROL
 from distlog.core.commits.segment_info import UNKNOWN, SegmentInfo
-from distlog.core.config import MAX_LONG
+from distlog.core.segments.log_description import LogDescription, RecordFacts
 from distlog.core.times import NO_TIMESTAMP
-
-_KNOWN_CODECS = dict(enumerate(CODEC_NAMES))
 
 
 class LogFacts:
@@ -29,38 +24,26 @@ class LogFacts:
 
     def __init__(self, segment: SegmentInfo) -> None:
         self._segment = segment
-        self.batches = self.records = 0
-        self._counted = self._crc = 0
-        self._next_offset = segment.base_offset
-        self._base_timestamp = self._first_timestamp = NO_TIMESTAMP
-        self._newest_batch = self._newest = NO_TIMESTAMP
-        self._offset_of_newest = -1
-        self._oldest = MAX_LONG
-        self._first_batch_crc = self._last_batch_crc = UNKNOWN
+        # what the headers say of all batches, and what the records say that readers get
+        self._log, self._stated, self._read = LogDescription(), RecordFacts(), RecordFacts()
         self._newest_hidden, self._offset_of_newest_hidden = NO_TIMESTAMP, -1
-        self._attributes = 0
-        self._codecs: set[str] = set()
+
+    @property
+    def batches(self) -> int:
+        """How many batches there are."""
+        return self._log.batches
+
+    @property
+    def records(self) -> int:
+        """How many records readers get."""
+        return self._read.count
 
     def add_batches(self, data: memoryview, batches: npt.NDArray[Any]) -> None:
         """Count the next batches, at least one, which are all of `data`."""
-        self._crc = crc32c(data, self._crc)
-        self._counted += int(batches["record_count"].sum())
-        self._next_offset = (
-            int(batches["base_offset"][-1] + batches["last_offset_delta"][-1]) + 1 + self._segment.shift
-        )
-        if self.batches == 0:
-            # as SegmentFile takes it: the base may be a producer's time, or that from which on a tombstone may go
-            unusual = batches["attributes"][0] & (APPEND_TIME | DELETE_HORIZON)
-            self._base_timestamp = int(batches["max_timestamp" if unusual else "base_timestamp"][0])
-            self._first_batch_crc = int(batches["crc"][0])
-        self._last_batch_crc = int(batches["crc"][-1])
-        self.batches += len(batches)
-        self._newest_batch = max(self._newest_batch, int(batches["max_timestamp"].max()))
-        self._attributes |= int(np.bitwise_or.reduce(batches["attributes"]))
-        hidden = (batches["attributes"] & CONTROL != 0) | (batches["record_count"] == 0)
-        codecs = np.unique(batches["attributes"][~hidden] & CODEC_MASK)
-        self._codecs |= {_KNOWN_CODECS.get(codec, "?") for codec in codecs}
-        self._add_hidden(batches[hidden])
+        bases = batches["base_offset"] + self._segment.shift
+        self._log.add(data, batches, bases - self._segment.base_offset)
+        self._stated.add_batches(batches, bases, NO_TIMESTAMP)
+        self._add_hidden(batches[(batches["attributes"] & CONTROL != 0) | (batches["record_count"] == 0)])
 
     def _add_hidden(self, batches: npt.NDArray[Any]) -> None:
         newest = int(batches["max_timestamp"].argmax()) if len(batches) else None
@@ -71,16 +54,7 @@ class LogFacts:
 
     def add_records(self, records: pa.RecordBatch) -> None:
         """Count the next records that readers get: offset, timestamp."""
-        if not records.num_rows:
-            return
-        timestamps = records.column(1).cast(pa.int64()).to_numpy()
-        if self.records == 0:
-            self._first_timestamp = int(timestamps[0])
-        self._oldest = min(self._oldest, int(timestamps.min()))
-        newest = int(timestamps.argmax())
-        if timestamps[newest] > self._newest:
-            self._newest, self._offset_of_newest = int(timestamps[newest]), records.column(0)[newest].as_py()
-        self.records += records.num_rows
+        self._read.add_records(records)
 
     def contradictions(self) -> Iterator[str]:
         """The fields of the segment's metadata that are not what the log says, in words."""
@@ -88,27 +62,28 @@ class LogFacts:
             value = getattr(self._segment, name)
             if value not in right:
                 yield f"{name} is {value} in the metadata, {' or '.join(map(str, sorted(right)))} in the log"
-        unknown = sorted(self._codecs - set(self._segment.compression.split(",")))
+        unknown = sorted(self._log.codecs - set(self._segment.compression.split(",")))
         if unknown:
             yield f"compression is {self._segment.compression} in the metadata, {', '.join(unknown)} in the log"
-        if self._attributes & (TRANSACTIONAL | CONTROL) and not self._segment.has_transactions:
+        if self._log.has_transactions and not self._segment.has_transactions:
             yield "has_transactions is false in the metadata, but the log holds transactions"
 
     def _expected(self) -> Iterator[tuple[str, set[int]]]:
         segment = self._segment
-        yield "crc32c", {self._crc}
+        yield "crc32c", {self._log.crc}
         if segment.first_batch_crc != UNKNOWN:
-            yield "first_batch_crc", {self._first_batch_crc}
+            yield "first_batch_crc", {self._log.first_batch_crc}
         if segment.last_batch_crc != UNKNOWN:
-            yield "last_batch_crc", {self._last_batch_crc}
-        if self._oldest < segment.min_timestamp:
-            yield "min_timestamp", {self._oldest}
-        yield "record_count", {self.records, self._counted}
-        if is_contiguous(segment) or self._next_offset > segment.next_offset:
-            yield "next_offset", {self._next_offset}
-        yield "first_timestamp", {self._base_timestamp, self._first_timestamp}
-        yield "max_timestamp", {self._newest, self._newest_batch}
-        offsets = {self._offset_of_newest} if segment.max_timestamp == self._newest else set()
+            yield "last_batch_crc", {self._log.last_batch_crc}
+        if self._read.oldest < segment.min_timestamp:
+            yield "min_timestamp", {self._read.oldest}
+        yield "record_count", {self.records, self._stated.count}
+        next_offset = segment.base_offset + self._log.next_offset
+        if is_contiguous(segment) or next_offset > segment.next_offset:
+            yield "next_offset", {next_offset}
+        yield "first_timestamp", {self._stated.first, self._read.first}
+        yield "max_timestamp", {self._stated.newest, self._read.newest}
+        offsets = {self._read.offset_of_newest} if segment.max_timestamp == self._read.newest else set()
         if segment.max_timestamp == self._newest_hidden:
             offsets |= {self._offset_of_newest_hidden, -1}
         if offsets:

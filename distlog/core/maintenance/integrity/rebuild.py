@@ -22,7 +22,6 @@ from distlog.core.commits.segment_info import NOT_LOOKED, UNKNOWN, SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CorruptRecordError, SnapshotTooOldError
-from distlog.core.indexes.index_builder import IndexBuilder
 from distlog.core.maintenance.integrity.each_segment import Tell, each_segment, tell_nobody
 from distlog.core.maintenance.integrity.index_files import IndexFile, State, find_indexes
 from distlog.core.maintenance.integrity.rebuild_report import RebuildReport, SegmentRebuild
@@ -30,6 +29,7 @@ from distlog.core.reading.segment_reader import SegmentReader
 from distlog.core.reading.stable_offset import first_unstable_offsets, transactional_segments
 from distlog.core.reading.whole_log import whole_log
 from distlog.core.segments.index_facts import index_checksum, index_facts, index_size
+from distlog.core.segments.log_description import LogDescription
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +56,12 @@ def rebuild_segment(
     is a few chunks of the log, and the indexes.
     """
     indexes = find_indexes(reader, segment)
-    builder = IndexBuilder(config.index_interval_bytes)
+    log = LogDescription(config.index_interval_bytes)
     try:
-        facts = _walk(reader, segment, builder, indexes)
+        _walk(reader, segment, log, indexes)
     except (CorruptRecordError, SnapshotTooOldError) as error:
         return RebuiltIndexes(segment, {index.suffix: index.state for index in indexes}, {}, {}, str(error))
-    files = builder.finish()
+    files = log.indexes.finish()
     for index in indexes:
         index.finish()
         if index.state == "fine" and not index.data and files.get(index.suffix):
@@ -69,24 +69,18 @@ def rebuild_segment(
     found = {index.suffix: index for index in indexes}
     changed = {name: data for name, data in files.items() if force or found[name].state != "fine"}
     wrong = {name: data for name, data in changed.items() if _must_be_written(segment, found[name], data)}
-    facts |= index_facts({name: wrong.get(name, found[name].data) for name in files})
+    facts = log.ends | index_facts({name: wrong.get(name, found[name].data) for name in files})
     return RebuiltIndexes(segment, {index.suffix: index.state for index in indexes}, wrong, facts)
 
 
-def _walk(
-    reader: SegmentReader, segment: SegmentInfo, builder: IndexBuilder, indexes: Sequence[IndexFile]
-) -> dict[str, int]:
-    """Take all batches; what tells this log from another."""
-    position, ends = 0, dict[str, int]()
+def _walk(reader: SegmentReader, segment: SegmentInfo, log: LogDescription, indexes: Sequence[IndexFile]) -> None:
+    position = 0
     # a time index has the times that are in the log, also where the commit gave another
     for chunk in whole_log(reader, dataclasses.replace(segment, append_time_ms=-1)):
-        builder.add(chunk.batches, chunk.batches["base_offset"] - segment.stored_base_offset, position)
+        log.add(chunk.data, chunk.batches, chunk.batches["base_offset"] - segment.stored_base_offset)
         for index in indexes:
             index.add(chunk.batches, position)
         position += len(chunk.data)
-        first, last = chunk.batches["crc"][[0, -1]].tolist()
-        ends = {"first_batch_crc": ends.get("first_batch_crc", first), "last_batch_crc": last}
-    return ends
 
 
 def _must_be_written(segment: SegmentInfo, index: IndexFile, data: bytes) -> bool:

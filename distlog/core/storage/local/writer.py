@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from distlog.core.buffers import BLOCK_BYTES, PAGE_BYTES, begins_at_page, give_back, take_block
+from distlog.core.buffers import BLOCK_BYTES, PAGE_BYTES, lies_in_pages, new_pages
 from distlog.core.errors import StorageError
 from distlog.core.storage.backend import ObjectWriter, StorageCounters, byte_view, check_process
 from distlog.core.storage.local.durable_files import create_file, failing_as, sync_folder, write_all
@@ -38,7 +38,7 @@ class LocalWriter(ObjectWriter):
 
     def __init__(self, path: str, counters: StorageCounters) -> None:
         self._path, self._counters = path, counters
-        self._block, self._start, self._filled = take_block(), 0, 0
+        self._block, self._start, self._filled = new_pages(BLOCK_BYTES), 0, 0
         with failing_as("create", path):
             self._file: int | None = create_file(path)
         self._writing: Task[None] | None = None
@@ -55,8 +55,8 @@ class LocalWriter(ObjectWriter):
         """See `ObjectWriter.write_behind`; nothing is copied where `data` lies in a page as it will in the file."""
         self._settle()
         view = byte_view(data)
-        head = -self._filled % PAGE_BYTES
-        if view.nbytes >= _LARGE and begins_at_page(np.frombuffer(view[head:], np.uint8)):
+        head = -self.written % PAGE_BYTES
+        if view.nbytes >= _LARGE and lies_in_pages(np.frombuffer(view, np.uint8), self.written):
             end = view.nbytes - (view.nbytes - head) % PAGE_BYTES
             self._fill(view[:head])
             self._start_write(view[head:end])
@@ -150,7 +150,6 @@ class LocalWriter(ObjectWriter):
             self._file = None
             os.close(file)
             sync_folder(os.path.dirname(self._path))
-        give_back(self._block)
         self._counters.puts += 1
         self._counters.bytes_written += self.written
 
@@ -158,7 +157,7 @@ class LocalWriter(ObjectWriter):
         """See `ObjectWriter.abort`."""
         if self._file is None:
             return
-        # what is being written goes on into a file without a name, so the block is not for others
+        # what is being written goes on into a file without a name
         file, self._file = self._file, None
         with suppress(OSError):
             os.close(file)

@@ -1,0 +1,53 @@
+"""The description of a segment from its log file alone, whoever wrote that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy.typing as npt
+
+from distlog.core.batches.record_batch import LOG_OVERHEAD, check_crcs, read_headers
+from distlog.core.batches.record_decoder import decode_parts
+from distlog.core.batches.record_sections import AskedBatches
+from distlog.core.batches.source import Source
+from distlog.core.buffers import byte_array
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.config import MAX_LONG
+from distlog.core.segments.log_description import LogDescription, RecordFacts
+
+#: Log bytes that are looked at, and bytes of records that are decoded, at once.
+_PART_BYTES = 4 << 20
+
+
+def describe_segment(
+    log: Any, base_offset: int, *, partition: int, stem: str, created_ms: int, interval_bytes: int
+) -> tuple[SegmentInfo, dict[str, bytes]]:
+    """The segment of a log file, any buffer, of any format, that begins at `base_offset`, and its index files.
+
+    It ends before a batch that is not whole: its `log_bytes` tell. CorruptRecordError: a batch that is damaged.
+    """
+    description, facts = LogDescription(interval_bytes), RecordFacts()
+    for data, batches in _parts(memoryview(log)):
+        description.add(data, batches, batches["base_offset"] - base_offset)
+        asked = AskedBatches(byte_array(data), batches, 0, partition, 0, MAX_LONG, Source())
+        for records in decode_parts(asked, ("offset", "timestamp"), _PART_BYTES):
+            facts.add_records(records)
+    return description.describe(partition, stem, facts, created_ms, base_offset)
+
+
+def _parts(log: memoryview) -> Iterator[tuple[memoryview, npt.NDArray[Any]]]:
+    """The whole batches of the log, some MiB at a time, their checksums compared."""
+    start, size = 0, _PART_BYTES
+    while start < len(log):
+        data = log[start : start + size]
+        batches = read_headers(data, file_position=start)
+        check_crcs(data, batches, file_position=start)
+        taken = int(batches["size"].sum())
+        if taken:
+            yield data[:taken], batches
+            start, size = start + taken, _PART_BYTES
+        elif start + size < len(log):
+            size = LOG_OVERHEAD + int.from_bytes(data[8:LOG_OVERHEAD], "big")
+        else:
+            return

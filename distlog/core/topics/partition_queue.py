@@ -1,0 +1,64 @@
+"""The rows of one partition on their way to its segments: written in their order, whichever thread comes to them."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from distlog.core.batches.record_input import RecordInput
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.errors import StorageError
+from distlog.core.segments.segment_writer import SegmentWriter
+
+
+class PartitionQueue:
+    """A SegmentWriter for many threads, of which one at a time writes what was put first."""
+
+    def __init__(self, writer: SegmentWriter) -> None:
+        self._writer, self._lock = writer, threading.Lock()
+        self._waiting = deque[tuple[RecordInput, npt.NDArray[np.int64]]]()
+        self._put = self._written = 0
+        self._is_given_up = False
+
+    def put(self, source: RecordInput, rows: npt.NDArray[np.int64]) -> Callable[[], None]:
+        """Take the `rows` of `source`; what is returned has them written, and all that was put before.
+
+        It raises InvalidRecordError, for whatever part of that fails; then only `abort` is left.
+        """
+        self._waiting.append((source, rows))
+        self._put += 1
+        return partial(self._write_up_to, self._put)
+
+    def _write_up_to(self, count: int) -> None:
+        try:
+            with self._lock:
+                while self._written < count:
+                    self._write_next()
+        finally:
+            if self._is_given_up:
+                self.abort()
+
+    def _write_next(self) -> None:
+        if self._is_given_up:
+            raise StorageError("cannot write: the append was given up")
+        self._writer.append(*self._waiting[0])
+        self._waiting.popleft()
+        self._written += 1
+
+    def close(self) -> list[SegmentInfo]:
+        """See `SegmentWriter.close`; everything that was put is written."""
+        return self._writer.close()
+
+    def abort(self) -> None:
+        """Give the segments up: now, or when the thread that writes them is done with its rows."""
+        self._is_given_up = True
+        if self._lock.acquire(blocking=False):
+            try:
+                self._writer.abort()
+            finally:
+                self._lock.release()

@@ -1,0 +1,83 @@
+"""Base offsets are written into batches of every format, so that readers find the same records at other offsets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from adopted import adopt, offsets, with_indexes
+from golden import partitions
+
+from distlog.core.batches.base_offsets import header_offsets, write_base_offsets
+from distlog.core.batches.record_batch import check_crcs, read_headers
+from distlog.core.batches.record_decoder import decode
+from distlog.core.errors import UnsupportedVersionError
+from distlog.core.maintenance.merge import merge
+from distlog.core.topics.topic import Topic
+
+LOGS = [f"logs.{name}-{codec}-0" for name in ("v0", "v1", "v1-append") for codec in ("none", "gzip", "snappy", "lz4")]
+MOVED = 1_000_000_007
+
+
+def log_of(name: str) -> bytes:
+    return partitions()[name].logs[0].read_bytes()
+
+
+@pytest.mark.parametrize("name", [*LOGS, "first.compact-none-0", "first.txn-0", "logs.mixed-0"])
+def test_batches_of_every_format_have_their_records_at_the_offsets_that_are_written(name: str) -> None:
+    data = np.frombuffer(log_of(name), np.uint8).copy()
+    batches = read_headers(data)
+    before, columns = decode(data, batches).to_pydict(), ("offset", "timestamp", "key", "value")
+    if ((batches["magic"] == 0) & (batches["attributes"] & 7 != 0)).any():
+        with pytest.raises(UnsupportedVersionError, match="format 0"):
+            header_offsets(batches, batches["base_offset"] + MOVED)
+        return
+    write_base_offsets(data, batches["position"], header_offsets(batches, batches["base_offset"] + MOVED))
+    again = read_headers(data)
+    check_crcs(data, again)
+    after = decode(data, again).to_pydict()
+    before["offset"] = [offset + MOVED for offset in before["offset"]]
+    assert {column: after[column] for column in columns} == {column: before[column] for column in columns}
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_writing_the_offsets_that_are_there_changes_nothing(name: str) -> None:
+    data = np.frombuffer(log_of(name), np.uint8).copy()
+    batches = read_headers(data)
+    write_base_offsets(data, batches["position"], header_offsets(batches, batches["base_offset"]))
+    assert data.tobytes() == log_of(name)
+
+
+def in_six_segments(name: str, folder: Path, left_out: int = 0) -> Topic:
+    """A topic of the log, cut into six segments, without the first ones."""
+    log = log_of(name)
+    batches = read_headers(log)
+    rows = np.linspace(0, len(batches), 6, endpoint=False).astype(int)
+    starts, bases = batches["position"][rows].tolist(), batches["base_offset"][rows].tolist()
+    ends, next_offset = [*starts[1:], len(log)], int((batches["base_offset"] + batches["last_offset_delta"])[-1]) + 1
+    parts = [(base, with_indexes(log[start:end], base)) for base, start, end in zip(bases, starts, ends, strict=True)]
+    return adopt(f"{folder}/t", parts[left_out:], next_offset)
+
+
+@pytest.mark.parametrize("name", [name for name in LOGS if "v0" not in name])
+@pytest.mark.parametrize("left_out", [0, 1])
+def test_merged_segments_of_old_formats_keep_their_records(name: str, left_out: int, tmp_path: Path) -> None:
+    topic = in_six_segments(name, tmp_path, left_out)
+    before = topic.scan().to_table()
+    report, snapshot = merge(topic.reader, topic.log, topic.snapshot, topic.clock)
+    topic.advance(snapshot)
+    assert report.ok
+    assert topic.segments().num_rows < 6 - left_out
+    after = topic.scan().to_table()
+    assert offsets(after) == offsets(before)
+    assert after.equals(before)
+
+
+def test_segments_whose_records_cannot_move_are_told_of_and_stay(tmp_path: Path) -> None:
+    topic = in_six_segments("logs.v0-gzip-0", tmp_path, left_out=1)
+    before = topic.scan().to_table()
+    report, snapshot = merge(topic.reader, topic.log, topic.snapshot, topic.clock)
+    topic.advance(snapshot)
+    assert not report.ok
+    assert topic.scan().to_table().equals(before)

@@ -1,0 +1,88 @@
+"""A log file alone tells what its segment is: as who wrote it said, or as a broker's consumer read it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from golden import GoldenPartition, partitions
+from topics import NOW, topic_on
+
+from distlog.core.commits.segment_info import NOT_LOOKED, SegmentInfo
+from distlog.core.errors import CorruptRecordError
+from distlog.core.segments import describe_segment as module
+from distlog.core.segments.describe_segment import describe_segment
+from distlog.core.storage.storage import Storage
+
+
+def described(log: Any, base_offset: int = 0, interval_bytes: int = 4096) -> tuple[SegmentInfo, dict[str, bytes]]:
+    return describe_segment(log, base_offset, partition=0, stem="x", created_ms=NOW, interval_bytes=interval_bytes)
+
+
+@pytest.mark.parametrize("codec", ["uncompressed", "lz4"])
+@pytest.mark.parametrize("part_bytes", [100, 4 << 20])
+def test_a_log_says_what_its_writer_said(
+    codec: str, part_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_PART_BYTES", part_bytes)
+    storage = Storage(str(tmp_path))
+    topic = topic_on(storage, 1, {"compression.type": codec, "batch.bytes": 1000})
+    topic.append([{"value": b"v" * 50, "timestamp": NOW + number * 7 % 101} for number in range(3000)])
+    (written,) = topic.snapshot.partitions[0].segments
+    name = topic.reader.name(written)
+    found, files = described(storage.read(name))
+    same = {"stem": written.stem, "created_ms": written.created_ms, "first_unstable_offset": -1}
+    assert found.first_unstable_offset == NOT_LOOKED
+    assert dataclasses.replace(found, **same) == written
+    for suffix, data in files.items():
+        assert data
+        assert data == storage.read(topic.reader.name(written, suffix))
+
+
+#: Those of which a consumer read all records.
+LOGS = {
+    name: partition
+    for name, partition in partitions().items()
+    if name.startswith(("first.", "logs.")) and "deleted-records" not in name
+}
+
+
+@pytest.mark.parametrize("partition", LOGS.values(), ids=LOGS)
+def test_a_brokers_log_says_what_a_consumer_read(partition: GoldenPartition) -> None:
+    records = partition.records()
+    for log in partition.logs:
+        base = int(log.stem)
+        found, _ = described(log.read_bytes(), base)
+        own = [each for each in records if base <= each["offset"] < found.next_offset]
+        times = [each["timestamp"] for each in own]
+        assert (found.base_offset, found.stored_base_offset, found.shift) == (base, base, 0)
+        assert (found.record_count, found.log_bytes) == (len(own), log.stat().st_size)
+        assert (found.first_timestamp, found.min_timestamp, found.max_timestamp) == (times[0], min(times), max(times))
+        newest = next((each["offset"] for each in own if each["timestamp"] == max(times) >= 0), -1)
+        assert found.offset_of_max_timestamp == newest
+        assert found.has_transactions == ("txn" in partition.name)
+        found.check()
+
+
+@pytest.mark.parametrize("cut", [1, 11, 12, 60, 100])
+def test_a_log_ends_before_a_batch_that_is_not_whole(cut: int) -> None:
+    log = LOGS["first.compact-none-0"].logs[0].read_bytes()
+    whole, _ = described(log)
+    torn, _ = described(log + log[:cut])
+    assert torn == whole
+
+
+def test_a_damaged_batch_is_told_with_its_place() -> None:
+    log = bytearray(LOGS["first.compact-none-0"].logs[0].read_bytes())
+    log[-1] ^= 1
+    with pytest.raises(CorruptRecordError, match=r"fails its checksum.*position="):
+        described(log)
+
+
+def test_a_log_without_a_batch_has_nothing() -> None:
+    found, files = described(b"", 7)
+    assert (found.base_offset, found.next_offset, found.record_count, found.log_bytes) == (7, 7, 0, 0)
+    assert (found.max_timestamp, found.min_timestamp, found.offset_of_max_timestamp) == (-1, -1, -1)
+    assert not any(files.values())
