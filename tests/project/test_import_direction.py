@@ -22,6 +22,7 @@ CORE_LAYERS = (
     "transactions",
     "segments",
     "reading",
+    "topic_handle",
     "maintenance",
     "topics",
 )

@@ -52,7 +52,8 @@ def segment_of(topic: Topic) -> SegmentInfo:
 
 def reopened(topic: Topic, cache: Path) -> Topic:
     """The topic with nothing open, and copies of its indexes in `cache`."""
-    topic._reader = SegmentReader(topic.storage, topic.name, IndexCache(str(cache)))
+    reader = SegmentReader(topic.storage, topic.name, IndexCache(str(cache)))
+    topic.handle = dataclasses.replace(topic.handle, reader=reader)
     return topic
 
 

@@ -36,7 +36,8 @@ def topic_at(url: str, cache: Path, appends: int = 1) -> Topic:
     for number in range(appends):
         values = [b"%0100d" % (number * ROWS + row) for row in range(ROWS)]
         topic.append(pa.table({"value": values, "timestamp": range(NOW, NOW + ROWS)}))
-    topic._reader = SegmentReader(topic.storage, topic.name, IndexCache(str(cache)))
+    reader = SegmentReader(topic.storage, topic.name, IndexCache(str(cache)))
+    topic.handle = dataclasses.replace(topic.handle, reader=reader)
     return topic
 
 
@@ -132,7 +133,8 @@ def test_a_bad_copy_is_fetched_again(
     elif damage == "of another place":
         entries[7::8] = bytes(byte ^ 1 for byte in entries[7::8])
     copy.write_bytes(entries[:-8] if damage == "cut" else entries)
-    remote._reader = SegmentReader(remote.storage, remote.name, IndexCache(str(tmp_path / "cache")))
+    reader = SegmentReader(remote.storage, remote.name, IndexCache(str(tmp_path / "cache")))
+    remote.handle = dataclasses.replace(remote.handle, reader=reader)
     assert [value_at(remote, offset) for offset in (3000, 2000)] == [3000, 2000]
     assert copies(tmp_path / "cache") == [copy]
     assert copy.read_bytes() == right

@@ -17,8 +17,7 @@ from topics import NOW, TINY, named_files
 import distlog
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.spark import compact, rebuild_indexes, verify
-from distlog.spark.source.splits import pack
-from distlog.spark.tasks.run import run_tasks
+from distlog.spark.tasks.run import pack, run_tasks
 
 pytestmark = pytest.mark.spark
 

@@ -99,7 +99,7 @@ def test_a_lock_that_a_thread_holds_at_a_fork_is_free_in_the_child(local: Addres
         """
 topic = distlog.open(url)
 topic.append([{"value": bytes(400_000)}, {"value": bytes(400_000)}])
-locks = [topic._lock, topic.reader._indexes._lock]
+locks = [topic._current._lock, topic.reader._indexes._lock]
 
 def hold(lock, held, let_go):
     with lock:

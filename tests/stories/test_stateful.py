@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 import random
 import tempfile
@@ -146,8 +147,8 @@ class TopicAndLists(RuleBasedStateMachine):
 
     def mine(self, topic: Topic) -> Topic:
         """The topic with a clock to set, and with the same choices in every run of an example."""
-        topic.clock = topic.log._clock = self.clock
-        topic._random = random.Random(0)
+        topic.log._clock = self.clock
+        topic.handle = dataclasses.replace(topic.handle, clock=self.clock, random=random.Random(0))
         return topic
 
     def open(self) -> Topic:

@@ -212,10 +212,6 @@ class CommitLog:
                 raise CorruptMetadataError("a commit does not follow the one before it", version=after.version)
         return commits
 
-    def trusted_ms(self, now_ms: int) -> int:
-        """`now_ms`, or the store's own time where a clock that shows `now_ms` is far ahead of it; asks the store."""
-        return trusted_ms(now_ms, self._storage)
-
     def _attempt(
         self,
         writer: CommitWriter,

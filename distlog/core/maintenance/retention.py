@@ -7,17 +7,17 @@ that must stay. A topic that is only compacted loses what lies below its log sta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from distlog.core.commits.actions import Action, Remove, SetLogStartOffset
-from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import TopicConfig
+from distlog.core.topic_handle import TopicHandle
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,24 +98,23 @@ def _times(state: PartitionState, now_ms: int) -> npt.NDArray[np.int64]:
 
 
 def retention(
-    log: CommitLog, snapshot: Snapshot, clock: Callable[[], int], *, dry_run: bool = False
+    handle: TopicHandle, snapshot: Snapshot, *, dry_run: bool = False
 ) -> tuple[list[PartitionRetention], Snapshot]:
     """Let go what the topic's config says, in one commit; what went, and the new state.
 
     With `dry_run` nothing is committed. Files stay until vacuum. A clock that is far ahead of the storage's is not
-    believed. Raises CommitConflictError when the topic was
-    dropped, CommitStateUnknownError.
+    believed. Raises CommitConflictError when the topic was dropped, CommitStateUnknownError.
     """
-    snapshot = log.refresh(snapshot)
+    snapshot = handle.log.refresh(snapshot)
     if dry_run:
-        return plan_retention(snapshot, log.trusted_ms(clock())), snapshot
+        return plan_retention(snapshot, handle.trusted_ms()), snapshot
     gone: list[PartitionRetention] = []
 
     def plan(current: Snapshot) -> list[Action] | None:
-        gone[:] = plan_retention(current, log.trusted_ms(clock()))
+        gone[:] = plan_retention(current, handle.trusted_ms())
         return [action for partition in gone for action in _actions(partition)] or None
 
-    _, after = log.commit(snapshot, "retention", plan)
+    _, after = handle.log.commit(snapshot, "retention", plan)
     return gone, after
 
 

@@ -39,7 +39,7 @@ class Named:
         return cls(head.name, head.version, pinned, stems)
 
 
-def unnamed_files(
+def unreferenced_files(
     found: Iterable[FileInfo],
     log: CommitLog,
     named: Named,
@@ -48,11 +48,11 @@ def unnamed_files(
     removed: Set[Stem] = frozenset(),
 ) -> list[FileInfo]:
     """The segments' files that are not `named` and never will be: begun below a version, or of `removed` segments."""
-    unnamed = [(file, stem) for file, stem in _segment_files(found, named.topic) if stem not in named.stems]
-    if any(paths.stem_begin(stem) is None for _, (_, stem) in unnamed):
+    unreferenced = [(file, stem) for file, stem in _segment_files(found, named.topic) if stem not in named.stems]
+    if any(paths.stem_begin(stem) is None for _, (_, stem) in unreferenced):
         # a file of Kafka's does not say when it came here: it goes only after a commit has let it go
         removed = removed | removed_stems(log.commits(0, named.head + 1))
-    return [file for file, stem in unnamed if stem in removed or _is_below(stem, begun_below)]
+    return [file for file, stem in unreferenced if stem in removed or _is_below(stem, begun_below)]
 
 
 def removed_stems(commits: Iterable[Commit]) -> set[Stem]:

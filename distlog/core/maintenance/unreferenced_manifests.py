@@ -10,7 +10,7 @@ from distlog.core.commits.commit_files import CommitFiles
 from distlog.core.storage.storage import FileInfo, Storage
 
 
-def unnamed_manifests(storage: Storage, found: Iterable[FileInfo], floor: int, head: int) -> list[FileInfo]:
+def unreferenced_manifests(storage: Storage, found: Iterable[FileInfo], floor: int, head: int) -> list[FileInfo]:
     """The manifests among a topic's files that were begun below `floor`, and that no commit up to `head` names.
 
     `floor` is a gc floor that was committed, so no later commit will name them. What names a manifest is read from

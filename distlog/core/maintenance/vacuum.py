@@ -1,7 +1,7 @@
 """Vacuum: delete the files that no reader can need and no writer can still commit.
 
 A commit raises the gc floor first: from then on a commit whose files were begun below it is refused
-(TransactionTooOldError), so what is unnamed and begun below the floor stays unnamed for ever, whatever the clocks
+(TransactionTooOldError), so what is unreferenced and begun below the floor stays so for ever, whatever the clocks
 say. What is decided then is decided from the versions between the floor and that commit; what comes later can only
 name files that these name, or that were begun since the floor.
 
@@ -26,8 +26,8 @@ from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import StorageFullError
 from distlog.core.maintenance.dead_uploads import dead_uploads
 from distlog.core.maintenance.obsolete_files import LONGEST_PUT_MS, left_over_files, obsolete_checkpoints
-from distlog.core.maintenance.unreferenced_files import Named, removed_stems, unnamed_files
-from distlog.core.maintenance.unreferenced_manifests import unnamed_manifests
+from distlog.core.maintenance.unreferenced_files import Named, removed_stems, unreferenced_files
+from distlog.core.maintenance.unreferenced_manifests import unreferenced_manifests
 from distlog.core.storage.storage import FileInfo, Storage, UnfinishedUpload
 
 
@@ -86,9 +86,9 @@ def vacuum(storage: Storage, log: CommitLog, *, dry_run: bool = False) -> Vacuum
     named = Named.since(log, head, floor, now_ms)
     left_before_ms = now_ms - max(delay_ms, LONGEST_PUT_MS)
     garbage = [
-        *unnamed_files(found, log, named, begun_below=floor),
+        *unreferenced_files(found, log, named, begun_below=floor),
         *obsolete_checkpoints(found, floor, named.pinned),
-        *unnamed_manifests(storage, found, floor, head.version),
+        *unreferenced_manifests(storage, found, floor, head.version),
         *left_over_files(found, left_before_ms),
     ]
     uploads = dead_uploads(storage, named, floor, left_before_ms)
@@ -141,7 +141,7 @@ def _raise_floor(
     except StorageFullError:
         named = Named.since(log, head, floor, now_ms)
         removed = removed_stems(log.commits(head.gc_floor + 1, floor + 1))
-        freed = unnamed_files(found, log, named, begun_below=head.gc_floor, removed=removed)
+        freed = unreferenced_files(found, log, named, begun_below=head.gc_floor, removed=removed)
         storage.delete([file.name for file in freed])
     try:
         return log.commit(head, "gc", plan)[1]
