@@ -73,7 +73,7 @@ def test_dry_runs_change_nothing(tmp_path: Path, clock: Clock) -> None:
     for _ in range(2):
         assert topic.retention(dry_run=True).to_dict()["segments"] == 2
         assert topic.vacuum(dry_run=True).to_dict()["files"] == len(before - named_files(topic)) > 0
-    assert str(topic.retention(dry_run=True)).startswith("would let go of 2 segments")
+    assert str(topic.retention(dry_run=True)).startswith("would delete 2 segments")
     assert (topic.refresh().version, files(storage)) == (version, before)
     topic.append(values([5]), partition=0)
     assert topic.compact(dry_run=True).to_dict()["segments_before"] == 0, "one small segment is not worth a copy"
@@ -114,7 +114,7 @@ def test_compact_then_retention_then_vacuum(cli: CommandLine) -> None:
     done = cli.ok("retention", "--json").json
     assert (would["segments"], done["segments"], done["records"], done["partitions"][0]["too_old"]) == (1, 1, 3, 1)
     assert (would["dry_run"], done["dry_run"]) == (True, False)
-    assert cli.ok("retention").rows == [["let go of 0 segments, 0 bytes, 0 records"]]
+    assert cli.ok("retention").rows == [["deleted 0 segments, 0 bytes, 0 records"]]
     assert cli.ok("describe", "--json").json["partitions"][0]["segments"] == 0
     would = cli.ok("vacuum", "--dry-run", "--json").json
     assert cli.ok("vacuum", "--json").json == {**would, "dry_run": False, "gc_floor": would["gc_floor"]}

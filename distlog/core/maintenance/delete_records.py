@@ -17,7 +17,7 @@ LOG_END = -1
 def delete_records(
     handle: TopicHandle, snapshot: Snapshot, before: Mapping[int, int]
 ) -> tuple[dict[int, int], Snapshot]:
-    """Let go the records below `before[partition]`; the log start offsets afterwards, and the new state.
+    """Delete the records below `before[partition]`; the log start offsets afterwards, and the new state.
 
     An offset below the log start changes nothing. Raises OffsetOutOfRangeError above the log end,
     TopicNotFoundError for a partition that does not exist, InvalidConfigError when `cleanup.policy` is compact alone

@@ -9,7 +9,7 @@ from distlog.core.commits import checkpoint
 from distlog.core.commits.snapshot_loader import CHECKPOINTS_TRIED
 from distlog.core.storage.storage import FileInfo
 
-#: However short `file.delete.delay.ms` is: a put that meets trouble is given up after ten minutes.
+#: However short `file.delete.delay.ms` is: a put that meets trouble is aborted after ten minutes.
 LONGEST_PUT_MS = 3_600_000
 
 

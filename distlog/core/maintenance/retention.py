@@ -33,17 +33,17 @@ class PartitionRetention:
 
     @property
     def log_bytes(self) -> int:
-        """Bytes of log files that are let go."""
+        """Bytes of log files that are deleted."""
         return sum(segment.log_bytes for segment in self.segments)
 
     @property
     def records(self) -> int:
-        """Records that are let go."""
+        """Records that are deleted."""
         return sum(segment.record_count for segment in self.segments)
 
 
 def plan_retention(snapshot: Snapshot, now_ms: int) -> list[PartitionRetention]:
-    """What the topic's config lets go at `now_ms`; partitions that keep everything are left out."""
+    """What the topic's config deletes at `now_ms`; partitions that keep everything are left out."""
     plans = (
         _plan_partition(number, state, snapshot.config, now_ms) for number, state in enumerate(snapshot.partitions)
     )
@@ -100,22 +100,22 @@ def _times(state: PartitionState, now_ms: int) -> npt.NDArray[np.int64]:
 def retention(
     handle: TopicHandle, snapshot: Snapshot, *, dry_run: bool = False
 ) -> tuple[list[PartitionRetention], Snapshot]:
-    """Let go what the topic's config says, in one commit; what went, and the new state.
+    """Delete the segments that the topic's config says, in one commit; which they were, and the new state.
 
-    With `dry_run` nothing is committed. Files stay until vacuum. A clock that is far ahead of the storage's is not
-    believed. Raises CommitConflictError when the topic was dropped, CommitStateUnknownError.
+    With `dry_run` nothing is committed. Files stay until vacuum. Where the clock is far ahead of the storage's, the
+    storage's counts. Raises CommitConflictError when the topic was dropped, CommitStateUnknownError.
     """
     snapshot = handle.log.refresh(snapshot)
     if dry_run:
         return plan_retention(snapshot, handle.trusted_ms()), snapshot
-    gone: list[PartitionRetention] = []
+    deleted: list[PartitionRetention] = []
 
     def plan(current: Snapshot) -> list[Action] | None:
-        gone[:] = plan_retention(current, handle.trusted_ms())
-        return [action for partition in gone for action in _actions(partition)] or None
+        deleted[:] = plan_retention(current, handle.trusted_ms())
+        return [action for partition in deleted for action in _actions(partition)] or None
 
     _, after = handle.log.commit(snapshot, "retention", plan)
-    return gone, after
+    return deleted, after
 
 
 def _actions(plan: PartitionRetention) -> Iterator[Action]:

@@ -14,11 +14,11 @@ def unreferenced_manifests(storage: Storage, found: Iterable[FileInfo], floor: i
     """The manifests among a topic's files that were begun below `floor`, and that no commit up to `head` names.
 
     `floor` is a gc floor that was committed, so no later commit will name them. What names a manifest is read from
-    its begin on, until a commit raises the gc floor above that.
+    the version that its writer read on, until a commit raises the gc floor above that.
     """
     search = _Search(CommitFiles(storage), head)
-    begun = [(begin, file) for file in found if (begin := paths.manifest_begin(file.name)) is not None]
-    return [file for begin, file in begun if begin < floor and not search.is_named(file.name, begin)]
+    begun = [(version, file) for file in found if (version := paths.manifest_begin(file.name)) is not None]
+    return [file for version, file in begun if version < floor and not search.is_referenced(file.name, version)]
 
 
 class _Search:
@@ -28,12 +28,12 @@ class _Search:
         self._files, self._head = files, head
         self._seen: dict[int, tuple[frozenset[str], int]] = {}
 
-    def is_named(self, name: str, begin: int) -> bool:
-        for version in range(begin + 1, self._head + 1):
+    def is_referenced(self, name: str, read_version: int) -> bool:
+        for version in range(read_version + 1, self._head + 1):
             names, floor = self._of(version)
             if name in names:
                 return True
-            if floor > begin:
+            if floor > read_version:
                 return False
         return False
 

@@ -26,7 +26,7 @@ from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import StorageFullError
 from distlog.core.maintenance.dead_uploads import dead_uploads
 from distlog.core.maintenance.obsolete_files import LONGEST_PUT_MS, left_over_files, obsolete_checkpoints
-from distlog.core.maintenance.unreferenced_files import Named, removed_stems, unreferenced_files
+from distlog.core.maintenance.unreferenced_files import Referenced, removed_stems, unreferenced_files
 from distlog.core.maintenance.unreferenced_manifests import unreferenced_manifests
 from distlog.core.storage.storage import FileInfo, Storage, UnfinishedUpload
 
@@ -83,15 +83,15 @@ def vacuum(storage: Storage, log: CommitLog, *, dry_run: bool = False) -> Vacuum
     if not dry_run:
         # also where the floor is there already: whoever put it may not have synced it
         head = _raise_floor(storage, log, head, floor, found, now_ms)
-    named = Named.since(log, head, floor, now_ms)
+    referenced = Referenced.since(log, head, floor, now_ms)
     left_before_ms = now_ms - max(delay_ms, LONGEST_PUT_MS)
     garbage = [
-        *unreferenced_files(found, log, named, begun_below=floor),
-        *obsolete_checkpoints(found, floor, named.pinned),
+        *unreferenced_files(found, log, referenced, begun_below=floor),
+        *obsolete_checkpoints(found, floor, referenced.pinned),
         *unreferenced_manifests(storage, found, floor, head.version),
         *left_over_files(found, left_before_ms),
     ]
-    uploads = dead_uploads(storage, named, floor, left_before_ms)
+    uploads = dead_uploads(storage, referenced, floor, left_before_ms)
     if not dry_run:
         storage.delete([file.name for file in garbage])
         storage.abort_uploads(uploads)
@@ -139,9 +139,9 @@ def _raise_floor(
     try:
         return log.commit(head, "gc", plan)[1]
     except StorageFullError:
-        named = Named.since(log, head, floor, now_ms)
+        referenced = Referenced.since(log, head, floor, now_ms)
         removed = removed_stems(log.commits(head.gc_floor + 1, floor + 1))
-        freed = unreferenced_files(found, log, named, begun_below=head.gc_floor, removed=removed)
+        freed = unreferenced_files(found, log, referenced, begun_below=head.gc_floor, removed=removed)
         storage.delete([file.name for file in freed])
     try:
         return log.commit(head, "gc", plan)[1]

@@ -224,17 +224,17 @@ class Topic:
         self.log.commit(self.snapshot, "drop", lambda snapshot: [Drop()])
 
     def retention(self, *, dry_run: bool = False) -> RetentionReport:
-        """Let go of whole segments at the old end, as the config's `retention.*` say; `dry_run` only reports.
+        """Delete whole segments at the old end, as the config's `retention.*` say; `dry_run` only reports.
 
-        Only metadata changes; `vacuum` deletes the files when `file.delete.delay.ms` have passed.
+        Only metadata changes; `vacuum` deletes their files when `file.delete.delay.ms` have passed.
         """
         self._check_writable()
-        gone, after = retention(self.handle, self.snapshot, dry_run=dry_run)
+        deleted, after = retention(self.handle, self.snapshot, dry_run=dry_run)
         self.advance(after)
-        return RetentionReport(after.version, tuple(gone), dry_run)
+        return RetentionReport(after.version, tuple(deleted), dry_run)
 
     def delete_records(self, before: Mapping[int, int]) -> DeleteRecordsReport:
-        """Let go of the records below an offset, by partition; -1 is the log end. Nobody sees them any more.
+        """Delete the records below an offset, by partition; -1 is the log end. Nobody sees them any more.
 
         Raises OffsetOutOfRangeError above the log end, InvalidConfigError where `cleanup.policy` is only compact.
         """

@@ -104,7 +104,7 @@ class _Stages:
     groups: list[GroupToRewrite] = field(default_factory=list)
 
     def run(self, spark: SparkSession, handle: TopicHandle) -> list[RewrittenGroup | Uncleanable]:
-        """What became of every group, or why it was given up; one Spark job."""
+        """What became of every group, or why there is nothing; one Spark job."""
         if not self.groups:
             return []
         # with the code, as the storage's own secrets, and not in a row, which a shuffle would write to a disk

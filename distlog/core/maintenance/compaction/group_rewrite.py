@@ -121,7 +121,7 @@ class _Output:
         return self._sealed
 
     def abort(self) -> None:
-        """Give up what is not sealed."""
+        """Abort what is not sealed."""
         if self._file is not None:
             self._file.abort()
             self._file = None
