@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import pickle
 import uuid
 from collections.abc import Collection
 from pathlib import Path
@@ -207,6 +208,17 @@ def test_a_compaction_that_gets_nowhere_ends(log: CompactedTopic) -> None:
 
     report, _ = compact(dataclasses.replace(topic.handle, clock=clock), topic.snapshot)
     assert (report.partitions[0].skipped_groups, report.partitions[0].rounds) == (1, 1)
+
+
+def test_what_is_planned_is_done_elsewhere_without_reading_a_commit(log: CompactedTopic, tmp_path: Path) -> None:
+    fill(log, b"a", b"b", b"a")
+    topic = log.topic()
+    (due,) = plan_compaction(topic.snapshot, log.clock())
+    planned = pickle.dumps((topic.handle, CleaningPlan.of(topic.snapshot, due)))
+    for commit in tmp_path.rglob("_commits/*"):
+        commit.unlink()
+    done = clean_partition(*pickle.loads(planned))
+    assert (done.end_offset, sum(one.record_count for group in done.groups for one in group.outputs)) == (3, 2)
 
 
 def test_a_crash_before_the_commit_leaves_files_that_nobody_names(log: CompactedTopic) -> None:
