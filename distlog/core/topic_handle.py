@@ -46,10 +46,16 @@ class TopicHandle:
 
     @classmethod
     def of(
-        cls, storage: Storage, name: str, log: CommitLog | None = None, clock: Callable[[], int] = now_ms
+        cls,
+        storage: Storage,
+        name: str,
+        log: CommitLog | None = None,
+        clock: Callable[[], int] = now_ms,
+        new_id: Callable[[], str] = new_id,
     ) -> TopicHandle:
         """The handle of a topic, with a reader of its own; with a commit log too, unless `log` is given."""
-        return cls(storage, name, SegmentReader(storage, name, IndexCache()), log or topic_log(storage, clock), clock)
+        reader = SegmentReader(storage, name, IndexCache())
+        return cls(storage, name, reader, log or topic_log(storage, clock), clock, new_id)
 
     def trusted_ms(self) -> int:
         """The time in ms; the store's own where this process's clock is far ahead of it. Asks the store."""
@@ -60,9 +66,4 @@ class TopicHandle:
         return paths.new_stem(read_version, self.new_id())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (self.storage, self.name, self.clock, self.new_id)
-
-
-def _restore(storage: Storage, name: str, clock: Callable[[], int], new_id: Callable[[], str]) -> TopicHandle:
-    reader = SegmentReader(storage, name, IndexCache())
-    return TopicHandle(storage, name, reader, topic_log(storage, clock), clock, new_id)
+        return TopicHandle.of, (self.storage, self.name, None, self.clock, self.new_id)

@@ -1,4 +1,4 @@
-"""Files beside the segments that nobody needs any more: checkpoints that no load begins with, torn puts, probes."""
+"""Files beside the segments that nobody needs: checkpoints that no load begins with, torn puts, probes."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from distlog.core.commits.snapshot import Snapshot
 from distlog.core.reading.read_ahead import in_order
 from distlog.core.storage.storage import Storage
 
-#: Items of a remote topic that are worked on at the same time; each holds a few MiB.
+#: Items of a remote topic that are worked on at the same time; each holds a few MiB, and 30 more to upload.
 PARALLEL = 8
 
 

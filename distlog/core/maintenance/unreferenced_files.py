@@ -1,4 +1,4 @@
-"""Which files of segments no supported version names: those of a reader since the gc floor, or of a pin."""
+"""Which files of segments are unreferenced: by every version since the gc floor, and by every pinned one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Stem = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class Referenced:
-    """What the versions from a floor up to `head` name, and the `pinned` ones; all of the topic `topic`."""
+    """The segments of `topic` that some version references: one from a floor up to `head`, or a `pinned` one."""
 
     topic: str
     head: int
@@ -26,7 +26,7 @@ class Referenced:
 
     @classmethod
     def since(cls, log: CommitLog, head: Snapshot, floor: int, now_ms: int) -> Referenced:
-        """What is referenced from version `floor` on, up to that of `head`; pins count that `now_ms` is not past.
+        """What is referenced from version `floor` to that of `head`, and by pins that are not over at `now_ms`.
 
         One of these versions references a file that is live at the head, or that a commit after `floor` removed. Both
         ends are versions, so that the answer is the same whatever is committed meanwhile.

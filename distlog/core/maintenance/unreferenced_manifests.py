@@ -11,10 +11,10 @@ from distlog.core.storage.storage import FileInfo, Storage
 
 
 def unreferenced_manifests(storage: Storage, found: Iterable[FileInfo], floor: int, head: int) -> list[FileInfo]:
-    """The manifests among a topic's files that were begun below `floor`, and that no commit up to `head` names.
+    """The manifests among a topic's files that no commit up to `head` names, and whose writers read below `floor`.
 
-    `floor` is a gc floor that was committed, so no later commit will name them. What names a manifest is read from
-    the version that its writer read on, until a commit raises the gc floor above that.
+    `floor` is a gc floor that was committed, so no later commit will name them. Commits are read from the one after
+    the version that a manifest's writer read, up to the first that raises the gc floor above that version.
     """
     search = _Search(CommitFiles(storage), head)
     begun = [(version, file) for file in found if (version := paths.manifest_begin(file.name)) is not None]
@@ -22,7 +22,7 @@ def unreferenced_manifests(storage: Storage, found: Iterable[FileInfo], floor: i
 
 
 class _Search:
-    """Remembers what was read for one manifest for the next."""
+    """Reads each commit once, for however many manifests."""
 
     def __init__(self, files: CommitFiles, head: int) -> None:
         self._files, self._head = files, head

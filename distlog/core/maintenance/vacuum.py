@@ -1,14 +1,13 @@
 """Vacuum: delete the files that no reader can need and no writer can still commit.
 
-A commit raises the gc floor first: from then on a commit whose files were begun below it is refused
-(TransactionTooOldError), so what is unreferenced and begun below the floor stays so for ever, whatever the clocks
-say. What is decided then is decided from the versions between the floor and that commit; what comes later can only
-name files that these name, or that were begun since the floor.
+First a commit raises the gc floor, a version. From then on a commit is refused whose transaction read a version below
+the floor (TransactionTooOldError). So an unreferenced file of such a transaction stays unreferenced, whatever the
+clocks say. What to keep is decided from the versions from the floor to that commit. A later commit can only reference
+files that these reference, or files of transactions that read a version from the floor on.
 
-The clock only chooses the floor: the version at the head when `file.delete.delay.ms` ago. It is the store's own
-clock that says when each commit was written, and what time it is now, so that no process's clock takes part. With
-the segments go checkpoints that loading such a version does not need, and what writers left that died: unfinished
-uploads, torn puts, probes. Commits are never deleted.
+The clock only chooses the floor: the version that was at the head `file.delete.delay.ms` ago. It is the store's own
+clock, for the commits and for now; no process's clock takes part. Vacuum also deletes checkpoints that loading such a
+version does not need, and what dead writers left: unfinished uploads, torn puts, probes. It never deletes a commit.
 """
 
 from __future__ import annotations

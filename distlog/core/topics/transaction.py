@@ -34,9 +34,8 @@ def open_appender(handle: TopicHandle, current: CurrentSnapshot, compression: st
 class Transaction:
     """Appends to any partitions of a topic that become visible together, when the `with` block ends well.
 
-    `result` tells the version and the offsets afterwards. When the block raises, nothing was appended. So it is
-    when one of the appends raises, since some of its rows may have been taken: `commit` raises its error again. A
-    forked child can only abort its copy of one.
+    `result` tells the version and the offsets afterwards. When the block or one of the appends raises, nothing was
+    appended; after an append that raised, `commit` raises its error again. A forked child can only abort its copy.
     """
 
     def __init__(

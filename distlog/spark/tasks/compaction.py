@@ -10,7 +10,6 @@ offset.
 from __future__ import annotations
 
 import pickle
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -69,16 +68,14 @@ def clean_shared(
     spark: SparkSession, handle: TopicHandle, plans: Sequence[CleaningPlan], dedupe_buffer_bytes: int
 ) -> list[CleanedRange | Uncleanable]:
     """One round over each partition, which tasks share; nothing is committed."""
+    if not plans:
+        return []
     now_ms = handle.trusted_ms()
     judged = list(zip(plans, _judge_all(spark, handle, plans, now_ms), strict=True))
     known = [(plan, verdicts) for plan, verdicts in judged if isinstance(verdicts, Verdicts)]
-    found = defaultdict[int, list[RewrittenGroup | Uncleanable]](list)
-    for plan, failed in judged:
-        if isinstance(failed, Uncleanable):
-            found[plan.partition].append(failed)
-    for one in _plan_stages(known, dedupe_buffer_bytes, now_ms, cores(spark)).run(spark, handle):
-        found[one.partition].append(one)
-    return [_cleaned(plan, found[plan.partition]) for plan in plans]
+    stages = _plan_stages(known, dedupe_buffer_bytes, now_ms, cores(spark))
+    done = [*(one for _, one in judged if isinstance(one, Uncleanable)), *stages.run(spark, handle)]
+    return [_cleaned(plan, [one for one in done if one.partition == plan.partition]) for plan in plans]
 
 
 def _judge_all(
@@ -139,10 +136,12 @@ def _frame(spark: SparkSession, items: Iterable[object]) -> DataFrame:
     return frame_of(spark, ITEM, [pickle.dumps(item) for item in items])
 
 
-def _cleaned(plan: CleaningPlan, found: Sequence[RewrittenGroup | Uncleanable]) -> CleanedRange | Uncleanable:
-    groups = [one for one in found if isinstance(one, RewrittenGroup)]
-    failed = [one for one in found if isinstance(one, Uncleanable)]
-    if failed:
-        return failed[0]
-    ordered = tuple(sorted(groups, key=lambda group: group.base_offset))
-    return CleanedRange(plan.partition, plan.start_offset, plan.end_offset, ordered)
+def _cleaned(plan: CleaningPlan, done: Sequence[RewrittenGroup | Uncleanable]) -> CleanedRange | Uncleanable:
+    """What a partition has become: its groups in their order, or the first reason why one is missing."""
+    groups = list[RewrittenGroup]()
+    for one in done:
+        if isinstance(one, Uncleanable):
+            return one
+        groups.append(one)
+    groups.sort(key=lambda group: group.base_offset)
+    return CleanedRange(plan.partition, plan.start_offset, plan.end_offset, tuple(groups))

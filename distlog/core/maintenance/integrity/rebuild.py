@@ -1,10 +1,9 @@
 """Index rebuild: the index files of each segment from its log alone, with every checksum compared.
 
-What is right is left alone: an index made with another `index.interval.bytes` is, unless `force` says otherwise. The
-files are replaced where they are, each in one step; only then does a commit tell their new sizes and checksums, so
-whoever reads in between finds an index that is not the one it should be, and scans. What nobody knew of a log before
-is told with it. A transaction index cannot be made from one
-segment, since a transaction may begin in another: it is checked, and kept.
+What is right is left alone, also an index of another `index.interval.bytes` unless `force` is given. Each file is
+replaced in one step, under its name. Then a commit tells the new sizes and checksums, and facts of the log that no
+commit told before. A reader in between finds an index with another checksum than it expects, and scans the log. A
+transaction index cannot be made from one segment, since a transaction may begin in another: it is checked, and kept.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ from distlog.core.topic_handle import TopicHandle
 class RebuiltIndexes:
     """What was found of a segment's index files, and those that must be written, by suffix.
 
-    `facts` are the fields of SegmentInfo that tell of all that is known to be right then, whether they change or not.
-    `error` says why the log itself cannot be trusted; nothing is written then.
+    `facts` are fields of SegmentInfo as they should be then, whether they change or not. `error` says why the log
+    itself cannot be trusted; nothing is written then.
     """
 
     segment: SegmentInfo
