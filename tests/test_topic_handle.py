@@ -37,6 +37,14 @@ def test_a_pickled_handle_commits_by_its_own_clock(tmp_path: Path) -> None:
     assert commit.timestamp_ms == NOW + 1000
 
 
+def test_a_pickled_topic_keeps_its_clock_and_its_version(tmp_path: Path) -> None:
+    topic = topic_on(Storage(tmp_path / "log"), 1, clock=Clock(NOW + 1000))
+    copy = pickle.loads(pickle.dumps(topic))
+    topic.append(values(range(3)))
+    assert (copy.version, copy.clock()) == (0, NOW + 1000)
+    assert copy.refresh().version == 1
+
+
 def test_a_random_source_does_not_go_along_so_secrets_are_not_drawn_twice(tmp_path: Path) -> None:
     handle = dataclasses.replace(handle_of(tmp_path), random=Random(7))
     drawn = {pickle.loads(pickle.dumps(handle)).random.randbytes(16) for _ in range(3)}
