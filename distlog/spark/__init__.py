@@ -9,6 +9,6 @@
 
 from distlog.spark.frames import append, read
 from distlog.spark.maintenance import compact, rebuild_indexes, verify
-from distlog.spark.session import register, session
+from distlog.spark.spark_session import register, session
 
 __all__ = ["append", "compact", "read", "rebuild_indexes", "register", "session", "verify"]

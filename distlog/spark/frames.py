@@ -21,13 +21,13 @@ from distlog.core.topics.records import ACCEPTED, IGNORED
 from distlog.core.topics.topic import Topic
 from distlog.core.transactions.isolation import IsolationLevel
 from distlog.spark.options import STORAGE_PREFIX, parse_batch_id
-from distlog.spark.session import activate, cores
 from distlog.spark.sink.commits import find_write
 from distlog.spark.sink.routing import partition_column
 from distlog.spark.source.kafka_rows import schema_of
 from distlog.spark.source.map_in_arrow import read_splits
 from distlog.spark.source.offsets import format_assign, format_offsets
 from distlog.spark.source.splits import Split, SplitSize, split
+from distlog.spark.spark_session import activate, cores
 
 StorageSettings = Mapping[str, Any]
 

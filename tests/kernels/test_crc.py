@@ -62,7 +62,13 @@ def test_either_method_gives_the_librarys_checksum(method: str, start: int, size
 )
 def test_kernels_for_another_processor_do_without_the_instruction(settings: dict[str, str], tmp_path: Path) -> None:
     program = "import test_crc as t; assert not t.HAS_INSTRUCTION; t.test_the_check_value_of_the_standard()"
-    environment = {**os.environ, **settings, "NUMBA_CACHE_DIR": str(tmp_path)}
+    tests = Path(__file__).parents[1]
+    environment = {
+        **os.environ,
+        **settings,
+        "NUMBA_CACHE_DIR": str(tmp_path),
+        "PYTHONPATH": f"{tests}:{tests.parent}",
+    }
     done = subprocess.run([sys.executable, "-c", program], env=environment, cwd=Path(__file__).parent, check=False)
     assert done.returncode == 0
 

@@ -28,7 +28,8 @@ CORE_LAYERS = (
 )
 #: Above the core, lowest first: what a program imports, then its faces, then what runs them.
 OUTER_LAYERS = (
-    "distlog distlog.console",
+    "distlog",
+    "distlog.console",
     "distlog.cli distlog.spark",
     "jobs demo benchmarks pyspark_distlog",
 )

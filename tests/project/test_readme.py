@@ -82,7 +82,7 @@ def test_the_commands_run(tmp_path: Path) -> None:
 def test_the_options_of_the_jobs_exist() -> None:
     for text in (text for language, text in BLOCKS if language == "console" and "spark-submit" in text):
         for job, arguments in re.findall(r"jobs/(\w+)\.py((?:[^$]|\$(?! spark))*)", text):
-            sources = (f"jobs/{job}.py", "distlog/spark/job.py", "distlog/spark/maintenance_job.py")
+            sources = (f"jobs/{job}.py", "distlog/spark/jobs/job.py", "distlog/spark/jobs/maintenance_job.py")
             source = "".join((ROOT / name).read_text() for name in sources)
             for option in re.findall(r"(?<!\S)--[a-z-]+", arguments):
                 assert f'"{option}"' in source, (job, option)

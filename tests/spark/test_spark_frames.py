@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 import distlog
 from distlog.core.errors import InvalidRecordError, TopicNotFoundError
 from distlog.spark import append, read, register
-from distlog.spark.session import DEFAULTS, default_settings
+from distlog.spark.spark_session import DEFAULTS, default_settings
 
 pytestmark = pytest.mark.spark
 
@@ -203,7 +203,7 @@ def test_a_session_has_the_settings_that_nobody_chose_otherwise(spark: SparkSess
 def submitted(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """What spark-submit was told, as `session` sees it."""
     told: dict[str, str] = {}
-    monkeypatch.setattr("distlog.spark.session.SparkConf", lambda: _Told(told))
+    monkeypatch.setattr("distlog.spark.spark_session.SparkConf", lambda: _Told(told))
     return told
 
 

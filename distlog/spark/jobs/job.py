@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from distlog.console import arguments
 from distlog.core.errors import InvalidConfigError
-from distlog.spark.session import session
+from distlog.spark.spark_session import session
 
 T = TypeVar("T")
 

@@ -27,7 +27,7 @@ from distlog.core.topics.open_topic import find_topics
 from distlog.core.topics.open_topic import open as open_topic
 from distlog.spark.jobs.job import add_shared_arguments, argument, reason
 from distlog.spark.maintenance import compact, rebuild_indexes, verify
-from distlog.spark.session import session
+from distlog.spark.spark_session import session
 
 
 class Report(Protocol):

@@ -29,8 +29,8 @@ from distlog.core.maintenance.compaction.group_rewrite import RewrittenGroup
 from distlog.core.maintenance.compaction.key_exchange import map_slots, plan_buckets
 from distlog.core.maintenance.compaction.report import Uncleanable, done_or_reason
 from distlog.core.topic_handle import TopicHandle
-from distlog.spark.session import cores
 from distlog.spark.source.splits import SplitSize
+from distlog.spark.spark_session import cores
 from distlog.spark.tasks.compaction_stages import ITEM, BucketItem, FindSuperseded, HashKeys, KeysItem, RewriteGroup
 from distlog.spark.tasks.exchange import frame_of, run_stage
 from distlog.spark.tasks.run import TaskRun, pack

@@ -15,8 +15,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.types import BinaryType
 
 from distlog.core.maintenance.run import Item as SizedItem
-from distlog.spark.session import cores
 from distlog.spark.source.splits import SplitSize
+from distlog.spark.spark_session import cores
 from distlog.spark.tasks.worker import freeze_imports
 
 Item = TypeVar("Item")
