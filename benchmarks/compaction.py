@@ -62,7 +62,7 @@ def _compact(url: str, records: int, duplicates: float) -> tuple[float, int]:
         topic.append(table)
     log_bytes = int(topic.snapshot.partitions[0].segments.log_bytes.sum())
     start = time.process_time()
-    compact(topic.reader, topic.log, topic.snapshot, topic.clock)
+    compact(topic.handle, topic.snapshot)
     return time.process_time() - start, log_bytes
 
 

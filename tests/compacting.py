@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
-import uuid
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,14 @@ from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.config import TopicConfig
 from distlog.core.indexes.transaction_index import AbortedTransaction, encode_transactions
+from distlog.core.maintenance.compaction.clean_partition import DEDUPE_BUFFER_BYTES, clean_partition
 from distlog.core.maintenance.compaction.cleanable import Cleanable
-from distlog.core.maintenance.compaction.compact import clean_partition, commit_compaction, compact
+from distlog.core.maintenance.compaction.cleaning_plan import CleaningPlan
+from distlog.core.maintenance.compaction.commit_compaction import commit_compaction
+from distlog.core.maintenance.compaction.compact import clean_here, compact
 from distlog.core.maintenance.compaction.report import PartitionCompaction
 from distlog.core.storage.storage import Storage
+from distlog.core.topic_handle import TopicHandle
 from distlog.core.topics.topic import Topic
 from distlog.core.transactions.isolation import OpenTransactions
 
@@ -29,10 +33,12 @@ SECRET = bytes(range(16))
 DAY = 86_400_000
 
 
-def random_bytes(count: int) -> bytes:
+class Known(random.Random):
     """A source of secrets that always gives the same."""
-    assert count == len(SECRET)
-    return SECRET
+
+    def randbytes(self, n: int) -> bytes:
+        assert n == len(SECRET)
+        return SECRET
 
 
 class Clock:
@@ -60,7 +66,8 @@ class CompactedTopic:
         self.log.create(1, TopicConfig.parse({**always, **settings}))
 
     def topic(self) -> Topic:
-        return Topic(self.storage, self.log, self.log.load(), clock=self.clock)
+        snapshot = self.log.load()
+        return Topic(TopicHandle.of(self.storage, snapshot.name, self.log, self.clock), snapshot)
 
     def append(self, *records: tuple[bytes | None, bytes | None]) -> None:
         """Append (key, value) pairs as one segment."""
@@ -88,10 +95,18 @@ class CompactedTopic:
         put(topic, segment, files)
         self.log.commit(topic.snapshot, "import", lambda _: [Add(segment)])
 
-    def compact(self, **options: Any) -> PartitionCompaction | None:
+    def compact(
+        self,
+        *,
+        random: random.Random | None = None,
+        dedupe_buffer_bytes: int = DEDUPE_BUFFER_BYTES,
+        dry_run: bool = False,
+    ) -> PartitionCompaction | None:
         """Compact; what was done, None where nothing was dirty."""
         topic = self.topic()
-        report, _ = compact(topic.reader, self.log, topic.snapshot, self.clock, **options)
+        handle = dataclasses.replace(topic.handle, random=random or topic.handle.random)
+        clean = partial(clean_here, handle, dedupe_buffer_bytes=dedupe_buffer_bytes)
+        report, _ = compact(handle, topic.snapshot, clean, dry_run=dry_run)
         return report.partitions[0] if report.partitions else None
 
     def compact_range(self, start_offset: int, end_offset: int, memory: int = 1 << 20) -> int:
@@ -100,10 +115,8 @@ class CompactedTopic:
         due = Cleanable(0, start_offset, end_offset, 0, 1, False)
         state = dataclasses.replace(topic.snapshot.partitions[0], first_dirty_offset=start_offset)
         snapshot = dataclasses.replace(topic.snapshot, partitions=(state,))
-        done = clean_partition(
-            topic.reader, snapshot, due, self.clock, lambda: uuid.uuid4().hex, random_bytes, memory
-        )
-        commit_compaction(self.log, topic.snapshot, [done], begin=topic.version)
+        done = clean_partition(topic.handle, CleaningPlan.of(snapshot, due), memory)
+        commit_compaction(topic.handle, topic.snapshot, [done])
         return done.end_offset
 
     def segments(self) -> list[SegmentInfo]:

@@ -11,6 +11,7 @@ import pyarrow as pa
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.config import TopicConfig
 from distlog.core.storage.storage import Storage
+from distlog.core.topic_handle import TopicHandle
 from distlog.core.topics.topic import Topic
 
 NOW = 1_700_000_000_000
@@ -39,7 +40,7 @@ def topic_on(
     clock = clock or Clock()
     log = CommitLog(storage, clock=clock, random=random.Random(0), writer="a test", **log_options)
     made = log.load() if partitions is None else log.create(partitions, TopicConfig.parse(config or {}))
-    return Topic(storage, log, made, clock=clock)
+    return Topic(TopicHandle.of(storage, made.name, log, clock), made)
 
 
 def values(numbers: Iterable[int], **fields: Any) -> list[dict[str, Any]]:

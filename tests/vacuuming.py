@@ -16,6 +16,7 @@ from distlog.core.config import MAX_LONG, TopicConfig
 from distlog.core.maintenance.retention import retention
 from distlog.core.maintenance.vacuum import VacuumReport, vacuum
 from distlog.core.storage.storage import Storage
+from distlog.core.topic_handle import TopicHandle
 from distlog.core.topics.append import Appender, commit_append
 from distlog.core.topics.topic import Topic
 
@@ -55,7 +56,11 @@ class World:
         )
 
     def topic(self) -> Topic:
-        return Topic(self.storage, self.log, self.log.load(), clock=self.clock)
+        return self.topic_at(self.log.load())
+
+    def topic_at(self, snapshot: Snapshot) -> Topic:
+        """The topic with this world's clock."""
+        return Topic(TopicHandle.of(self.storage, snapshot.name, self.log, self.clock), snapshot)
 
     def append(self, value: str = "v") -> None:
         self.topic().append([{"value": value, "timestamp": self.clock()}])
@@ -70,7 +75,8 @@ class World:
 
     def expire(self) -> None:
         self.clock.now += 1
-        retention(self.log, self.log.load(), self.clock)
+        topic = self.topic()
+        retention(topic.handle, topic.snapshot)
 
     def pin(self) -> None:
         """Pin the version at the head for ever."""
@@ -113,7 +119,7 @@ class World:
 
     def read(self, state: Snapshot) -> None:
         """Read all of a version."""
-        Topic(self.storage, self.log, state, clock=self.clock).scan().to_table()
+        self.topic_at(state).scan().to_table()
 
     def values(self) -> list[bytes]:
         return self.topic().scan(columns=["value"]).to_table().column(0).to_pylist()

@@ -15,7 +15,7 @@ from distlog.core.maintenance.integrity.rebuild import rebuild_indexes
 from distlog.core.maintenance.integrity.verify import verify as verify_all
 from distlog.core.maintenance.vacuum import vacuum as vacuum_files
 from distlog.core.storage.storage import Storage as TopicStorage
-from distlog.core.topics.log_of_topic import topic_log
+from distlog.core.topic_handle import topic_log
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
 
@@ -83,9 +83,7 @@ def rebuild_index(
     """
     topic = distlog.open(url, storage_options=dict(storage))
     with _progress("rebuilding", topic) as progress:
-        report, _ = rebuild_indexes(
-            topic.reader, topic.log, topic.snapshot, force=force, dry_run=dry_run, tell=progress.add
-        )
+        report, _ = rebuild_indexes(topic.handle, topic.snapshot, force=force, dry_run=dry_run, tell=progress.add)
     _end(report, as_json)
 
 
@@ -96,7 +94,7 @@ def verify(url: Url, *, storage: Storage, as_json: Json = False) -> None:
     """
     topic = distlog.open(url, storage_options=dict(storage))
     with _progress("verifying", topic) as progress:
-        report = verify_all(topic.reader, topic.log, topic.snapshot, tell=progress.add)
+        report = verify_all(topic.handle, topic.snapshot, tell=progress.add)
     print_report(report, as_json=as_json)
     if not as_json:
         for anomaly in report.topic_anomalies:

@@ -75,7 +75,7 @@ def test_dry_runs_change_nothing(tmp_path: Path, clock: Clock) -> None:
     for _ in range(2):
         assert topic.retention(dry_run=True).to_dict()["segments"] == 2
         assert topic.vacuum(dry_run=True).to_dict()["files"] == len(before - named_files(topic)) > 0
-    assert str(topic.retention(dry_run=True)).startswith("would let go of 2 segments")
+    assert str(topic.retention(dry_run=True)).startswith("would delete 2 segments")
     assert (topic.refresh().version, files(storage)) == (version, before)
     topic.append(values([5]), partition=0)
     assert topic.compact(dry_run=True).to_dict()["segments_before"] == 0, "one small segment is not worth a copy"
@@ -116,7 +116,7 @@ def test_compact_then_retention_then_vacuum(cli: CommandLine) -> None:
     done = cli.ok("retention", "--json").json
     assert (would["segments"], done["segments"], done["records"], done["partitions"][0]["too_old"]) == (1, 1, 3, 1)
     assert (would["dry_run"], done["dry_run"]) == (True, False)
-    assert cli.ok("retention").rows == [["let go of 0 segments, 0 bytes, 0 records"]]
+    assert cli.ok("retention").rows == [["deleted 0 segments, 0 bytes, 0 records"]]
     assert cli.ok("describe", "--json").json["partitions"][0]["segments"] == 0
     would = cli.ok("vacuum", "--dry-run", "--json").json
     assert cli.ok("vacuum", "--json").json == {**would, "dry_run": False, "gc_floor": would["gc_floor"]}
@@ -254,6 +254,6 @@ def test_what_takes_long_shows_how_far_it_is_on_a_terminal_alone(
 def test_each_segment_is_told_when_it_is_done(storage_url: Address, clock: Clock, work: Any) -> None:
     topic = topic_of_small_segments(Storage(*storage_url), clock)
     told: list[tuple[int, int]] = []
-    work(topic.reader, topic.log, topic.snapshot, tell=lambda *done: told.append(done))
+    work(topic.handle, topic.snapshot, tell=lambda *done: told.append(done))
     sizes = topic.segments()["log_bytes"].to_pylist()
     assert told == [(1, size) for size in sizes]

@@ -39,7 +39,7 @@ from distlog.core.errors import (
     UnsupportedVersionError,
 )
 from distlog.core.maintenance.integrity.verify_commits import verify_commits
-from distlog.core.maintenance.unreferenced_manifests import unnamed_manifests
+from distlog.core.maintenance.unreferenced_manifests import unreferenced_manifests
 from distlog.core.storage.storage import Storage
 from distlog.core.topics import metadata_tables
 
@@ -146,11 +146,11 @@ def test_a_manifest_that_vacuum_may_delete_is_not_used_again(storage: Storage) -
     racing = RunsFirst(storage, "put_if_absent", lambda: log.commit(snapshot, "gc", lambda head: floor))
     log_of(racing).commit(snapshot, "retention", removing(stems))
     assert [paths.manifest_begin(name) for name in manifests(storage)] == [40, 41]
-    unnamed = unnamed_manifests(storage, storage.list(paths.COMMITS_DIR), 41, log.load().version)
-    assert [file.name for file in unnamed] == manifests(storage)[:1]
+    unreferenced = unreferenced_manifests(storage, storage.list(paths.COMMITS_DIR), 41, log.load().version)
+    assert [file.name for file in unreferenced] == manifests(storage)[:1]
 
 
-def test_of_manifests_below_the_gc_floor_those_that_no_commit_names_are_unnamed(storage: Storage) -> None:
+def test_of_manifests_below_the_gc_floor_those_that_no_commit_names_are_unreferenced(storage: Storage) -> None:
     log = log_of(storage)
     created = log.create(1, CONFIG)
     racing = RunsFirst(storage, "put_if_absent", lambda: append(log, created))
@@ -161,8 +161,10 @@ def test_of_manifests_below_the_gc_floor_those_that_no_commit_names_are_unnamed(
     lost, named = (name for name in manifests(storage) if name != torn)
     if lost in storage.read(paths.commit_file(2)).decode():
         lost, named = named, lost
-    unnamed = [{file.name for file in unnamed_manifests(storage, found, floor, after.version)} for floor in range(3)]
-    assert unnamed == [set(), {lost}, {lost, torn}]
+    unreferenced = [
+        {file.name for file in unreferenced_manifests(storage, found, floor, after.version)} for floor in range(3)
+    ]
+    assert unreferenced == [set(), {lost}, {lost, torn}]
     assert log.load() == after
 
 
@@ -176,7 +178,7 @@ def test_what_names_a_manifest_is_looked_for_until_the_gc_floor_passed_it(storag
     for digit in "0123":
         storage.put(paths.manifest_file(2, digit * 32), b"torn")
     found = storage.list(paths.COMMITS_DIR)
-    reads, _, _ = requests(storage, lambda: unnamed_manifests(storage, found, 3, snapshot.version))
+    reads, _, _ = requests(storage, lambda: unreferenced_manifests(storage, found, 3, snapshot.version))
     assert reads == 2, "versions 3 and 4, once for all of them"
 
 

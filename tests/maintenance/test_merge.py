@@ -43,7 +43,7 @@ def topic_of(folder: Path | str, appends: int, **config: Any) -> Topic:
 
 
 def merged(topic: Topic, **options: Any) -> list[MergeGroup]:
-    report, snapshot = merge(topic.reader, topic.log, topic.snapshot, topic.clock, **options)
+    report, snapshot = merge(topic.handle, topic.snapshot, **options)
     topic.advance(snapshot)
     assert report.ok
     return list(report.groups)
@@ -213,24 +213,19 @@ def test_a_group_that_lost_a_segment_meanwhile_is_left_out(tmp_path: Path) -> No
     pairs = [
         (
             group,
-            merge_group(topic.reader, group, topic.config, begin=snapshot.version, clock=topic.clock, new_id=new_id),
+            merge_group(topic.handle, group, config=topic.config, read_version=snapshot.version),
         )
         for group in plan_merge(snapshot)
     ]
     before = topic.scan(partitions=[1]).to_table()
     first = snapshot.partitions[0].segments[0]
-    delete_records(topic.log, snapshot, {0: first.next_offset})
-    retention(topic.log, snapshot, topic.clock)
-    done, after = commit_merge(topic.log, snapshot, pairs, begin=snapshot.version)
+    delete_records(topic.handle, snapshot, {0: first.next_offset})
+    retention(topic.handle, snapshot)
+    done, after = commit_merge(topic.handle, snapshot, pairs)
     topic.advance(after)
     assert [group.segments[0].partition for group in done] == [1]
     assert topic.scan(partitions=[1]).to_table() == before
     assert topic.start_offsets()[0] == first.next_offset
-
-
-def new_id() -> str:
-    """A stem's unique part."""
-    return uuid.uuid4().hex
 
 
 def test_appends_during_a_merge_are_kept(tmp_path: Path) -> None:
@@ -240,10 +235,10 @@ def test_appends_during_a_merge_are_kept(tmp_path: Path) -> None:
     other.append([{"value": "meanwhile", "key": "0"}])
     before = other.scan().to_table()
     pairs = [
-        (group, merge_group(topic.reader, group, topic.config, begin=stale.version, clock=topic.clock, new_id=new_id))
+        (group, merge_group(topic.handle, group, config=topic.config, read_version=stale.version))
         for group in plan_merge(stale)
     ]
-    done, _ = commit_merge(topic.log, stale, pairs, begin=stale.version)
+    done, _ = commit_merge(topic.handle, stale, pairs)
     assert len(done) == 2
     assert distlog.open(topic.url).scan().to_table() == before
 

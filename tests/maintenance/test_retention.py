@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from distlog.core.errors import InvalidConfigError, OffsetOutOfRangeError, TopicNotFoundError
 from distlog.core.maintenance.delete_records import LOG_END, delete_records
 from distlog.core.maintenance.retention import plan_retention, retention
+from distlog.core.topic_handle import TopicHandle
 from distlog.core.topics import open_topic as topics
 from distlog.core.topics.topic import Topic
 
@@ -28,9 +30,14 @@ def topic_of(folder: Path, timestamps: list[int], **config: Any) -> Topic:
     return topic
 
 
+def at(topic: Topic, now_ms: int) -> TopicHandle:
+    """The topic's handle, with a clock that shows `now_ms`."""
+    return dataclasses.replace(topic.handle, clock=lambda: now_ms)
+
+
 def left(topic: Topic, now_ms: int) -> list[int]:
     """The base offsets of the segments that retention leaves at `now_ms`."""
-    retention(topic.log, topic.snapshot, lambda: now_ms)
+    retention(at(topic, now_ms), topic.snapshot)
     return [segment.base_offset for segment in topic.refresh().snapshot.partitions[0].segments]
 
 
@@ -78,7 +85,7 @@ def test_a_partition_may_become_empty_and_its_log_end_stays(tmp_path: Path) -> N
 
 def test_a_topic_that_is_only_compacted_loses_what_is_below_its_log_start_and_nothing_else(tmp_path: Path) -> None:
     topic = topic_of(tmp_path, [1000, 1000, 1000], retention_ms=0, retention_bytes=0)
-    delete_records(topic.log, topic.snapshot, {0: 2})
+    delete_records(topic.handle, topic.snapshot, {0: 2})
     topic.alter_config({"cleanup.policy": "compact"})
     assert left(topic, 10**6) == [2]
     topic.alter_config({"cleanup.policy": "compact,delete"})
@@ -87,7 +94,7 @@ def test_a_topic_that_is_only_compacted_loses_what_is_below_its_log_start_and_no
 
 def test_the_report_says_what_went_and_why(tmp_path: Path) -> None:
     topic = topic_of(tmp_path, [1000, 9000, 1000, 9000, 9000], retention_ms=500, retention_bytes=2 * SIZE)
-    delete_records(topic.log, topic.snapshot, {0: 1})
+    delete_records(topic.handle, topic.snapshot, {0: 1})
     (plan,) = plan_retention(topic.refresh().snapshot, 9100)
     assert (plan.below_log_start, plan.above_size, plan.too_old) == (1, 2, 0)
     assert (plan.log_bytes, plan.records, plan.log_start_offset) == (3 * SIZE, 3, 3)
@@ -95,7 +102,7 @@ def test_the_report_says_what_went_and_why(tmp_path: Path) -> None:
 
 def test_a_dry_run_commits_nothing(tmp_path: Path) -> None:
     topic = topic_of(tmp_path, [1000], retention_ms=0)
-    plans, snapshot = retention(topic.log, topic.snapshot, lambda: 5000, dry_run=True)
+    plans, snapshot = retention(at(topic, 5000), topic.snapshot, dry_run=True)
     assert (len(plans), snapshot.version) == (1, topic.refresh().version)
 
 
@@ -120,18 +127,18 @@ def test_a_plan_that_lost_a_race_is_made_again(tmp_path: Path) -> None:
     topic = topic_of(tmp_path, [1000, 1000, 9000], retention_ms=500)
     stale = topic.snapshot
     other = topics.open(topic.url)
-    retention(other.log, other.snapshot, lambda: 9100)
+    retention(at(other, 9100), other.snapshot)
     other.refresh().append([{"value": b"vv", "timestamp": 9100}])
-    plans, after = retention(topic.log, stale, lambda: 9700)
+    plans, after = retention(at(topic, 9700), stale)
     assert [plan.segments[0].base_offset for plan in plans] == [2]
     assert after.partitions[0].log_start_offset == 4
 
 
 def test_delete_records_raises_the_log_start_and_never_lowers_it(tmp_path: Path) -> None:
     topic = topic_of(tmp_path, [1] * 5)
-    assert delete_records(topic.log, topic.snapshot, {0: 3})[0] == {0: 3}
-    assert delete_records(topic.log, topic.snapshot, {0: 2})[0] == {0: 3}
-    assert delete_records(topic.log, topic.snapshot, {0: LOG_END})[0] == {0: 5}
+    assert delete_records(topic.handle, topic.snapshot, {0: 3})[0] == {0: 3}
+    assert delete_records(topic.handle, topic.snapshot, {0: 2})[0] == {0: 3}
+    assert delete_records(topic.handle, topic.snapshot, {0: LOG_END})[0] == {0: 5}
     assert topic.refresh().scan().count() == 0
 
 
@@ -139,12 +146,12 @@ def test_delete_records_refuses_what_kafka_refuses(tmp_path: Path) -> None:
     topic = topic_of(tmp_path, [1])
     for offset in (2, -2):
         with pytest.raises(OffsetOutOfRangeError, match=f"offset={offset} log_start_offset=0 log_end_offset=1"):
-            delete_records(topic.log, topic.snapshot, {0: offset})
+            delete_records(topic.handle, topic.snapshot, {0: offset})
     with pytest.raises(TopicNotFoundError, match="the topic has partitions 0 to 0"):
-        delete_records(topic.log, topic.snapshot, {1: 0})
+        delete_records(topic.handle, topic.snapshot, {1: 0})
     topic.alter_config({"cleanup.policy": "compact"})
     with pytest.raises(InvalidConfigError, match=r"cleanup.policy contains delete"):
-        delete_records(topic.log, topic.snapshot, {0: 1})
+        delete_records(topic.handle, topic.snapshot, {0: 1})
 
 
 ages = st.lists(st.integers(0, 20), max_size=6)
@@ -161,7 +168,7 @@ def test_retention_is_kafkas_algorithm(timestamps: list[int], keep_ms: int, keep
     for timestamp in timestamps:
         topic.append([{"value": b"vv", "timestamp": timestamp}])
     start = min(start, len(timestamps))
-    delete_records(topic.log, topic.snapshot, {0: start})
+    delete_records(topic.handle, topic.snapshot, {0: start})
     rest = list(enumerate(timestamps))
     while rest and rest[0][0] + 1 <= start:
         rest.pop(0)

@@ -64,7 +64,7 @@ def test_the_maintenance_lines_run(tmp_path: Path, capsys: pytest.CaptureFixture
         topic.append([{"value": f"v{number}"}])
     exec(python(2), {"topic": topic})
     said = capsys.readouterr().out.splitlines()
-    assert said[:2] == ["would let go of 0 segments, 0 bytes, 0 records", "partition 0 starts at 10"]
+    assert said[:2] == ["would delete 0 segments, 0 bytes, 0 records", "partition 0 starts at 10"]
     assert said[2].startswith("merged 10 segments into 1, ")
     assert said[-1].endswith("nothing wrong")
 

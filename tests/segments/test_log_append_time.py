@@ -38,8 +38,8 @@ def topic_of(clock: Clock, url: str | None = None, **config: object) -> Topic:
 
 def written_wrong(topic: Topic) -> Topic:
     """The topic with a clock that its writers put into batches, which is a day behind the commits' and runs back."""
-    clock = topic.clock
-    topic.clock = lambda: 2 * NOW - DAY - clock()
+    clock = topic.handle.clock
+    topic.handle = dataclasses.replace(topic.handle, clock=lambda: 2 * NOW - DAY - clock())
     return topic
 
 
@@ -146,7 +146,7 @@ def test_metadata_alone_knows_the_time_so_retention_does() -> None:
     transaction.append(rows("slow"))
     clock.now_ms += 10 * DAY
     transaction.commit()
-    topic.clock = clock
+    topic.handle = dataclasses.replace(topic.handle, clock=clock)
     topic.retention()
     assert len(seen(topic)) == 1
     clock.now_ms += DAY + 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -137,7 +138,7 @@ def test_merging_does_not_make_the_log_of_another_segment_look_right(tmp_path: A
         forget_facts(topic)
     swapped(topic)
     version = topic.version
-    report, _ = merge(topic.reader, topic.log, topic.snapshot, lambda: NOW)
+    report, _ = merge(dataclasses.replace(topic.handle, clock=lambda: NOW), topic.snapshot)
     (failed,) = report.failed
     assert (failed.partition, report.ok) == (0, False)
     assert topic.refresh().version == version

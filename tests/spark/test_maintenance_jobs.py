@@ -82,7 +82,7 @@ def test_retention_then_vacuum_of_a_topic_on_every_kind_of_storage(storage_url: 
 def test_a_dry_run_changes_nothing(tmp_path: Path, job: Any) -> None:
     topic = old_topic(f"{tmp_path}/clicks")
     ran = job("retention", "--topic", topic.url, "--dry-run")
-    assert ran.out.startswith(f"{topic.url}: would let go of 1 segment, ")
+    assert ran.out.startswith(f"{topic.url}: would delete 1 segment, ")
     assert (topic.refresh().version, topic.scan().count()) == (1, 2)
     topic.retention()
     version = topic.version

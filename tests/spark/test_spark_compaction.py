@@ -8,7 +8,6 @@ import pickle
 import runpy
 import shutil
 import sys
-import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from adopted import describe, put
-from compacting import DAY, NOW, SECRET, random_bytes
+from compacting import DAY, NOW, SECRET
 from conftest import Address
 from golden import partitions as golden_partitions
 from producers import Producers
@@ -28,14 +27,17 @@ import distlog
 from distlog.core.batches.record_batch import read_headers
 from distlog.core.commits.actions import Add, Cleaned
 from distlog.core.commits.snapshot import Snapshot
+from distlog.core.config import TopicConfig
 from distlog.core.indexes.transaction_index import AbortedTransaction, encode_transactions
-from distlog.core.maintenance.compaction import compact as compaction
 from distlog.core.maintenance.compaction.batch_verdicts import Verdicts
+from distlog.core.maintenance.compaction.clean_partition import CleanedRange, clean_partition
 from distlog.core.maintenance.compaction.cleanable import Cleanable
-from distlog.core.maintenance.compaction.compact import CleanedRange, commit_compaction, compact_rounds
-from distlog.core.maintenance.compaction.large_partition import LargePartition
+from distlog.core.maintenance.compaction.cleaning_plan import CleaningPlan, GroupToRewrite
+from distlog.core.maintenance.compaction.commit_compaction import commit_compaction
+from distlog.core.maintenance.compaction.compact import compact as compact_here
 from distlog.core.maintenance.compaction.offset_map import SLOT_BYTES
 from distlog.core.maintenance.compaction.report import CompactionReport, Uncleanable
+from distlog.core.topic_handle import TopicHandle
 from distlog.core.topics.topic import Topic
 from distlog.spark import compact
 from distlog.spark.tasks.compaction import ALONE_BYTES, clean_shared, too_large
@@ -44,7 +46,6 @@ from distlog.spark.tasks.compaction_stages import (
     RESULT,
     BucketItem,
     FindSuperseded,
-    GroupItem,
     HashKeys,
     KeysItem,
     RewriteGroup,
@@ -123,7 +124,11 @@ def dirty_again(topic: distlog.Topic) -> None:
 
 def at(topic: distlog.Topic, now: int) -> Topic:
     """The newest version with a clock that stands still, and comes along into tasks."""
-    return Topic(topic.storage, topic.log, topic.log.load(), clock=lambda: now)
+    return Topic(with_clock(topic, lambda: now), topic.log.load())
+
+
+def with_clock(topic: distlog.Topic, clock: Callable[[], int]) -> TopicHandle:
+    return dataclasses.replace(topic.handle, clock=clock)
 
 
 def shared(
@@ -135,19 +140,18 @@ def shared(
     """Compact all that is due by tasks that share each partition."""
 
     def clean(snapshot: Snapshot, due: Sequence[Cleanable]) -> list[CleanedRange | Uncleanable]:
-        topic.advance(snapshot)
-        done = clean_shared(spark, topic, [LargePartition.plan(snapshot, one) for one in due], memory)
+        done = clean_shared(spark, topic.handle, [CleaningPlan.of(snapshot, one) for one in due], memory)
         for one in done:
             starts = [group.base_offset for group in one.groups] if isinstance(one, CleanedRange) else []
             assert starts == sorted(starts)
         before_commit()
         return done
 
-    return compact_rounds(topic.reader, topic.log, topic.snapshot, topic.clock, clean)[0]
+    return compact_here(topic.handle, topic.snapshot, clean)[0]
 
 
 def alone(topic: Topic) -> CompactionReport:
-    return compaction.compact(topic.reader, topic.log, topic.snapshot, topic.clock)[0]
+    return compact_here(topic.handle, topic.snapshot)[0]
 
 
 def copy(topic: distlog.Topic, folder: Path) -> distlog.Topic:
@@ -207,9 +211,9 @@ def test_partitions_with_too_many_keys_are_shared_and_the_others_are_not(
 ) -> None:
     divided: list[int] = []
 
-    def noted(spark: SparkSession, topic: Topic, plans: Sequence[LargePartition], memory: int) -> list[Any]:
+    def noted(spark: SparkSession, handle: TopicHandle, plans: Sequence[CleaningPlan], memory: int) -> list[Any]:
         divided.extend(plan.partition for plan in plans)
-        return [*clean_shared(spark, topic, plans, memory)]
+        return [*clean_shared(spark, handle, plans, memory)]
 
     monkeypatch.setattr("distlog.spark.tasks.compaction.clean_shared", noted)
     topic = keyed_topic(f"{tmp_path}/log")
@@ -239,14 +243,14 @@ def test_tasks_share_a_partition_of_an_object_store(spark: SparkSession, s3_url:
     assert topic.verify().ok
 
 
-def plan_of(partition: int, log_bytes: int, records: int = 1) -> LargePartition:
+def plan_of(partition: int, log_bytes: int, records: int = 1) -> CleaningPlan:
     """All of it dirty, and one segment."""
-    segment: Any = SimpleNamespace(log_bytes=log_bytes, record_count=records, next_offset=1)
-    return LargePartition(partition, 0, 1, [segment], [[segment]])
+    segment: Any = SimpleNamespace(log_bytes=log_bytes, record_count=records, base_offset=0, next_offset=1)
+    return CleaningPlan(partition, 0, 1, [segment], TopicConfig(), 0)
 
 
 def test_a_partition_is_shared_for_its_keys_or_for_cores_that_would_wait() -> None:
-    def shared_of(*plans: LargePartition, cores: int) -> list[int]:
+    def shared_of(*plans: CleaningPlan, cores: int) -> list[int]:
         return [plan.partition for plan in too_large(plans, 1000 * SLOT_BYTES, cores)]
 
     assert shared_of(plan_of(0, 1, 899), plan_of(1, 1, 900), cores=9) == [1]
@@ -267,14 +271,14 @@ def test_a_failure_of_the_first_stage_goes_to_the_end_in_place_of_a_result(tmp_p
     segments = list(topic.snapshot.partitions[0].segments)
     topic.storage.delete([topic.reader.name(segments[1])])
     keys = KeysItem(0, segments, Verdicts(), 0, first_bucket=3, buckets=1)
-    rows_of_keys = sent(HashKeys(topic.storage, topic.name, SECRET), (ITEM, pickle.dumps(keys)))
+    rows_of_keys = sent(HashKeys(topic.handle, SECRET), (ITEM, pickle.dumps(keys)))
     ((target, _, failure),) = (row for row in rows_of_keys if row[1] == RESULT)
     assert (target, pickle.loads(failure).partition) == (3, 0)
     bucket = BucketItem(9, first_group=5, base_offsets=np.array([0]))
     assert (5, RESULT, failure) in sent(FindSuperseded(), (ITEM, pickle.dumps(bucket)), (RESULT, failure))
     # of this group nothing is wrong, but not all keys are known
-    group = GroupItem(segments[:1], Verdicts(), 200, topic.config, topic.version, NOW)
-    stage = RewriteGroup(topic.storage, topic.name, lambda: NOW)
+    group = GroupToRewrite(segments[:1], Verdicts(), 200, NOW, topic.config, topic.version)
+    stage = RewriteGroup(topic.handle)
     assert sent(stage, (ITEM, pickle.dumps(group)), (RESULT, failure)) == [(0, RESULT, failure)]
 
 
@@ -300,10 +304,9 @@ def test_a_group_of_which_an_input_is_gone_is_dropped_and_the_rest_is_committed(
         dirty.append(now.snapshot.partitions[0].first_dirty_offset)
         if len(dirty) == 1:
             due = Cleanable(0, 0, topic.end_offsets()[0], 0, 1, False)
-            made = (now.clock, lambda: uuid.uuid4().hex, random_bytes)
-            done = compaction.clean_partition(now.reader, now.snapshot, due, *made)
+            done = clean_partition(now.handle, CleaningPlan.of(now.snapshot, due))
             other = dataclasses.replace(done, end_offset=0, groups=done.groups[1:2])
-            commit_compaction(now.log, now.snapshot, [other], begin=now.version)
+            commit_compaction(now.handle, now.snapshot, [other])
 
     report = shared(spark, at(topic, NOW), before_commit=replace_one_group)
     found = {one.partition: (one.rounds, one.skipped_groups) for one in report.partitions}
@@ -351,7 +354,7 @@ def test_a_task_that_fails_once_is_tried_again_and_nothing_is_twice(spark: Spark
             raise OSError("once")
         return NOW
 
-    failing = Topic(topic.storage, topic.log, topic.log.load(), clock=fails_once)
+    failing = Topic(with_clock(topic, fails_once), topic.log.load())
     report = shared(spark, failing)
     assert flag.exists()
     assert report == alone(at(twin, NOW))

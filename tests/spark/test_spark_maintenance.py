@@ -7,18 +7,19 @@ import os
 import runpy
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from conftest import Address
+from pyspark import TaskContext
 from pyspark.sql import SparkSession
 from topics import NOW, TINY, named_files
 
 import distlog
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.spark import compact, rebuild_indexes, verify
-from distlog.spark.source.splits import pack
-from distlog.spark.tasks.run import run_tasks
+from distlog.spark.tasks.run import TaskRun, pack, run_tasks
 
 pytestmark = pytest.mark.spark
 
@@ -88,6 +89,22 @@ def test_segments_are_packed_in_their_order() -> None:
         [1],
     ]
     assert list(pack([], 10)) == []
+
+
+def test_a_task_takes_items_that_are_next_to_each_other_up_to_its_share_of_bytes(spark: SparkSession) -> None:
+    def where(item: Any) -> tuple[int, int]:
+        context = TaskContext.get()
+        assert context is not None
+        return item.number, context.partitionId()
+
+    run = TaskRun(spark)
+    small = list(run(where, [SimpleNamespace(number=number, log_bytes=1) for number in range(100)]))
+    assert [number for number, _ in small] == list(range(100))
+    assert len({task for _, task in small}) == 1
+    large = list(run(where, [SimpleNamespace(number=number, log_bytes=60 << 20) for number in range(4)]))
+    assert [number for number, _ in large] == list(range(4))
+    assert len({task for _, task in large}) == 4
+    assert list(run(where, [])) == []
 
 
 def test_a_whole_topic_is_verified_by_tasks_as_by_one_process(spark: SparkSession, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 import random
 import tempfile
@@ -147,8 +148,9 @@ class TopicAndLists(RuleBasedStateMachine):
 
     def open(self, snapshot: Snapshot | None = None) -> Topic:
         """The topic with a clock to set, and with the same choices in every run of an example."""
-        log = topic_on(self.storage, clock=self.clock, checkpoint_commits=5).log
-        return Topic(self.storage, log, snapshot or log.load(), clock=self.clock, random=random.Random(0))
+        opened = topic_on(self.storage, clock=self.clock, checkpoint_commits=5)
+        handle = dataclasses.replace(opened.handle, random=random.Random(0))
+        return Topic(handle, snapshot or opened.snapshot)
 
     @initialize()
     def create(self) -> None:

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.maintenance.compaction.compact import compact
+from distlog.core.maintenance.compaction.compact import Clean, compact
 from distlog.core.maintenance.compaction.report import CompactionReport
 from distlog.core.maintenance.merge import merge
 from distlog.core.maintenance.reports import MergeReport
-from distlog.core.reading.segment_reader import SegmentReader
+from distlog.core.maintenance.run import Run
+from distlog.core.topic_handle import TopicHandle
 
 CompactReport = CompactionReport | MergeReport
 
 
 def compact_or_merge(
-    reader: SegmentReader, log: CommitLog, snapshot: Snapshot, clock: Callable[[], int], *, dry_run: bool = False
+    handle: TopicHandle,
+    snapshot: Snapshot,
+    run: Run | None = None,
+    clean: Clean | None = None,
+    *,
+    dry_run: bool = False,
 ) -> tuple[CompactReport, Snapshot]:
     """Compact, or where `cleanup.policy` has no compact, merge small segments; what was done, and the new state.
 
-    Errors are those of `compact` and `merge`.
+    Errors are those of `compact`, which takes `clean`, and of `merge`, which takes `run`.
     """
-    snapshot = log.refresh(snapshot)
+    snapshot = handle.log.refresh(snapshot)
     if "compact" in snapshot.config.cleanup_policy:
-        return compact(reader, log, snapshot, clock, dry_run=dry_run)
-    return merge(reader, log, snapshot, clock, dry_run=dry_run)
+        return compact(handle, snapshot, clean, dry_run=dry_run)
+    return merge(handle, snapshot, run, dry_run=dry_run)

@@ -7,33 +7,32 @@ import logging
 from distlog.core import paths
 from distlog.core.commits import checkpoint
 from distlog.core.errors import StorageError
-from distlog.core.maintenance.unreferenced_files import Named
+from distlog.core.maintenance.unreferenced_files import Referenced
 from distlog.core.storage.storage import Storage, UnfinishedUpload
 
 _log = logging.getLogger(__name__)
 
 
-def dead_uploads(storage: Storage, named: Named, floor: int, before_ms: int) -> list[UnfinishedUpload]:
-    """The unfinished uploads that nothing can come of, of those to a topic's own names.
+def dead_uploads(storage: Storage, referenced: Referenced, floor: int, before_ms: int) -> list[UnfinishedUpload]:
+    """The unfinished uploads to a topic's own names that nobody needs.
 
-    Of a segment that is not named and was begun below the gc `floor`: its commit is refused. Of a manifest that was
-    begun below it: its commit names another, or was put when the upload was over. Of a segment that is named,
-    and of a checkpoint, if it was begun before `before_ms`: its files are there, and what makes an index or a
-    checkpoint anew takes no such time.
+    To an unreferenced segment begun below the gc `floor`: its commit would be refused. To a manifest begun below it:
+    its commit is there, or would be refused. To a referenced segment or a checkpoint, begun before `before_ms`: the
+    file is there, and nothing that makes an index or a checkpoint anew takes so long.
     """
     try:
         found = storage.uploads()
     except StorageError as error:
         _log.warning("unfinished uploads stay, as they cannot be listed (s3:ListBucketMultipartUploads): %s", error)
         return []
-    return [upload for upload in found if _is_dead(upload, named, floor, before_ms)]
+    return [upload for upload in found if _is_dead(upload, referenced, floor, before_ms)]
 
 
-def _is_dead(upload: UnfinishedUpload, named: Named, floor: int, before_ms: int) -> bool:
-    stem = paths.parse_segment_file(upload.name, named.topic)
-    if stem is not None and stem not in named.stems:
-        begin = paths.stem_begin(stem[1])
-        return begin is not None and begin < floor
+def _is_dead(upload: UnfinishedUpload, referenced: Referenced, floor: int, before_ms: int) -> bool:
+    stem = paths.parse_segment_file(upload.name, referenced.topic)
+    if stem is not None and stem not in referenced.stems:
+        read_version = paths.stem_begin(stem[1])
+        return read_version is not None and read_version < floor
     manifest = paths.manifest_begin(upload.name)
     if manifest is not None:
         return manifest < floor

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from distlog.core.commits.actions import Action, SetLogStartOffset
-from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import whole_number
 from distlog.core.errors import InvalidConfigError, OffsetOutOfRangeError, TopicNotFoundError
+from distlog.core.topic_handle import TopicHandle
 
 #: In place of an offset: everything that is there now (Kafka's high watermark).
 LOG_END = -1
 
 
-def delete_records(log: CommitLog, snapshot: Snapshot, before: Mapping[int, int]) -> tuple[dict[int, int], Snapshot]:
-    """Let go the records below `before[partition]`; the log start offsets afterwards, and the new state.
+def delete_records(
+    handle: TopicHandle, snapshot: Snapshot, before: Mapping[int, int]
+) -> tuple[dict[int, int], Snapshot]:
+    """Delete the records below `before[partition]`; the log start offsets afterwards, and the new state.
 
     An offset below the log start changes nothing. Raises OffsetOutOfRangeError above the log end,
     TopicNotFoundError for a partition that does not exist, InvalidConfigError when `cleanup.policy` is compact alone
@@ -29,7 +31,7 @@ def delete_records(log: CommitLog, snapshot: Snapshot, before: Mapping[int, int]
         raised = {n: start for n, start in starts.items() if start > current.partitions[n].log_start_offset}
         return [SetLogStartOffset(number, start) for number, start in sorted(raised.items())] or None
 
-    _, after = log.commit(log.refresh(snapshot), "delete-records", plan)
+    _, after = handle.log.commit(handle.log.refresh(snapshot), "delete-records", plan)
     return {number: after.partitions[number].log_start_offset for number in sorted(before)}, after
 
 

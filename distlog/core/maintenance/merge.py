@@ -6,53 +6,51 @@ Appends make a segment per commit and partition. `merge_plan` says which are wor
 from __future__ import annotations
 
 import dataclasses
-import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
 
-from distlog.core import paths
 from distlog.core.commits.actions import Action, Add, Remove
-from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.segment_info import SegmentInfo, joined_compression
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
-from distlog.core.maintenance.compaction.report import Uncleanable, unless_uncleanable
+from distlog.core.maintenance.compaction.report import done_or_reason
 from distlog.core.maintenance.merge_plan import MergeGroup, plan_merge
 from distlog.core.maintenance.reports import MergeReport, Unmergeable
+from distlog.core.maintenance.run import Run, run_here
 from distlog.core.reading.segment_reader import SegmentReader
 from distlog.core.reading.whole_log import whole_log
 from distlog.core.segments.segment_file import SegmentFile
+from distlog.core.topic_handle import TopicHandle
 
 
-def merge_or_tell(
-    reader: SegmentReader,
-    group: MergeGroup,
-    config: TopicConfig,
-    *,
-    begin: int,
-    clock: Callable[[], int],
-    new_id: Callable[[], str],
-) -> SegmentInfo | Unmergeable:
-    """`merge_group`, or what is wrong with the group's files; raises everything else."""
-    work = partial(merge_group, reader, group, config, begin=begin, clock=clock, new_id=new_id)
-    done = unless_uncleanable(group.partition, work)
-    if isinstance(done, Uncleanable):
-        first, last = group.segments[0], group.segments[-1]
-        return Unmergeable(group.partition, first.base_offset, last.next_offset, done.reason)
-    return done
+def merge(
+    handle: TopicHandle, snapshot: Snapshot, run: Run | None = None, *, dry_run: bool = False
+) -> tuple[MergeReport, Snapshot]:
+    """Merge what is worth it, in one commit; what was done, and the new state.
+
+    A group of which a segment was removed meanwhile is left out; its copy stays unreferenced until vacuum. A group
+    that cannot be read is named in the report, and the others are merged.
+    """
+    snapshot = handle.log.refresh(snapshot)
+    groups = plan_merge(snapshot)
+    if dry_run or not groups:
+        return MergeReport(snapshot.version, tuple(groups), dry_run), snapshot
+    work = partial(merge_group, handle, config=snapshot.config, read_version=snapshot.version)
+    made = (run or run_here(handle.storage))(partial(done_or_reason, work), groups)
+    pairs, failed = list[tuple[MergeGroup, SegmentInfo]](), list[Unmergeable]()
+    for group, one in zip(groups, made, strict=True):
+        if isinstance(one, SegmentInfo):
+            pairs.append((group, one))
+        else:
+            first, last = group.segments[0], group.segments[-1]
+            failed.append(Unmergeable(group.partition, first.base_offset, last.next_offset, one.reason))
+    done, after = commit_merge(handle, snapshot, pairs)
+    return MergeReport(after.version, tuple(done), dry_run, tuple(failed)), after
 
 
-def merge_group(
-    reader: SegmentReader,
-    group: MergeGroup,
-    config: TopicConfig,
-    *,
-    begin: int,
-    clock: Callable[[], int],
-    new_id: Callable[[], str],
-) -> SegmentInfo:
+def merge_group(handle: TopicHandle, group: MergeGroup, *, config: TopicConfig, read_version: int) -> SegmentInfo:
     """Write the segment that takes the group's place, at the group's offsets; no commit names it yet.
 
     Memory is bounded by a few chunks. Raises CorruptRecordError for a batch that is not what was written; an error
@@ -60,11 +58,11 @@ def merge_group(
     """
     first, last = group.segments[0], group.segments[-1]
     newest = max(group.segments, key=lambda segment: segment.max_timestamp)
-    file = SegmentFile(reader.storage, reader.topic, first.partition, paths.new_stem(begin, new_id()), config)
+    file = SegmentFile(handle.storage, handle.name, group.partition, handle.new_stem(read_version), config)
     try:
         for segment in group.segments:
-            _copy(reader, segment, first.base_offset, file)
-        merged = file.seal(joined_compression(group.segments), clock())
+            _copy(handle.reader, segment, first.base_offset, file)
+        merged = file.seal(joined_compression(group.segments), handle.clock())
     except BaseException:
         file.abort()
         raise
@@ -87,51 +85,10 @@ def _copy(reader: SegmentReader, segment: SegmentInfo, base_offset: int, file: S
         file.write(np.array(chunk.data, np.uint8), chunk.batches, bases, bases, segment.min_timestamp)
 
 
-def merge(
-    reader: SegmentReader,
-    log: CommitLog,
-    snapshot: Snapshot,
-    clock: Callable[[], int],
-    *,
-    new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
-    dry_run: bool = False,
-) -> tuple[MergeReport, Snapshot]:
-    """Merge what is worth it, in one commit; what was done, and the new state.
-
-    A group of which a segment was removed meanwhile is left out; its copy stays unnamed until vacuum. A group that
-    cannot be read is told of, and the others are merged.
-    """
-    snapshot = log.refresh(snapshot)
-    config = snapshot.config
-
-    def merge_each(groups: Sequence[MergeGroup], begin: int) -> list[SegmentInfo | Unmergeable]:
-        return [merge_or_tell(reader, group, config, begin=begin, clock=clock, new_id=new_id) for group in groups]
-
-    return merge_by(log, snapshot, merge_each, dry_run=dry_run)
-
-
-def merge_by(
-    log: CommitLog,
-    snapshot: Snapshot,
-    merge_each: Callable[[Sequence[MergeGroup], int], Sequence[SegmentInfo | Unmergeable]],
-    *,
-    dry_run: bool = False,
-) -> tuple[MergeReport, Snapshot]:
-    """`merge` with groups that are merged by `merge_each`, here or elsewhere, begun at the version it is given."""
-    groups = plan_merge(snapshot)
-    if dry_run or not groups:
-        return MergeReport(snapshot.version, tuple(groups), dry_run), snapshot
-    made = merge_each(groups, snapshot.version)
-    pairs = [(group, one) for group, one in zip(groups, made, strict=True) if isinstance(one, SegmentInfo)]
-    done, after = commit_merge(log, snapshot, pairs, begin=snapshot.version)
-    failed = tuple(one for one in made if isinstance(one, Unmergeable))
-    return MergeReport(after.version, tuple(done), dry_run, failed), after
-
-
 def commit_merge(
-    log: CommitLog, snapshot: Snapshot, pairs: Sequence[tuple[MergeGroup, SegmentInfo]], *, begin: int
+    handle: TopicHandle, snapshot: Snapshot, pairs: Sequence[tuple[MergeGroup, SegmentInfo]]
 ) -> tuple[list[MergeGroup], Snapshot]:
-    """Put each merged segment in the place of its group, where that is still live as a whole."""
+    """Put each merged segment, made at `snapshot`, in the place of its group, where all of that is still live."""
     done: list[MergeGroup] = []
 
     def plan(current: Snapshot) -> list[Action] | None:
@@ -140,7 +97,7 @@ def commit_merge(
         done[:] = [group for group, _ in left]
         return [action for group, merged in left for action in _replace(group, merged)] or None
 
-    _, after = log.commit(snapshot, "compact", plan, begin=begin)
+    _, after = handle.log.commit(snapshot, "compact", plan, begin=snapshot.version)
     return done, after
 
 

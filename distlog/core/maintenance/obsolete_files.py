@@ -1,4 +1,4 @@
-"""Files beside the segments that nobody needs any more: checkpoints that no load begins with, torn puts, probes."""
+"""Files beside the segments that nobody needs: checkpoints that no load begins with, torn puts, probes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from distlog.core.commits import checkpoint
 from distlog.core.commits.snapshot_loader import CHECKPOINTS_TRIED
 from distlog.core.storage.storage import FileInfo
 
-#: However short `file.delete.delay.ms` is: a put that meets trouble is given up after ten minutes.
+#: However short `file.delete.delay.ms` is: a put that meets trouble is aborted after ten minutes.
 LONGEST_PUT_MS = 3_600_000
 
 

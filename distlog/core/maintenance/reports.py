@@ -22,7 +22,7 @@ _MERGE = ("partition", "segments_before", "segments_after", "bytes", "records")
 
 @dataclass(frozen=True, slots=True)
 class RetentionReport:
-    """What retention let go, or with `dry_run` would, of the partitions that lose something."""
+    """What retention deleted, or with `dry_run` would delete, of the partitions that lose something."""
 
     version: int
     partitions: tuple[PartitionRetention, ...]
@@ -30,7 +30,7 @@ class RetentionReport:
 
     def __str__(self) -> str:
         sums = _sums(self._rows(), "segments", "bytes", "records")
-        verb = "would let go of" if self.dry_run else "let go of"
+        verb = "would delete" if self.dry_run else "deleted"
         return f"{verb} {', '.join(counted(number, name[:-1]) for name, number in sums.items())}"
 
     def to_table(self) -> pa.Table:

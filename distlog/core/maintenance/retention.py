@@ -7,17 +7,17 @@ that must stay. A topic that is only compacted loses what lies below its log sta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from distlog.core.commits.actions import Action, Remove, SetLogStartOffset
-from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import TopicConfig
+from distlog.core.topic_handle import TopicHandle
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +33,17 @@ class PartitionRetention:
 
     @property
     def log_bytes(self) -> int:
-        """Bytes of log files that are let go."""
+        """Bytes of log files that are deleted."""
         return sum(segment.log_bytes for segment in self.segments)
 
     @property
     def records(self) -> int:
-        """Records that are let go."""
+        """Records that are deleted."""
         return sum(segment.record_count for segment in self.segments)
 
 
 def plan_retention(snapshot: Snapshot, now_ms: int) -> list[PartitionRetention]:
-    """What the topic's config lets go at `now_ms`; partitions that keep everything are left out."""
+    """What the topic's config deletes at `now_ms`; partitions that keep everything are left out."""
     plans = (
         _plan_partition(number, state, snapshot.config, now_ms) for number, state in enumerate(snapshot.partitions)
     )
@@ -98,25 +98,24 @@ def _times(state: PartitionState, now_ms: int) -> npt.NDArray[np.int64]:
 
 
 def retention(
-    log: CommitLog, snapshot: Snapshot, clock: Callable[[], int], *, dry_run: bool = False
+    handle: TopicHandle, snapshot: Snapshot, *, dry_run: bool = False
 ) -> tuple[list[PartitionRetention], Snapshot]:
-    """Let go what the topic's config says, in one commit; what went, and the new state.
+    """Delete the segments that the topic's config says, in one commit; which they were, and the new state.
 
-    With `dry_run` nothing is committed. Files stay until vacuum. A clock that is far ahead of the storage's is not
-    believed. Raises CommitConflictError when the topic was
-    dropped, CommitStateUnknownError.
+    With `dry_run` nothing is committed. Files stay until vacuum. Where the clock is far ahead of the storage's, the
+    storage's counts. Raises CommitConflictError when the topic was dropped, CommitStateUnknownError.
     """
-    snapshot = log.refresh(snapshot)
+    snapshot = handle.log.refresh(snapshot)
     if dry_run:
-        return plan_retention(snapshot, log.trusted_ms(clock())), snapshot
-    gone: list[PartitionRetention] = []
+        return plan_retention(snapshot, handle.trusted_ms()), snapshot
+    deleted: list[PartitionRetention] = []
 
     def plan(current: Snapshot) -> list[Action] | None:
-        gone[:] = plan_retention(current, log.trusted_ms(clock()))
-        return [action for partition in gone for action in _actions(partition)] or None
+        deleted[:] = plan_retention(current, handle.trusted_ms())
+        return [action for partition in deleted for action in _actions(partition)] or None
 
-    _, after = log.commit(snapshot, "retention", plan)
-    return gone, after
+    _, after = handle.log.commit(snapshot, "retention", plan)
+    return deleted, after
 
 
 def _actions(plan: PartitionRetention) -> Iterator[Action]:

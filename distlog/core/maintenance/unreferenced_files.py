@@ -1,4 +1,4 @@
-"""Which files of segments no supported version names: those of a reader since the gc floor, or of a pin."""
+"""Which files of segments are unreferenced: by every version since the gc floor, and by every pinned one."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Stem = tuple[int, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
-    """What the versions from a floor up to `head` name, and the `pinned` ones; all of the topic `topic`."""
+class Referenced:
+    """The segments of `topic` that some version references: one from a floor up to `head`, or a `pinned` one."""
 
     topic: str
     head: int
@@ -26,11 +26,11 @@ class Named:
     stems: Set[Stem]
 
     @classmethod
-    def since(cls, log: CommitLog, head: Snapshot, floor: int, now_ms: int) -> Named:
-        """What is named from version `floor` on, up to that of `head`; pins count that `now_ms` is not past.
+    def since(cls, log: CommitLog, head: Snapshot, floor: int, now_ms: int) -> Referenced:
+        """What is referenced from version `floor` to that of `head`, and by pins that are not over at `now_ms`.
 
-        A file is named by one of these versions when it is live at the head, or a commit after `floor` removed it.
-        Both ends are versions, so that it is the same whatever is committed meanwhile.
+        One of these versions references a file that is live at the head, or that a commit after `floor` removed. Both
+        ends are versions, so that the answer is the same whatever is committed meanwhile.
         """
         commits = log.commits(floor + 1, head.version + 1)
         pinned = tuple(pin.version for pin in head.pins.values() if pin.until_ms > now_ms)
@@ -40,20 +40,21 @@ class Named:
         return cls(head.name, head.version, pinned, stems)
 
 
-def unnamed_files(
+def unreferenced_files(
     found: Iterable[FileInfo],
     log: CommitLog,
-    named: Named,
+    referenced: Referenced,
     *,
     begun_below: int,
     removed: Set[Stem] = frozenset(),
 ) -> list[FileInfo]:
-    """The segments' files that are not `named` and never will be: begun below a version, or of `removed` segments."""
-    unnamed = [(file, stem) for file, stem in _segment_files(found, named.topic) if stem not in named.stems]
-    if any(paths.stem_begin(stem) is None for _, (_, stem) in unnamed):
-        # a file of Kafka's does not say when it came here: it goes only after a commit has let it go
-        removed = removed | removed_stems(log.commits(0, named.head + 1))
-    return [file for file, stem in unnamed if stem in removed or _is_below(stem, begun_below)]
+    """The segments' files that no version will reference: begun below a version, or of `removed` segments."""
+    segment_files = _segment_files(found, referenced.topic)
+    unreferenced = [(file, stem) for file, stem in segment_files if stem not in referenced.stems]
+    if any(paths.stem_begin(stem) is None for _, (_, stem) in unreferenced):
+        # a file of Kafka's does not say when it came here: it goes only after a commit has removed it
+        removed = removed | removed_stems(log.commits(0, referenced.head + 1))
+    return [file for file, stem in unreferenced if stem in removed or _is_below(stem, begun_below)]
 
 
 def removed_stems(commits: Iterable[Commit]) -> set[Stem]:
@@ -67,8 +68,8 @@ def removed_stems(commits: Iterable[Commit]) -> set[Stem]:
 
 
 def _is_below(stem: Stem, version: int) -> bool:
-    begin = paths.stem_begin(stem[1])
-    return begin is not None and begin < version
+    read_version = paths.stem_begin(stem[1])
+    return read_version is not None and read_version < version
 
 
 def _segment_files(found: Iterable[FileInfo], topic: str) -> Iterator[tuple[FileInfo, Stem]]:
@@ -86,5 +87,5 @@ def _stems(snapshot: Snapshot) -> set[Stem]:
 
 
 def _before_drops(commits: Iterable[Commit]) -> list[int]:
-    """The last versions of topics that were dropped in `commits`: a drop lets go everything without naming it."""
+    """The last versions of topics that were dropped in `commits`: a drop removes every segment without naming any."""
     return [commit.version - 1 for commit in commits if any(isinstance(action, Drop) for action in commit.actions)]

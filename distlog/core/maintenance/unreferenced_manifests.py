@@ -11,30 +11,30 @@ from distlog.core.commits.commit_files import CommitFiles
 from distlog.core.storage.storage import FileInfo, Storage
 
 
-def unnamed_manifests(storage: Storage, found: Iterable[FileInfo], floor: int, head: int) -> list[FileInfo]:
-    """The manifests among a topic's files that were begun below `floor`, and that no commit up to `head` names.
+def unreferenced_manifests(storage: Storage, found: Iterable[FileInfo], floor: int, head: int) -> list[FileInfo]:
+    """The manifests among a topic's files that no commit up to `head` names, and whose writers read below `floor`.
 
-    `floor` is a gc floor that was committed, so no later commit will name them. What names a manifest is read from
-    its begin on, until a commit raises the gc floor above that.
+    `floor` is a gc floor that was committed, so no later commit will name them. Commits are read from the one after
+    the version that a manifest's writer read, up to the first that raises the gc floor above that version.
     """
     search = _Search(CommitFiles(storage), head)
-    begun = [(begin, file) for file in found if (begin := paths.manifest_begin(file.name)) is not None]
-    return [file for begin, file in begun if begin < floor and not search.is_named(file.name, begin)]
+    begun = [(version, file) for file in found if (version := paths.manifest_begin(file.name)) is not None]
+    return [file for version, file in begun if version < floor and not search.is_referenced(file.name, version)]
 
 
 class _Search:
-    """Remembers what was read for one manifest for the next."""
+    """Reads each commit once, for however many manifests."""
 
     def __init__(self, files: CommitFiles, head: int) -> None:
         self._files, self._head = files, head
         self._seen: dict[int, tuple[frozenset[str], int]] = {}
 
-    def is_named(self, name: str, begin: int) -> bool:
-        for version in range(begin + 1, self._head + 1):
+    def is_referenced(self, name: str, read_version: int) -> bool:
+        for version in range(read_version + 1, self._head + 1):
             names, floor = self._of(version)
             if name in names:
                 return True
-            if floor > begin:
+            if floor > read_version:
                 return False
         return False
 

@@ -1,14 +1,13 @@
 """Vacuum: delete the files that no reader can need and no writer can still commit.
 
-A commit raises the gc floor first: from then on a commit whose files were begun below it is refused
-(TransactionTooOldError), so what is unnamed and begun below the floor stays unnamed for ever, whatever the clocks
-say. What is decided then is decided from the versions between the floor and that commit; what comes later can only
-name files that these name, or that were begun since the floor.
+First a commit raises the gc floor, a version. From then on a commit is refused whose transaction read a version below
+the floor (TransactionTooOldError). So an unreferenced file of such a transaction stays unreferenced, whatever the
+clocks say. What to keep is decided from the versions from the floor to that commit. A later commit can only reference
+files that these reference, or files of transactions that read a version from the floor on.
 
-The clock only chooses the floor: the version at the head when `file.delete.delay.ms` ago. It is the store's own
-clock that says when each commit was written, and what time it is now, so that no process's clock takes part. With
-the segments go checkpoints that loading such a version does not need, and what writers left that died: unfinished
-uploads, torn puts, probes. Commits are never deleted.
+The clock only chooses the floor: the version that was at the head `file.delete.delay.ms` ago. It is the store's own
+clock, for the commits and for now; no process's clock takes part. Vacuum also deletes checkpoints that loading such a
+version does not need, and what dead writers left: unfinished uploads, torn puts, probes. It never deletes a commit.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import StorageFullError
 from distlog.core.maintenance.dead_uploads import dead_uploads
 from distlog.core.maintenance.obsolete_files import LONGEST_PUT_MS, left_over_files, obsolete_checkpoints
-from distlog.core.maintenance.unreferenced_files import Named, removed_stems, unnamed_files
-from distlog.core.maintenance.unreferenced_manifests import unnamed_manifests
+from distlog.core.maintenance.unreferenced_files import Referenced, removed_stems, unreferenced_files
+from distlog.core.maintenance.unreferenced_manifests import unreferenced_manifests
 from distlog.core.storage.storage import FileInfo, Storage, UnfinishedUpload
 
 
@@ -83,15 +82,15 @@ def vacuum(storage: Storage, log: CommitLog, *, dry_run: bool = False) -> Vacuum
     if not dry_run:
         # also where the floor is there already: whoever put it may not have synced it
         head = _raise_floor(storage, log, head, floor, found, now_ms)
-    named = Named.since(log, head, floor, now_ms)
+    referenced = Referenced.since(log, head, floor, now_ms)
     left_before_ms = now_ms - max(delay_ms, LONGEST_PUT_MS)
     garbage = [
-        *unnamed_files(found, log, named, begun_below=floor),
-        *obsolete_checkpoints(found, floor, named.pinned),
-        *unnamed_manifests(storage, found, floor, head.version),
+        *unreferenced_files(found, log, referenced, begun_below=floor),
+        *obsolete_checkpoints(found, floor, referenced.pinned),
+        *unreferenced_manifests(storage, found, floor, head.version),
         *left_over_files(found, left_before_ms),
     ]
-    uploads = dead_uploads(storage, named, floor, left_before_ms)
+    uploads = dead_uploads(storage, referenced, floor, left_before_ms)
     if not dry_run:
         storage.delete([file.name for file in garbage])
         storage.abort_uploads(uploads)
@@ -139,9 +138,9 @@ def _raise_floor(
     try:
         return log.commit(head, "gc", plan)[1]
     except StorageFullError:
-        named = Named.since(log, head, floor, now_ms)
+        referenced = Referenced.since(log, head, floor, now_ms)
         removed = removed_stems(log.commits(head.gc_floor + 1, floor + 1))
-        freed = unnamed_files(found, log, named, begun_below=head.gc_floor, removed=removed)
+        freed = unreferenced_files(found, log, referenced, begun_below=head.gc_floor, removed=removed)
         storage.delete([file.name for file in freed])
     try:
         return log.commit(head, "gc", plan)[1]

@@ -70,7 +70,7 @@ class Task(Generic[T]):
             raise _begun_before_fork()
         return self._done.result()
 
-    def when_over(self, call: Callable[[], None]) -> None:
+    def when_over(self, call: Callable[[], object]) -> None:
         """Have `call` called when the work is done, or now if nobody has begun it, and nobody will."""
         if self._is_taken.acquire(blocking=False):
             self._done.cancel()
@@ -205,7 +205,7 @@ def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(_THREADS, thread_name_prefix="distlog-background")
 
 
-def _submit(pool: ThreadPoolExecutor, work: Callable[[], None]) -> None:
+def _submit(pool: ThreadPoolExecutor, work: Callable[[], object]) -> None:
     with suppress(RuntimeError):  # there can be no more threads, or the interpreter is ending
         pool.submit(work)
 

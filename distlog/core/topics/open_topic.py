@@ -11,7 +11,7 @@ from distlog.core.config import TopicConfig, whole_number
 from distlog.core.errors import InvalidConfigError
 from distlog.core.storage.storage import Storage
 from distlog.core.times import Time, to_ms
-from distlog.core.topics.log_of_topic import topic_log
+from distlog.core.topic_handle import TopicHandle, topic_log
 from distlog.core.topics.topic import Topic
 
 StorageOptions = Mapping[str, Any]
@@ -32,7 +32,8 @@ def create(
         raise InvalidConfigError(f"a topic has 1 to {MAX_PARTITIONS} partitions", partitions=partitions)
     storage = Storage(url, storage_options)
     log = topic_log(storage)
-    return Topic(storage, log, log.create(partitions, TopicConfig.parse(config or {})))
+    snapshot = log.create(partitions, TopicConfig.parse(config or {}))
+    return Topic(TopicHandle.of(storage, snapshot.name, log), snapshot)
 
 
 def open(
@@ -53,7 +54,8 @@ def open(
     log = topic_log(storage)
     timestamp_ms = None if timestamp is None else to_ms(timestamp)
     snapshot = log.load(version=number, timestamp_ms=timestamp_ms)
-    return Topic(storage, log, snapshot, pinned=version is not None or timestamp is not None)
+    handle = TopicHandle.of(storage, snapshot.name, log)
+    return Topic(handle, snapshot, pinned=version is not None or timestamp is not None)
 
 
 def find_topics(root: Storage) -> list[Storage]:

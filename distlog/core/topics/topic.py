@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -12,9 +11,7 @@ from distlog.core.commits.actions import Drop, SetConfig
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig, whole_number
-from distlog.core.errors import ReadOnlyTopicError, TopicNotFoundError
-from distlog.core.indexes.index_cache import IndexCache
-from distlog.core.locks import ProcessLock
+from distlog.core.errors import TopicNotFoundError
 from distlog.core.maintenance.compact_or_merge import CompactReport, compact_or_merge
 from distlog.core.maintenance.delete_records import delete_records
 from distlog.core.maintenance.integrity.rebuild import rebuild_indexes
@@ -30,14 +27,15 @@ from distlog.core.reading.segment_reader import SegmentReader
 from distlog.core.reading.slices import OutOfRange
 from distlog.core.reading.time_lookup import Found, offset_for_time
 from distlog.core.storage.storage import Storage
-from distlog.core.times import Time, now_ms, to_ms
+from distlog.core.times import Time, to_ms
+from distlog.core.topic_handle import TopicHandle
 from distlog.core.topics import metadata_tables
 from distlog.core.topics.append import Appender, AppendResult, BatchId
+from distlog.core.topics.current_snapshot import CurrentSnapshot
 from distlog.core.topics.delivery import OnDelivery
-from distlog.core.topics.log_of_topic import topic_log
 from distlog.core.topics.record import Record, records_of
 from distlog.core.topics.records import Appendable
-from distlog.core.topics.transaction import Transaction
+from distlog.core.topics.transaction import Transaction, open_appender
 from distlog.core.topics.writer import Writer
 from distlog.core.transactions.isolation import IsolationLevel
 
@@ -48,19 +46,34 @@ class Topic:
     Cheap to hold and to pickle: a copy opens the same version again. Made by `distlog.create` and `distlog.open`.
     """
 
-    def __init__(
-        self,
-        storage: Storage,
-        log: CommitLog,
-        snapshot: Snapshot,
-        *,
-        clock: Callable[[], int] = now_ms,
-        random: Random | None = None,
-        pinned: bool = False,
-    ) -> None:
-        self.storage, self.log, self.snapshot, self.clock = storage, log, snapshot, clock
-        self._pinned, self._lock, self._random = pinned, ProcessLock(), random or Random()
-        self._reader = SegmentReader(storage, snapshot.name, IndexCache())
+    def __init__(self, handle: TopicHandle, snapshot: Snapshot, *, pinned: bool = False) -> None:
+        self.handle = handle
+        self._current = CurrentSnapshot(handle.log, snapshot, pinned=pinned)
+
+    @property
+    def storage(self) -> Storage:
+        """The topic's folder."""
+        return self.handle.storage
+
+    @property
+    def log(self) -> CommitLog:
+        """The topic's commits."""
+        return self.handle.log
+
+    @property
+    def reader(self) -> SegmentReader:
+        """What reads this topic's segments."""
+        return self.handle.reader
+
+    @property
+    def clock(self) -> Callable[[], int]:
+        """The time of new records, in ms since 1970."""
+        return self.handle.clock
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """What this object reads."""
+        return self._current.snapshot
 
     @property
     def url(self) -> str:
@@ -87,22 +100,14 @@ class Topic:
         """How many partitions there are, numbered from 0."""
         return len(self.snapshot.partitions)
 
-    @property
-    def reader(self) -> SegmentReader:
-        """What reads this topic's segments."""
-        return self._reader
-
     def refresh(self) -> Topic:
         """Move on to the newest version (one GET when there is nothing new); returns this topic."""
-        if not self._pinned:
-            self.advance(self.log.refresh(self.snapshot))
+        self._current.refresh()
         return self
 
     def advance(self, snapshot: Snapshot) -> None:
         """Read `snapshot` from now on, unless another thread is further already."""
-        with self._lock:
-            if snapshot.version > self.snapshot.version:
-                self.snapshot = snapshot
+        self._current.advance(snapshot)
 
     def append(
         self,
@@ -129,7 +134,7 @@ class Topic:
         self, app_id: str | None = None, batch_id: BatchId | None = None, compression: str | None = None
     ) -> Transaction:
         """Several appends that become visible together at the end of a `with` block, or not at all."""
-        return Transaction(self, app_id, batch_id, compression)
+        return Transaction(self.handle, self._current, app_id, batch_id, compression)
 
     def writer(
         self, *, linger_ms: int = 100, compression: str | None = None, on_delivery: OnDelivery | None = None
@@ -140,18 +145,7 @@ class Topic:
 
     def appender(self, compression: str | None = None) -> Appender:
         """What writes rows of this topic as segments that wait for a commit."""
-        self._check_writable()
-        return Appender(
-            self.storage,
-            self.name,
-            self.config,
-            self.partitions,
-            begin=self.version,
-            first_partition=self._random.randrange(self.partitions),
-            clock=self.clock,
-            random=self._random,
-            compression=compression,
-        )
+        return open_appender(self.handle, self._current, compression)
 
     def scan(
         self,
@@ -173,13 +167,13 @@ class Topic:
         chosen, snapshot = check_columns(columns), self.snapshot
         times = scan_plan.times(start, end, start_time, end_time)
         bounds = scan_plan.bounds(snapshot, partitions, start, end)
-        slices, visible = scan_plan.plan(self._reader, snapshot, bounds, isolation, out_of_range, times)
-        return Scan(self._reader, slices, chosen, visible)
+        slices, visible = scan_plan.plan(self.reader, snapshot, bounds, isolation, out_of_range, times)
+        return Scan(self.reader, slices, chosen, visible)
 
     def records(self, partition: int = 0, start: int | None = None, limit: int | None = None) -> Iterator[Record]:
         """Records as Python objects, for people; a few at a time, so a small limit reads little."""
         self.check_partition(partition)
-        return records_of(self._reader, self.snapshot, partition, start, limit)
+        return records_of(self.reader, self.snapshot, partition, start, limit)
 
     def read(self, partition: int, offset: int, max_bytes: int = 1_048_576) -> FetchedBatches:
         """Kafka's fetch: the stored batches from the one that holds `offset` on, whole, at least one.
@@ -188,7 +182,7 @@ class Topic:
         the log end.
         """
         self.check_partition(partition)
-        return fetch(self._reader, self.snapshot.partitions[partition], partition, offset, max_bytes)
+        return fetch(self.reader, self.snapshot.partitions[partition], partition, offset, max_bytes)
 
     def start_offsets(self) -> dict[int, int]:
         """The first readable offset of each partition."""
@@ -208,7 +202,7 @@ class Topic:
         for partition in asked:
             self.check_partition(partition)
         states = self.snapshot.partitions
-        return {number: offset_for_time(self._reader, states[number], to_ms(time)) for number, time in asked.items()}
+        return {number: offset_for_time(self.reader, states[number], to_ms(time)) for number, time in asked.items()}
 
     def history(self, limit: int | None = None) -> pa.Table:
         """The commits, newest first: version, time, operation, writer, and what they added and removed."""
@@ -233,29 +227,29 @@ class Topic:
         self.log.commit(self.snapshot, "drop", lambda snapshot: [Drop()])
 
     def retention(self, *, dry_run: bool = False) -> RetentionReport:
-        """Let go of whole segments at the old end, as the config's `retention.*` say; `dry_run` only reports.
+        """Delete whole segments at the old end, as the config's `retention.*` say; `dry_run` only reports.
 
-        Only metadata changes; `vacuum` deletes the files when `file.delete.delay.ms` have passed.
+        Only metadata changes; `vacuum` deletes their files when `file.delete.delay.ms` have passed.
         """
         self._check_writable()
-        gone, after = retention(self.log, self.snapshot, self.clock, dry_run=dry_run)
+        deleted, after = retention(self.handle, self.snapshot, dry_run=dry_run)
         self.advance(after)
-        return RetentionReport(after.version, tuple(gone), dry_run)
+        return RetentionReport(after.version, tuple(deleted), dry_run)
 
     def delete_records(self, before: Mapping[int, int]) -> DeleteRecordsReport:
-        """Let go of the records below an offset, by partition; -1 is the log end. Nobody sees them any more.
+        """Delete the records below an offset, by partition; -1 is the log end. Nobody sees them any more.
 
         Raises OffsetOutOfRangeError above the log end, InvalidConfigError where `cleanup.policy` is only compact.
         """
         self._check_writable()
-        starts, after = delete_records(self.log, self.snapshot, before)
+        starts, after = delete_records(self.handle, self.snapshot, before)
         self.advance(after)
         return DeleteRecordsReport(after.version, starts)
 
     def compact(self, *, dry_run: bool = False) -> CompactReport:
         """Of each key keep the last record, or where the topic is not compacted, merge small segments as they are."""
         self._check_writable()
-        report, after = compact_or_merge(self._reader, self.log, self.snapshot, self.clock, dry_run=dry_run)
+        report, after = compact_or_merge(self.handle, self.snapshot, dry_run=dry_run)
         self.advance(after)
         return report
 
@@ -269,13 +263,13 @@ class Topic:
     def rebuild_indexes(self, *, force: bool = False, dry_run: bool = False) -> RebuildReport:
         """Make bad and missing index files again from the logs, with `force` all that the config would make anew."""
         self._check_writable()
-        report, after = rebuild_indexes(self._reader, self.log, self.snapshot, force=force, dry_run=dry_run)
+        report, after = rebuild_indexes(self.handle, self.snapshot, force=force, dry_run=dry_run)
         self.advance(after)
         return report
 
     def verify(self) -> VerifyReport:
         """Check every checksum, record, index entry and metadata invariant of the snapshot; it changes nothing."""
-        return verify(self._reader, self.log, self.snapshot)
+        return verify(self.handle, self.snapshot)
 
     def check_partition(self, partition: int) -> None:
         """Raise TopicNotFoundError unless the topic has this partition."""
@@ -283,9 +277,7 @@ class Topic:
             raise TopicNotFoundError(f"the topic has partitions 0 to {self.partitions - 1}", partition=partition)
 
     def _check_writable(self) -> None:
-        if self._pinned:
-            text = "opened at a version or time, so read-only; open it without version and timestamp to change it"
-            raise ReadOnlyTopicError(text, url=self.url, version=self.version)
+        self._current.check_writable(self.storage)
 
     def __repr__(self) -> str:
         return f"Topic({self.url!r}, version={self.version}, partitions={self.partitions})"
@@ -294,9 +286,8 @@ class Topic:
         return metadata_tables.html(self.snapshot, self.url)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self.storage, self.version, self._pinned)
+        return _reopen, (self.handle, self.version, self._current.pinned)
 
 
-def _reopen(storage: Storage, version: int, pinned: bool) -> Topic:
-    log = topic_log(storage)
-    return Topic(storage, log, log.load(version), pinned=pinned)
+def _reopen(handle: TopicHandle, version: int, pinned: bool) -> Topic:
+    return Topic(handle, handle.log.load(version), pinned=pinned)

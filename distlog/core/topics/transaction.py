@@ -4,33 +4,54 @@ from __future__ import annotations
 
 import os
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 from distlog.core.errors import InvalidRecordError
+from distlog.core.topic_handle import TopicHandle
 from distlog.core.topics.append import Appender, AppendResult, BatchId, check_batch, commit_append, replayed
+from distlog.core.topics.current_snapshot import CurrentSnapshot
 from distlog.core.topics.records import Appendable
 
-if TYPE_CHECKING:
-    from distlog.core.topics.topic import Topic
+
+def open_appender(handle: TopicHandle, current: CurrentSnapshot, compression: str | None = None) -> Appender:
+    """What writes rows as segments that wait for a commit. Raises ReadOnlyTopicError, InvalidConfigError."""
+    current.check_writable(handle.storage)
+    snapshot = current.snapshot
+    partitions = len(snapshot.partitions)
+    return Appender(
+        handle.storage,
+        handle.name,
+        snapshot.config,
+        partitions,
+        begin=snapshot.version,
+        first_partition=handle.random.randrange(partitions),
+        clock=handle.clock,
+        random=handle.random,
+        new_id=handle.new_id,
+        compression=compression,
+    )
 
 
 class Transaction:
     """Appends to any partitions of a topic that become visible together, when the `with` block ends well.
 
-    `result` tells the version and the offsets afterwards. When the block raises, nothing was appended. So it is
-    when one of the appends raises, since some of its rows may have been taken: `commit` raises its error again. A
-    forked child can only abort its copy of one.
+    `result` tells the version and the offsets afterwards. When the block or one of the appends raises, nothing was
+    appended; after an append that raised, `commit` raises its error again. A forked child can only abort its copy.
     """
 
     def __init__(
-        self, topic: Topic, app_id: str | None, batch_id: BatchId | None, compression: str | None = None
+        self,
+        handle: TopicHandle,
+        current: CurrentSnapshot,
+        app_id: str | None = None,
+        batch_id: BatchId | None = None,
+        compression: str | None = None,
     ) -> None:
         check_batch(app_id, batch_id)
-        self._topic, self._app_id, self._batch_id = topic, app_id, batch_id
-        snapshot = topic.refresh().snapshot
-        self._begin = snapshot.version
+        self._log, self._current, self._app_id, self._batch_id = handle.log, current, app_id, batch_id
+        snapshot = current.refresh()
+        self._read_version = snapshot.version
         self._is_replay = replayed(snapshot, app_id, batch_id) is not None
-        self._appender: Appender | None = topic.appender(compression)
+        self._appender: Appender | None = open_appender(handle, current, compression)
         self._error: BaseException | None = None
         self._process = os.getpid()
         self.result = AppendResult(None)
@@ -57,14 +78,14 @@ class Transaction:
         """
         appender, self._appender = self._open_appender(), None
         self.result, snapshot = commit_append(
-            self._topic.log,
-            self._topic.snapshot,
+            self._log,
+            self._current.snapshot,
             appender.close(),
-            begin=self._begin,
+            begin=self._read_version,
             app_id=self._app_id,
             batch_id=self._batch_id,
         )
-        self._topic.advance(snapshot)
+        self._current.advance(snapshot)
         return self.result
 
     def _open_appender(self) -> Appender:
@@ -77,7 +98,7 @@ class Transaction:
         return self._appender
 
     def abort(self) -> None:
-        """Append nothing; what was written stays unnamed until vacuum."""
+        """Append nothing; what was written stays unreferenced until vacuum."""
         if self._appender is not None:
             self._appender.abort()
         self._appender = self._error = None

@@ -14,13 +14,13 @@ from typing import Any
 from distlog.console.report import DONE, FAILED, Report, Summary, fail, print_report, status_of
 from distlog.core.errors import TopicNotFoundError
 from distlog.core.maintenance.compact_or_merge import CompactReport
-from distlog.core.maintenance.compaction.compact import DEDUPE_BUFFER_BYTES
+from distlog.core.maintenance.compaction.clean_partition import DEDUPE_BUFFER_BYTES
 from distlog.core.maintenance.integrity.rebuild_report import RebuildReport
 from distlog.core.maintenance.integrity.verify import VerifyReport
 from distlog.core.maintenance.reports import RetentionReport, counted
 from distlog.core.maintenance.vacuum import VacuumReport, vacuum
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.log_of_topic import topic_log
+from distlog.core.topic_handle import topic_log
 from distlog.core.topics.open_topic import find_topics
 from distlog.core.topics.open_topic import open as open_topic
 from distlog.spark.jobs.job import add_shared_arguments, argument, reason

@@ -9,7 +9,6 @@ from math import ceil
 
 from pyspark.sql.datasource import InputPartition
 
-from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.reading.slices import SegmentSlice, split_by_bytes
 from distlog.core.transactions.isolation import Isolation
 
@@ -78,19 +77,5 @@ def _pack_by_records(slices: Iterable[SegmentSlice], max_records: int) -> Iterat
             group, held = [], 0
         group.append(piece)
         held += records
-    if group:
-        yield group
-
-
-def pack(segments: Iterable[SegmentInfo], target_bytes: int) -> Iterator[list[SegmentInfo]]:
-    """The segments in groups of about `target_bytes` of log, in their order; none is cut, and no group is empty."""
-    group: list[SegmentInfo] = []
-    size = 0
-    for segment in segments:
-        if group and size + segment.log_bytes > target_bytes:
-            yield group
-            group, size = [], 0
-        group.append(segment)
-        size += segment.log_bytes
     if group:
         yield group

@@ -1,8 +1,8 @@
 """Compaction as Spark tasks: small partitions one task each, large ones shared by tasks, in one job for all of them.
 
-What is shared goes in three steps. Tasks read adjacent segments and send hashes and offsets of their records, by
+What is shared goes in three stages. Tasks read adjacent segments and send hashes and offsets of their records, by
 buckets of hashes. A task for each bucket finds out which offsets are superseded, and sends them on by groups of
-segments. A task for each group writes what stays of it. A task needs memory for a few chunks, in the second step for
+segments. A task for each group writes what stays of it. A task needs memory for a few chunks, in the second stage for
 the offset map of its bucket, of which there are as many as the given memory asks for, in the third for a bit per
 offset.
 """
@@ -10,43 +10,30 @@ offset.
 from __future__ import annotations
 
 import pickle
-import secrets
-import uuid
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from math import ceil
 
 import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 
-from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.indexes.index_cache import IndexCache
 from distlog.core.maintenance.compaction.batch_verdicts import Verdicts, has_producers, judge
+from distlog.core.maintenance.compaction.clean_partition import CleanedRange, clean_partition
 from distlog.core.maintenance.compaction.cleanable import Cleanable
-from distlog.core.maintenance.compaction.compact import CleanedRange, clean_partition, compact_rounds
+from distlog.core.maintenance.compaction.cleaning_plan import CleaningPlan, GroupToRewrite
 from distlog.core.maintenance.compaction.group_rewrite import RewrittenGroup
 from distlog.core.maintenance.compaction.key_exchange import map_slots, plan_buckets
 from distlog.core.maintenance.compaction.key_hash import SECRET_BYTES
-from distlog.core.maintenance.compaction.large_partition import LargePartition
 from distlog.core.maintenance.compaction.offset_map import SLOT_BYTES
-from distlog.core.maintenance.compaction.report import CompactionReport, Uncleanable, unless_uncleanable
-from distlog.core.reading.segment_reader import SegmentReader
-from distlog.core.topics.topic import Topic
-from distlog.spark.source.splits import SplitSize, pack
+from distlog.core.maintenance.compaction.report import Uncleanable, done_or_reason
+from distlog.core.topic_handle import TopicHandle
+from distlog.spark.source.splits import SplitSize
 from distlog.spark.spark_session import cores
-from distlog.spark.tasks.compaction_stages import (
-    ITEM,
-    BucketItem,
-    FindSuperseded,
-    GroupItem,
-    HashKeys,
-    KeysItem,
-    RewriteGroup,
-)
+from distlog.spark.tasks.compaction_stages import ITEM, BucketItem, FindSuperseded, HashKeys, KeysItem, RewriteGroup
 from distlog.spark.tasks.exchange import frame_of, run_stage
-from distlog.spark.tasks.run import run_tasks
+from distlog.spark.tasks.run import TaskRun, pack
 
 #: What one task cleans in some seconds, so that sharing it would not be worth a job of three stages.
 ALONE_BYTES = 1 << 30
@@ -54,23 +41,20 @@ ALONE_BYTES = 1 << 30
 _COST_OF_SHARING = 2
 
 
-def compact_in_tasks(
-    spark: SparkSession, topic: Topic, dedupe_buffer_bytes: int, *, dry_run: bool
-) -> CompactionReport:
-    """Compact the partitions of a compacted topic that are due; errors are those of `compact`, and Spark's own."""
-
-    def clean(snapshot: Snapshot, due: Sequence[Cleanable]) -> list[CleanedRange | Uncleanable]:
-        topic.advance(snapshot)
-        large = too_large([LargePartition.plan(snapshot, one) for one in due], dedupe_buffer_bytes, cores(spark))
-        shared = {plan.partition for plan in large}
-        small = [one for one in due if one.partition not in shared]
-        alone = run_tasks(spark, partial(_clean_alone, topic, dedupe_buffer_bytes), small)
-        return [*alone, *clean_shared(spark, topic, large, dedupe_buffer_bytes)]
-
-    return compact_rounds(topic.reader, topic.log, topic.snapshot, topic.clock, clean, dry_run=dry_run)[0]
+def clean_in_tasks(
+    spark: SparkSession, handle: TopicHandle, dedupe_buffer_bytes: int, snapshot: Snapshot, due: Sequence[Cleanable]
+) -> list[CleanedRange | Uncleanable]:
+    """A round over all partitions that are due: what `compact` is given. Raises Spark's exceptions."""
+    plans = [CleaningPlan.of(snapshot, one) for one in due]
+    large = too_large(plans, dedupe_buffer_bytes, cores(spark))
+    shared = {plan.partition for plan in large}
+    small = [plan for plan in plans if plan.partition not in shared]
+    work = partial(clean_partition, handle, dedupe_buffer_bytes=dedupe_buffer_bytes)
+    alone = TaskRun(spark)(partial(done_or_reason, work), small)
+    return [*alone, *clean_shared(spark, handle, large, dedupe_buffer_bytes)]
 
 
-def too_large(plans: Sequence[LargePartition], dedupe_buffer_bytes: int, cores: int) -> list[LargePartition]:
+def too_large(plans: Sequence[CleaningPlan], dedupe_buffer_bytes: int, cores: int) -> list[CleaningPlan]:
     """The partitions that one task does not clean alone: their keys are too many, or the other cores would wait."""
     most_bytes = max(ALONE_BYTES, _COST_OF_SHARING * sum(plan.log_bytes for plan in plans) // cores)
     return [
@@ -80,99 +64,84 @@ def too_large(plans: Sequence[LargePartition], dedupe_buffer_bytes: int, cores: 
     ]
 
 
-def _clean_alone(topic: Topic, dedupe_buffer_bytes: int, due: Cleanable) -> CleanedRange | Uncleanable:
-    # as a value: an exception would be tried again, and then end the job for every partition
-    work = partial(
-        clean_partition,
-        topic.reader,
-        topic.snapshot,
-        due,
-        topic.clock,
-        lambda: uuid.uuid4().hex,
-        secrets.token_bytes,
-        dedupe_buffer_bytes,
-    )
-    return unless_uncleanable(due.partition, work)
-
-
 def clean_shared(
-    spark: SparkSession, topic: Topic, plans: Sequence[LargePartition], dedupe_buffer_bytes: int
+    spark: SparkSession, handle: TopicHandle, plans: Sequence[CleaningPlan], dedupe_buffer_bytes: int
 ) -> list[CleanedRange | Uncleanable]:
     """One round over each partition, which tasks share; nothing is committed."""
-    now_ms = topic.log.trusted_ms(topic.clock())
-    judged = list(zip(plans, _judge(spark, topic, plans, now_ms), strict=True))
+    if not plans:
+        return []
+    now_ms = handle.trusted_ms()
+    judged = list(zip(plans, _judge_all(spark, handle, plans, now_ms), strict=True))
     known = [(plan, verdicts) for plan, verdicts in judged if isinstance(verdicts, Verdicts)]
-    failed = {found.partition: found for _, found in judged if isinstance(found, Uncleanable)}
-    groups = defaultdict[int, list[RewrittenGroup]](list)
-    for done in _share(spark, topic, known, dedupe_buffer_bytes, now_ms) if known else ():
-        if isinstance(done, Uncleanable):
-            failed[done.partition] = done
-        else:
-            groups[done.partition].append(done)
-    return [failed.get(plan.partition) or _cleaned(plan, groups[plan.partition]) for plan in plans]
+    stages = _plan_stages(known, dedupe_buffer_bytes, now_ms, cores(spark))
+    done = [*(one for _, one in judged if isinstance(one, Uncleanable)), *stages.run(spark, handle)]
+    return [_cleaned(plan, [one for one in done if one.partition == plan.partition]) for plan in plans]
 
 
-def _judge(
-    spark: SparkSession, topic: Topic, plans: Sequence[LargePartition], now_ms: int
+def _judge_all(
+    spark: SparkSession, handle: TopicHandle, plans: Sequence[CleaningPlan], now_ms: int
 ) -> list[Verdicts | Uncleanable]:
-    """The verdicts on the batches of each partition, by a task each where there is something to read."""
-    storage, name = topic.storage, topic.name
-
-    def judged(plan: LargePartition) -> Verdicts | Uncleanable:
-        reader = SegmentReader(storage, name, IndexCache())
-        return unless_uncleanable(plan.partition, partial(judge, reader, plan.segments, now_ms))
-
+    """The verdicts on the batches of each partition, by tasks where there is something to read."""
     read = [plan for plan in plans if any(map(has_producers, plan.segments))]
-    found = {plan.partition: verdicts for plan, verdicts in zip(read, run_tasks(spark, judged, read), strict=True)}
+    judged = TaskRun(spark)(partial(done_or_reason, partial(_judge, handle, now_ms)), read)
+    found = {plan.partition: verdicts for plan, verdicts in zip(read, judged, strict=True)}
     return [found.get(plan.partition, Verdicts()) for plan in plans]
 
 
-def _share(
-    spark: SparkSession,
-    topic: Topic,
-    plans: Sequence[tuple[LargePartition, Verdicts]],
-    dedupe_buffer_bytes: int,
-    now_ms: int,
-) -> Iterator[RewrittenGroup | Uncleanable]:
-    """What became of every group of the partitions, or why it was given up; one Spark job."""
-    records = sum(plan.dirty_records for plan, _ in plans)
-    target = SplitSize(cores(spark)).target_bytes(sum(one.log_bytes for plan, _ in plans for one in plan.cleaned))
-    keys, buckets, groups = list[KeysItem](), list[BucketItem](), list[GroupItem]()
+def _judge(handle: TopicHandle, now_ms: int, plan: CleaningPlan) -> Verdicts:
+    return judge(handle.reader, plan.segments, now_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stages:
+    """What each task of the three stages works on, of all partitions that are shared."""
+
+    keys: list[KeysItem] = field(default_factory=list)
+    buckets: list[BucketItem] = field(default_factory=list)
+    groups: list[GroupToRewrite] = field(default_factory=list)
+
+    def run(self, spark: SparkSession, handle: TopicHandle) -> list[RewrittenGroup | Uncleanable]:
+        """What became of every group, or why there is nothing; one Spark job."""
+        if not self.groups:
+            return []
+        # with the code, as the storage's own secrets, and not in a row, which a shuffle would write to a disk
+        secret = handle.random.randbytes(SECRET_BYTES)
+        keys, buckets, groups = (_frame(spark, items) for items in (self.keys, self.buckets, self.groups))
+        hashed = run_stage(keys, len(self.keys), lambda: HashKeys(handle, secret))
+        superseded = run_stage(hashed.unionAll(buckets), len(self.buckets), FindSuperseded)
+        rewritten = run_stage(superseded.unionAll(groups), len(self.groups), lambda: RewriteGroup(handle))
+        return [pickle.loads(row["data"]) for row in rewritten.select("data").collect()]
+
+
+def _plan_stages(
+    plans: Sequence[tuple[CleaningPlan, Verdicts]], dedupe_buffer_bytes: int, now_ms: int, cores: int
+) -> _Stages:
+    """Who does what: tasks of the first stage read about equally much, buckets are shared out by records."""
+    stages, records = _Stages(), sum(plan.dirty_records for plan, _ in plans)
+    target = SplitSize(cores).target_bytes(sum(plan.log_bytes for plan, _ in plans))
     for plan, verdicts in plans:
-        share = ceil(cores(spark) * plan.dirty_records / max(records, 1))
-        count, slots = plan_buckets(plan.dirty_records, dedupe_buffer_bytes, share)
-        keys += [_keys_item(plan, part, verdicts, len(buckets), count) for part in pack(plan.cleaned, target)]
-        buckets += [BucketItem(slots, len(groups), np.array([group[0].base_offset for group in plan.groups]))] * count
-        groups += [_group_item(topic, plan, group, verdicts, now_ms) for group in plan.groups]
-    storage, name, clock = topic.storage, topic.name, topic.clock
-    # with the code, as the storage's own secrets, and not in a row, which a shuffle would write to a disk
-    secret = secrets.token_bytes(SECRET_BYTES)
-    hashed = run_stage(_frame(spark, keys), len(keys), lambda: HashKeys(storage, name, secret))
-    superseded = run_stage(hashed.unionAll(_frame(spark, buckets)), len(buckets), FindSuperseded)
-    rewritten = run_stage(
-        superseded.unionAll(_frame(spark, groups)), len(groups), lambda: RewriteGroup(storage, name, clock)
-    )
-    return (pickle.loads(row["data"]) for row in rewritten.select("data").collect())
+        share = ceil(cores * plan.dirty_records / max(records, 1))
+        buckets, slots = plan_buckets(plan.dirty_records, dedupe_buffer_bytes, share)
+        groups = plan.groups(verdicts, now_ms, plan.end_offset)
+        for part in pack(plan.cleaned, target):
+            own = verdicts.within(part[0].base_offset, part[-1].next_offset)
+            stages.keys.append(KeysItem(plan.partition, part, own, plan.start_offset, len(stages.buckets), buckets))
+        base_offsets = np.array([group.segments[0].base_offset for group in groups])
+        stages.buckets.extend([BucketItem(slots, len(stages.groups), base_offsets)] * buckets)
+        stages.groups.extend(groups)
+    return stages
 
 
 def _frame(spark: SparkSession, items: Iterable[object]) -> DataFrame:
     return frame_of(spark, ITEM, [pickle.dumps(item) for item in items])
 
 
-def _keys_item(
-    plan: LargePartition, segments: list[SegmentInfo], verdicts: Verdicts, first_bucket: int, buckets: int
-) -> KeysItem:
-    own = verdicts.within(segments[0].base_offset, segments[-1].next_offset)
-    return KeysItem(plan.partition, segments, own, plan.start_offset, first_bucket, buckets)
-
-
-def _group_item(
-    topic: Topic, plan: LargePartition, group: list[SegmentInfo], verdicts: Verdicts, now_ms: int
-) -> GroupItem:
-    own = verdicts.within(group[0].base_offset, group[-1].next_offset)
-    return GroupItem(group, own, plan.end_offset, topic.config, topic.version, now_ms)
-
-
-def _cleaned(plan: LargePartition, groups: Iterable[RewrittenGroup]) -> CleanedRange:
-    ordered = tuple(sorted(groups, key=lambda group: group.base_offset))
-    return CleanedRange(plan.partition, plan.start_offset, plan.end_offset, ordered)
+def _cleaned(plan: CleaningPlan, done: Sequence[RewrittenGroup | Uncleanable]) -> CleanedRange | Uncleanable:
+    """What a partition has become: its groups in their order, or the first reason why one is missing."""
+    groups = list[RewrittenGroup]()
+    for one in done:
+        if isinstance(one, Uncleanable):
+            return one
+        groups.append(one)
+    groups.sort(key=lambda group: group.base_offset)
+    return CleanedRange(plan.partition, plan.start_offset, plan.end_offset, tuple(groups))

@@ -7,8 +7,7 @@ up where that shows, and the reason goes on to the end in place of a result: try
 from __future__ import annotations
 
 import pickle
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,11 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.config import TopicConfig
-from distlog.core.indexes.index_cache import IndexCache
-from distlog.core.maintenance.compaction.batch_filter import BatchFilter
 from distlog.core.maintenance.compaction.batch_verdicts import Verdicts
-from distlog.core.maintenance.compaction.group_rewrite import RewrittenGroup, rewrite_group
+from distlog.core.maintenance.compaction.cleaning_plan import GroupToRewrite
+from distlog.core.maintenance.compaction.group_rewrite import rewrite_group
 from distlog.core.maintenance.compaction.key_exchange import (
     BLOBS_BYTES,
     blob_offsets,
@@ -34,8 +31,7 @@ from distlog.core.maintenance.compaction.offset_map import OffsetMap
 from distlog.core.maintenance.compaction.record_keys import KeyedRecords, keyed_records
 from distlog.core.maintenance.compaction.report import Uncleanable, unless_uncleanable
 from distlog.core.maintenance.compaction.survivors import OffsetSurvivors
-from distlog.core.reading.segment_reader import SegmentReader
-from distlog.core.storage.storage import Storage
+from distlog.core.topic_handle import TopicHandle
 from distlog.spark.tasks.exchange import blob_rows, rows
 
 #: Kinds of rows, in the order in which a task must get them: with a dirty key its clean records can be judged.
@@ -57,8 +53,8 @@ class KeysItem:
 class HashKeys:
     """Sends the hashes, under the secret of the run, and offsets of a KeysItem to their buckets."""
 
-    def __init__(self, storage: Storage, topic: str, secret: bytes) -> None:
-        self._reader, self._secret = SegmentReader(storage, topic, IndexCache()), secret
+    def __init__(self, handle: TopicHandle, secret: bytes) -> None:
+        self._reader, self._secret = handle.reader, secret
 
     def take(self, kind: int, data: memoryview) -> Iterator[pa.RecordBatch]:
         """Read all segments, and send what they have whenever it is enough."""
@@ -131,33 +127,21 @@ class FindSuperseded:
 _NONE = np.zeros(0, np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class GroupItem:
-    """Adjacent segments to rewrite; cleaning ends at `end_offset`, and was planned from version `begin`."""
-
-    segments: list[SegmentInfo]
-    verdicts: Verdicts
-    end_offset: int
-    config: TopicConfig
-    begin: int
-    now_ms: int
-
-
 class RewriteGroup:
-    """Writes what stays of a group, and sends the RewrittenGroup, or why there is none."""
+    """Writes what stays of a GroupToRewrite, and sends the RewrittenGroup, or why there is none."""
 
-    def __init__(self, storage: Storage, topic: str, clock: Callable[[], int]) -> None:
-        self._reader, self._clock = SegmentReader(storage, topic, IndexCache()), clock
+    def __init__(self, handle: TopicHandle) -> None:
+        self._handle = handle
         self._is_given_up = False
 
     def take(self, kind: int, data: memoryview) -> Iterator[pa.RecordBatch]:
         """Take the item, or superseded offsets."""
         if kind == ITEM:
-            item = self._item = pickle.loads(data)
-            start = item.segments[0].base_offset
+            group: GroupToRewrite = pickle.loads(data)
+            self._group, start = group, group.segments[0].base_offset
             # segments without bytes may span any number of offsets
-            end = max((one.next_offset for one in item.segments if one.log_bytes), default=start)
-            self._survivors = OffsetSurvivors(start, end, item.end_offset - 1)
+            end = max((one.next_offset for one in group.segments if one.log_bytes), default=start)
+            self._survivors = OffsetSurvivors(start, end, group.end_offset - 1)
         elif kind == SUPERSEDED:
             self._survivors.supersede(blob_offsets(data))
         else:
@@ -167,20 +151,6 @@ class RewriteGroup:
     def finish(self) -> Iterator[pa.RecordBatch]:
         """Rewrite the group."""
         if not self._is_given_up:
-            done = unless_uncleanable(self._item.segments[0].partition, self._rewrite)
+            work = partial(rewrite_group, self._handle, self._group, self._survivors)
+            done = unless_uncleanable(self._group.segments[0].partition, work)
             yield rows([0], RESULT, [pickle.dumps(done)])
-
-    def _rewrite(self) -> RewrittenGroup:
-        item = self._item
-        batch_filter = BatchFilter(
-            self._survivors, item.verdicts, item.end_offset, item.now_ms, item.config.delete_retention_ms
-        )
-        return rewrite_group(
-            self._reader,
-            item.segments,
-            item.config,
-            batch_filter,
-            begin=item.begin,
-            clock=self._clock,
-            new_id=lambda: uuid.uuid4().hex,
-        )

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from typing import TypeVar
 
 import pyarrow as pa
@@ -11,10 +14,43 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.types import BinaryType
 
+from distlog.core.maintenance.run import Item as SizedItem
+from distlog.spark.source.splits import SplitSize
+from distlog.spark.spark_session import cores
 from distlog.spark.tasks.worker import freeze_imports
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRun:
+    """A `Run` of Spark tasks: each takes items that are next to each other, and has about equally much to do."""
+
+    spark: SparkSession
+
+    def __call__(self, work: Callable[[SizedItem], Result], items: Sequence[SizedItem], /) -> Iterable[Result]:
+        """The results, when all of them are there; raises Spark's exceptions with the text of ours."""
+        target = SplitSize(cores(self.spark)).target_bytes(sum(item.log_bytes for item in items))
+        return chain.from_iterable(run_tasks(self.spark, partial(_each, work), list(pack(items, target))))
+
+
+def _each(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    return list(map(work, items))
+
+
+def pack(items: Iterable[SizedItem], target_bytes: int) -> Iterator[list[SizedItem]]:
+    """The items in groups of about `target_bytes` of log, in their order; none is cut, and no group is empty."""
+    group: list[SizedItem] = []
+    size = 0
+    for item in items:
+        if group and size + item.log_bytes > target_bytes:
+            yield group
+            group, size = [], 0
+        group.append(item)
+        size += item.log_bytes
+    if group:
+        yield group
 
 
 def run_tasks(spark: SparkSession, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:

@@ -12,8 +12,8 @@ from raw_batches import batch, record
 
 from distlog.core.batches.record_batch import APPEND_TIME, DELETE_HORIZON, read_headers
 from distlog.core.errors import InvalidConfigError
-from distlog.core.maintenance.compaction.batch_filter import BatchFilter
 from distlog.core.maintenance.compaction.batch_verdicts import Verdicts
+from distlog.core.maintenance.compaction.cleaning_plan import GroupToRewrite
 from distlog.core.maintenance.compaction.group_rewrite import rewrite_group
 from distlog.core.maintenance.compaction.offset_map import SLOT_BYTES, OffsetMap
 from distlog.core.maintenance.compaction.record_keys import build_map, keyed_records
@@ -402,7 +402,7 @@ def test_records_below_the_log_start_do_not_come_back(log: CompactedTopic) -> No
 
     log.topic().alter_config({"cleanup.policy": "compact,delete"})
     log.append((b"a", b"1"), (b"b", b"1"), (b"c", b"1"))
-    delete_records(log.log, log.topic().snapshot, {0: 2})
+    delete_records(log.topic().handle, log.topic().snapshot, {0: 2})
     log.compact()
     assert (log.topic().start_offsets(), log.offsets()) == ({0: 2}, [2])
 
@@ -439,16 +439,8 @@ def test_a_group_is_rewritten_against_offsets_as_it_is_against_a_map(log: Compac
     newest = dict(zip(map(bytes, hashes), offsets.tolist(), strict=True))
     survivors = OffsetSurvivors(0, 9, latest_offset=8)
     survivors.supersede(np.setdiff1d(offsets, list(newest.values())))
-    batch_filter = BatchFilter(survivors, Verdicts(), 9, NOW, DAY)
-    group = rewrite_group(
-        topic.reader,
-        log.segments(),
-        topic.config,
-        batch_filter,
-        begin=topic.version,
-        clock=log.clock,
-        new_id=lambda: "0" * 32,
-    )
+    item = GroupToRewrite(log.segments(), Verdicts(), 9, NOW, topic.config, topic.version)
+    group = rewrite_group(topic.handle, item, survivors)
     (output,) = group.outputs
     alike = topic.storage.read(topic.reader.name(output))
     log.compact()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
-from compacting import SECRET, CompactedTopic, random_bytes
+from compacting import SECRET, CompactedTopic, Known
 
 #: Two keys with one MurmurHash3_x64_128 of seed 0; for any key there are as many as one likes, in a moment.
 ALIKE = (
@@ -29,20 +30,21 @@ def test_keys_made_to_be_taken_for_another_are_not(log: CompactedTopic) -> None:
 def test_every_round_has_a_secret_of_its_own(log: CompactedTopic) -> None:
     drawn = list[int]()
 
-    def source(count: int) -> bytes:
-        drawn.append(count)
-        return bytes([len(drawn)]) * count
+    class Source(random.Random):
+        def randbytes(self, n: int) -> bytes:
+            drawn.append(n)
+            return bytes([len(drawn)]) * n
 
     for _ in range(2):
         log.append((b"a", b"1"), (b"b", b"1"), (b"a", b"2"))
-        log.compact(random_bytes=source)
+        log.compact(random=Source())
     assert drawn == [16, 16]
     assert log.offsets() == [4, 5]
 
 
 def test_the_secret_is_not_written_to_storage(log: CompactedTopic, tmp_path: Path) -> None:
     log.append((b"a", b"1"), (b"a", b"2"))
-    log.compact(random_bytes=random_bytes)
+    log.compact(random=Known())
     assert log.offsets() == [1]
     written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert not [form for form in (SECRET, SECRET[::-1], SECRET.hex().encode()) if form in written]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import pickle
 import uuid
 from collections.abc import Collection
 from pathlib import Path
 
 import pytest
-from compacting import DAY, CompactedTopic, random_bytes
+from compacting import DAY, CompactedTopic
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from producers import Producers
@@ -19,8 +20,11 @@ from distlog.core.commits.actions import Add, GcFloor, Remove
 from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import CommitConflictError, TransactionTooOldError
+from distlog.core.maintenance.compaction.clean_partition import CleanedRange, clean_partition
 from distlog.core.maintenance.compaction.cleanable import plan_compaction
-from distlog.core.maintenance.compaction.compact import CleanedRange, clean_partition, commit_compaction, compact
+from distlog.core.maintenance.compaction.cleaning_plan import CleaningPlan
+from distlog.core.maintenance.compaction.commit_compaction import commit_compaction
+from distlog.core.maintenance.compaction.compact import compact
 from distlog.core.maintenance.compaction.offset_map import SLOT_BYTES
 from distlog.core.maintenance.retention import retention
 from distlog.core.reading.stable_offset import last_stable_offset
@@ -40,12 +44,11 @@ class Running:
     def __init__(self, log: CompactedTopic) -> None:
         self.log, self.before = log, log.topic().snapshot
         (due,) = plan_compaction(self.before, log.clock())
-        reader = log.topic().reader
-        made = (log.clock, lambda: uuid.uuid4().hex, random_bytes)
-        self.done: CleanedRange = clean_partition(reader, self.before, due, *made)
+        self.handle = log.topic().handle
+        self.done: CleanedRange = clean_partition(self.handle, CleaningPlan.of(self.before, due))
 
     def commit(self) -> tuple[int, Snapshot]:
-        skipped, after = commit_compaction(self.log.log, self.before, [self.done], begin=self.before.version)
+        skipped, after = commit_compaction(self.handle, self.before, [self.done])
         return skipped[0], after
 
 
@@ -75,7 +78,7 @@ def test_what_retention_removed_meanwhile_does_not_come_back(log: CompactedTopic
     log.clock.now += DAY + 1
     fill(log, b"d", b"a")
     running = Running(log)
-    _, after = retention(log.log, log.topic().snapshot, log.clock)
+    _, after = retention(log.topic().handle, log.topic().snapshot)
     assert after.partitions[0].log_start_offset == 3
     # of the three groups one lies below the log start and is no loss, and one lost an input
     assert (len(running.done.groups), running.commit()[0]) == (3, 1)
@@ -92,7 +95,7 @@ def test_where_a_group_was_left_out_those_behind_it_leave_no_offsets_out(log: Co
     fill(log, b"b", b"c", b"d", b"c", b"d")
     running = Running(log)
     assert [len(group.outputs) for group in running.done.groups] == [1, 0, 1]
-    retention(log.log, log.topic().snapshot, log.clock)
+    retention(log.topic().handle, log.topic().snapshot)
     assert running.commit()[0] == 2
     assert (log.offsets(), log.first_dirty_offset) == ([1, 2, 3, 4, 5], 0)
     assert log.topic().verify().ok
@@ -117,7 +120,7 @@ def test_a_group_that_was_changed_leaves_the_partition_dirty_from_there(log: Com
     running = Running(log)
     assert [group.base_offset for group in running.done.groups] == [0, 2, 4, 6]
     one = dataclasses.replace(running.done, end_offset=0, groups=Running(log).done.groups[1:2])
-    commit_compaction(log.log, running.before, [one], begin=running.before.version)
+    commit_compaction(running.handle, running.before, [one])
     assert running.commit()[0] == 1
     assert (log.offsets(), log.first_dirty_offset) == ([3, 4, 5, 6, 7], 2)
 
@@ -128,7 +131,7 @@ def test_a_clean_group_that_was_changed_leaves_all_that_was_dirty(log: Compacted
     fill(log, b"a", b"b", b"c", b"d")
     running = Running(log)
     one = dataclasses.replace(running.done, end_offset=0, groups=Running(log).done.groups[1:2])
-    commit_compaction(log.log, running.before, [one], begin=running.before.version)
+    commit_compaction(running.handle, running.before, [one])
     assert running.commit()[0] == 1
     assert log.first_dirty_offset == 4
     log.compact()
@@ -203,8 +206,19 @@ def test_a_compaction_that_gets_nowhere_ends(log: CompactedTopic) -> None:
             log.topic().alter_config({"cleanup.policy": "delete"})
         return log.clock()
 
-    report, _ = compact(topic.reader, log.log, topic.snapshot, clock)
+    report, _ = compact(dataclasses.replace(topic.handle, clock=clock), topic.snapshot)
     assert (report.partitions[0].skipped_groups, report.partitions[0].rounds) == (1, 1)
+
+
+def test_what_is_planned_is_done_elsewhere_without_reading_a_commit(log: CompactedTopic, tmp_path: Path) -> None:
+    fill(log, b"a", b"b", b"a")
+    topic = log.topic()
+    (due,) = plan_compaction(topic.snapshot, log.clock())
+    planned = pickle.dumps((topic.handle, CleaningPlan.of(topic.snapshot, due)))
+    for commit in tmp_path.rglob("_commits/*"):
+        commit.unlink()
+    done = clean_partition(*pickle.loads(planned))
+    assert (done.end_offset, sum(one.record_count for group in done.groups for one in group.outputs)) == (3, 2)
 
 
 def test_a_crash_before_the_commit_leaves_files_that_nobody_names(log: CompactedTopic) -> None:
@@ -323,7 +337,7 @@ def test_readers_see_the_last_value_of_every_key_whatever_runs_when(plan: list[t
         elif step == "end" and running:
             running.pop(0).commit()
         elif step == "retention":
-            retention(log.log, log.topic().snapshot, log.clock)
+            retention(log.topic().handle, log.topic().snapshot)
         elif step == "wait":
             log.clock.now += int(argument)  # type: ignore[call-overload]
         model.check(compacted=False)

@@ -291,5 +291,5 @@ def test_compacted_transactions_move_with_retention(log: CompactedTopic) -> None
     log.compact()
     assert [row["offset"] for row in log.rows("read_committed")] == [2, 5]
     log.clock.now += 11 * DAY
-    retention(log.log, log.topic().snapshot, log.clock)
+    retention(log.topic().handle, log.topic().snapshot)
     assert log.rows("read_committed") == []

@@ -70,7 +70,7 @@ def written_files(folder: Path) -> dict[Path, tuple[int, int]]:
 
 
 def rebuilt(topic: Topic, **options: bool) -> RebuildReport:
-    report, snapshot = rebuild_indexes(topic.reader, topic.log, topic.snapshot, **options)
+    report, snapshot = rebuild_indexes(topic.handle, topic.snapshot, **options)
     topic.advance(snapshot)
     return report
 
@@ -179,7 +179,7 @@ def test_an_index_that_no_commit_knows_is_made(topic: Topic) -> None:
 def test_a_crash_between_the_files_and_the_commit_is_repaired(topic: Topic) -> None:
     wide = contents(topic)
     topic.alter_config({"index.interval.bytes": 0})
-    list(rebuild_segments(topic.reader, topic.snapshot, force=True))
+    list(rebuild_segments(topic.handle, topic.snapshot, force=True))
     topic.alter_config({"index.interval.bytes": 300})
     assert found(rebuilt(topic)) == ["corrupted corrupted"] * 2
     assert contents(topic) == wide
@@ -226,10 +226,10 @@ def test_a_dry_run_says_the_same_and_writes_nothing(topic: Topic, tmp_path: Path
 
 def test_a_segment_removed_meanwhile_is_left_out_of_the_commit(topic: Topic) -> None:
     topic.alter_config({"index.interval.bytes": 0})
-    made = list(rebuild_segments(topic.reader, topic.snapshot, force=True))
+    made = list(rebuild_segments(topic.handle, topic.snapshot, force=True))
     first = segments_of(topic)[0]
     topic.log.commit(topic.snapshot, "retention", lambda snapshot: [Remove(0, first.stem)])
-    topic.advance(commit_facts(topic.log, topic.snapshot, made))
+    topic.advance(commit_facts(topic.handle, topic.snapshot, made))
     (kept,) = segments_of(topic)
     assert kept.offset_index_bytes == len(topic.storage.read(topic.reader.name(kept, ".index")))
 

@@ -55,7 +55,7 @@ def topic(tmp_path: Path) -> Topic:
 
 
 def verified(topic: Topic) -> VerifyReport:
-    return verify(topic.reader, topic.log, topic.snapshot)
+    return verify(topic.handle, topic.snapshot)
 
 
 def found(topic: Topic) -> list[tuple[str, int | None, int | None]]:
@@ -458,8 +458,8 @@ def test_what_was_vacuumed_or_rebuilt_meanwhile_is_not_wrong(topic: Topic) -> No
     topic.storage.delete([topic.reader.name(first, suffix) for suffix in (".log", ".index", ".timeindex")])
     topic.refresh()
     topic.alter_config({"index.interval.bytes": 0})
-    rebuild_indexes(topic.reader, topic.log, topic.snapshot, force=True)
-    report = verify(topic.reader, topic.log, stale)
+    rebuild_indexes(topic.handle, topic.snapshot, force=True)
+    report = verify(topic.handle, stale)
     assert report.segments[0].segment.base_offset == 40
     assert len(report.segments) == 1
     assert report.ok
@@ -469,7 +469,7 @@ def test_a_removed_segment_that_is_damaged_is_wrong_all_the_same(topic: Topic) -
     stale = topic.snapshot
     changed(topic, ".log", flip(70))
     topic.log.commit(stale, "retention", lambda snapshot: [Remove(0, segment_of(topic).stem)])
-    assert not verify(topic.reader, topic.log, stale).ok
+    assert not verify(topic.handle, stale).ok
 
 
 def test_the_report_as_a_table_as_json_and_as_text(topic: Topic) -> None:

@@ -185,7 +185,7 @@ class Life:
         self.log.topic().compact()
 
     def retention(self) -> None:
-        """Let go what is old."""
+        """Delete what is old."""
         self.log.topic().retention()
 
     def config(self, name: str, value: object) -> None:

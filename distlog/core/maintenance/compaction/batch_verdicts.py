@@ -1,8 +1,8 @@
 """What transactions and idempotent producers mean for each batch, found out before anything is rewritten.
 
-The rules are those of Kafka's `CleanedTransactionMetadata` and of its producer state; since they need everything
-before a batch, and the last batch of each producer, groups of segments could not be rewritten apart without this.
-Segments that Kafka did not write and that hold no transaction have no producers, and are not read.
+The rules are those of Kafka's `CleanedTransactionMetadata` and of its producer state. They need everything before a
+batch, and the last batch of each producer; with verdicts, each group of segments can be rewritten by itself. Segments
+that Kafka did not write and that hold no transaction have no producers, and are not read.
 """
 
 from __future__ import annotations

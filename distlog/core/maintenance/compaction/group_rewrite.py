@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,13 +10,14 @@ import numpy as np
 from distlog.core import paths
 from distlog.core.batches.record_batch import CONTROL
 from distlog.core.commits.segment_info import NO_OFFSET, NOT_LOOKED, SegmentInfo, joined_compression
-from distlog.core.config import TopicConfig
 from distlog.core.indexes.transaction_index import encode_transactions
 from distlog.core.maintenance.compaction.batch_filter import BatchFilter, FilteredBatches
+from distlog.core.maintenance.compaction.cleaning_plan import GroupToRewrite
 from distlog.core.maintenance.compaction.scanned_records import checked_chunks
-from distlog.core.reading.segment_reader import SegmentReader
+from distlog.core.maintenance.compaction.survivors import Survivors
 from distlog.core.segments.index_facts import index_facts
 from distlog.core.segments.segment_file import SegmentFile
+from distlog.core.topic_handle import TopicHandle
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,54 +59,36 @@ class RewrittenGroup:
         return had and not has
 
 
-def rewrite_group(
-    reader: SegmentReader,
-    group: Sequence[SegmentInfo],
-    config: TopicConfig,
-    batch_filter: BatchFilter,
-    *,
-    begin: int,
-    clock: Callable[[], int],
-    new_id: Callable[[], str],
-) -> RewrittenGroup:
-    """Write what stays of `group` as new segments, in the storage of `reader`; no commit names them yet.
+def rewrite_group(handle: TopicHandle, group: GroupToRewrite, survivors: Survivors) -> RewrittenGroup:
+    """Write what stays of `group` as new segments; no commit names them yet.
 
-    `begin` is the version that was seen before. Memory is bounded by a few chunks. Raises CorruptRecordError.
+    Memory is bounded by a few chunks. Raises CorruptRecordError.
     """
-    output = _Output(reader, group, config, begin, clock, new_id, batch_filter)
-    unchanged, unkeyed = len(group) == 1, 0
+    retention_ms = group.config.delete_retention_ms
+    batch_filter = BatchFilter(survivors, group.verdicts, group.end_offset, group.now_ms, retention_ms)
+    output = _Output(handle, group)
+    unchanged, unkeyed = len(group.segments) == 1, 0
     try:
-        for segment in group:
-            for chunk in checked_chunks(reader, segment):
+        for segment in group.segments:
+            for chunk in checked_chunks(handle.reader, segment):
                 for filtered in batch_filter.apply(chunk.timed()):
                     unchanged &= filtered.unchanged
                     unkeyed += filtered.unkeyed
                     output.write(filtered, segment)
-        outputs = list(group) if unchanged else output.close()
+        outputs = group.segments if unchanged else output.close()
     finally:
         output.abort()
-    return RewrittenGroup(tuple(group), tuple(outputs), unkeyed)
+    return RewrittenGroup(tuple(group.segments), tuple(outputs), unkeyed)
 
 
 class _Output:
     """The segments that take the place of a group; a second one only where the first may not grow any more."""
 
-    def __init__(
-        self,
-        reader: SegmentReader,
-        group: Sequence[SegmentInfo],
-        config: TopicConfig,
-        begin: int,
-        clock: Callable[[], int],
-        new_id: Callable[[], str],
-        batch_filter: BatchFilter,
-    ) -> None:
-        self._reader, self._group, self._config, self._begin = reader, group, config, begin
-        self._clock, self._new_id = clock, new_id
-        self._aborted, self._clean_end = batch_filter.verdicts.aborted, batch_filter.end_offset
+    def __init__(self, handle: TopicHandle, group: GroupToRewrite) -> None:
+        self._handle, self._group, self._segments = handle, group, group.segments
         self._file: SegmentFile | None = None
         self._stem = ""
-        self._base_offset = group[0].base_offset
+        self._base_offset = group.segments[0].base_offset
         self._has_producers = False
         self._sealed: list[SegmentInfo] = []
 
@@ -135,25 +117,25 @@ class _Output:
 
     def close(self) -> list[SegmentInfo]:
         """Make everything durable; the segments, none if nothing was written."""
-        self._seal(self._group[-1].next_offset)
+        self._seal(self._segments[-1].next_offset)
         return self._sealed
 
     def abort(self) -> None:
-        """Give up what is not sealed."""
+        """Abort what is not sealed."""
         if self._file is not None:
             self._file.abort()
             self._file = None
 
     def _open(self) -> SegmentFile:
-        partition = self._group[0].partition
-        self._stem = paths.new_stem(self._begin, self._new_id())
-        return SegmentFile(self._reader.storage, self._reader.topic, partition, self._stem, self._config)
+        handle, group = self._handle, self._group
+        self._stem = handle.new_stem(group.read_version)
+        return SegmentFile(handle.storage, handle.name, group.segments[0].partition, self._stem, group.config)
 
     def _seal(self, next_offset: int) -> None:
         """End the open segment, which covers everything up to `next_offset`."""
         if self._file is None:
             return
-        sealed = self._file.seal(joined_compression(self._group), self._clock())
+        sealed = self._file.seal(joined_compression(self._segments), self._handle.clock())
         self._file = None
         transactions = self._write_transactions(next_offset)
         self._sealed.append(
@@ -161,30 +143,32 @@ class _Output:
                 sealed.at(self._base_offset),
                 next_offset=next_offset,
                 **index_facts({".txnindex": transactions}),
-                leader_epoch=self._group[-1].leader_epoch,
+                leader_epoch=self._segments[-1].leader_epoch,
                 compacted=True,
                 has_transactions=self._has_producers,
                 first_unstable_offset=self._first_unstable_offset(next_offset),
                 # as Kafka keeps the file's time: retention counts from it where records have none
-                created_ms=self._group[-1].created_ms,
+                created_ms=self._segments[-1].created_ms,
             )
         )
         self._base_offset, self._has_producers = next_offset, False
 
     def _first_unstable_offset(self, next_offset: int) -> int:
         """That of the output that ends at `next_offset`; what began below the clean end is decided, if behind it."""
-        known = [segment.first_unstable_offset for segment in self._group if segment.has_transactions]
-        if next_offset <= self._clean_end or not known:
+        known = [segment.first_unstable_offset for segment in self._segments if segment.has_transactions]
+        clean_end = self._group.end_offset
+        if next_offset <= clean_end or not known:
             return NO_OFFSET
-        if next_offset < self._group[-1].next_offset or 0 <= known[-1] < self._clean_end:
+        if next_offset < self._segments[-1].next_offset or 0 <= known[-1] < clean_end:
             return NOT_LOOKED
         return known[-1]
 
     def _write_transactions(self, next_offset: int) -> bytes:
         """Write the index of the aborted transactions that end in the segment; its bytes."""
-        own = [each for each in self._aborted if self._base_offset <= each.last_offset < next_offset]
+        aborted = self._group.verdicts.aborted
+        own = [each for each in aborted if self._base_offset <= each.last_offset < next_offset]
         data = encode_transactions(each.moved(-self._base_offset) for each in own)
         if data:
-            name = paths.segment_file(self._reader.topic, self._group[0].partition, self._stem, ".txnindex")
-            self._reader.storage.put(name, data)
+            name = paths.segment_file(self._handle.name, self._segments[0].partition, self._stem, ".txnindex")
+            self._handle.storage.put(name, data)
         return data

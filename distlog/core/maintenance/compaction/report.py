@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -32,6 +32,22 @@ def unless_uncleanable(partition: int, work: Callable[[], Result]) -> Result | U
         return work()
     except _OF_ITS_FILES as error:
         return Uncleanable(partition, str(error))
+
+
+class _OfPartition(Protocol):
+    @property
+    def partition(self) -> int: ...
+
+
+Item = TypeVar("Item", bound=_OfPartition)
+
+
+def done_or_reason(work: Callable[[Item], Result], item: Item) -> Result | Uncleanable:
+    """`work(item)`, or what is wrong with the files of the item's partition; raises everything else.
+
+    As a value the reason comes back from a task, where an exception would end the job for every partition.
+    """
+    return unless_uncleanable(item.partition, lambda: work(item))
 
 
 @dataclass(frozen=True, slots=True)

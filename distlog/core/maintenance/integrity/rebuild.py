@@ -1,10 +1,9 @@
 """Index rebuild: the index files of each segment from its log alone, with every checksum compared.
 
-What is right is left alone: an index made with another `index.interval.bytes` is, unless `force` says otherwise. The
-files are replaced where they are, each in one step; only then does a commit tell their new sizes and checksums, so
-whoever reads in between finds an index that is not the one it should be, and scans. What nobody knew of a log before
-is told with it. A transaction index cannot be made from one
-segment, since a transaction may begin in another: it is checked, and kept.
+What is right is left alone, also an index of another `index.interval.bytes` unless `force` is given. Each file is
+replaced in one step, under its name. Then a commit tells the new sizes and checksums, and facts of the log that no
+commit told before. A reader in between finds an index with another checksum than it expects, and scans the log. A
+transaction index cannot be made from one segment, since a transaction may begin in another: it is checked, and kept.
 """
 
 from __future__ import annotations
@@ -12,32 +11,33 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from crc32c import crc32c
 
 from distlog.core.commits.actions import Action, Add, Remove
-from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.segment_info import NOT_LOOKED, UNKNOWN, SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CorruptRecordError, SnapshotTooOldError
-from distlog.core.maintenance.integrity.each_segment import Tell, each_segment, tell_nobody
 from distlog.core.maintenance.integrity.index_files import IndexFile, State, find_indexes
 from distlog.core.maintenance.integrity.rebuild_report import RebuildReport, SegmentRebuild
+from distlog.core.maintenance.run import Run, Tell, each_segment, run_here, tell_nobody
 from distlog.core.reading.segment_reader import SegmentReader
 from distlog.core.reading.stable_offset import first_unstable_offsets, transactional_segments
 from distlog.core.reading.whole_log import whole_log
 from distlog.core.segments.index_facts import index_checksum, index_facts, index_size
 from distlog.core.segments.log_description import LogDescription
+from distlog.core.topic_handle import TopicHandle
 
 
 @dataclass(frozen=True, slots=True)
 class RebuiltIndexes:
     """What was found of a segment's index files, and those that must be written, by suffix.
 
-    `facts` are the fields of SegmentInfo that tell of all that is known to be right then, whether they change or not.
-    `error` says why the log itself cannot be trusted; nothing is written then.
+    `facts` are fields of SegmentInfo as they should be then, whether they change or not. `error` says why the log
+    itself cannot be trusted; nothing is written then.
     """
 
     segment: SegmentInfo
@@ -100,24 +100,32 @@ def write_indexes(reader: SegmentReader, rebuilt: RebuiltIndexes, *, dry_run: bo
 
 
 def rebuild_segments(
-    reader: SegmentReader, snapshot: Snapshot, *, force: bool = False, dry_run: bool = False, tell: Tell = tell_nobody
+    handle: TopicHandle,
+    snapshot: Snapshot,
+    run: Run | None = None,
+    *,
+    force: bool = False,
+    dry_run: bool = False,
+    tell: Tell = tell_nobody,
 ) -> Iterator[SegmentRebuild]:
     """Rebuild the indexes of every segment, without the commit that tells new sizes and checksums."""
-
-    def rebuild(reader: SegmentReader, segment: SegmentInfo) -> SegmentRebuild:
-        rebuilt = rebuild_segment(reader, segment, snapshot.config, force=force)
-        return write_indexes(reader, rebuilt, dry_run=dry_run)
-
-    return each_segment(reader, snapshot, rebuild, tell)
+    work = partial(_rebuild, handle.reader, config=snapshot.config, force=force, dry_run=dry_run)
+    return each_segment(run or run_here(handle.storage), work, snapshot, tell)
 
 
-def commit_facts(log: CommitLog, snapshot: Snapshot, rebuilt: Sequence[SegmentRebuild]) -> Snapshot:
+def _rebuild(
+    reader: SegmentReader, segment: SegmentInfo, *, config: TopicConfig, force: bool, dry_run: bool
+) -> SegmentRebuild:
+    return write_indexes(reader, rebuild_segment(reader, segment, config, force=force), dry_run=dry_run)
+
+
+def commit_facts(handle: TopicHandle, snapshot: Snapshot, rebuilt: Sequence[SegmentRebuild]) -> Snapshot:
     """Tell what is new of the segments that are still live, in one commit if there is anything."""
 
     def plan(current: Snapshot) -> list[Action] | None:
         return [action for each in rebuilt for action in _describe(current, each)] or None
 
-    _, after = log.commit(snapshot, "rebuild", plan)
+    _, after = handle.log.commit(snapshot, "rebuild", plan)
     return after
 
 
@@ -138,9 +146,9 @@ def live_segment(snapshot: Snapshot, segment: SegmentInfo) -> SegmentInfo | None
 
 
 def rebuild_indexes(
-    reader: SegmentReader,
-    log: CommitLog,
+    handle: TopicHandle,
     snapshot: Snapshot,
+    run: Run | None = None,
     *,
     force: bool = False,
     dry_run: bool = False,
@@ -152,26 +160,14 @@ def rebuild_indexes(
     and left as it is; `tell` gets the records and log bytes of each that is done. Raises CommitStateUnknownError; the
     indexes are right then, their sizes and checksums perhaps not yet told.
     """
-    snapshot = log.refresh(snapshot)
-    rebuilt = list(rebuild_segments(reader, snapshot, force=force, dry_run=dry_run, tell=tell))
-    return finish_rebuild(reader, log, snapshot, rebuilt, dry_run=dry_run)
-
-
-def finish_rebuild(
-    reader: SegmentReader,
-    log: CommitLog,
-    snapshot: Snapshot,
-    rebuilt: Sequence[SegmentRebuild],
-    *,
-    dry_run: bool = False,
-) -> tuple[RebuildReport, Snapshot]:
-    """What follows when all segments were looked at, wherever: tell what is new, and report."""
+    after = snapshot = handle.log.refresh(snapshot)
+    rebuilt = list(rebuild_segments(handle, snapshot, run, force=force, dry_run=dry_run, tell=tell))
     if not dry_run:
-        rebuilt = _with_unstable_offsets(reader, snapshot, rebuilt)
-    after = snapshot if dry_run else commit_facts(log, snapshot, rebuilt)
+        rebuilt = _with_unstable_offsets(handle.reader, snapshot, rebuilt)
+        after = commit_facts(handle, snapshot, rebuilt)
     if any(each.error for each in rebuilt):
         # what was removed and vacuumed meanwhile is not damaged
-        after = log.refresh(after)
+        after = handle.log.refresh(after)
         rebuilt = [each for each in rebuilt if not each.error or live_segment(after, each.segment)]
     return RebuildReport(after.version, tuple(rebuilt), dry_run), after
 

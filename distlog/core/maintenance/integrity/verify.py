@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
-from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.maintenance.integrity.anomalies import Anomaly
-from distlog.core.maintenance.integrity.each_segment import Tell, each_segment, tell_nobody
 from distlog.core.maintenance.integrity.rebuild import live_segment
 from distlog.core.maintenance.integrity.verify_commits import verify_commits, verify_table
 from distlog.core.maintenance.integrity.verify_segment import SegmentVerdict, verify_segment
+from distlog.core.maintenance.run import Run, Tell, each_segment, run_here, tell_nobody
 from distlog.core.reading.segment_reader import SegmentReader
+from distlog.core.topic_handle import TopicHandle
 
 _TABLE = pa.schema(
     [
@@ -84,32 +84,27 @@ def _row(verdict: SegmentVerdict) -> dict[str, Any]:
     }
 
 
-def verify(reader: SegmentReader, log: CommitLog, snapshot: Snapshot, *, tell: Tell = tell_nobody) -> VerifyReport:
+def verify(
+    handle: TopicHandle, snapshot: Snapshot, run: Run | None = None, *, tell: Tell = tell_nobody
+) -> VerifyReport:
     """Check all of the topic at `snapshot`; appends and maintenance may go on meanwhile.
 
     `tell` gets the records and log bytes of each segment that is done. Raises StorageError when the storage does not
     answer, and TopicNotFoundError when the topic was dropped.
     """
-    topic = (*verify_commits(reader.storage, snapshot), *verify_table(snapshot))
-    verdicts = each_segment(reader, snapshot, verify_segment, tell)
-    return VerifyReport(snapshot.version, settled(reader, log, snapshot, verdicts), topic)
-
-
-def settled(
-    reader: SegmentReader, log: CommitLog, snapshot: Snapshot, verdicts: Iterable[SegmentVerdict]
-) -> tuple[SegmentVerdict, ...]:
-    """`verdicts` without what commits after `snapshot` explain.
-
-    A segment that was removed and vacuumed since is left out; one whose indexes were rebuilt is looked at again.
-    """
-    found = list(verdicts)
-    if all(verdict.ok for verdict in found):
-        return tuple(found)
-    head = log.refresh(snapshot)
-    return tuple(now for verdict in found if (now := _settle(reader, head, verdict)) is not None)
+    topic = (*verify_commits(handle.storage, snapshot), *verify_table(snapshot))
+    work = partial(verify_segment, handle.reader)
+    verdicts = list(each_segment(run or run_here(handle.storage), work, snapshot, tell))
+    if not all(verdict.ok for verdict in verdicts):
+        # what was removed and vacuumed since is not missing, and indexes that were rebuilt since are looked at again
+        head = handle.log.refresh(snapshot)
+        settled = (_settle(handle.reader, head, verdict) for verdict in verdicts)
+        verdicts = [verdict for verdict in settled if verdict is not None]
+    return VerifyReport(snapshot.version, tuple(verdicts), topic)
 
 
 def _settle(reader: SegmentReader, head: Snapshot, verdict: SegmentVerdict) -> SegmentVerdict | None:
+    """The verdict on the segment as it is at `head`; None where only that it was removed was wrong."""
     if verdict.ok:
         return verdict
     live = live_segment(head, verdict.segment)

@@ -6,15 +6,13 @@ import uuid
 from collections.abc import Mapping
 from datetime import datetime
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from distlog.core import paths
 from distlog.core.config import MAX_LONG
 from distlog.core.errors import StorageError
+from distlog.core.storage.objects.requests import ObjectRequests
 from distlog.core.times import to_ms
-
-if TYPE_CHECKING:
-    from distlog.core.storage.objects.store import ObjectStore
 
 #: What the clients of S3, Google, Azure and memory call it.
 _MODIFIED = ("LastModified", "mtime", "updated", "last_modified", "created")
@@ -28,24 +26,24 @@ def modified_ms(entry: Mapping[str, Any]) -> int:
     return int(said * 1000) if isinstance(said, float) else MAX_LONG
 
 
-def now_ms(store: ObjectStore, folder: str) -> int:
+def now_ms(requests: ObjectRequests, folder: str) -> int:
     """The store's time now: the Date of a reply on S3, elsewhere the time of an object that was just written."""
-    if store.protocol == "s3":
-        return store.retried("ask for its time", folder, lambda: _date_of_reply(store, folder))
+    if requests.protocol == "s3":
+        return requests.retried("ask for its time", folder, lambda: _date_of_reply(requests, folder))
     path = f"{folder}/{paths.probe_file(uuid.uuid4().hex)}"
-    store.put(path, b"what time is it")
+    requests.put(path, b"what time is it")
     try:
-        written_ms = modified_ms(store.describe(path))
+        written_ms = modified_ms(requests.describe(path))
     finally:
-        store.delete([path])
+        requests.delete(path)
     if written_ms == MAX_LONG:
         raise StorageError("this storage does not say when an object was written", file=folder)
     return written_ms
 
 
-def _date_of_reply(store: ObjectStore, folder: str) -> int:
+def _date_of_reply(requests: ObjectRequests, folder: str) -> int:
     # To list one key needs no more permissions than to load a topic, and no object.
-    bucket, key, _ = store.fs.split_path(folder)
-    store.counters.lists += 1
-    reply = store.fs.call_s3("list_objects_v2", Bucket=bucket, Prefix=f"{key}/", MaxKeys=1)
+    bucket, key, _ = requests.fs.split_path(folder)
+    requests.counters.lists += 1
+    reply = requests.fs.call_s3("list_objects_v2", Bucket=bucket, Prefix=f"{key}/", MaxKeys=1)
     return to_ms(parsedate_to_datetime(reply["ResponseMetadata"]["HTTPHeaders"]["date"]))

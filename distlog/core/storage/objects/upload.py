@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from distlog.core.errors import StorageError
 from distlog.core.storage.backend import ObjectWriter, byte_view, check_process
+from distlog.core.storage.objects.requests import ObjectRequests
 from distlog.core.storage.parallel import Task
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
-
-    from distlog.core.storage.objects.store import ObjectStore
 
 PART_BYTES = 8 * 1024 * 1024
 SINGLE_PUT_BYTES = 2 * PART_BYTES
@@ -40,8 +39,8 @@ class Upload(Protocol):
 class BufferedWriter(ObjectWriter):
     """Fills parts; uploads them once the object is too large for a single PUT."""
 
-    def __init__(self, store: ObjectStore, path: str) -> None:
-        self._store, self._path = store, path
+    def __init__(self, requests: ObjectRequests, path: str) -> None:
+        self._requests, self._path = requests, path
         self._full: list[bytearray] = []
         self._filling = bytearray()
         self._upload: Upload | None = None
@@ -69,7 +68,7 @@ class BufferedWriter(ObjectWriter):
             return
         check_process(self._process, self._path)
         if self._upload is None:
-            self._store.put(self._path, b"".join([*self._full, self._filling]))
+            self._requests.put(self._path, b"".join([*self._full, self._filling]))
         else:
             if self._filling:
                 self._upload.send(self._filling)
@@ -85,11 +84,11 @@ class BufferedWriter(ObjectWriter):
 
     def _send_full(self) -> None:
         # The memory store keeps the object in memory in any case: parts would only be a second copy.
-        if self.written < SINGLE_PUT_BYTES or self._store.protocol == "memory":
+        if self.written < SINGLE_PUT_BYTES or self._requests.protocol == "memory":
             return
         if self._upload is None:
-            kind = MultipartUpload if self._store.protocol == "s3" else StreamUpload
-            self._upload = kind(self._store, self._path)
+            kind = MultipartUpload if self._requests.protocol == "s3" else StreamUpload
+            self._upload = kind(self._requests, self._path)
         for part in self._full:
             self._upload.send(part)
         self._full.clear()
@@ -102,9 +101,9 @@ class BufferedWriter(ObjectWriter):
 class MultipartUpload:
     """S3's multipart upload; each request is retried by itself."""
 
-    def __init__(self, store: ObjectStore, path: str) -> None:
-        self._store, self._path = store, path
-        self._bucket, self._key, _ = store.fs.split_path(path)
+    def __init__(self, requests: ObjectRequests, path: str) -> None:
+        self._requests, self._path = requests, path
+        self._bucket, self._key, _ = requests.fs.split_path(path)
         self._pool = ThreadPoolExecutor(PARTS_IN_FLIGHT, thread_name_prefix="distlog-upload")
         self._tags: list[Task[str]] = []
         self._sent = 0
@@ -135,7 +134,7 @@ class MultipartUpload:
     def _check_completed(self) -> None:
         """Raise StorageError unless the object is there: then the upload was completed, and the reply was lost."""
         try:
-            size = self._store.size(self._path)
+            size = self._requests.size(self._path)
         except FileNotFoundError:
             size = None
         if size != self._sent:
@@ -143,33 +142,33 @@ class MultipartUpload:
 
     def _upload(self, number: int, part: bytearray) -> str:
         reply = self._call("upload_part", UploadId=self._id, PartNumber=number, Body=part)
-        self._store.counters.bytes_written += len(part)
+        self._requests.counters.bytes_written += len(part)
         return str(reply["ETag"])
 
     def _call(self, method: str, **arguments: Any) -> Any:
         def call() -> Any:
-            self._store.counters.puts += 1
-            return self._store.fs.call_s3(method, Bucket=self._bucket, Key=self._key, **arguments)
+            self._requests.counters.puts += 1
+            return self._requests.fs.call_s3(method, Bucket=self._bucket, Key=self._key, **arguments)
 
-        return self._store.retried("upload", self._path, call)
+        return self._requests.retried("upload", self._path, call)
 
 
 class StreamUpload:
     """The chunked upload of an fsspec file, which has its own retries; for stores other than S3."""
 
-    def __init__(self, store: ObjectStore, path: str) -> None:
-        self._store, self._path = store, path
-        self._file = self._once(lambda: store.fs.open(path, "wb", block_size=PART_BYTES))
+    def __init__(self, requests: ObjectRequests, path: str) -> None:
+        self._requests, self._path = requests, path
+        self._file = self._once(lambda: requests.fs.open(path, "wb", block_size=PART_BYTES))
 
     def send(self, part: bytearray) -> None:
         """Write `part`."""
         self._once(lambda: self._file.write(part))
-        self._store.counters.bytes_written += len(part)
+        self._requests.counters.bytes_written += len(part)
 
     def finish(self) -> None:
         """Make the object visible."""
         self._once(self._file.close)
-        self._store.counters.puts += 1
+        self._requests.counters.puts += 1
 
     def discard(self) -> None:
         """Discard the chunks, if the client can."""
@@ -179,4 +178,4 @@ class StreamUpload:
         try:
             return call()
         except Exception as error:
-            raise self._store.failure("upload", self._path, error) from None
+            raise self._requests.failure("upload", self._path, error) from None

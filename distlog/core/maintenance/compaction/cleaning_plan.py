@@ -1,0 +1,85 @@
+"""What one round of compaction does to one partition: which keys it looks for, and in which segments."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.config import TopicConfig
+from distlog.core.maintenance.compaction.batch_verdicts import Verdicts
+from distlog.core.maintenance.compaction.cleanable import Cleanable, first_dirty_offset, group_segments
+
+
+@dataclass(frozen=True, slots=True)
+class GroupToRewrite:
+    """Adjacent segments that become one, and what decides on their records, but for which are superseded.
+
+    Verdicts are those on its own batches. The batch that ends at `end_offset`, where cleaning ends, stays.
+    """
+
+    segments: list[SegmentInfo]
+    verdicts: Verdicts
+    end_offset: int
+    now_ms: int
+    config: TopicConfig
+    read_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class CleaningPlan:
+    """Keys of [start_offset, end_offset), which are dirty, are looked for in all segments below, from the log start.
+
+    `segments` are all that there are, to the end of the log: what transactions mean depends on them. They, and the
+    topic's `config`, are those of `read_version`. A plan pickles, so that a task needs to read no commit.
+    """
+
+    partition: int
+    start_offset: int
+    end_offset: int
+    segments: list[SegmentInfo]
+    config: TopicConfig
+    read_version: int
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, due: Cleanable) -> CleaningPlan:
+        """What one round over the whole of what is due has to do."""
+        state = snapshot.partitions[due.partition]
+        segments = list(state.segments[state.segments.find(state.log_start_offset) :])
+        start, end = first_dirty_offset(state), due.first_uncleanable_offset
+        return cls(due.partition, start, end, segments, snapshot.config, snapshot.version)
+
+    @property
+    def cleaned(self) -> list[SegmentInfo]:
+        """The segments below the end."""
+        return [one for one in self.segments if one.base_offset < self.end_offset]
+
+    @property
+    def dirty(self) -> list[SegmentInfo]:
+        """The segments whose keys are looked for."""
+        return [one for one in self.cleaned if one.next_offset > self.start_offset]
+
+    @property
+    def dirty_records(self) -> int:
+        """How many keys there are at most."""
+        return sum(one.record_count for one in self.dirty)
+
+    @property
+    def log_bytes(self) -> int:
+        """The size of the segments below the end."""
+        return sum(one.log_bytes for one in self.cleaned)
+
+    def groups(self, verdicts: Verdicts, now_ms: int, end_offset: int) -> list[GroupToRewrite]:
+        """The runs of segments below `end_offset` that become one each."""
+        below = [one for one in self.segments if one.base_offset < end_offset]
+        return [
+            GroupToRewrite(
+                group,
+                verdicts.within(group[0].base_offset, group[-1].next_offset),
+                self.end_offset,
+                now_ms,
+                self.config,
+                self.read_version,
+            )
+            for group in group_segments(below, self.config)
+        ]

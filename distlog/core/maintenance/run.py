@@ -1,0 +1,69 @@
+"""The one seam of maintenance: work on each of many items, by threads here, or by tasks elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Protocol, TypeVar
+
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.reading.read_ahead import in_order
+from distlog.core.storage.storage import Storage
+
+#: Items of a remote topic that are worked on at the same time; each holds a few MiB, and 30 more to upload.
+PARALLEL = 8
+
+
+class Sized(Protocol):
+    """What can be worked on: it says how large it is, so that tasks get equally much to do."""
+
+    @property
+    def log_bytes(self) -> int:
+        """Bytes of log to read."""
+
+
+Item = TypeVar("Item", bound=Sized)
+Result = TypeVar("Result")
+
+#: Is told the records and the log bytes of each segment when it is done.
+Tell = Callable[[int, int], None]
+
+
+class Run(Protocol):
+    """Does the same work on each item; gives the results in the items' order, perhaps one by one.
+
+    Work and items must pickle. Work may be done twice, so it must do no harm then.
+    """
+
+    def __call__(self, work: Callable[[Item], Result], items: Sequence[Item], /) -> Iterable[Result]:
+        """The results; raises what the work raises."""
+
+
+def in_turn(work: Callable[[Item], Result], items: Sequence[Item], /) -> Iterable[Result]:
+    """A `Run` that does an item when its result is asked for."""
+    return map(work, items)
+
+
+def in_threads(work: Callable[[Item], Result], items: Sequence[Item], /) -> Iterable[Result]:
+    """A `Run` that does PARALLEL items at the same time."""
+    return in_order((partial(work, item) for item in items), PARALLEL)
+
+
+def run_here(storage: Storage) -> Run:
+    """The `Run` of this process: in threads where the storage is far away."""
+    return in_turn if storage.is_local else in_threads
+
+
+def tell_nobody(records: int, size: int) -> None:
+    """What `Tell` is where nobody wants to know."""
+
+
+def each_segment(
+    run: Run, work: Callable[[SegmentInfo], Result], snapshot: Snapshot, tell: Tell = tell_nobody
+) -> Iterator[Result]:
+    """`work` of each live segment, by partition and base offset."""
+    segments = [segment for state in snapshot.partitions for segment in state.segments]
+    for segment, result in zip(segments, run(work, segments), strict=True):
+        tell(segment.record_count, segment.log_bytes)
+        yield result

@@ -1,0 +1,69 @@
+"""What work on one topic needs, in one value: its storage, what reads and commits, the time, ids and chance."""
+
+from __future__ import annotations
+
+import platform
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random, SystemRandom
+from typing import Any
+
+from distlog.core import VERSION, paths
+from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.store_time import trusted_ms
+from distlog.core.indexes.index_cache import IndexCache
+from distlog.core.reading.segment_reader import SegmentReader
+from distlog.core.storage.storage import Storage
+from distlog.core.times import now_ms
+
+
+def topic_log(storage: Storage, clock: Callable[[], int] = now_ms) -> CommitLog:
+    """The commit log of the topic in `storage`, with this process's name; also of a topic that was dropped."""
+    return CommitLog(storage, clock=clock, random=SystemRandom(), writer=f"distlog {VERSION} {platform.node()}")
+
+
+def new_id() -> str:
+    """An id that nobody else has."""
+    return uuid.uuid4().hex
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TopicHandle:
+    """The topic called `name` in `storage`; `clock` gives ms since 1970, `new_id` what makes a file's name unique.
+
+    `random` must be unpredictable: compaction hashes keys under a secret of it. The handle pickles, into Spark tasks
+    too: storage, name, clock and ids go along, the reader, the commit log and the random source are made anew.
+    """
+
+    storage: Storage
+    name: str
+    reader: SegmentReader
+    log: CommitLog
+    clock: Callable[[], int] = now_ms
+    new_id: Callable[[], str] = new_id
+    random: Random = field(default_factory=SystemRandom)
+
+    @classmethod
+    def of(
+        cls,
+        storage: Storage,
+        name: str,
+        log: CommitLog | None = None,
+        clock: Callable[[], int] = now_ms,
+        new_id: Callable[[], str] = new_id,
+    ) -> TopicHandle:
+        """The handle of a topic, with a reader of its own; with a commit log too, unless `log` is given."""
+        reader = SegmentReader(storage, name, IndexCache())
+        return cls(storage, name, reader, log or topic_log(storage, clock), clock, new_id)
+
+    def trusted_ms(self) -> int:
+        """The time in ms; the store's own where this process's clock is far ahead of it. Asks the store."""
+        return trusted_ms(self.clock(), self.storage)
+
+    def new_stem(self, read_version: int) -> str:
+        """A stem for a new segment of a transaction that read the topic at `read_version`."""
+        return paths.new_stem(read_version, self.new_id())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TopicHandle.of, (self.storage, self.name, None, self.clock, self.new_id)

@@ -1,0 +1,35 @@
+"""The snapshot that a topic, its transactions and its writers share; it only goes forward."""
+
+from __future__ import annotations
+
+from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.errors import ReadOnlyTopicError
+from distlog.core.locks import ProcessLock
+from distlog.core.storage.storage import Storage
+
+
+class CurrentSnapshot:
+    """Holds the newest snapshot that one object has seen; safe between threads. A pinned one stays as it is."""
+
+    def __init__(self, log: CommitLog, snapshot: Snapshot, *, pinned: bool = False) -> None:
+        self.snapshot, self.pinned = snapshot, pinned
+        self._log, self._lock = log, ProcessLock()
+
+    def refresh(self) -> Snapshot:
+        """Move on to the newest version, and return it; one GET when there is nothing new."""
+        if not self.pinned:
+            self.advance(self._log.refresh(self.snapshot))
+        return self.snapshot
+
+    def advance(self, snapshot: Snapshot) -> None:
+        """Move on to `snapshot`, unless another thread is further already."""
+        with self._lock:
+            if snapshot.version > self.snapshot.version:
+                self.snapshot = snapshot
+
+    def check_writable(self, storage: Storage) -> None:
+        """Raise ReadOnlyTopicError where the version was chosen."""
+        if self.pinned:
+            text = "opened at a version or time, so read-only; open it without version and timestamp to change it"
+            raise ReadOnlyTopicError(text, url=storage.url, version=self.snapshot.version)

@@ -1,0 +1,65 @@
+"""The handle of a topic: one value for all that work on it needs, also in another process."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+from pathlib import Path
+from random import Random
+
+from topics import NOW, Clock, topic_on, values
+
+from distlog.core.storage.storage import Storage
+from distlog.core.topic_handle import TopicHandle
+
+
+def handle_of(folder: Path) -> TopicHandle:
+    topic = topic_on(Storage(folder / "log"), 1, clock=Clock())
+    topic.append(values(range(3)))
+    return topic.handle
+
+
+def test_a_pickled_handle_knows_the_topic_and_the_time_and_reads_anew(tmp_path: Path) -> None:
+    handle = handle_of(tmp_path)
+    copy = pickle.loads(pickle.dumps(handle))
+    assert (copy.storage.url, copy.name, copy.clock()) == (handle.storage.url, "log", NOW)
+    assert copy.reader is not handle.reader
+    (segment,) = copy.log.load().partitions[0].segments
+    assert copy.storage.read(copy.reader.name(segment)) == handle.storage.read(handle.reader.name(segment))
+    assert copy.log.load() == handle.log.load()
+
+
+def test_a_pickled_handle_commits_by_its_own_clock(tmp_path: Path) -> None:
+    handle = handle_of(tmp_path)
+    later = dataclasses.replace(handle, clock=Clock(NOW + 1000))
+    copy = pickle.loads(pickle.dumps(later))
+    commit, _ = copy.log.commit(copy.log.load(), "config", lambda _: [])
+    assert commit.timestamp_ms == NOW + 1000
+
+
+def test_a_pickled_topic_keeps_its_clock_and_its_version(tmp_path: Path) -> None:
+    topic = topic_on(Storage(tmp_path / "log"), 1, clock=Clock(NOW + 1000))
+    copy = pickle.loads(pickle.dumps(topic))
+    topic.append(values(range(3)))
+    assert (copy.version, copy.clock()) == (0, NOW + 1000)
+    assert copy.refresh().version == 1
+
+
+def test_a_random_source_does_not_go_along_so_secrets_are_not_drawn_twice(tmp_path: Path) -> None:
+    handle = dataclasses.replace(handle_of(tmp_path), random=Random(7))
+    drawn = {pickle.loads(pickle.dumps(handle)).random.randbytes(16) for _ in range(3)}
+    assert len(drawn) == 3
+
+
+def test_a_stem_tells_the_version_that_was_read_and_is_new_each_time(tmp_path: Path) -> None:
+    handle = handle_of(tmp_path)
+    stems = {handle.new_stem(7) for _ in range(3)}
+    assert len(stems) == 3
+    assert {stem[:22] for stem in stems} == {f"v{7:020d}-"}
+
+
+def test_time_is_not_that_of_a_clock_far_ahead_of_the_storage(tmp_path: Path) -> None:
+    handle = handle_of(tmp_path)
+    ahead = dataclasses.replace(handle, clock=lambda: 1 << 60)
+    assert ahead.trusted_ms() < 1 << 50
+    assert handle.trusted_ms() == NOW
