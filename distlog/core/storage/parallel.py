@@ -8,20 +8,29 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache, partial
-from typing import Generic, TypeVar
+from typing import Generic, NoReturn, TypeVar
 
 from distlog.core.errors import StorageError
 
 #: Requests to an object store that are under way at once.
 PARALLEL_REQUESTS = 16
 _THREADS = 4
+_AHEAD = "distlog-ahead"
 
 T = TypeVar("T")
 U = TypeVar("U")
+
+
+def cores() -> int:
+    """How many cores this process may use, at least 1."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 class Task(Generic[T]):
@@ -47,14 +56,13 @@ class Task(Generic[T]):
 
     def begin_in(self, pool: ThreadPoolExecutor) -> None:
         """Have the work done by a thread of `pool`, if one can be had."""
-        with suppress(RuntimeError):  # there can be no more threads, or the interpreter is ending
-            pool.submit(self.run)
+        _submit(pool, self.run)
 
     def wait(self) -> T:
         """What the work returns, when it is done; raises what it raised, and StorageError in a forked child."""
         self.run()
         if self._process != os.getpid() and not self._done.done():
-            raise StorageError("this was begun before a fork, in the parent: do it again in this process")
+            raise _begun_before_fork()
         return self._done.result()
 
     def when_over(self, call: Callable[[], None]) -> None:
@@ -71,26 +79,120 @@ def begin(work: Callable[[], T]) -> Task[T]:
     return task
 
 
+class _Line(Generic[T]):
+    """Tasks in their order: any thread begins the next one, and one reader waits for each in turn."""
+
+    def __init__(self, tasks: Iterable[Callable[[], T]]) -> None:
+        self._tasks, self._turn, self._process = iter(tasks), threading.Lock(), os.getpid()
+        self.begun: deque[Task[T]] = deque()
+        self.is_over = False
+
+    def take(self) -> Task[T] | None:
+        """The next task, now in the line; None where there is none. What the iterator raises is a task that fails."""
+        if self._process != os.getpid():
+            raise _begun_before_fork()
+        with self._turn:
+            task = None if self.is_over else self._pull()
+        if self.is_over:
+            self._close()
+        return task
+
+    def advance(self) -> None:
+        """Take the next task, and do it."""
+        task = self.take()
+        if task is not None:
+            task.run()
+
+    def next(self) -> Task[T] | None:
+        """The task to wait for, which leaves the line; None at the end."""
+        if not self.begun:
+            self.take()
+        return self.begun.popleft() if self.begun else None
+
+    def stop(self) -> None:
+        """Take no more tasks, and close their iterator: now, or when the thread that is in it leaves it."""
+        self.is_over = True
+        self._close()
+
+    def _pull(self) -> Task[T] | None:
+        try:
+            work = next(self._tasks)
+        except StopIteration:
+            self.is_over = True
+            return None
+        except BaseException as error:
+            self.is_over = True
+            work = partial(_fail, error)
+        self.begun.append(Task(work))
+        return self.begun[-1]
+
+    def _close(self) -> None:
+        if self._process == os.getpid() and self._turn.acquire(blocking=False):
+            try:
+                if isinstance(self._tasks, Generator):
+                    self._tasks.close()
+            finally:
+                self._turn.release()
+
+
+def in_order(
+    tasks: Iterable[Callable[[], T]], ahead: int, *, threads: int | None = None, joined: bool = False
+) -> Iterator[T]:
+    """The results of `tasks` in their order, while threads work on up to `ahead` tasks behind the one that is next.
+
+    There are `threads` of them, `ahead` by default. One task alone needs none; with `ahead` 0 each task is done when
+    its result is asked for. The iterator of tasks is used by one thread at a time. What a task or the iterator raises
+    is raised in its turn. At the end, after an error and after `close` nothing more is begun, and the iterator is
+    closed; when `joined`, the threads have ended too.
+    """
+    line, pool = _Line(tasks), None
+    try:
+        if ahead and line.take() and line.take():
+            pool = ThreadPoolExecutor(threads or ahead, thread_name_prefix=_AHEAD)
+            for task in line.begun.copy():
+                task.begin_in(pool)
+            for _ in range(ahead - 1):
+                _submit(pool, line.advance)
+        while next_task := line.next():
+            yield next_task.wait()
+            if pool and not line.is_over:
+                _submit(pool, line.advance)
+    finally:
+        line.stop()
+        if pool:
+            # the garbage collector may do this in one of these threads, and none of them can wait for another
+            pool.shutdown(wait=joined and not _runs_ahead(), cancel_futures=True)
+
+
 def in_parallel(work: Callable[[T], U], items: Iterable[T]) -> list[U]:
     """`work` of each item, in up to PARALLEL_REQUESTS threads and this one, in the items' order.
 
     The first error is raised, and what waits is dropped.
     """
-    tasks = [Task(partial(work, item)) for item in items]
-    if len(tasks) < 2:
-        return [task.wait() for task in tasks]
-    pool = ThreadPoolExecutor(min(len(tasks), PARALLEL_REQUESTS), thread_name_prefix="distlog-parallel")
-    try:
-        for task in tasks:
-            task.begin_in(pool)
-        return [task.wait() for task in tasks]
-    finally:
-        pool.shutdown(cancel_futures=True)
+    tasks = [partial(work, item) for item in items]
+    return list(in_order(tasks, min(len(tasks), PARALLEL_REQUESTS), joined=True))
 
 
 @cache
 def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(_THREADS, thread_name_prefix="distlog-background")
+
+
+def _submit(pool: ThreadPoolExecutor, work: Callable[[], None]) -> None:
+    with suppress(RuntimeError):  # there can be no more threads, or the interpreter is ending
+        pool.submit(work)
+
+
+def _runs_ahead() -> bool:
+    return threading.current_thread().name.startswith(_AHEAD)
+
+
+def _fail(error: BaseException) -> NoReturn:
+    raise error
+
+
+def _begun_before_fork() -> StorageError:
+    return StorageError("this was begun before a fork, in the parent: do it again in this process")
 
 
 os.register_at_fork(after_in_child=_pool.cache_clear)

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.reading.read_ahead import in_order
 from distlog.core.reading.segment_reader import SegmentReader
+from distlog.core.storage.parallel import in_order
 
 #: Segments of a remote topic that are worked on at the same time; each holds a few MiB.
 PARALLEL = 8
@@ -30,7 +30,7 @@ def each_segment(
     """`work` of each live segment, by partition and base offset."""
     segments = [segment for state in snapshot.partitions for segment in state.segments]
     tasks = (partial(work, reader, segment) for segment in segments)
-    results = (task() for task in tasks) if reader.storage.is_local else in_order(tasks, PARALLEL)
+    results = in_order(tasks, 0 if reader.storage.is_local else PARALLEL)
     for segment, result in zip(segments, results, strict=True):
         tell(segment.record_count, segment.log_bytes)
         yield result
