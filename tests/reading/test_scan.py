@@ -18,7 +18,7 @@ from logs import appended, table
 import distlog
 from distlog import InvalidRecordError, Topic
 from distlog.core.batches.record_batch import COLUMNS
-from distlog.core.reading import chunk, read_ahead, scan
+from distlog.core.reading import chunk, pipeline, read_ahead, scan
 from distlog.core.reading.slices import split_by_bytes
 
 GOLDEN = golden.partitions()
@@ -68,12 +68,12 @@ def test_a_thousand_small_segments_are_a_few_batches(memory_url: Any, codec: str
 def test_small_segments_are_read_together_and_large_ones_alone(
     memory_url: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scan, "SMALL_BYTES", 2000)
-    monkeypatch.setattr(scan, "INDEX_WORTH_BYTES", 2000)
-    monkeypatch.setattr(scan, "CHUNK_BYTES", 4000)
+    monkeypatch.setattr(pipeline, "SMALL_BYTES", 2000)
+    monkeypatch.setattr(pipeline, "INDEX_WORTH_BYTES", 2000)
+    monkeypatch.setattr(pipeline, "GROUP_BYTES", 4000)
     counts = [5, 10, 200, *[10] * 30, 400, 3]
     topic = appended(memory_url.url, *counts)
-    groups = [[piece.segment.record_count for piece in group] for group in scan._groups(topic.scan().slices)]
+    groups = [[piece.segment.record_count for piece in group] for group in pipeline._groups(topic.scan().slices)]
     assert groups[:2] == [[5, 10], [200]]
     assert groups[-2:] == [[400], [3]]
     assert sum(group == [10] * len(group) for group in groups) > 1
@@ -238,8 +238,8 @@ def test_small_remote_segments_cost_a_request_each(memory_url: Any) -> None:
 def test_remote_segments_are_begun_ahead_of_the_reader_but_not_far(
     memory_url: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scan, "SMALL_BYTES", 0)
-    monkeypatch.setattr(scan, "INDEX_WORTH_BYTES", 0)
+    monkeypatch.setattr(pipeline, "SMALL_BYTES", 0)
+    monkeypatch.setattr(pipeline, "INDEX_WORTH_BYTES", 0)
     topic = appended(memory_url.url, *[20] * 30)
     topic.storage.counters.gets = 0
     batches = iter(topic.scan())

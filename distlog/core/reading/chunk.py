@@ -137,7 +137,10 @@ class Chunk:
 
 
 def _cut(records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    parts = ceil(records.nbytes / OUTPUT_BYTES) or 1
+    if records.get_total_buffer_size() <= OUTPUT_BYTES:
+        # most are, and to know the exact size costs more
+        return iter([records] if records.num_rows else [])
+    parts = ceil(records.nbytes / OUTPUT_BYTES)
     rows = ceil(records.num_rows / parts) or 1
     return (records.slice(start, rows) for start in range(0, records.num_rows, rows))
 

@@ -102,7 +102,7 @@ def _headers_of_file(piece: Piece, data: memoryview) -> npt.NDArray[Any]:
 
 
 def headers_of(piece: Piece, data: memoryview) -> npt.NDArray[Any]:
-    """The headers of the whole batches of one piece of `data`, as BATCH rows; CorruptRecordError names the partition."""
+    """The headers of the whole batches of one piece of `data`, as BATCH rows; raises CorruptRecordError."""
     try:
         batches: npt.NDArray[Any] = read_headers(
             data, start=piece.start, end=piece.end, file=piece.file, file_position=piece.origin

@@ -1,21 +1,20 @@
-"""The one way from slices of segments to Arrow: four stages, and one prefetcher, `in_order`, that runs ahead of each.
+"""The one way from slices of segments to Arrow. Its stages, of which the prefetcher `in_order` works ahead:
 
-1. slices   become groups: small segments together, a large one alone
-2. groups   become chunks: their bytes are fetched, some groups at the same time
-3. chunks   follow each other, in the order of the slices
-4. chunks   become record batches: checked, expanded and decoded, several at the same time
+1. groups: small segments that are read together, and each large one alone
+2. chunks: the bytes of some MB of whole batches, in order; those of remote segments are fetched ahead
+3. record batches: a chunk is checked, expanded and decoded, several chunks at the same time
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, islice
 from typing import NoReturn
 
 import pyarrow as pa
 
-from distlog.core.reading.chunk import OUTPUT_BYTES, Chunk
+from distlog.core.reading.chunk import Chunk
 from distlog.core.reading.read_ahead import DEPTH
 from distlog.core.reading.segment_reader import CHUNK_BYTES, INDEX_WORTH_BYTES, SegmentReader
 from distlog.core.reading.slices import SegmentSlice
@@ -24,8 +23,14 @@ from distlog.core.transactions.isolation import Isolation
 
 #: Segments up to this size are read whole and decoded together.
 SMALL_BYTES = 1 << 20
-#: How much of what one chunk expands to is decoded before it is asked for.
-AHEAD_BYTES = 4 * OUTPUT_BYTES
+#: So much of small segments is one chunk: twice a chunk, since each file costs time in which no other thread runs.
+GROUP_BYTES = 2 * CHUNK_BYTES
+#: How many batches of one chunk, of at most about OUTPUT_BYTES each, are decoded before they are asked for.
+AHEAD_BATCHES = 4
+
+Group = list[SegmentSlice]
+#: Gives a chunk. Its bytes are here already, or they are local and read now.
+Opened = Callable[[], Chunk]
 
 
 def read(
@@ -37,30 +42,29 @@ def read(
 ) -> Iterator[pa.RecordBatch]:
     """The records of `slices`, in order, in batches of some MB where there is that much.
 
-    `max_workers` threads decode; with 1 it is the caller who does. Memory is bounded by a few chunks for each of them,
+    `max_workers` threads decode, of which the caller is one. Memory is bounded by a few chunks for each of them,
     whatever the size of a segment. Raises CorruptRecordError, and SnapshotTooOldError for a file that vacuum has
     removed since the snapshot.
     """
-    chunks = _chunks(reader, _groups(slices), max_workers)
-    # the first chunk may be all that is wanted: it is decoded by the caller, and before more is read
+    is_local = reader.storage.is_local
+    chunks = _local_chunks(reader, _groups(slices)) if is_local else _remote_chunks(reader, _groups(slices))
+    # the first chunk may be all that is wanted: it is decoded before more is read
     for chunk in islice(chunks, 1):
-        yield from chunk.records(columns, isolation)
-    if max_workers == 1:
-        for chunk in chunks:
-            yield from chunk.records(columns, isolation)
-        return
-    tasks = (partial(_decoded, chunk, columns, isolation) for chunk in chunks)
-    for batches in in_order(tasks, max_workers + 1, threads=max_workers, joined=reader.storage.is_local):
+        yield from chunk().records(columns, isolation)
+    tasks = (partial(_decoded, chunk, columns, isolation, max_workers) for chunk in chunks)
+    # what is decoded ahead of a remote reader is fetched ahead too: little
+    ahead = max_workers + 1 if is_local else 1
+    for batches in in_order(tasks, ahead, workers=max_workers, joined=is_local):
         yield from batches
 
 
-def _groups(slices: Iterable[SegmentSlice]) -> Iterator[list[SegmentSlice]]:
+def _groups(slices: Iterable[SegmentSlice]) -> Iterator[Group]:
     """Runs of small segments worth a chunk; a large one alone."""
-    group: list[SegmentSlice] = []
+    group: Group = []
     held = 0
     for piece in slices:
         size = piece.segment.log_bytes
-        if group and (not _small(piece) or held + size > CHUNK_BYTES):
+        if group and (not _small(piece) or held + size > GROUP_BYTES):
             yield group
             group, held = [], 0
         if _small(piece):
@@ -78,34 +82,44 @@ def _small(piece: SegmentSlice) -> bool:
     return uncut and (size <= INDEX_WORTH_BYTES or (piece.whole and size <= SMALL_BYTES))
 
 
-def _chunks(reader: SegmentReader, groups: Iterable[list[SegmentSlice]], max_workers: int) -> Iterator[Chunk]:
-    tasks = (partial(_fetched, reader, group) for group in groups)
-    # local files answer at once: one group ahead of each who decodes hides what opening them costs
-    is_local = reader.storage.is_local
-    for chunks in in_order(tasks, min(max_workers, DEPTH) if is_local else DEPTH, joined=is_local):
+def _local_chunks(reader: SegmentReader, groups: Iterable[Group]) -> Iterator[Opened]:
+    """The chunks of local files, which answer at once: small ones are read by the thread that decodes them."""
+    for group in groups:
+        yield from [partial(reader.whole, group)] if _small(group[0]) else _walked(reader, group[0])
+
+
+def _remote_chunks(reader: SegmentReader, groups: Iterable[Group]) -> Iterator[Opened]:
+    """The chunks of remote files: DEPTH groups are begun ahead."""
+    for chunks in in_order((partial(_fetched, reader, group) for group in groups), DEPTH):
         yield from chunks
 
 
-def _fetched(reader: SegmentReader, group: list[SegmentSlice]) -> Iterable[Chunk]:
-    """The chunks of `group`, the first of them read."""
+def _fetched(reader: SegmentReader, group: Group) -> Iterable[Opened]:
+    """The chunks of `group`, the first of them fetched."""
     if _small(group[0]):
-        return [reader.whole(group)]
-    chunks = reader.chunks(group[0])
+        return [partial(_same, reader.whole(group))]
+    chunks = _walked(reader, group[0])
     return chain(list(islice(chunks, 1)), chunks)
 
 
-def _decoded(chunk: Chunk, columns: Sequence[str], isolation: Isolation) -> Iterator[pa.RecordBatch]:
-    """The records of `chunk`: up to AHEAD_BYTES of them are here, the rest is decoded as it is asked for."""
-    batches = chunk.records(columns, isolation)
+def _walked(reader: SegmentReader, piece: SegmentSlice) -> Iterator[Opened]:
+    return (partial(_same, chunk) for chunk in reader.chunks(piece))
+
+
+def _same(chunk: Chunk) -> Chunk:
+    return chunk
+
+
+def _decoded(
+    opened: Opened, columns: Sequence[str], isolation: Isolation, max_workers: int
+) -> Iterator[pa.RecordBatch]:
+    """The records of one chunk: with several workers AHEAD_BATCHES are made now, the rest when it is asked for."""
+    batches = opened().records(columns, isolation)
     made: list[pa.RecordBatch] = []
-    size = 0
     try:
-        for batch in batches:
-            made.append(batch)
-            size += batch.nbytes
-            if size >= AHEAD_BYTES:
-                break
+        made.extend(islice(batches, AHEAD_BATCHES if max_workers > 1 else 0))
     except Exception as error:
+        # it comes behind the batches that were made before it
         return chain(made, map(_fail, [error]))
     return chain(made, batches)
 

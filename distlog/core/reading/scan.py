@@ -1,4 +1,4 @@
-"""A scan: the records of one snapshot as Arrow, in (partition, offset) order, and its first records, and its count."""
+"""A scan: the records of one snapshot as Arrow, in (partition, offset) order; their number, and the first of them."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _checked_workers(asked: int | None) -> int:
 class Scan:
     """A read of one snapshot, run when its result is asked for, and again each time.
 
-    `max_workers` threads decode, as many as there are cores by default; with 1 it is the caller who does.
+    `max_workers` threads decode, the caller among them: by default as many as there are cores.
     """
 
     def __init__(

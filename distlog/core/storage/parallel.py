@@ -54,6 +54,11 @@ class Task(Generic[T]):
         else:
             self._done.set_result(result)
 
+    @property
+    def is_done(self) -> bool:
+        """Whether the work is done, and `wait` does not wait."""
+        return self._done.done()
+
     def begin_in(self, pool: ThreadPoolExecutor) -> None:
         """Have the work done by a thread of `pool`, if one can be had."""
         _submit(pool, self.run)
@@ -80,34 +85,60 @@ def begin(work: Callable[[], T]) -> Task[T]:
 
 
 class _Line(Generic[T]):
-    """Tasks in their order: any thread begins the next one, and one reader waits for each in turn."""
+    """Tasks in their order: the next, which their reader waits for, and up to `ahead` that are begun behind it."""
 
-    def __init__(self, tasks: Iterable[Callable[[], T]]) -> None:
+    def __init__(self, tasks: Iterable[Callable[[], T]], ahead: int) -> None:
         self._tasks, self._turn, self._process = iter(tasks), threading.Lock(), os.getpid()
+        self._room, self._taken, self._given = ahead + 1, 0, 0
         self.begun: deque[Task[T]] = deque()
         self.is_over = False
 
-    def take(self) -> Task[T] | None:
-        """The next task, now in the line; None where there is none. What the iterator raises is a task that fails."""
+    def take(self, *, blocking: bool = True) -> Task[T] | None:
+        """Take the next task into the line, for who calls to run it.
+
+        None where there is none, no room, or, unless `blocking`, somebody else taking one. What the iterator raises
+        becomes a task that fails.
+        """
         if self._process != os.getpid():
             raise _begun_before_fork()
-        with self._turn:
-            task = None if self.is_over else self._pull()
+        if not self._turn.acquire(blocking):
+            return None
+        try:
+            task = None if self.is_over or self._taken - self._given == self._room else self._pull()
+        finally:
+            self._turn.release()
         if self.is_over:
             self._close()
         return task
 
-    def advance(self) -> None:
-        """Take the next task, and do it."""
-        task = self.take()
-        if task is not None:
+    def take_in(self, pool: ThreadPoolExecutor, *, by_thread: bool) -> None:
+        """Have a thread of `pool` do the next task, and, where it costs something to take it, take it too."""
+        if self.is_over:
+            return
+        if by_thread:
+            _submit(pool, self._advance)
+        elif task := self.take():
+            task.begin_in(pool)
+
+    def _advance(self) -> None:
+        if task := self.take():
             task.run()
+
+    def help(self, task: Task[T]) -> None:
+        """Do what nobody has begun, as long as somebody else is at `task`."""
+        task.run()
+        while not task.is_done and (other := self.take(blocking=False)):
+            other.run()
 
     def next(self) -> Task[T] | None:
         """The task to wait for, which leaves the line; None at the end."""
         if not self.begun:
             self.take()
         return self.begun.popleft() if self.begun else None
+
+    def give(self) -> None:
+        """The result of the task that left the line was taken, so there is room for one more."""
+        self._given += 1
 
     def stop(self) -> None:
         """Take no more tasks, and close their iterator: now, or when the thread that is in it leaves it."""
@@ -123,6 +154,7 @@ class _Line(Generic[T]):
         except BaseException as error:
             self.is_over = True
             work = partial(_fail, error)
+        self._taken += 1
         self.begun.append(Task(work))
         return self.begun[-1]
 
@@ -136,27 +168,34 @@ class _Line(Generic[T]):
 
 
 def in_order(
-    tasks: Iterable[Callable[[], T]], ahead: int, *, threads: int | None = None, joined: bool = False
+    tasks: Iterable[Callable[[], T]], ahead: int, *, workers: int | None = None, joined: bool = False
 ) -> Iterator[T]:
     """The results of `tasks` in their order, while threads work on up to `ahead` tasks behind the one that is next.
 
-    There are `threads` of them, `ahead` by default. One task alone needs none; with `ahead` 0 each task is done when
-    its result is asked for. The iterator of tasks is used by one thread at a time. What a task or the iterator raises
-    is raised in its turn. At the end, after an error and after `close` nothing more is begun, and the iterator is
-    closed; when `joined`, the threads have ended too.
+    Each of these tasks has a thread, since most wait for a storage; tasks that compute have `workers`, of which the
+    caller is one. One task alone needs no thread, and without threads each task is done when its result is asked for.
+
+    The iterator of tasks is used by one thread at a time. What it or a task raises is raised in its turn. At the end,
+    after an error and after `close`, no task is begun any more, and the iterator is closed; when `joined`, the
+    threads have ended too.
     """
-    line, pool = _Line(tasks), None
+    computes = workers is not None
+    threads = ahead if workers is None else workers - 1
+    line, pool = _Line(tasks, ahead), None
     try:
-        if ahead and line.take() and line.take():
-            pool = ThreadPoolExecutor(threads or ahead, thread_name_prefix=_AHEAD)
+        if threads and line.take() and line.take():
+            pool = ThreadPoolExecutor(threads, thread_name_prefix=_AHEAD)
             for task in line.begun.copy():
                 task.begin_in(pool)
             for _ in range(ahead - 1):
-                _submit(pool, line.advance)
+                line.take_in(pool, by_thread=computes)
         while next_task := line.next():
+            if pool and computes:
+                line.help(next_task)
             yield next_task.wait()
-            if pool and not line.is_over:
-                _submit(pool, line.advance)
+            line.give()
+            if pool:
+                line.take_in(pool, by_thread=computes)
     finally:
         line.stop()
         if pool:

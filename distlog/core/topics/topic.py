@@ -164,9 +164,9 @@ class Topic:
         """The records from `start` (in) to `end` (out), all by default, as a Scan that runs when it is read.
 
         Times are those of the records, in whatever order: from `start_time` (in) to `end_time` (out), to the
-        millisecond, without records that have no timestamp. `max_workers` threads decode, by default one for each core;
-        with 1 none is started for it. Raises OffsetOutOfRangeError for a start outside of the
-        log, unless `out_of_range` is earliest or latest; ValueError for an offset and a time on one side.
+        millisecond, without records that have no timestamp. `max_workers` threads decode, the caller among
+        them: by default as many as there are cores. Raises OffsetOutOfRangeError for a start outside of the log,
+        unless `out_of_range` is earliest or latest; ValueError for an offset and a time on one side.
         """
         chosen, snapshot = check_columns(columns), self.snapshot
         times = scan_plan.times(start, end, start_time, end_time)
