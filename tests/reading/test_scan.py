@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -98,6 +99,8 @@ def pool() -> Iterator[pa.MemoryPool]:
     """A memory pool that counts from here on."""
     default = pa.default_memory_pool()
     counting = pa.proxy_memory_pool(default)
+    # what threads still hold must not outlive its pool, not even when the interpreter ends
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(counting))
     pa.set_memory_pool(counting)
     yield counting
     pa.set_memory_pool(default)

@@ -185,7 +185,8 @@ def in_order(
     try:
         if threads and line.take() and line.take():
             pool = ThreadPoolExecutor(threads, thread_name_prefix=_AHEAD)
-            for task in line.begun.copy():
+            # where the caller is a worker, the first task is the caller's
+            for task in list(line.begun)[1 if computes else 0 :]:
                 task.begin_in(pool)
             for _ in range(ahead - 1):
                 line.take_in(pool, by_thread=computes)
