@@ -190,6 +190,23 @@ def test_an_error_of_the_walk_comes_behind_every_chunk_before_it(url: str) -> No
         assert given(iter(topic.scan(max_workers=workers))) == alone
 
 
+@pytest.mark.usefixtures("short_chunks")
+def test_an_error_within_a_chunk_comes_behind_what_is_before_it(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = filled(url)
+    original = Chunk.records
+
+    def records(chunk: Chunk, *asked: Any) -> Iterator[pa.RecordBatch]:
+        yield from original(chunk, *asked)
+        if chunk.pieces[0].file_position > 1_000_000:
+            raise CorruptRecordError("the rest is damaged")
+
+    monkeypatch.setattr(Chunk, "records", records)
+    alone = given(iter(topic.scan(max_workers=1)))
+    assert alone[0] > 9000
+    for workers in (2, 8):
+        assert given(iter(topic.scan(max_workers=workers))) == alone
+
+
 def closed(batches: Any) -> None:
     batches.close()
 
