@@ -93,8 +93,8 @@ def test_any_number_of_workers_gives_the_same_batches(url: str, settings: dict[s
 
 
 @pytest.mark.usefixtures("short_chunks")
-def test_chunks_of_one_segment_are_decoded_at_the_same_time(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    topic = filled(url)
+def test_chunks_of_one_segment_are_decoded_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = filled(str(tmp_path / "log"))
     (segment,) = topic.snapshot.partitions[0].segments
     assert segment.log_bytes > 20 * 100_000
     both, met = threading.Barrier(2), threading.Event()

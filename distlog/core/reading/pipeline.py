@@ -2,7 +2,7 @@
 
 1. groups: small segments that are read together, and each large one alone
 2. chunks: the bytes of some MB of whole batches, in order; those of remote segments are fetched ahead
-3. record batches: a chunk is checked, expanded and decoded, several chunks at the same time
+3. record batches: a chunk is checked, expanded and decoded; of local segments several at the same time
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ def read(
 ) -> Iterator[pa.RecordBatch]:
     """The records of `slices`, in order, in batches of some MB where there is that much.
 
-    `max_workers` threads decode, of which the caller is one. Memory is bounded by a few chunks for each of them,
-    whatever the size of a segment. Raises CorruptRecordError, and SnapshotTooOldError for a file that vacuum has
-    removed since the snapshot.
+    `max_workers` threads decode local files, of which the caller is one; remote files are decoded by the caller.
+    Memory is bounded by a few chunks for each thread, whatever the size of a segment. Raises CorruptRecordError, and
+    SnapshotTooOldError for a file that vacuum has removed since the snapshot.
     """
     is_local = reader.storage.is_local
+    # of remote files the requests are what takes time, and what is decoded ahead would be more to fetch ahead
+    workers = max_workers if is_local else 1
     chunks = _local_chunks(reader, _groups(slices)) if is_local else _remote_chunks(reader, _groups(slices))
     # the first chunk may be all that is wanted: it is decoded before more is read
     for chunk in islice(chunks, 1):
         yield from chunk().records(columns, isolation)
-    tasks = (partial(_decoded, chunk, columns, isolation, max_workers) for chunk in chunks)
-    # what is decoded ahead of a remote reader is fetched ahead too: little
-    ahead = max_workers + 1 if is_local else 1
-    for batches in in_order(tasks, ahead, workers=max_workers, joined=is_local):
+    tasks = (partial(_decoded, chunk, columns, isolation, workers) for chunk in chunks)
+    for batches in in_order(tasks, workers + 1, workers=workers, joined=True):
         yield from batches
 
 
@@ -110,14 +110,12 @@ def _same(chunk: Chunk) -> Chunk:
     return chunk
 
 
-def _decoded(
-    opened: Opened, columns: Sequence[str], isolation: Isolation, max_workers: int
-) -> Iterator[pa.RecordBatch]:
+def _decoded(opened: Opened, columns: Sequence[str], isolation: Isolation, workers: int) -> Iterator[pa.RecordBatch]:
     """The records of one chunk: with several workers AHEAD_BATCHES are made now, the rest when it is asked for."""
     batches = opened().records(columns, isolation)
     made: list[pa.RecordBatch] = []
     try:
-        made.extend(islice(batches, AHEAD_BATCHES if max_workers > 1 else 0))
+        made.extend(islice(batches, AHEAD_BATCHES if workers > 1 else 0))
     except Exception as error:
         # it comes behind the batches that were made before it
         return chain(made, map(_fail, [error]))

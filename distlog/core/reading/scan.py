@@ -67,7 +67,7 @@ def _checked_workers(asked: int | None) -> int:
 class Scan:
     """A read of one snapshot, run when its result is asked for, and again each time.
 
-    `max_workers` threads decode, the caller among them: by default as many as there are cores.
+    `max_workers` threads decode local files, the caller among them: by default as many as there are cores.
     """
 
     def __init__(
