@@ -1,6 +1,7 @@
 """Topics in one process on a local disk: appending beside Parquet, scanning many small segments beside one large.
 
-The peers: `pyarrow.parquet`, uncompressed, written and read in the same process; the same records in one segment.
+The peers: `pyarrow.parquet`, uncompressed, written and read in the same process, with its threads where the scan has
+them; the same scan by one worker; the same records in one segment.
 """
 
 from __future__ import annotations
@@ -67,10 +68,17 @@ def _append(folder: str, rows: int) -> list[dict[str, Any]]:
 
     topic, path = ours(), theirs()
     written = best(ours, theirs)
-    read = best(lambda: _drain(topic), lambda: pq.read_table(path))
+    read = best(
+        lambda: _drain(topic),
+        lambda: pq.read_table(path),
+        lambda: _drain(topic, max_workers=1),
+        lambda: pq.read_table(path, use_threads=False),
+    )
     return [
         _row("append, 4 partitions, durable", rows, *written, "pyarrow.parquet, not synced"),
-        _row("scan all columns", rows, *read, "pyarrow.parquet"),
+        _row("scan all columns, all cores", rows, read[0], read[1], "pyarrow.parquet, with its threads"),
+        _row("scan all columns, all cores", rows, read[0], read[2], "the same scan, one worker"),
+        _row("scan all columns, one worker", rows, read[2], read[3], "pyarrow.parquet, one thread"),
     ]
 
 
@@ -82,12 +90,23 @@ def _small_segments(folder: str, rows: int) -> list[dict[str, Any]]:
     for topic in (small, large):
         topic.append(records)
     count = small.segments().num_rows
-    scans = best(lambda: _drain(small), lambda: _drain(large))
-    return [_row(f"scan {count:,} small segments", rows, *scans, "one large segment")]
+    pq.write_table(records, f"{folder}/scan.parquet", compression="none", use_dictionary=False)
+    scans = best(
+        lambda: _drain(small),
+        lambda: _drain(large),
+        lambda: _drain(small, max_workers=1),
+        lambda: pq.read_table(f"{folder}/scan.parquet"),
+    )
+    case = f"scan {count:,} small segments, all cores"
+    return [
+        _row(case, rows, scans[0], scans[1], "one large segment"),
+        _row(case, rows, scans[0], scans[2], "the same scan, one worker"),
+        _row(case, rows, scans[0], scans[3], "pyarrow.parquet, with its threads"),
+    ]
 
 
-def _drain(topic: Topic) -> int:
-    return sum(batch.num_rows for batch in topic.scan())
+def _drain(topic: Topic, max_workers: int | None = None) -> int:
+    return sum(batch.num_rows for batch in topic.scan(max_workers=max_workers))
 
 
 def _row(case: str, rows: int, ours: float, theirs: float, peer: str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import distlog
 from distlog import CorruptIndexError, Topic
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.indexes.offset_index import OffsetIndex
-from distlog.core.reading import scan, time_lookup
+from distlog.core.reading import pipeline, time_lookup
 from distlog.core.reading import segment_reader as segment_module
 from distlog.core.reading.segment_indexes import SegmentIndexes
 from distlog.core.segments.index_facts import INDEX_FIELDS, index_facts
@@ -35,7 +35,7 @@ TRANSACTIONS = golden.partitions()["first.txn-0"]
 def by_index(monkeypatch: pytest.MonkeyPatch) -> None:
     """Indexes are used for small segments too."""
     monkeypatch.setattr(segment_module, "INDEX_WORTH_BYTES", 0)
-    monkeypatch.setattr(scan, "INDEX_WORTH_BYTES", 0)
+    monkeypatch.setattr(pipeline, "INDEX_WORTH_BYTES", 0)
     monkeypatch.setattr(time_lookup, "INDEX_WORTH_BYTES", 500)
 
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from distlog import StorageError
 from distlog.core.reading import read_ahead
-from distlog.core.reading.read_ahead import LogFile, in_order
+from distlog.core.reading.read_ahead import LogFile
+from distlog.core.storage.parallel import in_order
 from distlog.core.storage.storage import Storage
 
 #: For what has to happen; never waited for where it does.
@@ -37,7 +38,7 @@ def sets(event: threading.Event, result: int) -> Callable[[], int]:
 
 def test_results_come_in_order_while_later_tasks_run_beside_the_first() -> None:
     event = threading.Event()
-    assert list(in_order([waits_for(event, 0), waits_for(event, 1), sets(event, 2), sets(event, 3)], depth=3)) == [
+    assert list(in_order([waits_for(event, 0), waits_for(event, 1), sets(event, 2), sets(event, 3)], ahead=3)) == [
         0,
         1,
         2,
@@ -46,13 +47,13 @@ def test_results_come_in_order_while_later_tasks_run_beside_the_first() -> None:
 
 
 def test_one_task_alone_is_run_by_who_asks() -> None:
-    assert list(in_order([threading.get_ident])) == [threading.get_ident()]
-    assert list(in_order(iter([]))) == []
+    assert list(in_order([threading.get_ident], 3)) == [threading.get_ident()]
+    assert list(in_order(iter([]), 3)) == []
 
 
 def test_no_task_is_begun_before_the_first_result_is_wanted() -> None:
     begun: list[int] = []
-    assert in_order([lambda: begun.append(1)]) is not None
+    assert in_order([lambda: begun.append(1)], 3) is not None
     assert begun == []
 
 
@@ -64,7 +65,7 @@ def test_no_more_tasks_are_taken_than_are_wanted_soon() -> None:
             taken.append(number)
             yield lambda number=number: number
 
-    results = in_order(tasks(), depth=3)
+    results = in_order(tasks(), ahead=3)
     for number in range(10):
         assert next(results) == number
         assert len(taken) == number + 4
@@ -76,7 +77,7 @@ def test_an_error_comes_in_its_turn() -> None:
     def fail() -> int:
         raise StorageError("no more")
 
-    results = in_order([lambda: 0, fail, lambda: 2])
+    results = in_order([lambda: 0, fail, lambda: 2], 3)
     assert next(results) == 0
     with pytest.raises(StorageError, match="no more"):
         next(results)

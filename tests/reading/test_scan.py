@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import random
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -19,7 +20,7 @@ import distlog
 from distlog import InvalidRecordError, Topic
 from distlog.core.batches.record_batch import COLUMNS
 from distlog.core.indexes.index_cache import IndexCache
-from distlog.core.reading import chunk, read_ahead, scan
+from distlog.core.reading import chunk, pipeline, read_ahead, scan
 from distlog.core.reading.chunk import Chunk
 from distlog.core.reading.segment_reader import SegmentReader
 from distlog.core.reading.slices import SegmentSlice, split_by_bytes
@@ -99,9 +100,9 @@ class SmallSteps(SegmentReader):
 def test_small_segments_are_read_together_and_large_ones_alone(
     memory_url: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scan, "SMALL_BYTES", 2000)
-    monkeypatch.setattr(scan, "INDEX_WORTH_BYTES", 2000)
-    monkeypatch.setattr(scan, "CHUNK_BYTES", 4000)
+    monkeypatch.setattr(pipeline, "SMALL_BYTES", 2000)
+    monkeypatch.setattr(pipeline, "INDEX_WORTH_BYTES", 2000)
+    monkeypatch.setattr(pipeline, "GROUP_BYTES", 4000)
     counts = [5, 10, 200, *[10] * 30, 400, 3]
     topic = appended(memory_url.url, *counts)
     reader = NotingReader(topic.storage, topic.name, IndexCache())
@@ -131,6 +132,8 @@ def pool() -> Iterator[pa.MemoryPool]:
     """A memory pool that counts from here on."""
     default = pa.default_memory_pool()
     counting = pa.proxy_memory_pool(default)
+    # what threads still hold must not outlive its pool, not even when the interpreter ends
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(counting))
     pa.set_memory_pool(counting)
     yield counting
     pa.set_memory_pool(default)
@@ -272,8 +275,8 @@ def test_small_remote_segments_cost_a_request_each(memory_url: Any) -> None:
 def test_remote_segments_are_begun_ahead_of_the_reader_but_not_far(
     memory_url: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scan, "SMALL_BYTES", 0)
-    monkeypatch.setattr(scan, "INDEX_WORTH_BYTES", 0)
+    monkeypatch.setattr(pipeline, "SMALL_BYTES", 0)
+    monkeypatch.setattr(pipeline, "INDEX_WORTH_BYTES", 0)
     topic = appended(memory_url.url, *[20] * 30)
     topic.storage.counters.gets = 0
     batches = iter(topic.scan())

@@ -24,7 +24,7 @@ from distlog import Topic
 from distlog.cli import reading
 from distlog.core.batches.record_batch import COLUMNS
 from distlog.core.batches.record_encoder import encode
-from distlog.core.reading import scan, scan_plan
+from distlog.core.reading import pipeline, scan_plan
 from distlog.core.reading import segment_reader as segment
 from distlog.core.reading.scan import Scan
 from distlog.core.reading.slices import split_by_bytes
@@ -78,8 +78,8 @@ def each_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     worth = 0 if request.param == "by-index" else 1 << 40
     for module in (segment, scan_plan):
         monkeypatch.setattr(module, "INDEX_WORTH_BYTES", worth)
-    monkeypatch.setattr(scan, "INDEX_WORTH_BYTES", 0)
-    monkeypatch.setattr(scan, "SMALL_BYTES", 0)
+    monkeypatch.setattr(pipeline, "INDEX_WORTH_BYTES", 0)
+    monkeypatch.setattr(pipeline, "SMALL_BYTES", 0)
 
 
 TIMES = st.integers(0, 25)

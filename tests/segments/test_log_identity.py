@@ -17,7 +17,7 @@ from distlog import CorruptRecordError, Topic
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.maintenance.integrity.rebuild import rebuild_segment
 from distlog.core.maintenance.merge import merge
-from distlog.core.reading import scan
+from distlog.core.reading import pipeline
 from distlog.core.reading import segment_reader as segment_module
 from distlog.core.segments import log_identity
 from distlog.core.segments.log_identity import IdentifiedLogs
@@ -51,7 +51,7 @@ def swapped(topic: Topic) -> Topic:
 def by_index(monkeypatch: pytest.MonkeyPatch) -> None:
     """Indexes are used for small segments too."""
     monkeypatch.setattr(segment_module, "INDEX_WORTH_BYTES", 0)
-    monkeypatch.setattr(scan, "INDEX_WORTH_BYTES", 0)
+    monkeypatch.setattr(pipeline, "INDEX_WORTH_BYTES", 0)
 
 
 WAYS: dict[str, Callable[[Topic], Any]] = {

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from distlog.core.storage.parallel import Task, begin
+from distlog import StorageError
+from distlog.core.storage.parallel import Task, begin, cores, in_order, in_parallel
 
 
 def test_work_is_done_by_another_thread_and_waited_for() -> None:
@@ -90,3 +92,117 @@ def test_a_forked_process_has_threads_of_its_own() -> None:
         begin(begun.set)
         os._exit(0 if begun.wait(10) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def numbered(count: int, taken: list[int], work: Callable[[int], int]) -> Iterator[Callable[[], int]]:
+    """Tasks 0 to `count`, written into `taken` when they are taken."""
+    try:
+        for number in range(count):
+            taken.append(number)
+            yield lambda number=number: work(number)
+    finally:
+        taken.append(-1)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_workers_take_the_tasks_themselves_and_no_more_than_are_wanted(workers: int) -> None:
+    taken: list[int] = []
+    results = in_order(numbered(200, taken, lambda number: number * number), 3, workers=workers)
+    for number in range(200):
+        assert next(results) == number * number
+        assert len(taken) <= number + 5
+    assert list(results) == []
+    assert taken == [*range(200), -1]
+
+
+def test_the_caller_works_too_while_somebody_else_is_at_the_next_task() -> None:
+    begun, goes_on, done_by = threading.Event(), threading.Event(), {}
+
+    def work(number: int) -> int:
+        done_by[number] = threading.get_ident()
+        if number == 0:
+            assert begun.wait(30)
+        if number == 1:
+            # the helper is held here until the caller, who wants this result, has done the tasks behind it
+            begun.set()
+            assert goes_on.wait(30)
+        if number == 3:
+            goes_on.set()
+        return number
+
+    assert list(in_order(numbered(5, [], work), 3, workers=2)) == [0, 1, 2, 3, 4]
+    assert len(set(done_by.values())) == 2
+    assert done_by[0] == done_by[2] == done_by[3] == threading.get_ident()
+
+
+@pytest.mark.parametrize("workers", [None, 1, 4])
+def test_what_the_iterator_of_tasks_raises_comes_in_its_turn(workers: int | None) -> None:
+    def tasks() -> Iterator[Callable[[], int]]:
+        yield lambda: 0
+        yield lambda: 1
+        raise OSError("no more")
+
+    results = in_order(tasks(), 3, workers=workers)
+    assert [next(results), next(results)] == [0, 1]
+    with pytest.raises(OSError, match="no more"):
+        next(results)
+    assert list(results) == []
+
+
+@pytest.mark.parametrize("workers", [None, 1, 4])
+def test_who_closes_ends_the_threads_and_closes_the_iterator_of_tasks(workers: int | None) -> None:
+    taken: list[int] = []
+    others = set(threading.enumerate())
+    results = in_order(numbered(200, taken, int), 3, workers=workers, joined=True)
+    assert [next(results) for _ in range(5)] == [0, 1, 2, 3, 4]
+    results.close()  # type: ignore[attr-defined]
+    assert set(threading.enumerate()) <= others
+    assert taken[-1] == -1
+    assert len(taken) <= 5 + 3 + 1
+
+
+def test_a_thread_that_is_taking_a_task_when_the_reader_closes_closes_the_iterator() -> None:
+    waits, goes_on, closed = threading.Event(), threading.Event(), threading.Event()
+
+    def tasks() -> Iterator[Callable[[], int]]:
+        try:
+            yield lambda: 0
+            yield lambda: 1
+            waits.set()
+            assert goes_on.wait(30)
+            yield lambda: 2
+        finally:
+            closed.set()
+
+    results = in_order(tasks(), 3, workers=2)
+    assert next(results) == 0
+    assert waits.wait(30)
+    results.close()  # type: ignore[attr-defined]
+    assert not closed.is_set()
+    goes_on.set()
+    assert closed.wait(30)
+
+
+def test_tasks_are_done_by_the_caller_where_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(pool: ThreadPoolExecutor, work: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", refuse)
+    for workers in (None, 3):
+        assert list(in_order(numbered(20, [], int), 3, workers=workers, joined=True)) == [*range(20)]
+    assert in_parallel(str, range(5)) == ["0", "1", "2", "3", "4"]
+
+
+def test_the_first_error_of_parallel_work_is_raised_when_nothing_runs_any_more() -> None:
+    others = set(threading.enumerate())
+
+    def fail(number: int) -> None:
+        raise StorageError(f"number {number}")
+
+    with pytest.raises(StorageError, match="number 0"):
+        in_parallel(fail, range(40))
+    assert set(threading.enumerate()) <= others
+
+
+def test_there_is_a_core_and_no_more_than_the_process_may_use() -> None:
+    assert 1 <= cores() <= (os.cpu_count() or 1)

@@ -174,6 +174,36 @@ assert status == 0
     )
 
 
+def test_a_child_forked_in_the_middle_of_a_scan_reads_anew_and_leaves_its_parents_scan_alone(
+    local: Address,
+) -> None:
+    distlog.create(local.url, config={"internal.segment.bytes": "300000"})
+    run(
+        local,
+        """
+import distlog.core.reading.pipeline as pipeline
+pipeline.GROUP_BYTES = 300_000
+topic = distlog.open(url)
+topic.append([{"value": os.urandom(1000)} for _ in range(30_000)])
+
+def rows(batches):
+    return sum(batch.num_rows for batch in batches)
+
+def work():
+    assert rows(topic.scan(max_workers=4)) == 30_000
+    refused(lambda: rows(batches))
+    assert rows(batches) == 0
+    batches.close()
+
+for given in range(2, 20):
+    batches = iter(topic.scan(max_workers=4))
+    before = sum(next(batches).num_rows for _ in range(given))
+    assert forked(work) == 0
+    assert before + rows(batches) == 30_000
+""",
+    )
+
+
 @pytest.mark.parametrize("kind", ["local", pytest.param("s3_url", marks=pytest.mark.s3)])
 @pytest.mark.parametrize("end", ["writer.abort()", "refused(lambda: writer.write(b'x'))", "refused(writer.close)"])
 def test_a_child_leaves_the_file_that_its_parent_writes_alone(

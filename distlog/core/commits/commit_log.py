@@ -28,7 +28,6 @@ from distlog.core.commits.fold import apply
 from distlog.core.commits.race import Race
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.commits.snapshot_loader import SnapshotLoader
-from distlog.core.commits.store_time import trusted_ms
 from distlog.core.config import TopicConfig
 from distlog.core.errors import (
     CommitConflictError,
@@ -196,10 +195,6 @@ class CommitLog:
             if after.prev != before.id:
                 raise CorruptMetadataError("a commit does not follow the one before it", version=after.version)
         return commits
-
-    def trusted_ms(self, now_ms: int) -> int:
-        """`now_ms`, or the store's own time if `now_ms` is far ahead of it; asks the store for its time."""
-        return trusted_ms(now_ms, self._storage)
 
     def _attempts(self, operation: str, origin: Origin, limit: int) -> Attempts:
         return Attempts(

@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.reading.read_ahead import in_order
+from distlog.core.storage.parallel import in_order
 from distlog.core.storage.storage import Storage
 
 #: Items of a remote topic that are worked on at the same time; each holds a few MiB, and 30 more to upload.

@@ -15,68 +15,18 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from distlog.core.batches.append_time import give_append_times, write_append_times
-from distlog.core.batches.record_batch import check_crcs, read_headers
+from distlog.core.batches.record_batch import check_crcs
 from distlog.core.batches.record_decoder import decode_parts
 from distlog.core.batches.record_sections import AskedBatches
 from distlog.core.batches.source import Source
 from distlog.core.buffers import byte_array
-from distlog.core.commits.segment_info import UNKNOWN
 from distlog.core.errors import CorruptRecordError
 from distlog.core.kernels.batch_order import RUN, first_misplaced
-from distlog.core.reading.slices import SegmentSlice
-from distlog.core.segments.log_identity import another_log
+from distlog.core.reading.piece import Files, Longs, Piece, headers_of, headers_of_all
 from distlog.core.transactions.isolation import Isolation, PerBatch
 
 #: What a chunk expands to is cut above this: for Spark a batch of 5 MB is as good as two, and better than 4 and 1.
 OUTPUT_BYTES = 8 << 20
-
-Longs = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Bytes [start, end) of a chunk: whole batches of `file`, from `file_position` on.
-
-    `first_offset` is the stored offset at which they begin, or, where the segment has gaps, not before which; -1 when
-    that is not known.
-    """
-
-    slice: SegmentSlice
-    file: str
-    file_position: int
-    start: int
-    end: int
-    first_offset: int = -1
-
-    @property
-    def origin(self) -> int:
-        """Where in the file the chunk's first byte would lie."""
-        return self.file_position - self.start
-
-    @property
-    def ends_file(self) -> bool:
-        """Whether the file ends with the piece."""
-        return self.origin + self.end == self.slice.segment.log_bytes
-
-    def facts(self) -> tuple[int, int, int, int]:
-        """What its batches are checked by, a RUN row."""
-        segment = self.slice.segment
-        return self.first_offset, segment.next_offset - segment.shift, segment.dense, self.ends_file
-
-    def check_ends(self, first_crc: int, last_crc: int, last_position: int) -> None:
-        """Raise CorruptRecordError if its first batch, or its last, shows that the log is another segment's."""
-        segment = self.slice.segment
-        if self.file_position == 0 and segment.first_batch_crc not in (UNKNOWN, first_crc):
-            raise another_log(segment, self.file, 0)
-        if self.ends_file and segment.last_batch_crc not in (UNKNOWN, last_crc):
-            raise another_log(segment, self.file, self.origin + last_position)
-
-    def located(self, error: CorruptRecordError) -> CorruptRecordError:
-        """`error`, which knows the file and what is stored, with the partition, and the offset that readers know."""
-        segment, details = self.slice.segment, dict(error.details)
-        if "offset" in details:
-            details["offset"] += segment.shift
-        return CorruptRecordError(error.message, **details, partition=segment.partition)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +124,7 @@ class Chunk:
         )
 
     def _source(self) -> Source:
-        file = self.pieces[0].file if len(self.pieces) == 1 else _Files(self.pieces, self.owner)
+        file = self.pieces[0].file if len(self.pieces) == 1 else Files(self.pieces, self.owner)
         return Source(file, self._per_batch(piece.origin for piece in self.pieces))
 
     def _per_batch(self, values: Iterable[int]) -> PerBatch:
@@ -186,28 +136,18 @@ class Chunk:
         return next(piece for piece in self.pieces if piece.file == error.details["file"]).located(error)
 
 
-class _Files(Sequence[str]):
-    """The file of each batch, looked up when an error names it."""
-
-    def __init__(self, pieces: Sequence[Piece], owner: Longs) -> None:
-        self._pieces, self._owner = pieces, owner
-
-    def __len__(self) -> int:
-        return len(self._owner)
-
-    def __getitem__(self, row: Any) -> Any:
-        return self._pieces[self._owner[row]].file
-
-
 def _cut(records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    parts = ceil(records.nbytes / OUTPUT_BYTES) or 1
+    if records.get_total_buffer_size() <= OUTPUT_BYTES:
+        # most are, and to know the exact size costs more
+        return iter([records] if records.num_rows else [])
+    parts = ceil(records.nbytes / OUTPUT_BYTES)
     rows = ceil(records.num_rows / parts) or 1
     return (records.slice(start, rows) for start in range(0, records.num_rows, rows))
 
 
 def chunk_of_files(pieces: Sequence[Piece], data: memoryview) -> Chunk:
     """The chunk of whole log files, which fill `data`; CorruptRecordError for one that is not what was written."""
-    batches = _headers_of_all(pieces, data)
+    batches = headers_of_all(pieces, data)
     ends = np.array([piece.end for piece in pieces])
     chunk = Chunk(pieces, data, batches, np.searchsorted(ends, batches["position"], side="right"))
     chunk.check_offsets()
@@ -218,7 +158,7 @@ def chunk_of_files(pieces: Sequence[Piece], data: memoryview) -> Chunk:
 
 def chunk_of_batches(piece: Piece, data: memoryview) -> Chunk | None:
     """The chunk of the whole batches that `data` begins with, None where there is not even one."""
-    batches = _headers(piece, data)
+    batches = headers_of(piece, data)
     if len(batches) == 0:
         return None
     end = int(batches["position"][-1] + batches["size"][-1])
@@ -233,43 +173,3 @@ def _give_append_times(chunk: Chunk) -> None:
     times = [piece.slice.segment.append_time_ms for piece in chunk.pieces]
     if max(times, default=-1) >= 0:
         give_append_times(chunk.batches, np.array(times, np.int64)[chunk.owner])
-
-
-def _headers_of_all(pieces: Sequence[Piece], data: memoryview) -> npt.NDArray[Any]:
-    try:
-        batches: npt.NDArray[Any] = read_headers(data)
-        batch_ends, ends = np.append(0, batches["position"] + batches["size"]), [piece.end for piece in pieces]
-        if (batch_ends[np.searchsorted(batch_ends[:-1], ends)] == ends).all():
-            return batches
-    except CorruptRecordError:
-        pass
-    # one of the files is damaged: each by itself tells where
-    return np.concatenate([_headers_of_file(piece, data) for piece in pieces])
-
-
-def _headers_of_file(piece: Piece, data: memoryview) -> npt.NDArray[Any]:
-    batches = _headers(piece, data)
-    end = int(batches["position"][-1] + batches["size"][-1]) if len(batches) else piece.start
-    if end != piece.end:
-        raise cut_short(piece, piece.origin + end)
-    return batches
-
-
-def _headers(piece: Piece, data: memoryview) -> npt.NDArray[Any]:
-    try:
-        batches: npt.NDArray[Any] = read_headers(
-            data, start=piece.start, end=piece.end, file=piece.file, file_position=piece.origin
-        )
-    except CorruptRecordError as error:
-        raise piece.located(error) from None
-    return batches
-
-
-def cut_short(piece: Piece, position: int) -> CorruptRecordError:
-    """The error for a file of which the last batch, at `position`, is not all there."""
-    return CorruptRecordError(
-        "the file ends within a batch: verify, then restore it from a copy",
-        file=piece.file,
-        position=position,
-        partition=piece.slice.segment.partition,
-    )

@@ -1,45 +1,18 @@
-"""Fetching what will be wanted next while what is here is decoded."""
+"""The bytes of a log file, of which what will be wanted next is fetched while what is here is decoded."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import chain, islice
-from typing import TypeVar
 
 from distlog.core.errors import StorageError
-from distlog.core.storage.parallel import Task
+from distlog.core.storage.parallel import in_order
 from distlog.core.storage.storage import Storage
-
-T = TypeVar("T")
 
 #: The largest GET of a remote file that is read from end to end.
 WINDOW_BYTES = 8 << 20
-#: Tasks under way ahead of the reader; memory is bounded by as many windows.
+#: GETs under way ahead of the reader; memory is bounded by as many windows.
 DEPTH = 3
-
-
-def in_order(tasks: Iterable[Callable[[], T]], depth: int = DEPTH) -> Iterator[T]:
-    """The results of `tasks` in their order, up to `depth` of them running ahead in threads; one alone needs none."""
-    left = iter(tasks)
-    first = list(islice(left, 2))
-    if len(first) < 2:
-        yield from (task() for task in first)
-        return
-    pool = ThreadPoolExecutor(depth)
-    running: deque[Task[T]] = deque()
-    try:
-        for task in chain(first, left):
-            running.append(Task(task))
-            running[-1].begin_in(pool)
-            if len(running) > depth:
-                yield running.popleft().wait()
-        while running:
-            yield running.popleft().wait()
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
 
 
 class LogFile:
@@ -82,7 +55,7 @@ class LogFile:
 
     def _begin(self, data: memoryview, start: int, end: int) -> Iterator[memoryview]:
         self._held, self._position = data, start
-        self._windows = in_order(self._ahead(end, 2 * (end - start)))
+        self._windows = in_order(self._ahead(end, 2 * (end - start)), DEPTH)
         return self._windows
 
     def _mapped(self, start: int, end: int) -> memoryview:

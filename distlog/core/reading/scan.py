@@ -1,28 +1,25 @@
-"""Running a read: slices of segments in, Arrow record batches out, in (partition, offset) order."""
+"""A scan: the records of one snapshot as Arrow, in (partition, offset) order; their number, and the first of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
-from itertools import chain, islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from distlog.core.batches.record_batch import COLUMNS, SCHEMA
-from distlog.core.errors import InvalidRecordError
-from distlog.core.reading.chunk import Chunk
-from distlog.core.reading.read_ahead import DEPTH, in_order
-from distlog.core.reading.segment_reader import CHUNK_BYTES, INDEX_WORTH_BYTES, SegmentReader
+from distlog.core.config import whole_number
+from distlog.core.errors import InvalidConfigError, InvalidRecordError
+from distlog.core.reading.pipeline import read
+from distlog.core.reading.segment_reader import SegmentReader
 from distlog.core.reading.slices import SegmentSlice, windows
 from distlog.core.reading.time_range import ALWAYS
+from distlog.core.storage.parallel import cores
 from distlog.core.transactions.isolation import READ_UNCOMMITTED, Isolation
 
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Segments up to this size are read whole and decoded together.
-SMALL_BYTES = 1 << 20
 #: Offsets that `first` looks at to begin with, when its limit is not smaller.
 FIRST_OFFSETS = 10_000
 
@@ -36,67 +33,13 @@ def check_columns(columns: Iterable[str] | None) -> tuple[str, ...]:
     return chosen
 
 
-def read(
-    reader: SegmentReader,
-    slices: Iterable[SegmentSlice],
-    columns: Sequence[str] = COLUMNS,
-    isolation: Isolation = READ_UNCOMMITTED,
-) -> Iterator[pa.RecordBatch]:
-    """The records of `slices`, in order, in batches of some MB where there is that much.
-
-    Memory is bounded by a few chunks whatever the size of a segment. Raises CorruptRecordError, and
-    SnapshotTooOldError for a file that vacuum has removed since the snapshot.
-    """
-    for chunk in _chunks(reader, slices):
-        yield from chunk.records(columns, isolation)
-
-
-def _chunks(reader: SegmentReader, slices: Iterable[SegmentSlice]) -> Iterator[Chunk]:
-    tasks = (partial(_begun, reader, group) for group in _groups(slices))
-    # local files answer at once: one group ahead hides what opening them costs
-    for chunks in in_order(tasks, 1 if reader.storage.is_local else DEPTH):
-        yield from chunks
-
-
-def _begun(reader: SegmentReader, group: list[SegmentSlice]) -> Iterable[Chunk]:
-    """The chunks of `group`, the first of them read."""
-    if _small(group[0]):
-        return [reader.whole(group)]
-    chunks = reader.chunks(group[0])
-    return chain(list(islice(chunks, 1)), chunks)
-
-
-def _small(piece: SegmentSlice) -> bool:
-    size = piece.segment.log_bytes
-    uncut = (piece.start_position, piece.end_position) == (0, size)
-    return uncut and (size <= INDEX_WORTH_BYTES or (piece.whole and size <= SMALL_BYTES))
-
-
-def _groups(slices: Iterable[SegmentSlice]) -> Iterator[list[SegmentSlice]]:
-    """Runs of small segments worth a chunk; a large one alone."""
-    group: list[SegmentSlice] = []
-    held = 0
-    for piece in slices:
-        size = piece.segment.log_bytes
-        if group and (not _small(piece) or held + size > CHUNK_BYTES):
-            yield group
-            group, held = [], 0
-        if _small(piece):
-            group.append(piece)
-            held += size
-        else:
-            yield [piece]
-    if group:
-        yield group
-
-
 def first(
     reader: SegmentReader, slices: Iterable[SegmentSlice], columns: Sequence[str], limit: int
 ) -> Iterator[pa.RecordBatch]:
     """The first `limit` records of `slices`, all where there are fewer; a small limit reads little."""
     # more and more offsets are looked at: few of them may be records, or of the times asked for
     for window in windows(slices, min(limit, FIRST_OFFSETS)) if limit > 0 else ():
-        for batch in read(reader, window, columns):
+        for batch in read(reader, window, columns, READ_UNCOMMITTED, max_workers=1):
             yield batch.slice(0, limit)
             limit -= batch.num_rows
             if limit <= 0:
@@ -114,13 +57,29 @@ def _known_count(piece: SegmentSlice) -> int | None:
     return segment.record_count if piece.whole and not segment.has_transactions else None
 
 
+def _checked_workers(asked: int | None) -> int:
+    workers = cores() if asked is None else whole_number("max_workers", asked)
+    if workers < 1:
+        raise InvalidConfigError("max_workers must be at least 1", value=workers)
+    return workers
+
+
 class Scan:
-    """A read of one snapshot, run when its result is asked for, and again each time."""
+    """A read of one snapshot, run when its result is asked for, and again each time.
+
+    `max_workers` threads decode local files, the caller among them: by default as many as there are cores.
+    """
 
     def __init__(
-        self, reader: SegmentReader, slices: list[SegmentSlice], columns: Sequence[str], isolation: Isolation
+        self,
+        reader: SegmentReader,
+        slices: list[SegmentSlice],
+        columns: Sequence[str],
+        isolation: Isolation,
+        max_workers: int | None = None,
     ) -> None:
         self._reader, self.slices, self.columns, self.isolation = reader, slices, tuple(columns), isolation
+        self.max_workers = _checked_workers(max_workers)
 
     @property
     def schema(self) -> pa.Schema:
@@ -128,7 +87,12 @@ class Scan:
         return pa.schema([SCHEMA.field(name) for name in self.columns])
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        return read(self._reader, self.slices, self.columns, self.isolation)
+        return read(self._reader, self.slices, self.columns, self.isolation, self.max_workers)
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """The records as an Arrow stream, which DuckDB, Polars and others read without a copy."""
+        batches = pa.RecordBatchReader.from_batches(self.schema, self)
+        return batches.__arrow_c_stream__(requested_schema)
 
     def to_table(self) -> pa.Table:
         """All records as one Arrow table."""
@@ -142,7 +106,8 @@ class Scan:
         """How many records there are: from metadata alone where every offset of a segment is a record of the scan."""
         known = [_known_count(piece) for piece in self.slices]
         unknown = [piece for piece, count in zip(self.slices, known, strict=True) if count is None]
-        looked_at = sum(len(batch) for batch in read(self._reader, unknown, ("offset",), self.isolation))
+        batches = read(self._reader, unknown, ("offset",), self.isolation, self.max_workers)
+        looked_at = sum(len(batch) for batch in batches)
         return looked_at + sum(count for count in known if count is not None)
 
     def __repr__(self) -> str:

@@ -11,12 +11,13 @@ from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import MIN_LONG, whole_number
 from distlog.core.errors import TopicNotFoundError
 from distlog.core.reading import slices
-from distlog.core.reading.read_ahead import in_order
+from distlog.core.reading.read_ahead import DEPTH
 from distlog.core.reading.segment_reader import INDEX_WORTH_BYTES, SegmentReader
 from distlog.core.reading.slices import OutOfRange, SegmentSlice
 from distlog.core.reading.stable_offset import last_stable_offset, transactional_segments
 from distlog.core.reading.time_lookup import start_by_index
 from distlog.core.reading.time_range import ALWAYS, TimeRange
+from distlog.core.storage.parallel import in_order
 from distlog.core.times import Time
 from distlog.core.transactions.isolation import Isolation, IsolationLevel
 
@@ -112,7 +113,7 @@ def slices_of(
 def _begun_later(reader: SegmentReader, found: list[SegmentSlice]) -> list[SegmentSlice]:
     """The slices without the beginnings that time indexes rule out, a few indexes being asked at once."""
     rows = [row for row, piece in enumerate(found) if _is_worth_an_index(piece)]
-    starts = in_order(partial(start_by_index, reader, found[row]) for row in rows)
+    starts = in_order((partial(start_by_index, reader, found[row]) for row in rows), DEPTH)
     for row, start in zip(rows, starts, strict=True):
         found[row] = replace(found[row], start_offset=start)
     return [piece for piece in found if piece.span[0] < piece.span[1]] if rows else found

@@ -25,9 +25,10 @@ from distlog.core.indexes.index_cache import IndexCache
 from distlog.core.indexes.offset_index import OffsetIndex
 from distlog.core.indexes.time_index import TimestampOffset
 from distlog.core.indexes.transaction_index import AbortedTransaction
-from distlog.core.reading.chunk import Chunk, Piece, chunk_of_batches, chunk_of_files, cut_short
+from distlog.core.reading.chunk import Chunk, chunk_of_batches, chunk_of_files
 from distlog.core.reading.missing_files import check_log, gone
 from distlog.core.reading.open_logs import OpenLogs
+from distlog.core.reading.piece import Piece, cut_short
 from distlog.core.reading.read_ahead import LogFile
 from distlog.core.reading.segment_indexes import SegmentIndexes
 from distlog.core.reading.slices import SegmentSlice

@@ -70,7 +70,7 @@ class Task(Generic[T]):
             raise _begun_before_fork()
         return self._done.result()
 
-    def when_over(self, call: Callable[[], object]) -> None:
+    def when_over(self, call: Callable[[], None]) -> None:
         """Have `call` called when the work is done, or now if nobody has begun it, and nobody will."""
         if self._is_taken.acquire(blocking=False):
             self._done.cancel()
@@ -85,7 +85,7 @@ def begin(work: Callable[[], T]) -> Task[T]:
 
 
 class _Line(Generic[T]):
-    """Tasks in their order, of which up to `ahead` are begun before the one that its reader waits for is done."""
+    """Tasks in their order: the next, which their reader waits for, and up to `ahead` that are begun behind it."""
 
     def __init__(self, tasks: Iterable[Callable[[], T]], ahead: int) -> None:
         self._tasks, self._turn, self._process = iter(tasks), threading.Lock(), os.getpid()
@@ -111,12 +111,24 @@ class _Line(Generic[T]):
             self._close()
         return task
 
-    def advance(self, *, blocking: bool = True) -> bool:
-        """Take the next task and do it; False where `take` gives none."""
-        task = self.take(blocking=blocking)
-        if task is not None:
+    def take_in(self, pool: ThreadPoolExecutor, *, by_thread: bool) -> None:
+        """Have a thread of `pool` do the next task, and, where it costs something to take it, take it too."""
+        if self.is_over:
+            return
+        if by_thread:
+            _submit(pool, self._advance)
+        elif task := self.take():
+            task.begin_in(pool)
+
+    def _advance(self) -> None:
+        if task := self.take():
             task.run()
-        return task is not None
+
+    def help(self, task: Task[T]) -> None:
+        """Do what nobody has begun, as long as somebody else is at `task`."""
+        task.run()
+        while not task.is_done and (other := self.take(blocking=False)):
+            other.run()
 
     def next(self) -> Task[T] | None:
         """The task to wait for, which leaves the line; None at the end."""
@@ -160,30 +172,31 @@ def in_order(
 ) -> Iterator[T]:
     """The results of `tasks` in their order, while threads work on up to `ahead` tasks behind the one that is next.
 
-    Tasks that wait for a storage have a thread each. Tasks that compute have `workers`, of which the caller is one.
-    One task alone needs no thread; with `ahead` 0 each task is done when its result is asked for. The iterator of
-    tasks is used by one thread at a time. What a task or the iterator raises is raised in its turn. At the end, after
-    an error and after `close` nothing more is begun, and the iterator is closed; when `joined`, the threads have
-    ended too.
+    Each of these tasks has a thread, since most wait for a storage; tasks that compute have `workers`, of which the
+    caller is one. One task alone needs no thread, and without threads each task is done when its result is asked for.
+
+    The iterator of tasks is used by one thread at a time. What it or a task raises is raised in its turn. At the end,
+    after an error and after `close`, no task is begun any more, and the iterator is closed; when `joined`, the
+    threads have ended too.
     """
+    computes = workers is not None
     threads = ahead if workers is None else workers - 1
     line, pool = _Line(tasks, ahead), None
     try:
         if threads and line.take() and line.take():
             pool = ThreadPoolExecutor(threads, thread_name_prefix=_AHEAD)
-            for task in line.begun.copy():
+            # where the caller is a worker, the first task is the caller's
+            for task in list(line.begun)[1 if computes else 0 :]:
                 task.begin_in(pool)
             for _ in range(ahead - 1):
-                _submit(pool, line.advance)
+                line.take_in(pool, by_thread=computes)
         while next_task := line.next():
-            if pool and workers:
-                next_task.run()
-                while not next_task.is_done and line.advance(blocking=False):
-                    pass
+            if pool and computes:
+                line.help(next_task)
             yield next_task.wait()
             line.give()
-            if pool and not line.is_over:
-                _submit(pool, line.advance)
+            if pool:
+                line.take_in(pool, by_thread=computes)
     finally:
         line.stop()
         if pool:
@@ -205,7 +218,7 @@ def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(_THREADS, thread_name_prefix="distlog-background")
 
 
-def _submit(pool: ThreadPoolExecutor, work: Callable[[], object]) -> None:
+def _submit(pool: ThreadPoolExecutor, work: Callable[[], None]) -> None:
     with suppress(RuntimeError):  # there can be no more threads, or the interpreter is ending
         pool.submit(work)
 

@@ -157,18 +157,20 @@ class Topic:
         columns: Iterable[str] | None = None,
         isolation: IsolationLevel = "read_uncommitted",
         out_of_range: OutOfRange = "fail",
+        max_workers: int | None = None,
     ) -> Scan:
         """The records from `start` (in) to `end` (out), all by default, as a Scan that runs when it is read.
 
         Times are those of the records, in whatever order: from `start_time` (in) to `end_time` (out), to the
-        millisecond, without records that have no timestamp. Raises OffsetOutOfRangeError for a start outside of the
-        log, unless `out_of_range` is earliest or latest; ValueError for an offset and a time on one side.
+        millisecond, without records that have no timestamp. `max_workers` threads decode, the caller among
+        them: by default as many as there are cores. Raises OffsetOutOfRangeError for a start outside of the log,
+        unless `out_of_range` is earliest or latest; ValueError for an offset and a time on one side.
         """
         chosen, snapshot = check_columns(columns), self.snapshot
         times = scan_plan.times(start, end, start_time, end_time)
         bounds = scan_plan.bounds(snapshot, partitions, start, end)
         slices, visible = scan_plan.plan(self.reader, snapshot, bounds, isolation, out_of_range, times)
-        return Scan(self.reader, slices, chosen, visible)
+        return Scan(self.reader, slices, chosen, visible, max_workers)
 
     def records(self, partition: int = 0, start: int | None = None, limit: int | None = None) -> Iterator[Record]:
         """Records as Python objects, for people; a few at a time, so a small limit reads little."""

@@ -14,7 +14,7 @@ from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.errors import InvalidConfigError, OffsetOutOfRangeError
 from distlog.core.indexes.index_cache import IndexCache
 from distlog.core.reading import scan_plan
-from distlog.core.reading.scan import read
+from distlog.core.reading.pipeline import read
 from distlog.core.reading.segment_reader import SegmentReader
 from distlog.core.reading.time_lookup import EARLIEST, LATEST, offset_for_time
 from distlog.core.reading.time_range import TimeRange
@@ -41,7 +41,9 @@ class SplitReader:
         Raises CorruptRecordError, and FileNotFoundError for a file that vacuum has removed since the snapshot.
         """
         reader = SegmentReader(self._storage, self._topic, IndexCache())
-        for batch in self._format.format(read(reader, part.slices, self._format.stored_columns, part.isolation)):
+        # Spark runs a task for each core already
+        batches = read(reader, part.slices, self._format.stored_columns, part.isolation, max_workers=1)
+        for batch in self._format.format(batches):
             yield batch
             freeze_imports()
 

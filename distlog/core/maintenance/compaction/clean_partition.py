@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from distlog.core.maintenance.compaction.key_hash import SECRET_BYTES
-from distlog.core.maintenance.compaction.offset_map import OffsetMap
 from distlog.core.maintenance.compaction.batch_verdicts import judge
 from distlog.core.maintenance.compaction.cleaning_plan import CleaningPlan
 from distlog.core.maintenance.compaction.group_rewrite import RewrittenGroup, rewrite_group
+from distlog.core.maintenance.compaction.key_hash import SECRET_BYTES
+from distlog.core.maintenance.compaction.offset_map import OffsetMap
 from distlog.core.maintenance.compaction.record_keys import build_map
 from distlog.core.maintenance.compaction.survivors import MapSurvivors
 from distlog.core.topic_handle import TopicHandle

@@ -1,0 +1,122 @@
+"""A piece of a chunk: whole batches of one log file, where they lie, their headers, and the errors that name them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from distlog.core.batches.record_batch import read_headers
+from distlog.core.commits.segment_info import UNKNOWN
+from distlog.core.errors import CorruptRecordError
+from distlog.core.reading.slices import SegmentSlice
+from distlog.core.segments.log_identity import another_log
+
+Longs = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Bytes [start, end) of a chunk: whole batches of `file`, from `file_position` on.
+
+    `first_offset` is the stored offset at which they begin, or, where the segment has gaps, not before which; -1 when
+    that is not known.
+    """
+
+    slice: SegmentSlice
+    file: str
+    file_position: int
+    start: int
+    end: int
+    first_offset: int = -1
+
+    @property
+    def origin(self) -> int:
+        """Where in the file the chunk's first byte would lie."""
+        return self.file_position - self.start
+
+    @property
+    def ends_file(self) -> bool:
+        """Whether the file ends with the piece."""
+        return self.origin + self.end == self.slice.segment.log_bytes
+
+    def facts(self) -> tuple[int, int, int, int]:
+        """What its batches are checked by, a RUN row."""
+        segment = self.slice.segment
+        return self.first_offset, segment.next_offset - segment.shift, segment.dense, self.ends_file
+
+    def check_ends(self, first_crc: int, last_crc: int, last_position: int) -> None:
+        """Raise CorruptRecordError if its first batch, or its last, shows that the log is another segment's."""
+        segment = self.slice.segment
+        if self.file_position == 0 and segment.first_batch_crc not in (UNKNOWN, first_crc):
+            raise another_log(segment, self.file, 0)
+        if self.ends_file and segment.last_batch_crc not in (UNKNOWN, last_crc):
+            raise another_log(segment, self.file, self.origin + last_position)
+
+    def located(self, error: CorruptRecordError) -> CorruptRecordError:
+        """`error`, which knows the file and what is stored, with the partition, and the offset that readers know."""
+        segment, details = self.slice.segment, dict(error.details)
+        if "offset" in details:
+            details["offset"] += segment.shift
+        return CorruptRecordError(error.message, **details, partition=segment.partition)
+
+
+class Files(Sequence[str]):
+    """The file of each batch, looked up when an error names it."""
+
+    def __init__(self, pieces: Sequence[Piece], owner: Longs) -> None:
+        self._pieces, self._owner = pieces, owner
+
+    def __len__(self) -> int:
+        return len(self._owner)
+
+    def __getitem__(self, row: Any) -> Any:
+        return self._pieces[self._owner[row]].file
+
+
+def headers_of_all(pieces: Sequence[Piece], data: memoryview) -> npt.NDArray[Any]:
+    """The headers of the batches of whole log files, which fill `data`, as BATCH rows.
+
+    Raises CorruptRecordError for a file that is not whole batches from its start to its end.
+    """
+    try:
+        batches: npt.NDArray[Any] = read_headers(data)
+        batch_ends, ends = np.append(0, batches["position"] + batches["size"]), [piece.end for piece in pieces]
+        if (batch_ends[np.searchsorted(batch_ends[:-1], ends)] == ends).all():
+            return batches
+    except CorruptRecordError:
+        pass
+    # one of the files is damaged: each by itself tells where
+    return np.concatenate([_headers_of_file(piece, data) for piece in pieces])
+
+
+def _headers_of_file(piece: Piece, data: memoryview) -> npt.NDArray[Any]:
+    batches = headers_of(piece, data)
+    end = int(batches["position"][-1] + batches["size"][-1]) if len(batches) else piece.start
+    if end != piece.end:
+        raise cut_short(piece, piece.origin + end)
+    return batches
+
+
+def headers_of(piece: Piece, data: memoryview) -> npt.NDArray[Any]:
+    """The headers of the whole batches of one piece of `data`, as BATCH rows; raises CorruptRecordError."""
+    try:
+        batches: npt.NDArray[Any] = read_headers(
+            data, start=piece.start, end=piece.end, file=piece.file, file_position=piece.origin
+        )
+    except CorruptRecordError as error:
+        raise piece.located(error) from None
+    return batches
+
+
+def cut_short(piece: Piece, position: int) -> CorruptRecordError:
+    """The error for a file of which the last batch, at `position`, is not all there."""
+    return CorruptRecordError(
+        "the file ends within a batch: verify, then restore it from a copy",
+        file=piece.file,
+        position=position,
+        partition=piece.slice.segment.partition,
+    )

@@ -1,0 +1,126 @@
+"""The one way from slices of segments to Arrow. Its stages, of which the prefetcher `in_order` works ahead:
+
+1. groups: small segments that are read together, and each large one alone
+2. chunks: the bytes of some MB of whole batches, in order; those of remote segments are fetched ahead
+3. record batches: a chunk is checked, expanded and decoded; of local segments several at the same time
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain, islice
+from typing import NoReturn
+
+import pyarrow as pa
+
+from distlog.core.reading.chunk import Chunk
+from distlog.core.reading.read_ahead import DEPTH
+from distlog.core.reading.segment_reader import CHUNK_BYTES, INDEX_WORTH_BYTES, SegmentReader
+from distlog.core.reading.slices import SegmentSlice
+from distlog.core.storage.parallel import in_order
+from distlog.core.transactions.isolation import Isolation
+
+#: Segments up to this size are read whole and decoded together.
+SMALL_BYTES = 1 << 20
+#: So much of small segments is one chunk: twice a chunk, since each file costs time in which no other thread runs.
+GROUP_BYTES = 2 * CHUNK_BYTES
+#: How many batches of one chunk, of at most about OUTPUT_BYTES each, are decoded before they are asked for.
+AHEAD_BATCHES = 4
+
+Group = list[SegmentSlice]
+#: Gives a chunk. Its bytes are here already, or they are local and read now.
+Opened = Callable[[], Chunk]
+
+
+def read(
+    reader: SegmentReader,
+    slices: Iterable[SegmentSlice],
+    columns: Sequence[str],
+    isolation: Isolation,
+    max_workers: int,
+) -> Iterator[pa.RecordBatch]:
+    """The records of `slices`, in order, in batches of some MB where there is that much.
+
+    `max_workers` threads decode local files, of which the caller is one; remote files are decoded by the caller.
+    Memory is bounded by a few chunks for each thread, whatever the size of a segment. Raises CorruptRecordError, and
+    SnapshotTooOldError for a file that vacuum has removed since the snapshot.
+    """
+    is_local = reader.storage.is_local
+    # of remote files the requests are what takes time, and what is decoded ahead would be more to fetch ahead
+    workers = max_workers if is_local else 1
+    chunks = _local_chunks(reader, _groups(slices)) if is_local else _remote_chunks(reader, _groups(slices))
+    # the first chunk may be all that is wanted: it is decoded before more is read
+    for chunk in islice(chunks, 1):
+        yield from chunk().records(columns, isolation)
+    tasks = (partial(_decoded, chunk, columns, isolation, workers) for chunk in chunks)
+    for batches in in_order(tasks, workers + 1, workers=workers, joined=True):
+        yield from batches
+
+
+def _groups(slices: Iterable[SegmentSlice]) -> Iterator[Group]:
+    """Runs of small segments worth a chunk; a large one alone."""
+    group: Group = []
+    held = 0
+    for piece in slices:
+        size = piece.segment.log_bytes
+        if group and (not _small(piece) or held + size > GROUP_BYTES):
+            yield group
+            group, held = [], 0
+        if _small(piece):
+            group.append(piece)
+            held += size
+        else:
+            yield [piece]
+    if group:
+        yield group
+
+
+def _small(piece: SegmentSlice) -> bool:
+    size = piece.segment.log_bytes
+    uncut = (piece.start_position, piece.end_position) == (0, size)
+    return uncut and (size <= INDEX_WORTH_BYTES or (piece.whole and size <= SMALL_BYTES))
+
+
+def _local_chunks(reader: SegmentReader, groups: Iterable[Group]) -> Iterator[Opened]:
+    """The chunks of local files, which answer at once: small ones are read by the thread that decodes them."""
+    for group in groups:
+        yield from [partial(reader.whole, group)] if _small(group[0]) else _walked(reader, group[0])
+
+
+def _remote_chunks(reader: SegmentReader, groups: Iterable[Group]) -> Iterator[Opened]:
+    """The chunks of remote files: DEPTH groups are begun ahead."""
+    for chunks in in_order((partial(_fetched, reader, group) for group in groups), DEPTH):
+        yield from chunks
+
+
+def _fetched(reader: SegmentReader, group: Group) -> Iterable[Opened]:
+    """The chunks of `group`, the first of them fetched."""
+    if _small(group[0]):
+        return [partial(_same, reader.whole(group))]
+    chunks = _walked(reader, group[0])
+    return chain(list(islice(chunks, 1)), chunks)
+
+
+def _walked(reader: SegmentReader, piece: SegmentSlice) -> Iterator[Opened]:
+    return (partial(_same, chunk) for chunk in reader.chunks(piece))
+
+
+def _same(chunk: Chunk) -> Chunk:
+    return chunk
+
+
+def _decoded(opened: Opened, columns: Sequence[str], isolation: Isolation, workers: int) -> Iterator[pa.RecordBatch]:
+    """The records of one chunk: with several workers AHEAD_BATCHES are made now, the rest when it is asked for."""
+    batches = opened().records(columns, isolation)
+    made: list[pa.RecordBatch] = []
+    try:
+        made.extend(islice(batches, AHEAD_BATCHES if workers > 1 else 0))
+    except Exception as error:
+        # it comes behind the batches that were made before it
+        return chain(made, map(_fail, [error]))
+    return chain(made, batches)
+
+
+def _fail(error: Exception) -> NoReturn:
+    raise error

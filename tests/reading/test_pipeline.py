@@ -1,0 +1,309 @@
+"""Scans by several threads: the same batches, in bounded memory, and nothing is left behind."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import distlog
+from distlog import CorruptRecordError, InvalidConfigError, Topic
+from distlog.core.reading import pipeline, read_ahead
+from distlog.core.reading.chunk import OUTPUT_BYTES, Chunk
+from distlog.core.reading.segment_reader import SegmentReader
+
+#: For what has to happen; never waited for where it does.
+PATIENCE_S = 30.0
+MIB = 1 << 20
+
+
+def filled(url: str, rows: int = 20_000, partitions: int = 1, **settings: str) -> Topic:
+    """A topic of records of 100 random bytes, in batches of 4 KiB."""
+    topic = distlog.create(url, partitions, config={"batch.bytes": "4096", **settings})
+    data = np.random.default_rng(rows).bytes(100 * rows)
+    values = [data[start : start + 100] for start in range(0, len(data), 100)]
+    places = pa.array(np.arange(rows) % partitions, pa.int32())
+    topic.append(pa.table({"value": values, "timestamp": np.arange(rows), "partition": places}))
+    return topic
+
+
+@pytest.fixture
+def short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks of 100 kB, so that few records are many chunks."""
+    monkeypatch.setattr(SegmentReader.chunks, "__defaults__", (100_000,))
+    monkeypatch.setattr(pipeline, "GROUP_BYTES", 100_000)
+    monkeypatch.setattr(read_ahead, "WINDOW_BYTES", 100_000)
+
+
+def ahead() -> list[threading.Thread]:
+    """The threads that scans have now."""
+    return [thread for thread in threading.enumerate() if thread.name.startswith("distlog-ahead")]
+
+
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """For each pool of threads that is made from here on, how many it may have."""
+    made: list[int] = []
+    original = ThreadPoolExecutor.__init__
+
+    def init(pool: ThreadPoolExecutor, threads: int, **options: Any) -> None:
+        made.append(threads)
+        original(pool, threads, **options)
+
+    monkeypatch.setattr(ThreadPoolExecutor, "__init__", init)
+    return made
+
+
+@pytest.fixture(params=["local", "memory"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where files are local, and where they are not."""
+    return str(tmp_path / "log") if request.param == "local" else str(request.getfixturevalue("memory_url").url)
+
+
+@pytest.mark.usefixtures("short_chunks")
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"compression.type": "zstd"},
+        {"internal.segment.bytes": "20000"},
+        {"internal.segment.bytes": "1500000"},
+    ],
+)
+def test_any_number_of_workers_gives_the_same_batches(url: str, settings: dict[str, str]) -> None:
+    topic = filled(url, partitions=2, **settings)
+    alone = list(topic.scan(max_workers=1))
+    assert sum(batch.num_rows for batch in alone) == 20_000
+    assert len(alone) > 10
+    for workers in (2, 3, 16, None):
+        assert list(topic.scan(max_workers=workers)) == alone
+    cut = topic.scan(start={0: 17, 1: 3000}, end=9000, columns=["offset", "value"], max_workers=3)
+    assert cut.to_table() == topic.scan(start={0: 17, 1: 3000}, end=9000, columns=["offset", "value"]).to_table()
+    assert cut.count() == 9000 - 17 + 9000 - 3000
+    assert topic.scan(start_time=501, max_workers=3).count() == 20_000 - 501
+
+
+@pytest.mark.usefixtures("short_chunks")
+def test_chunks_of_one_segment_are_decoded_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = filled(str(tmp_path / "log"))
+    (segment,) = topic.snapshot.partitions[0].segments
+    assert segment.log_bytes > 20 * 100_000
+    both, met = threading.Barrier(2), threading.Event()
+    original, first = Chunk.check, threading.get_ident()
+    deciders: set[int] = set()
+
+    def check(chunk: Chunk) -> None:
+        if chunk.pieces[0].file_position > 0 and not met.is_set():
+            both.wait(PATIENCE_S)
+            met.set()
+        deciders.add(threading.get_ident())
+        original(chunk)
+
+    monkeypatch.setattr(Chunk, "check", check)
+    assert topic.scan(max_workers=2).to_table().num_rows == 20_000
+    assert met.is_set()
+    assert len(deciders) == 2
+    assert first in deciders
+
+
+@pytest.mark.parametrize("workers", [None, 1, 2, 8])
+def test_one_small_chunk_starts_no_thread(url: str, begun: list[int], workers: int | None) -> None:
+    topic = filled(url, rows=100)
+    del begun[:]
+    assert topic.scan(max_workers=workers).to_table().num_rows == 100
+    assert begun == []
+
+
+@pytest.mark.usefixtures("short_chunks")
+def test_one_worker_starts_no_thread_for_local_files(tmp_path: Path, begun: list[int]) -> None:
+    topic = filled(str(tmp_path / "log"), **{"internal.segment.bytes": "300000"})
+    del begun[:]
+    assert topic.scan(max_workers=1).to_table().num_rows == 20_000
+    assert begun == []
+    assert topic.scan(max_workers=3).to_table().num_rows == 20_000
+    assert begun == [2]
+
+
+@pytest.mark.parametrize("workers", [0, -1, 1.5, "2"])
+def test_a_number_of_workers_that_cannot_be_is_refused_at_once(memory_url: Any, workers: Any) -> None:
+    topic = filled(memory_url.url, rows=10)
+    with pytest.raises(InvalidConfigError, match="max_workers"):
+        topic.scan(max_workers=workers)
+
+
+def damaged(topic: Topic, share: float) -> None:
+    """Change a byte of the only log file."""
+    (segment,) = topic.snapshot.partitions[0].segments
+    name = topic.reader.name(segment)
+    data = bytearray(topic.storage.read(name))
+    data[int(len(data) * share)] ^= 1
+    topic.storage.put(name, bytes(data))
+
+
+def given(batches: Iterator[pa.RecordBatch]) -> tuple[int, str]:
+    """How many records come before an error, and the error."""
+    count = 0
+    try:
+        for batch in batches:
+            count += batch.num_rows
+    except CorruptRecordError as error:
+        assert list(batches) == []
+        return count, str(error)
+    raise AssertionError("nothing is wrong")
+
+
+@pytest.mark.usefixtures("short_chunks")
+def test_an_error_comes_once_and_behind_every_record_before_its_chunk(url: str) -> None:
+    topic = filled(url)
+    damaged(topic, 0.7)
+    alone = given(iter(topic.scan(max_workers=1)))
+    assert 13_000 < alone[0] < 14_000
+    assert "checksum" in alone[1]
+    for workers in (2, 8):
+        assert given(iter(topic.scan(max_workers=workers))) == alone
+
+
+@pytest.mark.usefixtures("short_chunks")
+def test_an_error_of_the_walk_comes_behind_every_chunk_before_it(url: str) -> None:
+    topic = filled(url)
+    (segment,) = topic.snapshot.partitions[0].segments
+    name = topic.reader.name(segment)
+    data = bytearray(topic.storage.read(name))
+    position = 0
+    while position < len(data) // 2:
+        position += 12 + int.from_bytes(data[position + 8 : position + 12], "big")
+    # a length that cannot be, which the walk finds before any checksum is looked at
+    data[position + 8] = 0xFF
+    topic.storage.put(name, bytes(data))
+    alone = given(iter(topic.scan(max_workers=1)))
+    assert 9000 < alone[0] < 11_000
+    for workers in (2, 8):
+        assert given(iter(topic.scan(max_workers=workers))) == alone
+
+
+@pytest.mark.usefixtures("short_chunks")
+def test_an_error_within_a_chunk_comes_behind_what_is_before_it(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = filled(url)
+    original = Chunk.records
+
+    def records(chunk: Chunk, *asked: Any) -> Iterator[pa.RecordBatch]:
+        yield from original(chunk, *asked)
+        if chunk.pieces[0].file_position > 1_000_000:
+            raise CorruptRecordError("the rest is damaged")
+
+    monkeypatch.setattr(Chunk, "records", records)
+    alone = given(iter(topic.scan(max_workers=1)))
+    assert alone[0] > 9000
+    for workers in (2, 8):
+        assert given(iter(topic.scan(max_workers=workers))) == alone
+
+
+def closed(batches: Any) -> None:
+    batches.close()
+
+
+def left(batches: Any) -> None:
+    for _ in batches:
+        break
+
+
+def failed(batches: Any) -> None:
+    with suppress(KeyError):
+        for _ in batches:
+            raise KeyError
+
+
+@pytest.mark.usefixtures("short_chunks")
+@pytest.mark.parametrize("stop", [closed, left, failed, list])
+@pytest.mark.parametrize("size", ["20000", "10000000"])
+def test_who_stops_reading_leaves_no_thread_and_no_file(
+    tmp_path: Path, stop: Callable[[Any], Any], size: str
+) -> None:
+    topic = filled(str(tmp_path / "log"), **{"internal.segment.bytes": size})
+    others = ahead()
+    batches = iter(topic.scan(max_workers=4))
+    for _ in range(3):
+        next(batches)
+    assert set(ahead()) - set(others)
+    stop(batches)
+    del batches
+    assert set(ahead()) <= set(others)
+    assert [path for path in open_files() if path.startswith(str(tmp_path))] == []
+
+
+def open_files() -> list[str]:
+    """The paths of this process's open files."""
+    # all but the listing itself
+    links = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
+    return [os.readlink(link) for link in links if os.path.lexists(link)]
+
+
+@pytest.mark.usefixtures("short_chunks")
+def test_threads_of_a_remote_scan_end_after_it_is_closed(memory_url: Any) -> None:
+    topic, others = filled(memory_url.url), ahead()
+    batches = iter(topic.scan(max_workers=4))
+    for _ in range(3):
+        next(batches)
+    threads = set(ahead()) - set(others)
+    assert threads
+    batches.close()  # type: ignore[attr-defined]
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert not any(thread.is_alive() for thread in threads)
+
+
+@pytest.mark.usefixtures("short_chunks")
+def test_few_chunks_wait_however_large_the_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = filled(str(tmp_path / "log"), rows=50_000)
+    opened = []
+    original = pipeline._decoded
+
+    def counted(*args: Any) -> Any:
+        opened.append(1)
+        return original(*args)
+
+    monkeypatch.setattr(pipeline, "_decoded", counted)
+    for number, _ in enumerate(topic.scan(max_workers=2)):
+        # the first is not counted; the one that is read now, and three ahead
+        assert len(opened) <= number + 3
+    assert len(opened) == number > 40
+
+
+def test_memory_is_bounded_where_every_chunk_expands_to_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SegmentReader.chunks, "__defaults__", (10_000,))
+    monkeypatch.setattr(pipeline, "INDEX_WORTH_BYTES", 0)
+    monkeypatch.setattr(pipeline, "SMALL_BYTES", 0)
+    topic = distlog.create(str(tmp_path / "log"), config={"compression.type": "zstd", "batch.bytes": str(MIB)})
+    topic.append([{"value": bytes(100_000), "timestamp": number} for number in range(4000)])
+    pool = pa.default_memory_pool()
+    counting = pa.proxy_memory_pool(pool)
+    # what threads still hold must not outlive its pool, not even when the interpreter ends
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(counting))
+    pa.set_memory_pool(counting)
+    try:
+        chunks = 0
+        for batch in topic.scan(max_workers=2):
+            chunks += 1
+            assert batch.nbytes < 1.5 * OUTPUT_BYTES
+        assert chunks > 40
+        # of 400 MB: four chunks, of which each holds what it made ahead, and two that are being expanded
+        assert counting.max_memory() < (4 * pipeline.AHEAD_BATCHES + 2 * 3) * 1.3 * OUTPUT_BYTES
+    finally:
+        pa.set_memory_pool(pool)
+
+
+@pytest.mark.usefixtures("short_chunks")
+def test_a_scan_is_an_arrow_stream(memory_url: Any) -> None:
+    found = filled(memory_url.url).scan(columns=["offset", "value"])
+    reader = pa.RecordBatchReader.from_stream(found)
+    assert reader.schema == found.schema
+    assert reader.read_all() == found.to_table()
