@@ -223,14 +223,28 @@ def test_a_log_that_goes_while_it_is_mapped_is_told(tmp_path: Path) -> None:
         log.topic.offsets_for_times(START)
 
 
+def of_one_shape(url: str) -> bytes:
+    """The log of 60 records that differ from those of `appended` in their values alone."""
+    other, records = appended(url), table(60)
+    values = [value and value.replace(b"v", b"w") for value in records["value"].to_pylist()]
+    other.append(records.set_column(2, "value", pa.array(values)))
+    return Log(other, []).file().read_bytes()
+
+
+@pytest.mark.usefixtures("either_way")
+def test_a_log_that_only_begins_as_its_segments_is_told_at_its_end(tmp_path: Path) -> None:
+    log = log_of(appended(str(tmp_path / "t"), 60))
+    ours, theirs = batches_of(log.file().read_bytes()), batches_of(of_one_shape(str(tmp_path / "other")))
+    log.file().write_bytes(b"".join([*ours[:-1], theirs[-1]]))
+    with pytest.raises(CorruptRecordError, match="the log of another segment"):
+        found(log.topic, 59)
+
+
 @pytest.mark.usefixtures("either_way")
 def test_a_log_that_is_replaced_while_it_is_mapped_is_told(tmp_path: Path) -> None:
     log = log_of(appended(str(tmp_path / "t"), 60))
     assert found(log.topic, 30) == wanted(log.expected, 30)
-    other, records = appended(str(tmp_path / "other")), table(60)
-    values = [value and value.replace(b"v", b"w") for value in records["value"].to_pylist()]
-    other.append(records.set_column(2, "value", pa.array(values)))
-    theirs = Log(other, []).file().read_bytes()
+    theirs = of_one_shape(str(tmp_path / "other"))
     assert len(theirs) == log.segments[0].log_bytes
     log.topic.storage.put(log.topic.reader.name(log.segments[0]), theirs)
     for offset in (30, 31):
