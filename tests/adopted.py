@@ -16,6 +16,7 @@ from distlog.core import paths
 from distlog.core.batches.record_batch import read_headers
 from distlog.core.commits.actions import Action, Add, Remove, SetLogStartOffset
 from distlog.core.commits.segment_info import NOT_LOOKED, UNKNOWN, SegmentInfo
+from distlog.core.config import MAX_INT
 from distlog.core.segments.describe_segment import describe_segment
 from distlog.core.segments.index_facts import INDEX_FIELDS, index_facts
 from distlog.core.segments.log_description import LogDescription
@@ -36,7 +37,7 @@ def describe(
     """
     log = files[".log"]
     segment, _ = describe_segment(
-        log, base_offset, partition=0, stem=f"{base_offset:020d}", created_ms=0, interval_bytes=0
+        log, base_offset, partition=0, stem=f"{base_offset:020d}", created_ms=0, interval_bytes=MAX_INT
     )
     facts: dict[str, Any] = {
         "next_offset": next_offset,

@@ -218,7 +218,7 @@ def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(_THREADS, thread_name_prefix="distlog-background")
 
 
-def _submit(pool: ThreadPoolExecutor, work: Callable[[], None]) -> None:
+def _submit(pool: ThreadPoolExecutor, work: Callable[[], object]) -> None:
     with suppress(RuntimeError):  # there can be no more threads, or the interpreter is ending
         pool.submit(work)
 
