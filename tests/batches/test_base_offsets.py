@@ -65,7 +65,7 @@ def in_six_segments(name: str, folder: Path, left_out: int = 0) -> Topic:
 def test_merged_segments_of_old_formats_keep_their_records(name: str, left_out: int, tmp_path: Path) -> None:
     topic = in_six_segments(name, tmp_path, left_out)
     before = topic.scan().to_table()
-    report, snapshot = merge(topic.reader, topic.log, topic.snapshot, topic.clock)
+    report, snapshot = merge(topic.handle, topic.snapshot)
     topic.advance(snapshot)
     assert report.ok
     assert topic.segments().num_rows < 6 - left_out
@@ -77,7 +77,7 @@ def test_merged_segments_of_old_formats_keep_their_records(name: str, left_out: 
 def test_segments_whose_records_cannot_move_are_told_of_and_stay(tmp_path: Path) -> None:
     topic = in_six_segments("logs.v0-gzip-0", tmp_path, left_out=1)
     before = topic.scan().to_table()
-    report, snapshot = merge(topic.reader, topic.log, topic.snapshot, topic.clock)
+    report, snapshot = merge(topic.handle, topic.snapshot)
     topic.advance(snapshot)
     assert not report.ok
     assert topic.scan().to_table().equals(before)

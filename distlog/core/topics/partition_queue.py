@@ -24,11 +24,12 @@ class PartitionQueue:
         self._waiting = deque[tuple[RecordInput, npt.NDArray[np.int64]]]()
         self._put = self._written = 0
         self._is_given_up = False
+        self._error: BaseException | None = None
 
     def put(self, source: RecordInput, rows: npt.NDArray[np.int64]) -> Callable[[], None]:
         """Take the `rows` of `source`; what is returned has them written, and all that was put before.
 
-        It raises InvalidRecordError, for whatever part of that fails; then only `abort` is left.
+        It raises what the writer raises, and again for all that was put behind that; then only `abort` is left.
         """
         self._waiting.append((source, rows))
         self._put += 1
@@ -46,7 +47,13 @@ class PartitionQueue:
     def _write_next(self) -> None:
         if self._is_given_up:
             raise StorageError("cannot write: the append was given up")
-        self._writer.append(*self._waiting[0])
+        if self._error is not None:
+            raise self._error
+        try:
+            self._writer.append(*self._waiting[0])
+        except BaseException as error:
+            self._error = error
+            raise
         self._waiting.popleft()
         self._written += 1
 

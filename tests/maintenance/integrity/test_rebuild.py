@@ -24,7 +24,7 @@ from distlog.core.maintenance.integrity.rebuild import (
     rebuild_segments,
 )
 from distlog.core.maintenance.integrity.rebuild_report import RebuildReport
-from distlog.core.reading import scan, segment_reader
+from distlog.core.reading import pipeline, segment_reader
 from distlog.core.segments.index_facts import INDEX_FIELDS, index_facts
 
 NOW = 1_700_000_000_000
@@ -347,7 +347,7 @@ def checksums(topic: Topic) -> list[tuple[int, int]]:
 def by_index(monkeypatch: pytest.MonkeyPatch) -> None:
     """Readers of a part use the index of a small segment too."""
     monkeypatch.setattr(segment_reader, "INDEX_WORTH_BYTES", 0)
-    monkeypatch.setattr(scan, "INDEX_WORTH_BYTES", 0)
+    monkeypatch.setattr(pipeline, "INDEX_WORTH_BYTES", 0)
 
 
 def part_of(topic: Topic, segment: SegmentInfo) -> list[int]:
