@@ -200,8 +200,8 @@ def test_transactions_are_seen(tmp_path: Path, attributes: int, expected: int) -
 
 
 def test_checksums_are_those_of_the_files(tmp_path: Path) -> None:
-    segment = new_segment(tmp_path, index_interval_bytes=0)
-    for offset in range(5):
+    segment = new_segment(tmp_path, index_interval_bytes=100)
+    for offset in range(6):
         append(segment, records(offset))
         assert segment.state.crc32c == crc32c(files(tmp_path)[".log"])
     state, found = segment.seal(), files(tmp_path)
@@ -209,6 +209,7 @@ def test_checksums_are_those_of_the_files(tmp_path: Path) -> None:
         crc32c(found[".index"]),
         crc32c(found[".timeindex"]),
     )
+    assert state.last_time_entry == state.max_timestamp == 50
     rows = read_headers(found[".log"])
     assert (state.first_batch_crc, state.last_batch_crc) == (rows["crc"][0], rows["crc"][-1])
 
