@@ -31,9 +31,9 @@ def dead_uploads(storage: Storage, referenced: Referenced, floor: int, before_ms
 def _is_dead(upload: UnfinishedUpload, referenced: Referenced, floor: int, before_ms: int) -> bool:
     stem = paths.parse_segment_file(upload.name, referenced.topic)
     if stem is not None and stem not in referenced.stems:
-        read_version = paths.stem_begin(stem[1])
+        read_version = paths.stem_read_version(stem[1])
         return read_version is not None and read_version < floor
-    manifest = paths.manifest_begin(upload.name)
+    manifest = paths.manifest_read_version(upload.name)
     if manifest is not None:
         return manifest < floor
     is_known = stem is not None or checkpoint.version_of(upload.name) is not None

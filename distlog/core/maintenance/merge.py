@@ -97,7 +97,7 @@ def commit_merge(
         done[:] = [group for group, _ in left]
         return [action for group, merged in left for action in _replace(group, merged)] or None
 
-    _, after = handle.log.commit(snapshot, "compact", plan, begin=snapshot.version)
+    _, after = handle.log.commit(snapshot, "compact", plan, read_version=snapshot.version)
     return done, after
 
 

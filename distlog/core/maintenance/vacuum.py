@@ -85,7 +85,7 @@ def vacuum(storage: Storage, log: CommitLog, *, dry_run: bool = False) -> Vacuum
     referenced = Referenced.since(log, head, floor, now_ms)
     left_before_ms = now_ms - max(delay_ms, LONGEST_PUT_MS)
     garbage = [
-        *unreferenced_files(found, log, referenced, begun_below=floor),
+        *unreferenced_files(found, log, referenced, floor=floor),
         *obsolete_checkpoints(found, floor, referenced.pinned),
         *unreferenced_manifests(storage, found, floor, head.version),
         *left_over_files(found, left_before_ms),
@@ -140,7 +140,7 @@ def _raise_floor(
     except StorageFullError:
         referenced = Referenced.since(log, head, floor, now_ms)
         removed = removed_stems(log.commits(head.gc_floor + 1, floor + 1))
-        freed = unreferenced_files(found, log, referenced, begun_below=head.gc_floor, removed=removed)
+        freed = unreferenced_files(found, log, referenced, floor=head.gc_floor, removed=removed)
         storage.delete([file.name for file in freed])
     try:
         return log.commit(head, "gc", plan)[1]

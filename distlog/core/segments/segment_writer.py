@@ -44,7 +44,7 @@ class SegmentWriter:
         storage: Storage,
         topic: str,
         partition: int,
-        begin: int,
+        read_version: int,
         config: TopicConfig,
         *,
         codec: str,
@@ -52,7 +52,7 @@ class SegmentWriter:
         new_id: Callable[[], str],
         random: Random,
     ) -> None:
-        self._storage, self._topic, self._partition, self._begin = storage, topic, partition, begin
+        self._storage, self._topic, self._partition, self._read_version = storage, topic, partition, read_version
         self._config, self._codec, self._clock, self._new_id = config, codec, clock, new_id
         form = _batch_format(config, codec, clock, random)
         self._encoder, self._time = RecordEncoder(form), RollTime(form.window_ms)
@@ -128,7 +128,7 @@ class SegmentWriter:
         return min(segment.room(batches, base_offsets), self._time.room(batches, now_ms))
 
     def _open(self) -> SegmentFile:
-        stem = paths.new_stem(self._begin, self._new_id())
+        stem = paths.new_stem(self._read_version, self._new_id())
         return SegmentFile(self._storage, self._topic, self._partition, stem, self._config)
 
     def _seal(self) -> None:

@@ -57,7 +57,7 @@ class AppendResult:
 class Appender:
     """Writes rows as segments of one topic that wait for a commit; not thread-safe.
 
-    `begin` is the version that was seen before the first byte; `first_partition` is where records without a
+    `read_version` is the version that was seen before the first byte; `first_partition` is where records without a
     key start. `compression` is as of `codec_of`: InvalidConfigError. Partitions are written side by side by up to
     `workers` threads, the caller one of them: as many as there are cores, unless told; `clock` and `new_id` are
     called by any of them.
@@ -70,7 +70,7 @@ class Appender:
         config: TopicConfig,
         partitions: int,
         *,
-        begin: int,
+        read_version: int,
         first_partition: int,
         clock: Callable[[], int],
         random: Random,
@@ -78,7 +78,7 @@ class Appender:
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
         workers: int | None = None,
     ) -> None:
-        self._storage, self._topic, self._config, self._begin = storage, topic, config, begin
+        self._storage, self._topic, self._config, self._read_version = storage, topic, config, read_version
         self._workers = workers or cores()
         self._clock, self._random, self._new_id = clock, random, new_id
         self._codec = codec_of(config, compression)
@@ -121,7 +121,7 @@ class Appender:
             self._storage,
             self._topic,
             partition,
-            self._begin,
+            self._read_version,
             self._config,
             codec=self._codec,
             clock=self._clock,
@@ -165,7 +165,7 @@ def commit_append(
     snapshot: Snapshot,
     segments: Sequence[SegmentInfo],
     *,
-    begin: int,
+    read_version: int,
     app_id: str | None = None,
     batch_id: BatchId | None = None,
     origin: Origin = UNNAMED,
@@ -188,7 +188,7 @@ def commit_append(
             actions.append(SetTransaction(app_id, batch_id, offsets_of(placed)))
         return actions or None
 
-    commit, snapshot = log.commit(snapshot, "append", plan, begin=begin, origin=origin)
+    commit, snapshot = log.commit(snapshot, "append", plan, read_version=read_version, origin=origin)
     if commit is None:
         return replayed(snapshot, app_id, batch_id) or AppendResult(None), snapshot
     return AppendResult(commit.version, offsets_of(placed)), snapshot

@@ -22,7 +22,7 @@ def open_appender(handle: TopicHandle, current: CurrentSnapshot, compression: st
         handle.name,
         snapshot.config,
         partitions,
-        begin=snapshot.version,
+        read_version=snapshot.version,
         first_partition=handle.random.randrange(partitions),
         clock=handle.clock,
         random=handle.random,
@@ -81,7 +81,7 @@ class Transaction:
             self._log,
             self._current.snapshot,
             appender.close(),
-            begin=self._read_version,
+            read_version=self._read_version,
             app_id=self._app_id,
             batch_id=self._batch_id,
         )

@@ -58,7 +58,7 @@ class TaskWriter:
             topic.name,
             topic.config,
             topic.partitions,
-            begin=topic.version,
+            read_version=topic.version,
             # many small writes of one task each must not all begin at partition 0
             first_partition=topic.version + (context.partitionId() if context else 0),
             clock=now_ms,
@@ -137,7 +137,7 @@ class DistlogWriter(DataSourceArrowWriter):
             log,
             snapshot,
             segments,
-            begin=self._topic.version,
+            read_version=self._topic.version,
             app_id=app_id,
             batch_id=batch_id,
             origin=Origin(self._write_id, batch.run_id if batch else None),
