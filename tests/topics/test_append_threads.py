@@ -143,7 +143,7 @@ def test_of_the_rows_that_fit_nowhere_the_first_is_told_and_nothing_is_left_behi
     assert files(storage) == before
 
 
-def test_a_queue_is_given_up_when_the_thread_that_writes_leaves_it() -> None:
+def test_a_queue_is_aborted_when_the_thread_that_writes_leaves_it() -> None:
     events: list[str] = []
     begun, may_write = threading.Event(), threading.Event()
 
@@ -167,6 +167,6 @@ def test_a_queue_is_given_up_when_the_thread_that_writes_leaves_it() -> None:
     may_write.set()
     thread.join()
     assert events == ["wrote", "gave up"]
-    with pytest.raises(StorageError, match="given up"):
+    with pytest.raises(StorageError, match="aborted"):
         second()
     assert events.count("wrote") == 1

@@ -91,7 +91,7 @@ class SegmentFile:
         return dataclasses.replace(segment, compression=compression, first_unstable_offset=NO_OFFSET)
 
     def abort(self) -> None:
-        """Give up; what was written is named by nobody."""
+        """Abort; what was written stays unreferenced."""
         if self._stream is not None:
             self._stream.abort()
 

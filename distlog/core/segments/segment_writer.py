@@ -58,7 +58,7 @@ class SegmentWriter:
         self._encoder, self._time = RecordEncoder(form), RollTime(form.window_ms)
         self._segment: SegmentFile | None = None
         self._sealed: list[SegmentInfo] = []
-        self._is_given_up = False
+        self._is_aborted = False
 
     def append(self, source: RecordInput, rows: npt.NDArray[np.int64]) -> None:
         """Take the `rows` of `source`, to be written in this order."""
@@ -73,8 +73,8 @@ class SegmentWriter:
 
         With LogAppendTime their commit gives them their time (`BY_COMMIT`).
         """
-        if self._is_given_up:
-            raise StorageError("cannot close: the segment was given up", partition=self._partition)
+        if self._is_aborted:
+            raise StorageError("cannot close: the segment was aborted", partition=self._partition)
         try:
             self._write(self._encoder.finish())
         except InvalidRecordError as error:
@@ -83,8 +83,8 @@ class SegmentWriter:
         return self._sealed
 
     def abort(self) -> None:
-        """Give up; files already written are named by nobody."""
-        self._is_given_up = True
+        """Abort; the files already written stay unreferenced, for vacuum to delete."""
+        self._is_aborted = True
         if self._segment is not None:
             self._segment.abort()
 

@@ -148,7 +148,7 @@ class Appender:
             pool.shutdown()
 
     def abort(self) -> None:
-        """Give up; what was written stays unnamed until vacuum. A `close` that fails has done it by itself."""
+        """Abort; what was written stays unreferenced, for vacuum to delete. A `close` that fails aborts by itself."""
         if not self._is_closing:
             for queue in list(self._queues.values()):
                 queue.abort()

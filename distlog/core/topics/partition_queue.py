@@ -23,7 +23,7 @@ class PartitionQueue:
         self._writer, self._lock = writer, threading.Lock()
         self._waiting = deque[tuple[RecordInput, npt.NDArray[np.int64]]]()
         self._put = self._written = 0
-        self._is_given_up = False
+        self._is_aborted = False
 
     def put(self, source: RecordInput, rows: npt.NDArray[np.int64]) -> Callable[[], None]:
         """Take the `rows` of `source`; what is returned has them written, and all that was put before.
@@ -40,12 +40,12 @@ class PartitionQueue:
                 while self._written < count:
                     self._write_next()
         finally:
-            if self._is_given_up:
+            if self._is_aborted:
                 self.abort()
 
     def _write_next(self) -> None:
-        if self._is_given_up:
-            raise StorageError("cannot write: the append was given up")
+        if self._is_aborted:
+            raise StorageError("cannot write: the append was aborted")
         self._writer.append(*self._waiting[0])
         self._waiting.popleft()
         self._written += 1
@@ -55,8 +55,8 @@ class PartitionQueue:
         return self._writer.close()
 
     def abort(self) -> None:
-        """Give the segments up: now, or when the thread that writes them is done with its rows."""
-        self._is_given_up = True
+        """Abort the segments: now, or when the thread that writes them has finished its rows."""
+        self._is_aborted = True
         if self._lock.acquire(blocking=False):
             try:
                 self._writer.abort()
