@@ -117,9 +117,8 @@ def test_only_storage_imports_fsspec_and_its_file_systems() -> None:
 
 
 def test_only_one_module_maps_files() -> None:
-    # anonymous memory is no file
     names = {module for module in importers("mmap") if module.startswith("distlog")}
-    assert names == {"distlog.core.storage.local.mapping", "distlog.core.buffers"}
+    assert names == {"distlog.core.storage.local.mapping"}
 
 
 def test_only_kernels_import_numba() -> None:

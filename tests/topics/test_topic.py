@@ -45,7 +45,7 @@ def local_url(tmp_path: Path) -> Address:
         (
             distlog.Topic.scan,
             "self, partitions=None, start=None, end=None, start_time=None, end_time=None, columns=None, "
-            "isolation='read_uncommitted', out_of_range='fail'",
+            "isolation='read_uncommitted', out_of_range='fail', max_workers=None",
         ),
         (distlog.Topic.records, "self, partition=0, start=None, limit=None"),
         (distlog.Topic.read, "self, partition, offset, max_bytes=1048576"),

@@ -15,6 +15,7 @@ from distlog.core.segments.segment_writer import codec_of
 from distlog.core.times import fastest
 from distlog.core.topics.accumulator import Accumulator
 from distlog.core.topics.append import AppendResult
+from distlog.core.topics.current_snapshot import CurrentSnapshot
 from distlog.core.topics.delivery import OnDelivery, deliver, delivered, failed
 from distlog.core.topics.records import check_row, room_of
 from distlog.core.topics.rows import ROW_OVERHEAD, Header, Row, batch_of_taken, row_of
@@ -37,8 +38,8 @@ class WritableTopic(Protocol):
         ...
 
     @property
-    def snapshot(self) -> Snapshot:
-        """What it is now; another object when it has changed."""
+    def current(self) -> CurrentSnapshot:
+        """Holds what it is now: another snapshot when it has changed."""
         ...
 
     @property
@@ -79,7 +80,8 @@ class Writer:
         compression: str | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> None:
-        codec_of(topic.snapshot.config, compression)
+        self._current = topic.current
+        codec_of(self._current.snapshot.config, compression)
         if whole_number("linger_ms", linger_ms) < 0 or buffer_bytes < 1:
             raise InvalidConfigError("linger_ms must not be negative, buffer_bytes must be positive")
         self._topic, self._linger_s, self._buffer_bytes = topic, linger_ms / 1000, buffer_bytes
@@ -114,7 +116,7 @@ class Writer:
         rules again: a config that was changed meanwhile, or a record that grew too old, fails it.
         """
         accumulator = self._accumulator
-        if self._topic.snapshot is not self._ruled_by:
+        if self._current.snapshot is not self._ruled_by:
             self._learn_rules()
         # What is usual is looked at here, and nothing else: this is called for every record.
         if (
@@ -137,7 +139,7 @@ class Writer:
     def _checked(self, value: Any, key: Any, timestamp: Any, headers: Any, partition: Any) -> Row:
         now_ms = self._topic.clock()
         row = row_of(value, key, now_ms if timestamp is None else timestamp, headers, partition)
-        check_row(row, row.max_bytes, self._topic.snapshot.config, now_ms, self._codec)
+        check_row(row, row.max_bytes, self._current.snapshot.config, now_ms, self._codec)
         if row.partition is not None and row.partition >= self._partitions:
             raise InvalidRecordError(f"the topic has partitions 0 to {self._partitions - 1}", partition=row.partition)
         return row
@@ -145,7 +147,7 @@ class Writer:
     def _learn_rules(self) -> None:
         """Keep what a record must fit; a writer that failed or was closed learns nothing, and says so."""
         self._check_open()
-        snapshot = self._topic.snapshot
+        snapshot = self._current.snapshot
         self._codec = codec_of(snapshot.config, self._compression)
         self._room, self._partitions = room_of(snapshot.config, self._codec), len(snapshot.partitions)
         self._takes_null_keys = "compact" not in snapshot.config.cleanup_policy
@@ -208,7 +210,7 @@ class Writer:
 
     def _fail(self, error: BaseException, fields: list[Any]) -> Counts:
         """Keep the error; these records and those behind them, which must not overtake them, stay uncommitted."""
-        self._uncommitted = UncommittedRecords(error, len(self._topic.snapshot.partitions))
+        self._uncommitted = UncommittedRecords(error, len(self._current.snapshot.partitions))
         counts = self._uncommitted.add_sent(fields)
         counts += self._uncommitted.add_unsent(self._accumulator.take())
         self._error, self._ruled_by = error, None
