@@ -10,10 +10,12 @@ import pytest
 from golden import GoldenPartition, partitions
 from topics import NOW, topic_on
 
+from distlog.core.batches.record_batch import read_headers
 from distlog.core.commits.segment_info import NOT_LOOKED, SegmentInfo
 from distlog.core.errors import CorruptRecordError
 from distlog.core.segments import describe_segment as module
 from distlog.core.segments.describe_segment import describe_segment
+from distlog.core.segments.log_description import LogDescription, RecordFacts
 from distlog.core.storage.storage import Storage
 
 
@@ -110,3 +112,12 @@ def test_a_batch_whose_offset_cannot_be_at_its_place_is_told_with_it(
     with pytest.raises(CorruptRecordError, match=r"file=x.log position=0 offset=6"):
         described(moved(log, 6), 7)
     assert described(moved(log, 7) + moved(log, 8), 7)[0].next_offset == 9
+
+
+def test_a_log_with_a_codec_that_kafka_does_not_have_gets_no_metadata() -> None:
+    log = LOGS["first.compact-none-0"].logs[0].read_bytes()
+    batches, description = read_headers(log).copy(), LogDescription()
+    batches["attributes"][-1] |= 5
+    description.add(log, batches, batches["base_offset"])
+    with pytest.raises(CorruptRecordError, match=r"unknown codec.*partition=3"):
+        description.describe(3, "x", RecordFacts(), NOW)

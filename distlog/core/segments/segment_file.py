@@ -80,15 +80,15 @@ class SegmentFile:
         else:
             self._stream.write_behind(data)
 
-    def seal(self, compression: str, now_ms: int) -> SegmentInfo:
-        """Make the files durable and describe them."""
+    def seal(self, now_ms: int) -> SegmentInfo:
+        """Make the files durable and describe them. Raises CorruptRecordError for a batch with an unknown codec."""
         segment, files = self._log.describe(self._partition, self._stem, self._records, now_ms)
         if self._stream is None:
             files[".log"] = bytes(self._held)
         else:
             self._stream.close()
         self._storage.put_many({self._name(suffix): data for suffix, data in files.items() if data})
-        return dataclasses.replace(segment, compression=compression, first_unstable_offset=NO_OFFSET)
+        return dataclasses.replace(segment, first_unstable_offset=NO_OFFSET)
 
     def abort(self) -> None:
         """Abort; what was written stays unreferenced."""

@@ -53,7 +53,7 @@ class SegmentWriter:
         random: Random,
     ) -> None:
         self._storage, self._topic, self._partition, self._read_version = storage, topic, partition, read_version
-        self._config, self._codec, self._clock, self._new_id = config, codec, clock, new_id
+        self._config, self._clock, self._new_id = config, clock, new_id
         form = _batch_format(config, codec, clock, random)
         self._encoder, self._time = RecordEncoder(form), RollTime(form.window_ms)
         self._segment: SegmentFile | None = None
@@ -133,7 +133,7 @@ class SegmentWriter:
 
     def _seal(self) -> None:
         if self._segment is not None:
-            sealed = self._segment.seal(self._codec, self._clock())
+            sealed = self._segment.seal(self._clock())
             waits = self._config.message_timestamp_type == "LogAppendTime"
             self._sealed.append(dataclasses.replace(sealed, append_time_ms=BY_COMMIT) if waits else sealed)
             self._segment = None
