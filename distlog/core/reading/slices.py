@@ -134,7 +134,7 @@ def split_by_bytes(slices: Iterable[SegmentSlice], target_bytes: int) -> list[li
                 groups[-1].append(head)
                 room = 0
             groups.append([])
-            # what one group lacks the next one gets, lest there be a group more
+            # the next group gets what one lacks, so that there is not one group more
             room += target_bytes
         groups[-1].append(rest)
         room -= rest.estimated_bytes

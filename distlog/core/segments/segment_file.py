@@ -22,7 +22,7 @@ HELD_BYTES = 1 << 20
 class SegmentFile:
     """A new segment that is written as if it began at offset 0; holds HELD_BYTES, or what its stream holds.
 
-    Nobody knows its files until a commit names them.
+    Its files are unreferenced until a commit adds them.
     """
 
     def __init__(self, storage: Storage, topic: str, partition: int, stem: str, config: TopicConfig) -> None:

@@ -36,7 +36,7 @@ class SegmentWriter:
     A segment ends by `segment.bytes`, `segment.index.bytes`, and `segment.ms` less a part of `segment.jitter.ms` that
     `random` chooses once. The same records give the same bytes, however they are cut into appends. `new_id` gives the
     unique hex part of a stem. Raises InvalidRecordError for a record that fits no batch or segment; what was written
-    so far is then named by nobody and left to vacuum.
+    so far stays unreferenced, for vacuum to delete.
     """
 
     def __init__(

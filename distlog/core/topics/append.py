@@ -1,4 +1,4 @@
-"""Appending: rows are routed and written as segments that nobody names yet, then one commit names them all.
+"""Appending: rows are routed and written as unreferenced segments, then one commit adds them all.
 
 The two halves are apart since a Spark job runs the first in its tasks and the second in its driver.
 """

@@ -1,4 +1,4 @@
-"""The rows of one partition on their way to its segments: written in their order, whichever thread comes to them."""
+"""Rows of one partition that wait for its segment writer: any thread may write them, in their order."""
 
 from __future__ import annotations
 

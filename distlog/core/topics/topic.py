@@ -87,7 +87,7 @@ class Topic(ReadableTopic):
         return self.config
 
     def drop(self) -> None:
-        """End the topic: nobody can open or append to it from here on; who holds a snapshot reads on until vacuum."""
+        """End the topic: it cannot be opened or appended to any more; open snapshots can be read until vacuum."""
         self._check_writable()
         self.log.commit(self.snapshot, "drop", lambda snapshot: [Drop()])
 
@@ -102,7 +102,7 @@ class Topic(ReadableTopic):
         return RetentionReport(after.version, tuple(deleted), dry_run)
 
     def delete_records(self, before: Mapping[int, int]) -> DeleteRecordsReport:
-        """Delete the records below an offset, by partition; -1 is the log end. Nobody sees them any more.
+        """Delete the records below an offset, by partition; -1 is the log end. They are not read any more.
 
         Raises OffsetOutOfRangeError above the log end, InvalidConfigError where `cleanup.policy` is only compact.
         """

@@ -1,4 +1,4 @@
-"""The batch sink: each task writes its rows as segments that nobody names, then the driver commits them all at once.
+"""The batch sink: each task writes its rows as unreferenced segments, then the driver commits them all at once.
 
 A task that fails, is repeated or is aborted leaves files under names of its own; only those of the attempt whose
 message Spark hands to `commit` become part of the topic. So nothing is ever undone, and `abort` deletes nothing: the

@@ -175,7 +175,7 @@ def rebuild_indexes(
 def _with_unstable_offsets(
     reader: SegmentReader, snapshot: Snapshot, rebuilt: Sequence[SegmentRebuild]
 ) -> list[SegmentRebuild]:
-    """`rebuilt` with the first unstable offsets of partitions where nobody has looked for them."""
+    """`rebuilt` with first unstable offsets in the partitions where they are not known yet."""
     found = dict[tuple[int, str], int]()
     for number, state in enumerate(snapshot.partitions):
         broken = any(each.error for each in rebuilt if each.segment.partition == number)
