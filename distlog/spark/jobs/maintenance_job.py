@@ -135,7 +135,7 @@ def compact_topic(url: str, chosen: argparse.Namespace) -> CompactReport:
 
 
 def vacuum_topic(url: str, chosen: argparse.Namespace) -> VacuumReport:
-    """Delete the files that no reader or writer of a topic, or a dropped one, can need; the work of `jobs/vacuum.py`."""
+    """Delete the files that no reader or writer can need, of a dropped topic too; the work of `jobs/vacuum.py`."""
     storage = Storage(url, dict(chosen.storage))
     return vacuum(storage, topic_log(storage), dry_run=chosen.dry_run)
 
