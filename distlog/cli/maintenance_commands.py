@@ -108,7 +108,10 @@ def _progress(label: str, topic: distlog.Topic) -> Progress:
 
 
 def vacuum(url: Url, *, dry_run: DryRun = False, storage: Storage, as_json: Json = False) -> None:
-    """Delete files that no reader or writer can need."""
+    """Delete files that no reader or writer can need.
+
+    This works on a dropped topic too.
+    """
     folder = TopicStorage(url, dict(storage))
     _end(vacuum_files(folder, topic_log(folder), dry_run=dry_run), as_json)
 

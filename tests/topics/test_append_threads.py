@@ -17,7 +17,7 @@ from distlog.core.batches.record_input import RecordInput
 from distlog.core.errors import InvalidRecordError, StorageError
 from distlog.core.segments.segment_writer import SegmentWriter
 from distlog.core.storage.storage import Storage
-from distlog.core.topics import append, records
+from distlog.core.topics import append, appendable
 from distlog.core.topics.append import Appender, commit_append
 from distlog.core.topics.partition_queue import PartitionQueue
 
@@ -32,7 +32,7 @@ def storage(tmp_path: Path) -> Storage:
 @pytest.fixture(autouse=True)
 def _small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(append, "_SHARED_BYTES", 1)
-    monkeypatch.setattr(records, "SLICE_BYTES", 50_000)
+    monkeypatch.setattr(appendable, "SLICE_BYTES", 50_000)
 
 
 def table(large: Collection[int] = ()) -> pa.Table:

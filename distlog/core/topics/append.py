@@ -24,9 +24,9 @@ from distlog.core.errors import CommitConflictError, InvalidRecordError
 from distlog.core.segments.segment_writer import SegmentWriter, codec_of
 from distlog.core.storage.parallel import Task, cores, in_order
 from distlog.core.storage.storage import Storage
+from distlog.core.topics.appendable import Appendable, batches, normalize
 from distlog.core.topics.partition_queue import PartitionQueue
 from distlog.core.topics.partitioner import Longs, Partitioner
-from distlog.core.topics.records import Appendable, batches, normalize
 
 #: Partitions whose files are closed, that is uploaded, at the same time.
 _CLOSERS = 8

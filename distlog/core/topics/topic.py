@@ -17,9 +17,9 @@ from distlog.core.maintenance.retention import retention
 from distlog.core.maintenance.vacuum import VacuumReport, vacuum
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.topics.append import Appender, AppendResult, BatchId
+from distlog.core.topics.appendable import Appendable
 from distlog.core.topics.delivery import OnDelivery
 from distlog.core.topics.readable_topic import ReadableTopic
-from distlog.core.topics.records import Appendable
 from distlog.core.topics.transaction import Transaction, open_appender
 from distlog.core.topics.writer import Writer
 

@@ -15,9 +15,9 @@ from distlog.core.segments.segment_writer import codec_of
 from distlog.core.times import fastest
 from distlog.core.topics.accumulator import Accumulator
 from distlog.core.topics.append import AppendResult
+from distlog.core.topics.appendable import check_row, room_of
 from distlog.core.topics.current_snapshot import CurrentSnapshot
 from distlog.core.topics.delivery import OnDelivery, deliver, delivered, failed
-from distlog.core.topics.records import check_row, room_of
 from distlog.core.topics.rows import ROW_OVERHEAD, Header, Row, batch_of_taken, row_of
 from distlog.core.topics.unclosed_writers import unclosed_writers
 from distlog.core.topics.uncommitted_records import Counts, UncommittedRecords
