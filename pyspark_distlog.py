@@ -1,7 +1,7 @@
 """What makes Spark find the format `distlog` without `register`: it looks for `DefaultSource` in modules named so.
 
-One such module that fails to be imported hides those of all other packages. So where `distlog.spark` cannot be, this
-one is, and says why to whoever asks for the format.
+One such module that fails to be imported hides those of all other packages. So this one can be imported even
+where `distlog.spark` cannot. It says why when the format is asked for.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""Let go of old segments, as each topic's settings say: python jobs/retention.py --root URL."""
+"""Delete old segments, as each topic's settings say: python jobs/retention.py --root URL."""
 
 import sys
 

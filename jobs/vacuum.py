@@ -1,4 +1,4 @@
-"""Delete the files that nobody can need any more: python jobs/vacuum.py --root URL."""
+"""Delete the files that no reader or writer can need: python jobs/vacuum.py --root URL."""
 
 import sys
 

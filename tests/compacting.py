@@ -21,7 +21,7 @@ from distlog.core.maintenance.compaction.clean_partition import DEDUPE_BUFFER_BY
 from distlog.core.maintenance.compaction.cleanable import Cleanable
 from distlog.core.maintenance.compaction.cleaning_plan import CleaningPlan
 from distlog.core.maintenance.compaction.commit_compaction import commit_compaction
-from distlog.core.maintenance.compaction.compact import clean_here, compact
+from distlog.core.maintenance.compaction.compact import clean_dirtiest, compact
 from distlog.core.maintenance.compaction.report import PartitionCompaction
 from distlog.core.storage.storage import Storage
 from distlog.core.topic_handle import TopicHandle
@@ -105,7 +105,7 @@ class CompactedTopic:
         """Compact; what was done, None where nothing was dirty."""
         topic = self.topic()
         handle = dataclasses.replace(topic.handle, random=random or topic.handle.random)
-        clean = partial(clean_here, handle, dedupe_buffer_bytes=dedupe_buffer_bytes)
+        clean = partial(clean_dirtiest, handle, dedupe_buffer_bytes=dedupe_buffer_bytes)
         report, _ = compact(handle, topic.snapshot, clean, dry_run=dry_run)
         return report.partitions[0] if report.partitions else None
 

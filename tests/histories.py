@@ -25,11 +25,13 @@ from distlog.core.storage.storage import Storage
 CONFIG = TopicConfig.parse({"retention.ms": "5000"})
 
 
-def segment(partition: int = 0, base_offset: int = 0, count: int = 10, begin: int = 0, **changes: Any) -> SegmentInfo:
+def segment(
+    partition: int = 0, base_offset: int = 0, count: int = 10, read_version: int = 0, **changes: Any
+) -> SegmentInfo:
     """A segment of `count` records from `base_offset` on, with a stem of its own."""
     facts: dict[str, Any] = {
         "partition": partition,
-        "stem": new_stem(begin, uuid.uuid4().hex),
+        "stem": new_stem(read_version, uuid.uuid4().hex),
         "base_offset": base_offset,
         "next_offset": base_offset + count,
         "stored_base_offset": 0,
@@ -108,7 +110,7 @@ def appending(
     partition: int = 0, count: int = 10, batch: tuple[str, int | str] | None = None
 ) -> Callable[[Snapshot], list[Action] | None]:
     """A plan that adds a segment at the end of a partition, once for each `batch`."""
-    added = segment(partition, 0, count, begin=0)
+    added = segment(partition, 0, count, read_version=0)
 
     def plan(snapshot: Snapshot) -> list[Action] | None:
         if batch and snapshot.transaction(*batch):

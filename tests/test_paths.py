@@ -24,8 +24,8 @@ def test_illegal_topic_names_are_refused(name: str) -> None:
 def test_a_stem_carries_the_version_that_its_writer_saw() -> None:
     stem = paths.new_stem(7, HEX)
     assert stem == f"v00000000000000000007-{HEX}"
-    assert paths.stem_begin(stem) == 7
-    assert paths.stem_begin("00000000000000000012") is None
+    assert paths.stem_read_version(stem) == 7
+    assert paths.stem_read_version("00000000000000000012") is None
 
 
 @pytest.mark.parametrize(

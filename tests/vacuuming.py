@@ -69,9 +69,9 @@ class World:
         topic = self.topic()
         return topic.appender(), topic.version
 
-    def finish(self, appender: Appender, begin: int) -> None:
+    def finish(self, appender: Appender, read_version: int) -> None:
         segments = appender.close()
-        commit_append(self.log, self.log.load(), segments, begin=begin)
+        commit_append(self.log, self.log.load(), segments, read_version=read_version)
 
     def expire(self) -> None:
         self.clock.now += 1

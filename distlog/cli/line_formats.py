@@ -19,7 +19,7 @@ from distlog.core.batches.record_batch import HEADERS_TYPE
 from distlog.core.config import MAX_INT, MAX_LONG
 from distlog.core.errors import InvalidRecordError
 from distlog.core.times import to_ms
-from distlog.core.topics.records import ACCEPTED, IGNORED
+from distlog.core.topics.appendable import ACCEPTED, IGNORED
 
 BLOCK_BYTES = 4 << 20
 

@@ -21,7 +21,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be 
 
 
 def retention(url: Url, *, dry_run: DryRun = False, storage: Storage, as_json: Json = False) -> None:
-    """Let go of old segments, as the topic's settings say.
+    """Delete old segments, as the topic's settings say.
 
     Their files stay until vacuum.
     """
@@ -43,7 +43,7 @@ def delete_records(
     storage: Storage,
     as_json: Json = False,
 ) -> None:
-    """Let go of the records below an offset."""
+    """Delete the records below an offset."""
     starts = _by_partition(before, partition)
     _end(distlog.open(url, storage_options=dict(storage)).delete_records(starts), as_json)
 
@@ -108,7 +108,10 @@ def _progress(label: str, topic: distlog.Topic) -> Progress:
 
 
 def vacuum(url: Url, *, dry_run: DryRun = False, storage: Storage, as_json: Json = False) -> None:
-    """Delete the files that nobody can need any more; of a dropped topic too."""
+    """Delete files that no reader or writer can need.
+
+    This works on a dropped topic too.
+    """
     folder = TopicStorage(url, dict(storage))
     _end(vacuum_files(folder, topic_log(folder), dry_run=dry_run), as_json)
 

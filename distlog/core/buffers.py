@@ -17,7 +17,7 @@ BLOCK_BYTES = 2 << 20
 
 
 def byte_array(data: Any) -> np.ndarray:
-    """`data`, any contiguous buffer, as a uint8 array; read-only, lest kernels be compiled for both kinds."""
+    """`data`, any contiguous buffer, as a uint8 array; read-only, so that kernels are compiled for one kind only."""
     array = np.frombuffer(data, dtype=np.uint8)
     array.flags.writeable = False
     return array

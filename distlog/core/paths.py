@@ -19,9 +19,9 @@ import re
 from distlog.core.errors import InvalidTopicError
 
 COMMITS_DIR = "_commits"
-MANIFEST_PATTERN = rf"{COMMITS_DIR}/(?P<begin>[0-9]{{20}})\.[0-9a-f]{{32}}\.manifest\.jsonl"
+MANIFEST_PATTERN = rf"{COMMITS_DIR}/(?P<read_version>[0-9]{{20}})\.[0-9a-f]{{32}}\.manifest\.jsonl"
 LAST_CHECKPOINT = f"{COMMITS_DIR}/_last_checkpoint"
-STEM_PATTERN = r"v(?P<begin>[0-9]{20})-[0-9a-f]{32}|[0-9]{20}"
+STEM_PATTERN = r"v(?P<read_version>[0-9]{20})-[0-9a-f]{32}|[0-9]{20}"
 SEGMENT_SUFFIXES = (".log", ".index", ".timeindex", ".txnindex")
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -51,15 +51,15 @@ def check_stem(stem: str) -> str:
     return stem
 
 
-def new_stem(begin: int, unique_hex: str) -> str:
-    """The stem of a new segment; `begin` is the version that its writer read before it wrote the first byte."""
-    return check_stem(f"v{begin:020d}-{unique_hex}")
+def new_stem(read_version: int, unique_hex: str) -> str:
+    """The stem of a new segment; `read_version` is what its writer read before it wrote the first byte."""
+    return check_stem(f"v{read_version:020d}-{unique_hex}")
 
 
-def stem_begin(stem: str) -> int | None:
+def stem_read_version(stem: str) -> int | None:
     """The version that the segment's writer read before it wrote, or None for a file adopted from Kafka."""
     match = _STEM.fullmatch(check_stem(stem))
-    return int(match["begin"]) if match and match["begin"] else None
+    return int(match["read_version"]) if match and match["read_version"] else None
 
 
 def segment_file(topic: str, partition: int, stem: str, suffix: str) -> str:
@@ -85,15 +85,15 @@ def checkpoint_file(version: int, unique_hex: str) -> str:
     return f"{COMMITS_DIR}/{version:020d}.{unique_hex}.checkpoint.parquet"
 
 
-def manifest_file(begin: int, unique_hex: str) -> str:
-    """The relative name of a manifest; `begin` is the version that its writer read before it wrote."""
-    return f"{COMMITS_DIR}/{begin:020d}.{unique_hex}.manifest.jsonl"
+def manifest_file(read_version: int, unique_hex: str) -> str:
+    """The relative name of a manifest; `read_version` is the version that its writer read before it wrote."""
+    return f"{COMMITS_DIR}/{read_version:020d}.{unique_hex}.manifest.jsonl"
 
 
-def manifest_begin(name: str) -> int | None:
+def manifest_read_version(name: str) -> int | None:
     """The version that the writer of the manifest `name` (relative) read before it wrote; None for any other file."""
     match = _MANIFEST.fullmatch(name)
-    return int(match["begin"]) if match else None
+    return int(match["read_version"]) if match else None
 
 
 def parse_commit_file(name: str) -> int | None:

@@ -24,7 +24,7 @@ def topic_log(storage: Storage, clock: Callable[[], int] = now_ms) -> CommitLog:
 
 
 def new_id() -> str:
-    """An id that nobody else has."""
+    """A new id, unique everywhere."""
     return uuid.uuid4().hex
 
 

@@ -14,8 +14,8 @@ from distlog.core.reading import scan_plan
 from distlog.core.reading.slices import OutOfRange, SegmentSlice
 from distlog.core.times import Time, to_ms
 from distlog.core.topics.append import AppendResult, BatchId, check_batch
+from distlog.core.topics.appendable import ACCEPTED, IGNORED
 from distlog.core.topics.open_topic import open as open_topic
-from distlog.core.topics.records import ACCEPTED, IGNORED
 from distlog.core.topics.topic import Topic
 from distlog.core.transactions.isolation import IsolationLevel
 from distlog.spark.options import storage_texts

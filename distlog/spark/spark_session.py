@@ -28,7 +28,7 @@ DEFAULTS: Mapping[str, str] = {
 
 
 def session(app_name: str = "distlog", **conf: str) -> SparkSession:
-    """The Spark session, made with settings that suit distlog where nobody else chose; `distlog` is registered in it.
+    """The Spark session, with settings that suit distlog, unless others were chosen; `distlog` is registered in it.
 
     `conf` goes above what spark-submit says, and that above the defaults; Spark's names hold dots, so write
     `session("app", **{"spark.master": "local[2]"})`.

@@ -130,12 +130,12 @@ def test_files_begun_below_the_gc_floor_must_be_written_again(storage: Storage, 
     created = log.create(1, CONFIG)
     _, floor = log.commit(append(log, created, 2), "gc", lambda snapshot: [GcFloor(2)])
     for stale in (created, floor):
-        with pytest.raises(TransactionTooOldError, match=r"write them again.*begin=0 gc_floor=2"):
+        with pytest.raises(TransactionTooOldError, match=r"write them again.*read_version=0 gc_floor=2"):
             log.commit(stale, "append", appending())
         with pytest.raises(TransactionTooOldError):
-            log.commit(stale, "append", lambda snapshot: [], begin=1)
+            log.commit(stale, "append", lambda snapshot: [], read_version=1)
     assert log.load() == floor
-    log.commit(floor, "append", lambda snapshot: [Add(segment(0, 20, begin=2))], begin=2)
+    log.commit(floor, "append", lambda snapshot: [Add(segment(0, 20, read_version=2))], read_version=2)
 
 
 def test_a_segment_may_be_replaced_in_place_below_the_gc_floor(log: CommitLog) -> None:

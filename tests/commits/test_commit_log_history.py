@@ -114,4 +114,4 @@ def test_the_files_of_a_dropped_topic_can_be_collected(storage: Storage, log: Co
     _, collected = log.commit(dropped, "gc", lambda snapshot: [GcFloor(2)])
     assert (collected.gc_floor, collected.dropped) == (2, True)
     with pytest.raises(CommitConflictError, match="dropped"):
-        log.commit(collected, "append", lambda snapshot: [Add(segment(0, 0, begin=3))])
+        log.commit(collected, "append", lambda snapshot: [Add(segment(0, 0, read_version=3))])

@@ -83,13 +83,15 @@ class CommitLogMachine(RuleBasedStateMachine):
         )
         return snapshot
 
-    def committed(self, client: int, operation: str, plan: Plan, begin: int | None = None) -> bool:
+    def committed(self, client: int, operation: str, plan: Plan, read_version: int | None = None) -> bool:
         """Whether the plan of a client with its stale snapshot was committed, as the model says it must be."""
         gone = self.model.dropped or self.lives[client] != self.model.life
         try:
-            commit, snapshot = self.logs[client].commit(self.snapshots[client], operation, plan, begin=begin)
+            commit, snapshot = self.logs[client].commit(
+                self.snapshots[client], operation, plan, read_version=read_version
+            )
         except TransactionTooOldError:
-            assert gone or (begin is not None and begin < self.model.gc_floor)
+            assert gone or (read_version is not None and read_version < self.model.gc_floor)
             return False
         except CommitConflictError:
             assert gone
@@ -105,20 +107,20 @@ class CommitLogMachine(RuleBasedStateMachine):
 
     @rule(client=CLIENTS, partition=PARTITIONS, counts=COUNTS)
     def append(self, client: int, partition: int, counts: list[int]) -> None:
-        begin = self.snapshots[client].version
-        added = [segment(partition, 0, count, begin=begin) for count in counts]
+        read_version = self.snapshots[client].version
+        added = [segment(partition, 0, count, read_version=read_version) for count in counts]
 
         def plan(snapshot: Snapshot) -> list[Action] | None:
             return None if partition >= len(snapshot.partitions) else placed(snapshot, added)
 
-        if self.committed(client, "append", plan, begin):
+        if self.committed(client, "append", plan, read_version):
             for info in added:
                 self.model.partitions[partition].append(info)
 
     @rule(client=CLIENTS, count=st.integers(1, 3), batch=BATCHES)
     def append_batch(self, client: int, count: int, batch: tuple[str, int | str]) -> None:
-        begin = self.snapshots[client].version
-        added = segment(0, 0, count, begin=begin)
+        read_version = self.snapshots[client].version
+        added = segment(0, 0, count, read_version=read_version)
 
         def plan(snapshot: Snapshot) -> list[Action] | None:
             if snapshot.transaction(*batch):
@@ -127,7 +129,7 @@ class CommitLogMachine(RuleBasedStateMachine):
             return [*placed(snapshot, [added]), SetTransaction(*batch, {0: (end, end + count)})]
 
         before = self.model.batches.get(batch)
-        if self.committed(client, "append", plan, begin):
+        if self.committed(client, "append", plan, read_version):
             assert before is None
             end = self.model.partitions[0].log_end_offset
             self.model.batches[batch] = {0: (end, end + count)}
@@ -298,12 +300,12 @@ def placed(snapshot: Snapshot, added: list[SegmentInfo]) -> list[Action]:
     return actions
 
 
-def merged(inputs: list[SegmentInfo], outputs: int, begin: int) -> list[SegmentInfo]:
+def merged(inputs: list[SegmentInfo], outputs: int, read_version: int) -> list[SegmentInfo]:
     """One or two segments in place of `inputs`, with the same ends."""
     start, end = inputs[0].base_offset, inputs[-1].next_offset
     cuts = [start, (start + end) // 2, end] if outputs == 2 and end - start > 1 else [start, end]
     return [
-        segment(inputs[0].partition, low, high - low, begin=begin, record_count=1, compacted=True)
+        segment(inputs[0].partition, low, high - low, read_version=read_version, record_count=1, compacted=True)
         for low, high in itertools.pairwise(cuts)
     ]
 

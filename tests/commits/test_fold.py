@@ -265,15 +265,15 @@ def test_an_active_segment_begins_at_the_log_end_under_a_new_name(history: Histo
 def test_files_begun_below_the_gc_floor_are_refused(history: History) -> None:
     history.commit(GcFloor(2))
     assert history.snapshot().gc_floor == 2
-    refused(history, Add(segment(0, 30, begin=1)), match="gc floor")
-    refused(history, Remove(0, stems(history)[2]), Add(segment(0, 20, begin=1)), match="gc floor")
-    refused(history, Active(0, segment(begin=1).stem, 30, "a writer", 1), match="gc floor")
-    history.commit(Add(segment(0, 30, begin=2)), Add(segment(0, 40, stem=f"{40:020d}")))
+    refused(history, Add(segment(0, 30, read_version=1)), match="gc floor")
+    refused(history, Remove(0, stems(history)[2]), Add(segment(0, 20, read_version=1)), match="gc floor")
+    refused(history, Active(0, segment(read_version=1).stem, 30, "a writer", 1), match="gc floor")
+    history.commit(Add(segment(0, 30, read_version=2)), Add(segment(0, 40, stem=f"{40:020d}")))
     assert len(live(history)) == 5
 
 
 def test_the_gc_floor_spares_files_that_were_known_before(history: History) -> None:
-    active = Active(1, segment(begin=0).stem, 0, "a writer", 1)
+    active = Active(1, segment(read_version=0).stem, 0, "a writer", 1)
     history.commit(active)
     history.commit(GcFloor(3))
     info = history.snapshot().partitions[0].segments[1]
@@ -324,7 +324,7 @@ def test_a_topic_is_created_again_under_a_new_id(history: History) -> None:
     assert (snapshot.topic_id, snapshot.dropped, snapshot.version) == (history.topic_id, False, 4)
     assert snapshot.partitions == (PartitionState(),)
     assert snapshot.gc_floor == 1
-    refused(history, Add(segment(0, 0, begin=4)), match="another topic", topic_id=old)
+    refused(history, Add(segment(0, 0, read_version=4)), match="another topic", topic_id=old)
 
 
 def test_a_live_topic_is_not_created_again(history: History) -> None:

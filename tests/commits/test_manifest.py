@@ -59,7 +59,9 @@ def adding(count: int = MANY, batch: int | None = None) -> Callable[[Snapshot], 
         if batch is not None and snapshot.transaction("app", batch):
             return None
         end = snapshot.partitions[0].log_end_offset
-        added: list[Action] = [Add(segment(0, end + number, 1, begin=snapshot.version)) for number in range(count)]
+        added: list[Action] = [
+            Add(segment(0, end + number, 1, read_version=snapshot.version)) for number in range(count)
+        ]
         return added if batch is None else [*added, SetTransaction("app", batch, {0: (end, end + count)})]
 
     return plan
@@ -67,7 +69,7 @@ def adding(count: int = MANY, batch: int | None = None) -> Callable[[Snapshot], 
 
 def manifests(storage: Storage) -> list[str]:
     found = (file.name for file in storage.list(paths.COMMITS_DIR))
-    return sorted(name for name in found if paths.manifest_begin(name) is not None)
+    return sorted(name for name in found if paths.manifest_read_version(name) is not None)
 
 
 @pytest.fixture
@@ -134,7 +136,7 @@ def test_after_a_lost_race_the_manifest_is_used_again_if_the_actions_are_the_sam
     stems = [info.stem for info in snapshot.partitions[0].segments]
     racing = RunsFirst(storage, "put_if_absent", lambda: append(log, snapshot))
     log_of(racing).commit(snapshot, "retention", removing(stems))
-    assert [paths.manifest_begin(name) for name in manifests(storage)] == [40]
+    assert [paths.manifest_read_version(name) for name in manifests(storage)] == [40]
     assert len(log.load().partitions[0].segments) == 1
 
 
@@ -145,7 +147,7 @@ def test_a_manifest_that_vacuum_may_delete_is_not_used_again(storage: Storage) -
     floor = [GcFloor(41)]
     racing = RunsFirst(storage, "put_if_absent", lambda: log.commit(snapshot, "gc", lambda head: floor))
     log_of(racing).commit(snapshot, "retention", removing(stems))
-    assert [paths.manifest_begin(name) for name in manifests(storage)] == [40, 41]
+    assert [paths.manifest_read_version(name) for name in manifests(storage)] == [40, 41]
     unreferenced = unreferenced_manifests(storage, storage.list(paths.COMMITS_DIR), 41, log.load().version)
     assert [file.name for file in unreferenced] == manifests(storage)[:1]
 

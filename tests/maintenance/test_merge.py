@@ -297,7 +297,7 @@ def test_a_merge_that_fails_leaves_no_part_of_a_file(tmp_path: Path, monkeypatch
     assert len(os.listdir("/proc/self/fd")) == len(opened)
 
 
-def test_what_a_merge_cannot_write_to_the_end_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_merge_cannot_write_to_the_end_is_aborted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = large_topic(Address(str(tmp_path / "log"), {}), monkeypatch)
     spoil(topic, 0, 2)  # as it was
     before = files(topic.storage)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from topics import Clock, topic_on, values
 
-from distlog.core.maintenance.run import PARALLEL, Run, each_segment, in_threads, in_turn, run_here
+from distlog.core.maintenance.run import PARALLEL, Run, each_segment, in_threads, one_by_one, run_here
 from distlog.core.storage.storage import Storage
 
 
@@ -23,7 +23,7 @@ class Item:
 ITEMS = [Item(number) for number in range(3 * PARALLEL)]
 
 
-@pytest.mark.parametrize("run", [in_turn, in_threads])
+@pytest.mark.parametrize("run", [one_by_one, in_threads])
 def test_results_come_in_the_order_of_the_items(run: Run) -> None:
     assert list(run(lambda item: item.number, ITEMS)) == list(range(len(ITEMS)))
     assert list(run(lambda item: item.number, [])) == []
@@ -31,7 +31,7 @@ def test_results_come_in_the_order_of_the_items(run: Run) -> None:
 
 def test_in_turn_an_item_is_worked_on_when_its_result_is_wanted() -> None:
     begun: list[int] = []
-    results = iter(in_turn(lambda item: begun.append(item.number), ITEMS))
+    results = iter(one_by_one(lambda item: begun.append(item.number), ITEMS))
     next(results)
     assert begun == [0]
 
@@ -42,7 +42,7 @@ def test_in_threads_several_items_are_worked_on_at_once() -> None:
     assert list(results) == [True] * PARALLEL
 
 
-@pytest.mark.parametrize("run", [in_turn, in_threads])
+@pytest.mark.parametrize("run", [one_by_one, in_threads])
 def test_what_work_raises_is_raised(run: Run) -> None:
     def fail(item: Item) -> int:
         raise ValueError(item.number)
@@ -52,7 +52,7 @@ def test_what_work_raises_is_raised(run: Run) -> None:
 
 
 def test_threads_are_for_storage_that_is_far_away(tmp_path: Path) -> None:
-    assert run_here(Storage(tmp_path / "log")) is in_turn
+    assert run_here(Storage(tmp_path / "log")) is one_by_one
     assert run_here(Storage("memory://run/log")) is in_threads
 
 
@@ -64,7 +64,7 @@ def test_each_segment_is_told_of_when_its_result_is_there(tmp_path: Path) -> Non
 
     def offsets() -> Iterator[tuple[int, int]]:
         for segment in each_segment(
-            in_turn, lambda segment: segment, topic.snapshot, lambda *done: told.append(done)
+            one_by_one, lambda segment: segment, topic.snapshot, lambda *done: told.append(done)
         ):
             assert told[-1] == (segment.record_count, segment.log_bytes)
             yield segment.partition, segment.record_count

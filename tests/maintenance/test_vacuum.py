@@ -55,14 +55,14 @@ def test_a_dry_run_deletes_and_commits_nothing(world: World) -> None:
 def test_a_slow_writer_loses_time_and_never_data(world: World) -> None:
     """1. A writer begins. 2. Vacuum runs twice, a delay apart, while it uploads. 3. It commits: refused. 4. It writes
     again: there."""
-    appender, begin = world.slow_writer()
+    appender, read_version = world.slow_writer()
     appender.append([{"value": "slow"}])
     world.append("fast")
     world.wait()
     world.append("fast")
     world.vacuum()
     with pytest.raises(TransactionTooOldError, match="write them again"):
-        world.finish(appender, begin)
+        world.finish(appender, read_version)
     assert world.values() == [b"fast", b"fast"]
     world.append("slow")
     assert sorted(world.values()) == [b"fast", b"fast", b"slow"]
@@ -71,10 +71,10 @@ def test_a_slow_writer_loses_time_and_never_data(world: World) -> None:
 def test_a_writer_that_began_at_the_floor_may_still_commit(world: World) -> None:
     world.append("old")
     world.wait()
-    appender, begin = world.slow_writer()
+    appender, read_version = world.slow_writer()
     appender.append([{"value": "new"}])
     world.vacuum()
-    world.finish(appender, begin)
+    world.finish(appender, read_version)
     world.vacuum()
     assert sorted(world.values()) == [b"new", b"old"]
 

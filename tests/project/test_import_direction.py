@@ -71,12 +71,9 @@ def layer(module: str) -> int:
     raise AssertionError(f"add {module} to OUTER_LAYERS in tests/project/test_import_direction.py")
 
 
-def imports(module: str, *, for_types: bool = True) -> Iterator[str]:
-    """What a module imports, anywhere in it; a name that is a module itself counts as that module."""
-    skipped = set() if for_types else set(_type_checking_nodes(tree(module)))
+def imports(module: str) -> Iterator[str]:
+    """What a module imports, anywhere in it, for types too; a name that is a module itself counts as that module."""
     for node in ast.walk(tree(module)):
-        if node in skipped:
-            continue
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -84,13 +81,6 @@ def imports(module: str, *, for_types: bool = True) -> Iterator[str]:
             for alias in node.names:
                 inner = f"{node.module}.{alias.name}"
                 yield inner if inner in modules() else str(node.module)
-
-
-def _type_checking_nodes(root: ast.Module) -> Iterator[ast.AST]:
-    for node in ast.walk(root):
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
-            for statement in node.body:
-                yield from ast.walk(statement)
 
 
 def importers(library: str) -> set[str]:
@@ -113,15 +103,8 @@ def test_no_module_imports_a_higher_layer() -> None:
     assert upward == []
 
 
-#: A writer and what becomes of it at exit know each other by their types.
-KNOW_EACH_OTHER = {"distlog.core.topics.left_open", "distlog.core.topics.writer"}
-
-
 def test_imports_have_no_cycle_even_those_for_types() -> None:
-    graph = {
-        module: [name for name in imports(module, for_types=module not in KNOW_EACH_OTHER) if name != module]
-        for module in modules()
-    }
+    graph = {module: [name for name in imports(module) if name != module] for module in modules()}
     TopologicalSorter(graph).prepare()
 
 
@@ -134,7 +117,6 @@ def test_only_storage_imports_fsspec_and_its_file_systems() -> None:
 
 
 def test_only_one_module_maps_files() -> None:
-    # anonymous memory is no file
     names = {module for module in importers("mmap") if module.startswith("distlog")}
     assert names == {"distlog.core.storage.local.mapping"}
 

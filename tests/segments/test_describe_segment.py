@@ -10,15 +10,19 @@ import pytest
 from golden import GoldenPartition, partitions
 from topics import NOW, topic_on
 
+from distlog.core.batches.record_batch import read_headers
 from distlog.core.commits.segment_info import NOT_LOOKED, SegmentInfo
 from distlog.core.errors import CorruptRecordError
 from distlog.core.segments import describe_segment as module
 from distlog.core.segments.describe_segment import describe_segment
+from distlog.core.segments.log_description import LogDescription, RecordFacts
 from distlog.core.storage.storage import Storage
 
 
 def described(log: Any, base_offset: int = 0, interval_bytes: int = 4096) -> tuple[SegmentInfo, dict[str, bytes]]:
-    return describe_segment(log, base_offset, partition=0, stem="x", created_ms=NOW, interval_bytes=interval_bytes)
+    return describe_segment(
+        log, base_offset, partition=0, stem="x", created_ms=NOW, interval_bytes=interval_bytes, file="x.log"
+    )
 
 
 @pytest.mark.parametrize("codec", ["uncompressed", "lz4"])
@@ -86,3 +90,34 @@ def test_a_log_without_a_batch_has_nothing() -> None:
     assert (found.base_offset, found.next_offset, found.record_count, found.log_bytes) == (7, 7, 0, 0)
     assert (found.max_timestamp, found.min_timestamp, found.offset_of_max_timestamp) == (-1, -1, -1)
     assert not any(files.values())
+
+
+def moved(log: bytes, base_offset: int) -> bytes:
+    """The log of one batch with another base offset, which lies outside of its checksum."""
+    return base_offset.to_bytes(8, "big", signed=True) + log[8:]
+
+
+@pytest.mark.parametrize("base_offset", [-(1 << 63), 6, 7, (1 << 31) + 7, (1 << 63) - 1])
+def test_a_batch_whose_offset_cannot_be_at_its_place_is_told_with_it(
+    base_offset: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = topic_on(Storage(str(tmp_path)), 1)
+    topic.append([{"value": b"v"}])
+    log = bytes(topic.read(0, 0).data)
+    place = rf"file=x.log position={len(log)}"
+    for part_bytes in (4 << 20, len(log)):
+        monkeypatch.setattr(module, "_PART_BYTES", part_bytes)
+        with pytest.raises(CorruptRecordError, match=place):
+            described(moved(log, 7) + moved(log, base_offset), 7)
+    with pytest.raises(CorruptRecordError, match=r"file=x.log position=0 offset=6"):
+        described(moved(log, 6), 7)
+    assert described(moved(log, 7) + moved(log, 8), 7)[0].next_offset == 9
+
+
+def test_a_log_with_a_codec_that_kafka_does_not_have_gets_no_metadata() -> None:
+    log = LOGS["first.compact-none-0"].logs[0].read_bytes()
+    batches, description = read_headers(log).copy(), LogDescription()
+    batches["attributes"][-1] |= 5
+    description.add(log, batches, batches["base_offset"])
+    with pytest.raises(CorruptRecordError, match=r"unknown codec.*partition=3"):
+        description.describe(3, "x", RecordFacts(), NOW)

@@ -420,11 +420,11 @@ def test_close_twice_is_close_once() -> None:
     assert len(made.close()) == len(made.close()) == 1
 
 
-def test_what_was_given_up_is_never_closed_as_if_it_were_whole() -> None:
+def test_what_was_aborted_is_never_closed_as_if_it_were_whole() -> None:
     made = writer(memory())
     append(made, records([0] * 3000, size=1000))
     made.abort()
-    with pytest.raises(StorageError, match=r"given up.*partition=3"):
+    with pytest.raises(StorageError, match=r"aborted.*partition=3"):
         made.close()
 
 

@@ -70,8 +70,8 @@ def world(s3_url: Address) -> S3Topic:
     return S3Topic(s3_url)
 
 
-def stem(begin: int) -> str:
-    return paths.new_stem(begin, HEX)
+def stem(read_version: int) -> str:
+    return paths.new_stem(read_version, HEX)
 
 
 @pytest.mark.s3

@@ -190,7 +190,7 @@ def test_what_is_made_next_does_not_wait_for_the_disk(storage: Storage, monkeypa
     assert storage.read("a") == first.tobytes() + second.tobytes()
 
 
-def test_a_write_that_is_under_way_when_its_file_is_given_up_touches_no_other_file(
+def test_a_write_that_is_under_way_when_its_file_is_aborted_touches_no_other_file(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writev, begun, may_write, written = os.writev, threading.Event(), threading.Event(), threading.Event()

@@ -186,7 +186,7 @@ def test_no_credentials_at_all_is_an_error_at_once(monkeypatch: pytest.MonkeyPat
 # --- clients
 
 
-def test_clients_of_rotated_credentials_are_given_up_and_a_parents_never(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clients_of_rotated_credentials_are_dropped_and_a_parents_never(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[weakref.ref[MemoryFileSystem]] = []
 
     def filesystem(protocol: str, **settings: Any) -> MemoryFileSystem:

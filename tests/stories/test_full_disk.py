@@ -132,7 +132,7 @@ def full_until_something_is_deleted(monkeypatch: pytest.MonkeyPatch, code: int) 
 def test_what_only_a_new_floor_lets_go_stays_without_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow writer's file: its commit is refused only when the floor has been raised."""
     world = World(str(tmp_path / "log"))
-    appender, begin = world.slow_writer()
+    appender, read_version = world.slow_writer()
     appender.append([{"value": "slow", "timestamp": world.clock()}])
     appender.close()
     world.append("fast")
@@ -143,7 +143,7 @@ def test_what_only_a_new_floor_lets_go_stays_without_one(tmp_path: Path, monkeyp
         with pytest.raises(StorageFullError, match="free a little elsewhere"):
             world.vacuum()
     assert world.files() == before
-    world.finish(appender, begin)
+    world.finish(appender, read_version)
     assert sorted(world.values()) == [b"fast", b"slow"]
 
 

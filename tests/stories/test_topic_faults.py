@@ -208,7 +208,7 @@ def test_13_a_file_that_is_refused_ends_the_append_before_the_commit(
 
 
 @pytest.mark.s3
-def test_14_a_large_file_breaks_off_so_its_upload_is_given_up(
+def test_14_a_large_file_breaks_off_so_its_upload_is_aborted(
     topic: Topic, proxy: FaultProxy, other: Topic, s3_url: Address
 ) -> None:
     proxy.inject("PUT", answer(403, "AccessDenied"), path="*.log", skip=1, times=FOREVER)

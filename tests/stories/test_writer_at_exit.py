@@ -95,10 +95,10 @@ other.flush()
     assert stored(address) == [[b"closed"], [b"flushed"]]
 
 
-def test_an_error_at_exit_says_what_was_given_up(address: Address) -> None:
+def test_an_error_at_exit_says_what_was_not_committed(address: Address) -> None:
     done = run(address, HELD + "writer.append(b'', partition=0)\nwriter.append(b'')\ntopic.append = fail")
     assert "was not closed, and its last commit failed: cannot put: No space left on device" in done.stderr
-    assert "records_given_up=5 of_partitions={0: 1, 1: 3, not chosen yet: 1}" in done.stderr
+    assert "records_not_committed=5 of_partitions={0: 1, 1: 3, not chosen yet: 1}" in done.stderr
     assert stored(address) == [[], []]
 
 
@@ -114,7 +114,7 @@ writer.append(b'lost', partition=0)
 failing.wait()
 """
     done = run(address, program)
-    assert done.stderr.count("its last commit failed: cannot put: No space left on device (records_given_up=1") == 1
+    assert done.stderr.count("last commit failed: cannot put: No space left on device (records_not_committed=1") == 1
 
 
 def test_a_commit_in_the_background_is_waited_for_at_exit(address: Address) -> None:

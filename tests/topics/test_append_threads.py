@@ -17,7 +17,7 @@ from distlog.core.batches.record_input import RecordInput
 from distlog.core.errors import InvalidRecordError, StorageError
 from distlog.core.segments.segment_writer import SegmentWriter
 from distlog.core.storage.storage import Storage
-from distlog.core.topics import append, records
+from distlog.core.topics import append, appendable
 from distlog.core.topics.append import Appender, commit_append
 from distlog.core.topics.partition_queue import PartitionQueue
 
@@ -32,7 +32,7 @@ def storage(tmp_path: Path) -> Storage:
 @pytest.fixture(autouse=True)
 def _small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(append, "_SHARED_BYTES", 1)
-    monkeypatch.setattr(records, "SLICE_BYTES", 50_000)
+    monkeypatch.setattr(appendable, "SLICE_BYTES", 50_000)
 
 
 def table(large: Collection[int] = ()) -> pa.Table:
@@ -48,7 +48,7 @@ def appender(storage: Storage, workers: int, **options: Any) -> Appender:
         topic.name,
         topic.config,
         3,
-        begin=0,
+        read_version=0,
         first_partition=0,
         clock=lambda: NOW,
         random=Random(0),
@@ -64,7 +64,7 @@ def test_each_partition_has_its_rows_in_their_order_however_many_threads_write(
     writer = appender(storage, workers)
     assert writer.append(table()) == ROWS
     topic = topic_on(storage)
-    _, snapshot = commit_append(topic.log, topic.snapshot, writer.close(), begin=0)
+    _, snapshot = commit_append(topic.log, topic.snapshot, writer.close(), read_version=0)
     topic.advance(snapshot)
     assert contents(topic) == {at: [b"%08d" % n for n in range(at, ROWS, 3)] for at in range(3)}
     assert files(storage) == named_files(topic)
@@ -143,7 +143,7 @@ def test_of_the_rows_that_fit_nowhere_the_first_is_told_and_nothing_is_left_behi
     assert files(storage) == before
 
 
-def test_a_queue_is_given_up_when_the_thread_that_writes_leaves_it() -> None:
+def test_a_queue_is_aborted_when_the_thread_that_writes_leaves_it() -> None:
     events: list[str] = []
     begun, may_write = threading.Event(), threading.Event()
 
@@ -167,6 +167,6 @@ def test_a_queue_is_given_up_when_the_thread_that_writes_leaves_it() -> None:
     may_write.set()
     thread.join()
     assert events == ["wrote", "gave up"]
-    with pytest.raises(StorageError, match="given up"):
+    with pytest.raises(StorageError, match="aborted"):
         second()
     assert events.count("wrote") == 1

@@ -300,13 +300,13 @@ def test_a_block_ends_with_the_error_of_its_last_commit(
     [
         (
             StorageError("no room", file="x"),
-            "(file=x records_given_up=7 of_partitions={0: 2, 1: 4, not chosen yet: 1})",
+            "(file=x records_not_committed=7 of_partitions={0: 2, 1: 4, not chosen yet: 1})",
         ),
         (
             CommitStateUnknownError("no answer"),
             "no answer (records_in_doubt=7 of_partitions={0: 2, 1: 4, not chosen yet: 1})",
         ),
-        (KeyboardInterrupt(), "records_given_up=7 of_partitions={0: 2, 1: 4, not chosen yet: 1}"),
+        (KeyboardInterrupt(), "records_not_committed=7 of_partitions={0: 2, 1: 4, not chosen yet: 1}"),
     ],
 )
 def test_an_error_says_how_many_records_of_which_partitions_it_is_about(
@@ -344,13 +344,15 @@ def throw(error: BaseException) -> Any:
     raise error
 
 
-def test_in_a_topic_of_one_partition_all_is_given_up_of_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_a_topic_of_one_partition_all_uncommitted_are_of_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     topic = topic_on(Storage(str(tmp_path / "one")), 1)
     writer = topic.writer(linger_ms=NEVER_MS)
     writer.append(b"")
     writer.append(b"", key=b"k")
     failing(topic, monkeypatch)
-    with pytest.raises(StorageError, match=r"records_given_up=2 of_partitions={0: 2}"):
+    with pytest.raises(StorageError, match=r"records_not_committed=2 of_partitions={0: 2}"):
         writer.close()
 
 
@@ -360,7 +362,7 @@ def test_of_many_partitions_the_first_twenty_are_named(tmp_path: Path, monkeypat
     for partition in range(30):
         writer.append(b"", partition=partition)
     failing(topic, monkeypatch)
-    with pytest.raises(StorageError, match=r"records_given_up=30 of_partitions={0: 1, .*, 19: 1, 10 more: 10}"):
+    with pytest.raises(StorageError, match=r"records_not_committed=30 of_partitions={0: 1, .*, 19: 1, 10 more: 10}"):
         writer.close()
 
 

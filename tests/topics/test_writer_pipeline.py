@@ -205,7 +205,7 @@ def test_what_is_behind_a_failed_commit_is_not_committed_in_front_of_it(topic: T
     fill(writer, range(5))
     gate.open(5)
     for call in (writer.flush, lambda: fill(writer, range(5, 6)), writer.close):
-        with pytest.raises(StorageError, match=r"No space left .*records_given_up=5 of_partitions={0: 5}"):
+        with pytest.raises(StorageError, match=r"No space left .*records_not_committed=5 of_partitions={0: 5}"):
             call()
     assert gate.calls == 1
     assert found(topic.refresh()) == []
@@ -232,12 +232,12 @@ def test_an_append_that_waits_for_room_is_told_that_the_commit_failed(topic: Top
     assert gate.calls == 1
 
 
-def test_records_behind_a_commit_in_doubt_are_given_up_for_sure(topic: Topic, gate: Gate) -> None:
+def test_records_behind_a_commit_in_doubt_are_surely_not_committed(topic: Topic, gate: Gate) -> None:
     writer = small(topic)
     gate.errors.append(CommitStateUnknownError("no answer"))
     fill(writer, range(5))
     gate.open(5)
-    fact = "records_in_doubt=3 of_partitions={0: 3} records_given_up=2 given_up_of_partitions={0: 2}"
+    fact = "records_in_doubt=3 of_partitions={0: 3} records_not_committed=2 not_committed_of_partitions={0: 2}"
     with pytest.raises(CommitStateUnknownError, match=fact):
         writer.close()
 
@@ -251,7 +251,7 @@ def test_a_commit_that_fails_after_others_gives_up_only_the_rest(topic: Topic, g
     gate.errors.append(StorageError("full"))
     gate.open()
     fill(writer, range(3, 6))
-    with pytest.raises(StorageError, match="records_given_up=3"):
+    with pytest.raises(StorageError, match="records_not_committed=3"):
         writer.close()
     assert found(topic) == [0, 1, 2]
 
@@ -388,7 +388,7 @@ def test_a_record_taken_while_its_writer_is_closed_by_another_thread_is_committe
     assert contents(topic)[0] == [b"first", b"late"]
 
 
-def test_a_record_taken_while_a_commit_fails_is_given_up_and_told(
+def test_a_record_taken_while_a_commit_fails_is_told_as_not_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """1. An append is under way. 2. The commit of another fails. 3. The append puts its record in."""
@@ -396,7 +396,7 @@ def test_a_record_taken_while_a_commit_fails_is_given_up_and_told(
 
     def clock() -> int:
         while flushes:
-            with pytest.raises(StorageError, match="records_given_up=1"):
+            with pytest.raises(StorageError, match="records_not_committed=1"):
                 flushes.pop()()
         return NOW
 
@@ -408,7 +408,7 @@ def test_a_record_taken_while_a_commit_fails_is_given_up_and_told(
     writer = topic.writer(linger_ms=NEVER_MS, on_delivery=told.append)
     writer.append(b"first")
     flushes.append(writer.flush)
-    with pytest.raises(StorageError, match=r"records_given_up=2 of_partitions={0: 2}"):
+    with pytest.raises(StorageError, match=r"records_not_committed=2 of_partitions={0: 2}"):
         writer.append(b"late")
     assert gate.calls == 1
     assert [delivery.record_count for delivery in told] == [1, 1]

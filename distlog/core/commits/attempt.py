@@ -74,7 +74,7 @@ class Attempts:
             requires=commit_rules.features(actions).beyond(head.requires if head else NOTHING),
         )
         if head:
-            commit_rules.check_begin(head, commit_rules.oldest_begin(actions))
+            commit_rules.check_read_version(head, commit_rules.oldest_read_version(actions))
         return self._read_back(head, commit)
 
     def _read_back(self, head: Snapshot | None, commit: Commit) -> Attempt:

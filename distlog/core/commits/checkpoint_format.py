@@ -8,24 +8,22 @@ they are.
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from distlog.core.commits import checkpoint_table, fields, json_text, segment_table, transaction_table
+from distlog.core.commits import checkpoint_table, fields, json_text, segment_table
 from distlog.core.commits.actions import MAX_PARTITIONS, Active, Pin
+from distlog.core.commits.checkpoint_rows import segments_of, transactions_of
 from distlog.core.commits.columns import join
 from distlog.core.commits.commit import FORMAT
 from distlog.core.commits.features import NOTHING, Requires
 from distlog.core.commits.fields import LONG, UUID, Integer, Text, stored, unknown_fields
-from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.commits.transaction_table import TransactionTable
@@ -142,10 +140,12 @@ def _snapshot(state: _State, table: pa.Table) -> Snapshot:
     count = sum(partition.segments for partition in state.partitions)
     if table.num_rows != count + state.transactions:
         raise ValueError("the number of its rows differs from its metadata")
-    segments = _segments(table.slice(0, count).column("segment").combine_chunks())
-    transactions = _transactions(table.slice(count).column("transaction").combine_chunks())
-    _check_segments(segments, state.partitions)
-    _check_transactions(transactions, state.timestamp_ms)
+    segments = segments_of(
+        table.slice(0, count).column("segment").combine_chunks(),
+        [partition.segments for partition in state.partitions],
+        [partition.log_end_offset for partition in state.partitions],
+    )
+    transactions = transactions_of(table.slice(count).column("transaction").combine_chunks(), state.timestamp_ms)
     return Snapshot(
         version=state.version,
         commit_id=state.commit_id,
@@ -164,60 +164,6 @@ def _snapshot(state: _State, table: pa.Table) -> Snapshot:
     )
 
 
-def _segments(rows: pa.StructArray) -> pa.RecordBatch:
-    """The segments as a batch of the table's schema; older libraries wrote fewer columns, newer ones write more."""
-    stored = {spec.name for spec in rows.type}
-    if rows.null_count or stored - set(segment_table.SCHEMA.names) or _any_unknown(rows, stored):
-        return SegmentTable.of([_segment(row) for row in rows.to_pylist()]).columns()
-    defaults = {spec.name: spec.default for spec in dataclasses.fields(SegmentInfo) if spec.name not in stored}
-    return _batch(
-        [
-            rows.field(spec.name) if spec.name in stored else pa.array([defaults[spec.name]] * len(rows), spec.type)
-            for spec in segment_table.SCHEMA
-        ],
-        segment_table.SCHEMA,
-    )
-
-
-def _any_unknown(rows: pa.StructArray, stored: Container[str]) -> bool:
-    return "unknown" in stored and bool(pc.any(pc.not_equal(rows.field("unknown"), ""), min_count=0).as_py())
-
-
-def _segment(row: dict[str, Any]) -> SegmentInfo:
-    # this library may know fields that an older one kept as unknown
-    kept = json.loads(row.pop("unknown", "") or "{}")
-    return fields.read(SegmentInfo, {**{name: value for name, value in row.items() if value is not None}, **kept})
-
-
-def _transactions(rows: pa.StructArray) -> pa.RecordBatch:
-    if rows.null_count:
-        raise ValueError("its transactions are malformed")
-    known = [rows.field(name) for name in transaction_table.SCHEMA.names if name != "unknown"]
-    return _batch([*known, _unknown_of(rows, transaction_table.SCHEMA.names)], transaction_table.SCHEMA)
-
-
-def _unknown_of(rows: pa.StructArray, known: Container[str]) -> pa.Array:
-    """The fields of each row that only a newer library knows: kept as unknown before, or columns of its own."""
-    stored = [spec.name for spec in rows.type]
-    newer = [name for name in stored if name not in known]
-    kept = rows.field("unknown") if "unknown" in stored else pa.array([""] * len(rows), pa.string())
-    if not newer:
-        return kept
-    columns = zip(kept.to_pylist(), *(rows.field(name).to_pylist() for name in newer), strict=True)
-    return pa.array([_with(text, dict(zip(newer, values, strict=True))) for text, *values in columns], pa.string())
-
-
-def _with(unknown: str, newer: Mapping[str, Any]) -> str:
-    found = {name: value for name, value in newer.items() if value is not None}
-    return json.dumps({**json.loads(unknown or "{}"), **found}, sort_keys=True) if found else unknown
-
-
-def _batch(columns: Sequence[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
-    if [column.type for column in columns] != schema.types or any(column.null_count for column in columns):
-        raise ValueError("its rows are malformed")
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
 def _partition_states(segments: pa.RecordBatch, state: _State) -> tuple[PartitionState, ...]:
     starts = np.cumsum([0] + [partition.segments for partition in state.partitions]).tolist()
     active = {segment.partition: segment for segment in state.active}
@@ -232,37 +178,3 @@ def _partition_states(segments: pa.RecordBatch, state: _State) -> tuple[Partitio
         )
         for number, (start, partition) in enumerate(zip(starts, state.partitions, strict=False))
     )
-
-
-def _check_segments(segments: pa.RecordBatch, partitions: Sequence[_Partition]) -> None:
-    """Check all segments at once, as `fields` and `SegmentInfo.check` check one, and `fold` their order."""
-    for name, check in fields.checks(SegmentInfo).items():
-        _check_column(name, segments[name], check)
-    owner, base, end = (segments[name].to_numpy() for name in ("partition", "base_offset", "next_offset"))
-    if not np.array_equal(owner, np.repeat(np.arange(len(partitions)), [part.segments for part in partitions])):
-        raise ValueError("its segments are not in the order of their partitions")
-    limit = np.array([partition.log_end_offset for partition in partitions], np.int64)[owner]
-    limit[:-1] = np.where(owner[:-1] == owner[1:], base[1:], limit[:-1])
-    if np.any(base >= end) or np.any(end > limit) or np.any(segments["record_count"].to_numpy() > end - base):
-        raise ValueError("its segments overlap, or end above their log")
-
-
-def _check_column(name: str, column: pa.Array, check: fields.Check) -> None:
-    if isinstance(check, Integer) and len(column):
-        bounds = pc.min_max(column).as_py()
-        legal = check.low <= bounds["min"] and bounds["max"] <= check.high
-    elif isinstance(check, Text):
-        legal = pc.all(pc.match_substring_regex(column, rf"^(?:{check.pattern})\z"), min_count=0).as_py()
-    else:
-        legal = True
-    if not legal:
-        raise ValueError(f"a segment's {name} is out of its range")
-
-
-def _check_transactions(transactions: pa.RecordBatch, now_ms: int) -> None:
-    times = transactions["timestamp_ms"].to_numpy()
-    if np.any(np.diff(times) < 0) or np.any(times > now_ms) or np.any(times < 0):
-        raise ValueError("its transactions are not in the order of time")
-    for column in transactions["offsets"].flatten().flatten():
-        if column.null_count or np.any(column.to_numpy(zero_copy_only=False) < 0):
-            raise ValueError("the offsets of a transaction are malformed")

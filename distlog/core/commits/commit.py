@@ -44,7 +44,7 @@ class Origin:
     run_id: str | None = None
 
 
-#: Nobody asks which write it was.
+#: For a commit whose write need not be known again.
 UNNAMED = Origin()
 
 

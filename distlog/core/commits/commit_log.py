@@ -142,15 +142,15 @@ class CommitLog:
         operation: str,
         plan: Plan,
         *,
-        begin: int | None = None,
+        read_version: int | None = None,
         origin: Origin = UNNAMED,
         timeout_s: float = TIMEOUT_S,
     ) -> tuple[Commit | None, Snapshot]:
         """Commit the actions that `plan` makes from `snapshot`; return the commit and the new snapshot.
 
         `plan` returns the actions for the snapshot that it gets, or None when there is nothing to do, or raises an
-        error for the caller. After each lost race it is called again, with the newest snapshot. `begin` is the read
-        version: the oldest version that was read before a new data file was begun. `origin` is stored in the commit.
+        error for the caller. After each lost race it is called again, with the newest snapshot. `read_version` is
+        the oldest version that was read before a new data file was begun. `origin` is stored in the commit.
         On a fresh snapshot and without a race this is one PUT. The new snapshot is durable, also if there was nothing
         to do because another writer did it.
 
@@ -161,7 +161,7 @@ class CommitLog:
         race = self._race(operation, timeout_s)
         head, attempts = snapshot, self._attempts(operation, origin, self._commit_limit)
         while True:
-            commit_rules.check_writable(head, begin)
+            commit_rules.check_writable(head, read_version)
             actions = plan(head)
             if actions is None:
                 self._sync()

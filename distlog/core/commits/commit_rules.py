@@ -16,17 +16,19 @@ def is_gone(head: Snapshot, snapshot: Snapshot) -> bool:
     return head.topic_id != snapshot.topic_id or (head.dropped and not snapshot.dropped)
 
 
-def check_writable(head: Snapshot, begin: int | None) -> None:
-    """Raise UnsupportedVersionError if only a newer library may write the topic; else as `check_begin`."""
+def check_writable(head: Snapshot, read_version: int | None) -> None:
+    """Raise UnsupportedVersionError if only a newer library may write the topic; else as `check_read_version`."""
     head.requires.check_writable()
-    check_begin(head, begin)
+    check_read_version(head, read_version)
 
 
-def check_begin(head: Snapshot, begin: int | None) -> None:
-    """Raise TransactionTooOldError if `begin`, the read version of the files, is below the gc floor."""
-    if begin is not None and begin < head.gc_floor:
+def check_read_version(head: Snapshot, read_version: int | None) -> None:
+    """Raise TransactionTooOldError if `read_version`, at which the files were begun, is below the gc floor."""
+    if read_version is not None and read_version < head.gc_floor:
         raise TransactionTooOldError(
-            "the data files are too old to be committed: write them again", begin=begin, gc_floor=head.gc_floor
+            "the data files are too old to be committed: write them again",
+            read_version=read_version,
+            gc_floor=head.gc_floor,
         )
 
 
@@ -36,8 +38,8 @@ def features(actions: Sequence[Action]) -> Requires:
     return Requires(reader=(APPEND_TIME,)) if has_append_time else NOTHING
 
 
-def oldest_begin(actions: Sequence[Action]) -> int | None:
+def oldest_read_version(actions: Sequence[Action]) -> int | None:
     """The oldest read version of the files that `actions` add; None if there are none."""
     known = {action.stem for action in actions if isinstance(action, (Remove, Seal))}
     added = {action.segment.stem for action in actions if isinstance(action, Add)} - known
-    return min((begin for begin in map(paths.stem_begin, added) if begin is not None), default=None)
+    return min((version for version in map(paths.stem_read_version, added) if version is not None), default=None)

@@ -87,8 +87,8 @@ class CommitWriter:
         self._lines = b""
         self._is_written = False
 
-    def encode(self, commit: Commit, begin: int, gc_floor: int) -> bytes:
-        """The commit's bytes. `begin` is the read version of a new manifest; one with the same actions is kept.
+    def encode(self, commit: Commit, read_version: int, gc_floor: int) -> bytes:
+        """The commit's bytes. `read_version` is that of a new manifest; one with the same actions is kept.
 
         Raises CommitConflictError when the commit is too large even with a manifest.
         """
@@ -97,21 +97,21 @@ class CommitWriter:
             if len(data) <= self._limit:
                 self._manifest = None
                 return data
-        self._manifest = self._manifest_of(encode(commit.actions), begin, gc_floor)
+        self._manifest = self._manifest_of(encode(commit.actions), read_version, gc_floor)
         requires = commit.requires.also(Requires(reader=(MANIFEST,)))
         return dataclasses.replace(commit, actions=(self._manifest,), requires=requires).encode()
 
-    def _manifest_of(self, lines: bytes, begin: int, gc_floor: int) -> Manifest:
+    def _manifest_of(self, lines: bytes, read_version: int, gc_floor: int) -> Manifest:
         if len(lines) > MAX_MANIFEST_BYTES:
             raise CommitConflictError(
                 f"nothing was committed: a commit takes up to {MAX_MANIFEST_BYTES} bytes; do it in several",
                 size=len(lines),
             )
         last = self._manifest
-        if last and lines == self._lines and (paths.manifest_begin(last.file) or 0) >= gc_floor:
+        if last and lines == self._lines and (paths.manifest_read_version(last.file) or 0) >= gc_floor:
             return last
         self._lines, self._is_written = lines, False
-        return Manifest(paths.manifest_file(begin, uuid.uuid4().hex), len(lines), crc32c(lines))
+        return Manifest(paths.manifest_file(read_version, uuid.uuid4().hex), len(lines), crc32c(lines))
 
     def decode(self, data: bytes, file: str) -> Commit:
         """The commit that readers get from `data`, which `encode` made."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from distlog.core.commits.actions import Active
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import PartitionState
-from distlog.core.paths import stem_begin
+from distlog.core.paths import stem_read_version
 
 
 class PartitionDraft:
@@ -80,7 +80,7 @@ class PartitionDraft:
 
     def settle(self, gc_floor: int) -> None:
         """End the commit: fill the holes, and refuse files that were begun below `gc_floor`."""
-        self._check_begins(gc_floor)
+        self._check_read_versions(gc_floor)
         if self._removed or self._replacements:
             self._segments = self._segments.appended(self._appended).replaced(self._removed, self._replacements)
             self._appended = []
@@ -113,9 +113,9 @@ class PartitionDraft:
         if ahead and segment.append_time_ms < ahead[0].append_time_ms:
             raise ValueError(f"segment {segment.stem} was appended before the segment ahead of it")
 
-    def _check_begins(self, gc_floor: int) -> None:
+    def _check_read_versions(self, gc_floor: int) -> None:
         added = {segment.stem for segment in (*self._new, *self._replacements)}
         for stem in (added | self._opened) - self._removed - self._sealed:
-            begin = stem_begin(stem)
-            if begin is not None and begin < gc_floor:
+            read_version = stem_read_version(stem)
+            if read_version is not None and read_version < gc_floor:
                 raise ValueError(f"segment {stem} was begun below the gc floor {gc_floor}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from distlog.core.commits import fields
@@ -116,8 +115,3 @@ class SegmentInfo:
         times = {self.first_timestamp, self.min_timestamp, self.max_timestamp}
         if self.append_time_ms >= 0 and times != {self.append_time_ms}:
             raise ValueError(f"segment {self.stem} was appended at {self.append_time_ms}, but has other timestamps")
-
-
-def joined_compression(segments: Iterable[SegmentInfo]) -> str:
-    """The `compression` of a segment that replaces `segments`: each of their codecs once."""
-    return ",".join(sorted({codec for segment in segments for codec in segment.compression.split(",")}))

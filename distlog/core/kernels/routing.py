@@ -15,7 +15,7 @@ Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]
 
-#: What a record takes in a batch besides its key and value, about.
+#: About what a record takes in a batch beyond its key and value.
 RECORD_OVERHEAD = 8
 _SEED = 0x9747B28C
 _MULTIPLIER = 0x5BD1E995

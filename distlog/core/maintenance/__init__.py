@@ -1,5 +1,5 @@
 """What keeps a topic in shape: retention, compaction, index rebuild, verify, vacuum.
 
-Each is a pure plan over a snapshot, then work on files that nobody names yet, then one commit that checks the plan
+Each is a pure plan over a snapshot, then work on unreferenced files, then one commit that checks the plan
 against the newest snapshot.
 """

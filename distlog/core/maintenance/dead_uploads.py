@@ -1,4 +1,4 @@
-"""Multipart uploads that nobody will finish: a writer that was killed leaves its parts, which cost until aborted."""
+"""Multipart uploads of killed writers: they are never finished, and their parts cost money until they are aborted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _log = logging.getLogger(__name__)
 
 
 def dead_uploads(storage: Storage, referenced: Referenced, floor: int, before_ms: int) -> list[UnfinishedUpload]:
-    """The unfinished uploads to a topic's own names that nobody needs.
+    """The unfinished uploads to a topic's own names that no commit can need.
 
     To an unreferenced segment begun below the gc `floor`: its commit would be refused. To a manifest begun below it:
     its commit is there, or would be refused. To a referenced segment or a checkpoint, begun before `before_ms`: the
@@ -31,9 +31,9 @@ def dead_uploads(storage: Storage, referenced: Referenced, floor: int, before_ms
 def _is_dead(upload: UnfinishedUpload, referenced: Referenced, floor: int, before_ms: int) -> bool:
     stem = paths.parse_segment_file(upload.name, referenced.topic)
     if stem is not None and stem not in referenced.stems:
-        read_version = paths.stem_begin(stem[1])
+        read_version = paths.stem_read_version(stem[1])
         return read_version is not None and read_version < floor
-    manifest = paths.manifest_begin(upload.name)
+    manifest = paths.manifest_read_version(upload.name)
     if manifest is not None:
         return manifest < floor
     is_known = stem is not None or checkpoint.version_of(upload.name) is not None

@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 
 from distlog.core.commits.actions import Action, Add, Remove
-from distlog.core.commits.segment_info import SegmentInfo, joined_compression
+from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.maintenance.compaction.report import done_or_reason
@@ -62,7 +62,7 @@ def merge_group(handle: TopicHandle, group: MergeGroup, *, config: TopicConfig, 
     try:
         for segment in group.segments:
             _copy(handle.reader, segment, first.base_offset, file)
-        merged = file.seal(joined_compression(group.segments), handle.clock())
+        merged = file.seal(handle.clock())
     except BaseException:
         file.abort()
         raise
@@ -97,7 +97,7 @@ def commit_merge(
         done[:] = [group for group, _ in left]
         return [action for group, merged in left for action in _replace(group, merged)] or None
 
-    _, after = handle.log.commit(snapshot, "compact", plan, begin=snapshot.version)
+    _, after = handle.log.commit(snapshot, "compact", plan, read_version=snapshot.version)
     return done, after
 
 

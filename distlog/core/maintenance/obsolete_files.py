@@ -1,4 +1,4 @@
-"""Files beside the segments that nobody needs: checkpoints that no load begins with, torn puts, probes."""
+"""Obsolete files beside the segments: checkpoints that no load begins with, torn puts, probes."""
 
 from __future__ import annotations
 

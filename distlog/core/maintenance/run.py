@@ -40,7 +40,7 @@ class Run(Protocol):
         """The results; raises what the work raises."""
 
 
-def in_turn(work: Callable[[Item], Result], items: Sequence[Item], /) -> Iterable[Result]:
+def one_by_one(work: Callable[[Item], Result], items: Sequence[Item], /) -> Iterable[Result]:
     """A `Run` that does an item when its result is asked for."""
     return map(work, items)
 
@@ -52,15 +52,15 @@ def in_threads(work: Callable[[Item], Result], items: Sequence[Item], /) -> Iter
 
 def run_here(storage: Storage) -> Run:
     """The `Run` of this process: in threads where the storage is far away."""
-    return in_turn if storage.is_local else in_threads
+    return one_by_one if storage.is_local else in_threads
 
 
-def tell_nobody(records: int, size: int) -> None:
-    """What `Tell` is where nobody wants to know."""
+def tell_nothing(records: int, size: int) -> None:
+    """The `Tell` that does nothing."""
 
 
 def each_segment(
-    run: Run, work: Callable[[SegmentInfo], Result], snapshot: Snapshot, tell: Tell = tell_nobody
+    run: Run, work: Callable[[SegmentInfo], Result], snapshot: Snapshot, tell: Tell = tell_nothing
 ) -> Iterator[Result]:
     """`work` of each live segment, by partition and base offset."""
     segments = [segment for state in snapshot.partitions for segment in state.segments]

@@ -45,16 +45,16 @@ def unreferenced_files(
     log: CommitLog,
     referenced: Referenced,
     *,
-    begun_below: int,
+    floor: int,
     removed: Set[Stem] = frozenset(),
 ) -> list[FileInfo]:
-    """The segments' files that no version will reference: begun below a version, or of `removed` segments."""
+    """The segments' files that no version will reference: begun below the gc `floor`, or of `removed` segments."""
     segment_files = _segment_files(found, referenced.topic)
     unreferenced = [(file, stem) for file, stem in segment_files if stem not in referenced.stems]
-    if any(paths.stem_begin(stem) is None for _, (_, stem) in unreferenced):
+    if any(paths.stem_read_version(stem) is None for _, (_, stem) in unreferenced):
         # a file of Kafka's does not say when it came here: it goes only after a commit has removed it
         removed = removed | removed_stems(log.commits(0, referenced.head + 1))
-    return [file for file, stem in unreferenced if stem in removed or _is_below(stem, begun_below)]
+    return [file for file, stem in unreferenced if stem in removed or _is_below(stem, floor)]
 
 
 def removed_stems(commits: Iterable[Commit]) -> set[Stem]:
@@ -68,7 +68,7 @@ def removed_stems(commits: Iterable[Commit]) -> set[Stem]:
 
 
 def _is_below(stem: Stem, version: int) -> bool:
-    read_version = paths.stem_begin(stem[1])
+    read_version = paths.stem_read_version(stem[1])
     return read_version is not None and read_version < version
 
 

@@ -18,8 +18,8 @@ def unreferenced_manifests(storage: Storage, found: Iterable[FileInfo], floor: i
     the version that a manifest's writer read, up to the first that raises the gc floor above that version.
     """
     search = _Search(CommitFiles(storage), head)
-    begun = [(version, file) for file in found if (version := paths.manifest_begin(file.name)) is not None]
-    return [file for version, file in begun if version < floor and not search.is_referenced(file.name, version)]
+    read = [(version, file) for file in found if (version := paths.manifest_read_version(file.name)) is not None]
+    return [file for version, file in read if version < floor and not search.is_referenced(file.name, version)]
 
 
 class _Search:

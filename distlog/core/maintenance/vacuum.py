@@ -65,7 +65,7 @@ class VacuumReport:
 
 
 def vacuum(storage: Storage, log: CommitLog, *, dry_run: bool = False) -> VacuumReport:
-    """Delete what nobody can need any more; works on a dropped topic too.
+    """Delete the files that no reader or writer can need; also those of a dropped topic.
 
     Raises CommitStateUnknownError when the floor's commit got no answer, CommitConflictError when the topic was
     dropped meanwhile, StorageFullError when there is no space for the commit of a few hundred bytes. Nothing was
@@ -80,12 +80,12 @@ def vacuum(storage: Storage, log: CommitLog, *, dry_run: bool = False) -> Vacuum
         return VacuumReport((), head.gc_floor, dry_run)
     found = [*commits, *_partition_files(storage, head.name)]
     if not dry_run:
-        # also where the floor is there already: whoever put it may not have synced it
+        # also where the floor is there already: the writer that put it may not have synced it
         head = _raise_floor(storage, log, head, floor, found, now_ms)
     referenced = Referenced.since(log, head, floor, now_ms)
     left_before_ms = now_ms - max(delay_ms, LONGEST_PUT_MS)
     garbage = [
-        *unreferenced_files(found, log, referenced, begun_below=floor),
+        *unreferenced_files(found, log, referenced, floor=floor),
         *obsolete_checkpoints(found, floor, referenced.pinned),
         *unreferenced_manifests(storage, found, floor, head.version),
         *left_over_files(found, left_before_ms),
@@ -140,7 +140,7 @@ def _raise_floor(
     except StorageFullError:
         referenced = Referenced.since(log, head, floor, now_ms)
         removed = removed_stems(log.commits(head.gc_floor + 1, floor + 1))
-        freed = unreferenced_files(found, log, referenced, begun_below=head.gc_floor, removed=removed)
+        freed = unreferenced_files(found, log, referenced, floor=head.gc_floor, removed=removed)
         storage.delete([file.name for file in freed])
     try:
         return log.commit(head, "gc", plan)[1]

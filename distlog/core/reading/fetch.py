@@ -18,7 +18,7 @@ from distlog.core.reading.chunk import Chunk
 from distlog.core.reading.segment_reader import CHUNK_BYTES, SegmentReader
 from distlog.core.reading.slices import SegmentSlice, bounded_start
 
-#: What is read beside the bytes asked for: an index leads to some place before the first batch.
+#: Bytes that are read beyond those asked for: an index leads to a position before the first batch.
 _SPARE_BYTES = 64 << 10
 
 
@@ -27,7 +27,7 @@ class FetchedBatches:
     """Whole record batches, back to back; `bytes(batches)` is what a Kafka broker would answer.
 
     `base_offsets[i]` belongs in the first 8 bytes of the batch at `positions[i]` of `data`; they lie outside the
-    checksum. `moved` says that other ones stand there. `next_offset` is where to fetch next. `path` is the local file
+    checksum. If `moved`, `data` has other ones there. `next_offset` is where to fetch next. `path` is the local file
     that holds `data`, at `file_position`, or None: of LogAppendTime the time is not in the file, but in the commit.
     """
 
@@ -123,7 +123,7 @@ def _fetched(reader: SegmentReader, segment: SegmentInfo, taken: Sequence[Chunk]
     positions = [chunk.batches["position"] + start for chunk, start in zip(taken, starts[:-1], strict=True)]
     last_offsets = batches["base_offset"] + batches["last_offset_delta"] + segment.shift
     base_offsets = header_offsets(batches, batches["base_offset"] + segment.shift)
-    # of these bytes some may not be those of the file
+    # some of these bytes may differ from those of the file
     is_stored = reader.storage.is_local and segment.append_time_ms < 0
     return FetchedBatches(
         data=taken[0].data if len(taken) == 1 else memoryview(b"".join([chunk.data for chunk in taken])),

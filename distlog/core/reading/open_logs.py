@@ -1,4 +1,4 @@
-"""Log files of sealed segments that stay mapped, the last few, for who reads a little of them again and again."""
+"""Keeps the last few log files of sealed segments mapped, for many small reads of the same files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from distlog.core.reading.open_files import OpenFiles
 from distlog.core.segments.log_identity import HEAD_BYTES, IdentifiedLogs
 from distlog.core.storage.storage import Storage
 
-#: Logs that stay mapped; the disk gets the room of a deleted one back when its map goes.
+#: Logs that stay mapped. The disk space of a deleted one is free only when it is unmapped.
 OPEN_LOGS = 16
 
 
@@ -35,7 +35,7 @@ class OpenLogs:
         self._open: OpenFiles[OpenLog] = OpenFiles(OPEN_LOGS, timed=True)
 
     def get(self, segment: SegmentInfo) -> OpenLog:
-        """The segment's log as it is now, known to be the segment's and as long as that says.
+        """The segment's log as it is now, checked to be the segment's and of the length in its metadata.
 
         Raises FileNotFoundError, StorageError where it cannot be mapped or is shorter, CorruptRecordError where it is
         another log.

@@ -1,4 +1,4 @@
-"""A few records from a place on, found in a mapped log: of a local segment some microseconds, not a chunk's work.
+"""Reads a few records from a mapped log: of a local segment this takes microseconds, since no chunk is read.
 
 What is given out is as checked as what a scan gives: the log is its segment's, its batches follow each other, and
 the checksum of the batch is right. Whatever is not as it should be, or unusual, is left to a scan, which knows what
@@ -42,7 +42,7 @@ Headers = list[tuple[str, bytes | None]]
 
 
 class PointRecord(NamedTuple):
-    """A record as it is given out: its offset, time in ms and the kind of it, and what it says."""
+    """A record as readers get it: its offset, its time in ms and which kind of time that is, and its contents."""
 
     offset: int
     timestamp: int
@@ -71,13 +71,13 @@ class PointBatch(NamedTuple):
 
 
 class _LeftToScanError(Exception):
-    """What a point read meets and does not judge."""
+    """A point read met what it does not judge: a scan must look."""
 
 
 def first_records(reader: SegmentReader, segment: SegmentInfo, offset: int, limit: int) -> list[PointRecord]:
     """The first records of the segment from `offset` on, FEW or `limit` at the most.
 
-    There may be more where there are fewer: who wants them scans, from behind the last of these on.
+    Fewer than `limit` does not mean that there are no more: a scan finds those behind the last of these.
     """
     found: list[PointRecord] = []
     room, stored = min(limit, FEW), offset - segment.shift
@@ -90,7 +90,7 @@ def first_records(reader: SegmentReader, segment: SegmentInfo, offset: int, limi
             if len(found) >= room:
                 break
     except (_LeftToScanError, CorruptionError, OSError):
-        # a scan says what is wrong
+        # a scan finds the same fault and raises the error for it
         pass
     return found
 
@@ -100,7 +100,7 @@ def first_at(
 ) -> PointRecord | None:
     """The segment's first record from offset `start` on that is not before `timestamp_ms`; None: a scan must look.
 
-    `entry` is what the time index says (a stored offset), which its batch must bear out, or None.
+    `entry` is the time index's (a stored offset), or None; its batch must agree with it.
     """
     stored = start - segment.shift
     if not reader.storage.is_local:
@@ -116,19 +116,19 @@ def first_at(
             for record in _records(segment, log, batch, 1, stored, timestamp_ms):
                 return record
     except (_LeftToScanError, CorruptionError, OSError):
-        # a scan says what is wrong
+        # a scan finds the same fault and raises the error for it
         pass
     return None
 
 
 def _position(reader: SegmentReader, segment: SegmentInfo, stored_offset: int) -> int:
-    """Where a batch begins that does not end above the offset, or holds it: 0 where no index tells."""
+    """The position of a batch that holds the offset or ends below it; 0 without an index."""
     index = reader.offset_index(segment)
     return 0 if index is None else index.lookup(stored_offset).position
 
 
 def _batches(segment: SegmentInfo, log: OpenLog, stored_offset: int, position: int) -> Iterator[PointBatch]:
-    """FEW batches from the one at `position`, or behind it, on that holds the offset, or is the next: all checked."""
+    """Up to FEW checked batches, found from `position` on: from the one that holds the offset, or the next."""
     end_offset, end, dense = segment.next_offset - segment.shift, segment.log_bytes, segment.dense
     following = segment.stored_base_offset if position == 0 else -1
     for _ in range(FEW):

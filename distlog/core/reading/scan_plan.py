@@ -77,8 +77,8 @@ def plan(
     """The slices of what is asked, and what of them may be seen.
 
     Reads no data, but of large segments that lie in `times` only from some record on the time index, and the batch it
-    leads to; for read_committed the transaction indexes, and the segments with transactions where nobody has looked
-    how far they are stable. A word that is no isolation or policy is a ValueError.
+    leads to; for read_committed the transaction indexes, and the segments with transactions where the metadata does
+    not say how far they are stable. A word that is no isolation or policy is a ValueError.
     """
     _check_choice("isolation", isolation, IsolationLevel)
     _check_choice("out_of_range", out_of_range, OutOfRange)

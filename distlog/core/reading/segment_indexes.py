@@ -44,7 +44,7 @@ class SegmentIndexes:
         return SegmentIndexes, (self._storage, self._topic, self._cache)
 
     def offsets(self, segment: SegmentInfo) -> OffsetIndex | None:
-        """The segment's offset index, or None where there is none to use; a bad one is warned of."""
+        """The segment's offset index, or None without a usable one; a bad one gives a warning."""
 
         def check(index: OffsetIndex) -> None:
             index.sanity_check(segment.log_bytes)
@@ -52,7 +52,7 @@ class SegmentIndexes:
         return self._usable(segment, ".index", OffsetIndex, check)
 
     def times(self, segment: SegmentInfo) -> TimeIndex | None:
-        """The segment's time index, or None where there is none to use; a bad one is warned of."""
+        """The segment's time index, or None without a usable one; a bad one gives a warning."""
 
         def check(index: TimeIndex) -> None:
             index.sanity_check(segment.next_offset - segment.shift)
@@ -71,7 +71,7 @@ class SegmentIndexes:
             index.sanity_check()
             found = index.transactions()
             if len(found) * ENTRY.itemsize != segment.txn_index_bytes:
-                # an index that is not there would be an empty one
+                # an index file that is missing would count as an empty one
                 raise CorruptIndexError("a copy of a transaction index was lost while it was read", file=path)
             return found
 
@@ -87,7 +87,7 @@ class SegmentIndexes:
             ) from error
 
     def forget(self, segment: SegmentInfo) -> None:
-        """Let go the segment's indexes, and copies of them: they were found wrong, or replaced."""
+        """Forget the segment's indexes, and delete the copies of them: they were found wrong, or replaced."""
         for suffix in _SUFFIXES:
             self._drop(segment, suffix)
 
@@ -96,7 +96,7 @@ class SegmentIndexes:
     ) -> IndexT | None:
         if not index_size(segment, suffix):
             return None
-        # a remote one's copy is to be marked as used
+        # marks the copy of a remote one as used
         known: IndexT | None = self._open.known(_key(segment, suffix)) if self._storage.is_local else None
         if known is not None:
             return known
@@ -129,7 +129,7 @@ class SegmentIndexes:
         return opened
 
     def _check_checksum(self, segment: SegmentInfo, suffix: str, index: MappedIndex | TransactionIndex) -> None:
-        """CorruptIndexError unless the index, or the copy of it, has the checksum that its segment knows."""
+        """Raise CorruptIndexError unless the index, or the copy of it, has the checksum in its segment's metadata."""
         name = self._address(segment, suffix)[1]
         error = checksum_error(segment, suffix, name, index.checksum())
         if error is not None:
@@ -145,11 +145,11 @@ class SegmentIndexes:
 
 
 def _key(segment: SegmentInfo, suffix: str) -> tuple[Any, ...]:
-    """What tells an index from any other of the topic, of whatever version."""
+    """The key of an index: no other index of the topic, of any version, has it."""
     size, checksum = index_size(segment, suffix), index_checksum(segment, suffix)
     return segment.partition, segment.stem, segment.crc32c, suffix, size, checksum
 
 
 def _tag(segment: SegmentInfo, suffix: str) -> str:
-    """What tells a copy from one of an index of the same name and size: of another log, or rebuilt since."""
+    """The key of a copy: an index of the same name and size, but of another log or rebuilt since, has another."""
     return f"{segment.crc32c:08x} {index_checksum(segment, suffix):x}"

@@ -83,7 +83,7 @@ class SegmentReader:
             except StopIteration:
                 return
             except (CorruptIndexError, CorruptRecordError) as error:
-                # the index may be what is wrong: the log itself is asked, from its start
+                # the index may be what is wrong: the log is read from its start
                 self._distrust(part.segment, error)
                 walk = self._walk(part, 0, part.end_position, step)
         yield from walk
@@ -118,7 +118,7 @@ class SegmentReader:
             file.close()
 
     def _read_identified(self, file: LogFile, segment: SegmentInfo, position: int, end: int) -> memoryview:
-        """Bytes of a log; where they are not its first, these are looked at too, once."""
+        """Bytes of a log; where they are not its first ones, those are read and checked too, once."""
         if position == 0 or self._identified.knows(segment):
             return file.read(position, end)
         head, data = file.read_with_head(HEAD_BYTES, position, end)
@@ -158,9 +158,9 @@ class SegmentReader:
         return self._indexes.offsets(segment) if segment.log_bytes > INDEX_WORTH_BYTES else None
 
     def time_entry(self, segment: SegmentInfo, timestamp_ms: int) -> TimestampOffset | None:
-        """The time index's last entry below `timestamp_ms` (stored offset), or None where there is none to use."""
+        """The time index's last entry below `timestamp_ms` (stored offset), or None without a usable index."""
         if segment.append_time_ms >= 0:
-            # its entries are of the times that the batches were written with
+            # its entries have the times with which the batches were written
             return None
         index = self._indexes.times(segment) if segment.log_bytes > INDEX_WORTH_BYTES else None
         if index is None:
@@ -185,7 +185,7 @@ class SegmentReader:
         return [transaction.moved(segment.shift) for transaction in transactions]
 
     def forget_indexes(self, segment: SegmentInfo) -> None:
-        """Open and fetch the segment's indexes anew when they are needed: they were found wrong, or replaced."""
+        """Forget the segment's indexes: they were found wrong, or replaced. The next use opens them again."""
         self._indexes.forget(segment)
 
     def _distrust(self, segment: SegmentInfo, error: CorruptionError) -> None:
@@ -204,7 +204,7 @@ class SegmentReader:
 
 
 def _check_start(chunk: Chunk) -> None:
-    """Refuse an index that did not lead to a batch, or behind the first wanted one."""
+    """Refuse an index that led to no batch, or to one behind the first wanted batch."""
     (piece,), first = chunk.pieces, chunk.rows(0, 1)
     first.check()
     part, base_offset = piece.slice, int(first.batches["base_offset"][0]) + piece.slice.segment.shift
@@ -217,7 +217,7 @@ def _bounds_by(index: OffsetIndex, part: SegmentSlice) -> tuple[int, int]:
     by_offset = index.lookup(part.start_offset - segment.shift).position
     start = max(by_offset, index.position_floor(part.start_position).position)
     if start >= part.end_position:
-        # nothing is to be had then; that is believed when the log says so too
+        # there is nothing to read then; that is believed when the log says so too
         start = index.position_floor(part.end_position - 1).position
     if part.end_offset >= segment.next_offset:
         return start, part.end_position

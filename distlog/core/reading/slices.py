@@ -21,8 +21,8 @@ class SegmentSlice:
     """The records of one segment with start_offset <= offset < end_offset, in batches that begin in a byte range.
 
     Positions are of the log file; a batch belongs to the slice in which its first byte lies, so slices that
-    share a segment need not know where its batches begin. `times` is what the records are still to be asked: ALWAYS
-    where the segment is known to lie in the range of times that is read.
+    share a segment need not know where its batches begin. `times` is the range by which records are filtered: ALWAYS
+    where the whole segment is known to lie in the range that is read.
     """
 
     segment: SegmentInfo
@@ -99,7 +99,7 @@ def _partition_slices(state: PartitionState, start: int, end: int, times: TimeRa
         yield from (SegmentSlice(segment, start, end, 0, segment.log_bytes) for segment in segments[first:last])
         return
     rows = np.flatnonzero(times.may_hold(segments)[first:last]) + first
-    # one run that holds all of them: each pick costs more than some segments too many
+    # one run that holds all of them: to pick each costs more than to read some segments too many
     run = segments[int(rows[0]) : int(rows[-1]) + 1] if len(rows) else []
     for segment in (run[row] for row in (rows - rows[:1]).tolist()):
         yield SegmentSlice(segment, start, end, 0, segment.log_bytes, times.left_of(segment))
@@ -134,7 +134,7 @@ def split_by_bytes(slices: Iterable[SegmentSlice], target_bytes: int) -> list[li
                 groups[-1].append(head)
                 room = 0
             groups.append([])
-            # what one group lacks the next one gets, lest there be a group more
+            # the next group gets what one lacks, so that there is not one group more
             room += target_bytes
         groups[-1].append(rest)
         room -= rest.estimated_bytes

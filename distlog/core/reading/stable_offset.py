@@ -16,7 +16,7 @@ from distlog.core.transactions.isolation import OpenTransactions
 def last_stable_offset(reader: SegmentReader, state: PartitionState) -> int:
     """Where the first open transaction begins, or the log end.
 
-    The metadata says so; where nobody has looked, the segments with transactions are read: CorruptRecordError.
+    The metadata says it. Where it does not, the segments with transactions are read: CorruptRecordError.
     """
     segments = transactional_segments(state)
     first = _known(segments[-1], state) if segments else NO_OFFSET

@@ -73,7 +73,7 @@ def _offset_of_max_timestamp(reader: SegmentReader, state: PartitionState) -> Fo
         if timestamps[index] < (0 if best is None else best[1]):
             break
         found = _largest(reader, state.segments[first + int(index)], state.log_start_offset)
-        # -1 is no time
+        # -1 means that there is no timestamp
         if found and found[1] >= 0 and (best is None or (found[1], -found[0]) > (best[1], -best[0])):
             best = found
     return best
@@ -82,7 +82,7 @@ def _offset_of_max_timestamp(reader: SegmentReader, state: PartitionState) -> Fo
 def _largest(reader: SegmentReader, segment: SegmentInfo, log_start_offset: int) -> Found | None:
     if segment.offset_of_max_timestamp >= log_start_offset:
         return segment.offset_of_max_timestamp, segment.max_timestamp
-    # the metadata speaks of a record below the log start, or of none, so this one segment is looked through
+    # the metadata tells of a record below the log start, or of none: this one segment is searched
     return _largest_from(reader, segment, max(segment.base_offset, log_start_offset))
 
 
@@ -91,7 +91,7 @@ def _largest_from(reader: SegmentReader, segment: SegmentInfo, start: int) -> Fo
     for chunk in _chunks_from(reader, segment, start):
         chunk.check()
         newest = chunk.batches["max_timestamp"]
-        # the batch that says the largest has it, unless that record lies before `start`
+        # the batch with the largest timestamp has the record, unless that lies before `start`
         for row in np.argsort(-newest, kind="stable"):
             if best and newest[row] <= best[1]:
                 break
@@ -104,7 +104,7 @@ def _largest_from(reader: SegmentReader, segment: SegmentInfo, start: int) -> Fo
 def start_by_index(reader: SegmentReader, piece: SegmentSlice) -> int:
     """An offset below which the slice has no record of its times, by the time index; its own start without one.
 
-    The index of a segment that is worth one is read, and the batch that it leads to, by which it is checked.
+    Reads the index of a large segment, and the batch that it leads to, which checks the index.
     """
     start, end = piece.span
     entry = _entry(reader, piece.segment, piece.times.oldest, start)
@@ -135,7 +135,7 @@ def _entry(reader: SegmentReader, segment: SegmentInfo, timestamp_ms: int, start
 
 
 def _from_entry(reader: SegmentReader, segment: SegmentInfo, entry: TimestampOffset | None) -> Iterator[Chunk]:
-    """Chunks from that batch on up to whose end all is older, by the time index; none where that is of no use."""
+    """Chunks from the index entry's batch on, up to whose end all records are older; none without a usable index."""
     if entry is None:
         return
     chunks = iter(_chunks_from(reader, segment, entry.offset + segment.shift))
@@ -155,7 +155,7 @@ def _chunks_from(reader: SegmentReader, segment: SegmentInfo, start: int) -> Ite
 
 def _first_match(chunks: Iterable[Chunk], timestamp_ms: int) -> Found | None:
     for chunk in chunks:
-        # the headers say which batches to pass, and are under the checksums
+        # the headers say which batches to skip; the checksums cover them
         chunk.check()
         for row in np.flatnonzero(chunk.batches["max_timestamp"] >= timestamp_ms):
             offsets, timestamps = _offsets_and_timestamps(chunk, int(row))

@@ -38,7 +38,7 @@ class TimeRange:
 
     def may_hold(self, segments: SegmentTable) -> npt.NDArray[np.bool_]:
         """Which of `segments` may have a record of this range."""
-        # -1: nobody knows, or a record has none
+        # -1: not known, or a record has none
         oldest = np.where(segments.min_timestamps < 0, MIN_LONG, segments.min_timestamps)
         return (segments.max_timestamps >= self.oldest) & (oldest <= self.newest) & (self.oldest <= self.newest)
 

@@ -1,4 +1,4 @@
-"""Every batch of a segment, for whoever makes something of them all: the log must be the one that was committed."""
+"""Reads every batch of a segment. The log must be the one that was committed."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""The description of a segment from its log file alone, whoever wrote that."""
+"""The description of a segment from its log file alone, by whatever program that was written."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from distlog.core.batches.record_batch import LOG_OVERHEAD, check_crcs, read_headers
@@ -13,7 +14,7 @@ from distlog.core.batches.record_sections import AskedBatches
 from distlog.core.batches.source import Source
 from distlog.core.buffers import byte_array
 from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.config import MAX_LONG
+from distlog.core.config import MAX_INT, MAX_LONG
 from distlog.core.segments.log_description import LogDescription, RecordFacts
 
 #: Log bytes that are looked at, and bytes of records that are decoded, at once.
@@ -21,28 +22,45 @@ _PART_BYTES = 4 << 20
 
 
 def describe_segment(
-    log: Any, base_offset: int, *, partition: int, stem: str, created_ms: int, interval_bytes: int
+    log: Any, base_offset: int, *, partition: int, stem: str, created_ms: int, interval_bytes: int, file: str = ""
 ) -> tuple[SegmentInfo, dict[str, bytes]]:
     """The segment of a log file, any buffer, of any format, that begins at `base_offset`, and its index files.
 
-    It ends before a batch that is not whole: its `log_bytes` tell. CorruptRecordError: a batch that is damaged.
+    It ends before a batch that is not whole: its `log_bytes` tell. Raises CorruptRecordError, with `file` and the
+    position, for a batch that is damaged, or whose offsets do not ascend from `base_offset` on.
     """
     description, facts = LogDescription(interval_bytes), RecordFacts()
-    for data, batches in _parts(memoryview(log)):
-        description.add(data, batches, batches["base_offset"] - base_offset)
-        asked = AskedBatches(byte_array(data), batches, 0, partition, 0, MAX_LONG, Source())
+    for data, batches in _parts(memoryview(log), file):
+        source = Source(file, description.size)
+        relative = _relative_offsets(batches, base_offset, description.next_offset, source)
+        description.add(data, batches, relative)
+        asked = AskedBatches(byte_array(data), batches, 0, partition, 0, MAX_LONG, source)
         for records in decode_parts(asked, ("offset", "timestamp"), _PART_BYTES):
             facts.add_records(records)
     return description.describe(partition, stem, facts, created_ms, base_offset)
 
 
-def _parts(log: memoryview) -> Iterator[tuple[memoryview, npt.NDArray[Any]]]:
+def _relative_offsets(
+    batches: npt.NDArray[Any], base_offset: int, next_offset: int, source: Source
+) -> npt.NDArray[np.int64]:
+    """The base offsets of the batches, counted from `base_offset`; the first is not below `next_offset`."""
+    relative = batches["base_offset"] - base_offset
+    last = relative + batches["last_offset_delta"]
+    wrong = (relative < np.append(next_offset, last[:-1] + 1)) | (relative > MAX_INT) | (last > MAX_INT)
+    if wrong.any():
+        row = int(wrong.argmax())
+        text = f"a record batch has offsets that cannot follow those before it in segment {base_offset}: restore it"
+        raise source.corrupt(text, row, batches[row])
+    return np.asarray(relative, np.int64)
+
+
+def _parts(log: memoryview, file: str) -> Iterator[tuple[memoryview, npt.NDArray[Any]]]:
     """The whole batches of the log, some MiB at a time, their checksums compared."""
     start, size = 0, _PART_BYTES
     while start < len(log):
         data = log[start : start + size]
-        batches = read_headers(data, file_position=start)
-        check_crcs(data, batches, file_position=start)
+        batches = read_headers(data, file=file, file_position=start)
+        check_crcs(data, batches, file=file, file_position=start)
         taken = int(batches["size"].sum())
         if taken:
             yield data[:taken], batches

@@ -22,12 +22,14 @@ from distlog.core.batches.record_batch import (
 from distlog.core.buffers import byte_array
 from distlog.core.commits.segment_info import NOT_LOOKED, UNKNOWN, SegmentInfo
 from distlog.core.config import MAX_INT, MAX_LONG
+from distlog.core.errors import CorruptRecordError
 from distlog.core.indexes.index_builder import IndexBuilder
 from distlog.core.kernels.crc import crc_of_batches
 from distlog.core.segments.index_facts import index_facts
 from distlog.core.times import NO_TIMESTAMP
 
 _KNOWN_CODECS = dict(enumerate(CODEC_NAMES))
+_UNKNOWN_CODEC = "?"
 
 Batches = npt.NDArray[Any]
 Longs = npt.NDArray[np.int64]
@@ -102,7 +104,9 @@ class LogDescription:
         attributes = batches["attributes"]
         self.attributes |= int(np.bitwise_or.reduce(attributes))
         hidden = (attributes & CONTROL != 0) | (batches["record_count"] == 0)
-        self.codecs |= {_KNOWN_CODECS.get(codec, "?") for codec in set((attributes[~hidden] & CODEC_MASK).tolist())}
+        self.codecs |= {
+            _KNOWN_CODECS.get(codec, _UNKNOWN_CODEC) for codec in set((attributes[~hidden] & CODEC_MASK).tolist())
+        }
 
     @property
     def ends(self) -> dict[str, int]:
@@ -121,8 +125,15 @@ class LogDescription:
     ) -> tuple[SegmentInfo, dict[str, bytes]]:
         """The segment whose file begins at `base_offset`, and its index files by suffix, without transaction index.
 
-        Offsets of `records` are what readers know. Nobody has looked for the first unstable offset.
+        Offsets of `records` are those that readers see. The first unstable offset is NOT_LOOKED. Raises
+        CorruptRecordError for a batch with a codec that Kafka does not have.
         """
+        if _UNKNOWN_CODEC in self.codecs:
+            raise CorruptRecordError(
+                "a record batch has an unknown codec: verify, then restore it from a copy",
+                partition=partition,
+                stem=stem,
+            )
         files = self.indexes.finish()
         segment = SegmentInfo(
             partition=partition,

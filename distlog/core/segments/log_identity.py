@@ -30,7 +30,7 @@ class IdentifiedLogs:
         return IdentifiedLogs, ()
 
     def knows(self, segment: SegmentInfo) -> bool:
-        """Whether the log's beginning need not be looked at: it was, or nobody knows what it should be."""
+        """Whether the log's beginning need not be read: it was already, or the metadata has no checksum of it."""
         return segment.first_batch_crc == UNKNOWN or _key(segment) in self._known
 
     def add(self, segment: SegmentInfo) -> None:

@@ -2,7 +2,7 @@
 
 A segment's time begins with its first batch, and it ends before a batch whose largest timestamp is more than
 `segment.ms` after that. So of records in the order of their times each segment has `segment.ms`, and retention can
-let go of them piece by piece. Where the first batch is not in that order its time is its largest timestamp, as
+delete them piece by piece. Where the first batch is not in that order its time is its largest timestamp, as
 Kafka's is: what comes later and is older does not begin another segment.
 """
 

@@ -22,7 +22,7 @@ HELD_BYTES = 1 << 20
 class SegmentFile:
     """A new segment that is written as if it began at offset 0; holds HELD_BYTES, or what its stream holds.
 
-    Nobody knows its files until a commit names them.
+    Its files are unreferenced until a commit adds them.
     """
 
     def __init__(self, storage: Storage, topic: str, partition: int, stem: str, config: TopicConfig) -> None:
@@ -80,18 +80,18 @@ class SegmentFile:
         else:
             self._stream.write_behind(data)
 
-    def seal(self, compression: str, now_ms: int) -> SegmentInfo:
-        """Make the files durable and describe them."""
+    def seal(self, now_ms: int) -> SegmentInfo:
+        """Make the files durable and describe them. Raises CorruptRecordError for a batch with an unknown codec."""
         segment, files = self._log.describe(self._partition, self._stem, self._records, now_ms)
         if self._stream is None:
             files[".log"] = bytes(self._held)
         else:
             self._stream.close()
         self._storage.put_many({self._name(suffix): data for suffix, data in files.items() if data})
-        return dataclasses.replace(segment, compression=compression, first_unstable_offset=NO_OFFSET)
+        return dataclasses.replace(segment, first_unstable_offset=NO_OFFSET)
 
     def abort(self) -> None:
-        """Give up; what was written is named by nobody."""
+        """Abort; what was written stays unreferenced."""
         if self._stream is not None:
             self._stream.abort()
 

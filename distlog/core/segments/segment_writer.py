@@ -36,7 +36,7 @@ class SegmentWriter:
     A segment ends by `segment.bytes`, `segment.index.bytes`, and `segment.ms` less a part of `segment.jitter.ms` that
     `random` chooses once. The same records give the same bytes, however they are cut into appends. `new_id` gives the
     unique hex part of a stem. Raises InvalidRecordError for a record that fits no batch or segment; what was written
-    so far is then named by nobody and left to vacuum.
+    so far stays unreferenced, for vacuum to delete.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class SegmentWriter:
         storage: Storage,
         topic: str,
         partition: int,
-        begin: int,
+        read_version: int,
         config: TopicConfig,
         *,
         codec: str,
@@ -52,13 +52,13 @@ class SegmentWriter:
         new_id: Callable[[], str],
         random: Random,
     ) -> None:
-        self._storage, self._topic, self._partition, self._begin = storage, topic, partition, begin
-        self._config, self._codec, self._clock, self._new_id = config, codec, clock, new_id
+        self._storage, self._topic, self._partition, self._read_version = storage, topic, partition, read_version
+        self._config, self._clock, self._new_id = config, clock, new_id
         form = _batch_format(config, codec, clock, random)
         self._encoder, self._time = RecordEncoder(form), RollTime(form.window_ms)
         self._segment: SegmentFile | None = None
         self._sealed: list[SegmentInfo] = []
-        self._is_given_up = False
+        self._is_aborted = False
 
     def append(self, source: RecordInput, rows: npt.NDArray[np.int64]) -> None:
         """Take the `rows` of `source`, to be written in this order."""
@@ -73,8 +73,8 @@ class SegmentWriter:
 
         With LogAppendTime their commit gives them their time (`BY_COMMIT`).
         """
-        if self._is_given_up:
-            raise StorageError("cannot close: the segment was given up", partition=self._partition)
+        if self._is_aborted:
+            raise StorageError("cannot close: the segment was aborted", partition=self._partition)
         try:
             self._write(self._encoder.finish())
         except InvalidRecordError as error:
@@ -83,8 +83,8 @@ class SegmentWriter:
         return self._sealed
 
     def abort(self) -> None:
-        """Give up; files already written are named by nobody."""
-        self._is_given_up = True
+        """Abort; the files already written stay unreferenced, for vacuum to delete."""
+        self._is_aborted = True
         if self._segment is not None:
             self._segment.abort()
 
@@ -128,12 +128,12 @@ class SegmentWriter:
         return min(segment.room(batches, base_offsets), self._time.room(batches, now_ms))
 
     def _open(self) -> SegmentFile:
-        stem = paths.new_stem(self._begin, self._new_id())
+        stem = paths.new_stem(self._read_version, self._new_id())
         return SegmentFile(self._storage, self._topic, self._partition, stem, self._config)
 
     def _seal(self) -> None:
         if self._segment is not None:
-            sealed = self._segment.seal(self._codec, self._clock())
+            sealed = self._segment.seal(self._clock())
             waits = self._config.message_timestamp_type == "LogAppendTime"
             self._sealed.append(dataclasses.replace(sealed, append_time_ms=BY_COMMIT) if waits else sealed)
             self._segment = None

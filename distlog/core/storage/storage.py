@@ -130,7 +130,7 @@ class Storage:
         return self._backend.put_if_absent(self._prefix + name, data, timeout_s)
 
     def sync(self, folder: str) -> None:
-        """Make the files that are visible in `folder` durable, whoever wrote them; call it before you rely on them.
+        """Make all visible files in `folder` durable, also those of other processes; call it before you rely on them.
 
         Raises CommitStateUnknownError when they may not be durable.
         """

@@ -15,12 +15,12 @@ class Accumulator:
 
     `send` gets all fields of a buffer's records and raises nothing; `idle` is called whenever nothing is left. There
     are at most two buffers, each of about `buffer_bytes`: the one that fills, and the one that is being sent. The
-    thread lives while there are records. Where none can be started, who would start it sends itself.
+    thread lives while there are records. Where no thread can be started, the caller sends.
 
     Records are taken without a lock, which would cost half as much as all else: a record is one `fields += (...)`,
-    which nobody can come between, then `bytes += size`, then `advance` where `bytes` are not below `limit`. That is 0
-    while the buffer is empty, so its first record calls `advance`, too. Threads that race for `bytes` can only make
-    one buffer a little larger or smaller.
+    which no other thread can interrupt, then `bytes += size`, then `advance` where `bytes` are not below `limit`.
+    That is 0 while the buffer is empty, so its first record calls `advance`, too. Threads that race for `bytes` can
+    only make one buffer a little larger or smaller.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Accumulator:
             self._send_here()
 
     def drain(self) -> None:
-        """Send what was taken so far, and wait until that is done; not to be called by the thread that sends."""
+        """Send what was taken so far, and wait until that is done; the thread that sends must not call it."""
         with self._changed:
             last = self._handed + bool(self.fields)
         while self._is_before(last):
@@ -125,7 +125,7 @@ class Accumulator:
                 self._changed.notify_all()
 
     def _next(self) -> list[Any] | None:
-        """What is to be sent, when it is time; None when nothing is left, and the thread is nobody's any more."""
+        """Wait until a buffer is due, and return it; None when nothing is left, and the thread ends."""
         with self._changed:
             while self._sending is None:
                 if not self.fields:

@@ -1,4 +1,4 @@
-"""Appending: rows are routed and written as segments that nobody names yet, then one commit names them all.
+"""Appending: rows are routed and written as unreferenced segments, then one commit adds them all.
 
 The two halves are apart since a Spark job runs the first in its tasks and the second in its driver.
 """
@@ -24,9 +24,9 @@ from distlog.core.errors import CommitConflictError, InvalidRecordError
 from distlog.core.segments.segment_writer import SegmentWriter, codec_of
 from distlog.core.storage.parallel import Task, cores, in_order
 from distlog.core.storage.storage import Storage
+from distlog.core.topics.appendable import Appendable, batches, normalize
 from distlog.core.topics.partition_queue import PartitionQueue
 from distlog.core.topics.partitioner import Longs, Partitioner
-from distlog.core.topics.records import Appendable, batches, normalize
 
 #: Partitions whose files are closed, that is uploaded, at the same time.
 _CLOSERS = 8
@@ -57,7 +57,7 @@ class AppendResult:
 class Appender:
     """Writes rows as segments of one topic that wait for a commit; not thread-safe.
 
-    `begin` is the version that was seen before the first byte; `first_partition` is where records without a
+    `read_version` is the version that was seen before the first byte; `first_partition` is where records without a
     key start. `compression` is as of `codec_of`: InvalidConfigError. Partitions are written side by side by up to
     `workers` threads, the caller one of them: as many as there are cores, unless told; `clock` and `new_id` are
     called by any of them.
@@ -70,7 +70,7 @@ class Appender:
         config: TopicConfig,
         partitions: int,
         *,
-        begin: int,
+        read_version: int,
         first_partition: int,
         clock: Callable[[], int],
         random: Random,
@@ -78,7 +78,7 @@ class Appender:
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
         workers: int | None = None,
     ) -> None:
-        self._storage, self._topic, self._config, self._begin = storage, topic, config, begin
+        self._storage, self._topic, self._config, self._read_version = storage, topic, config, read_version
         self._workers = workers or cores()
         self._clock, self._random, self._new_id = clock, random, new_id
         self._codec = codec_of(config, compression)
@@ -121,7 +121,7 @@ class Appender:
             self._storage,
             self._topic,
             partition,
-            self._begin,
+            self._read_version,
             self._config,
             codec=self._codec,
             clock=self._clock,
@@ -148,7 +148,7 @@ class Appender:
             pool.shutdown()
 
     def abort(self) -> None:
-        """Give up; what was written stays unnamed until vacuum. A `close` that fails has done it by itself."""
+        """Abort; what was written stays unreferenced, for vacuum to delete. A `close` that fails aborts by itself."""
         if not self._is_closing:
             for queue in list(self._queues.values()):
                 queue.abort()
@@ -165,7 +165,7 @@ def commit_append(
     snapshot: Snapshot,
     segments: Sequence[SegmentInfo],
     *,
-    begin: int,
+    read_version: int,
     app_id: str | None = None,
     batch_id: BatchId | None = None,
     origin: Origin = UNNAMED,
@@ -188,7 +188,7 @@ def commit_append(
             actions.append(SetTransaction(app_id, batch_id, offsets_of(placed)))
         return actions or None
 
-    commit, snapshot = log.commit(snapshot, "append", plan, begin=begin, origin=origin)
+    commit, snapshot = log.commit(snapshot, "append", plan, read_version=read_version, origin=origin)
     if commit is None:
         return replayed(snapshot, app_id, batch_id) or AppendResult(None), snapshot
     return AppendResult(commit.version, offsets_of(placed)), snapshot

@@ -1,4 +1,4 @@
-"""The rows of one partition on their way to its segments: written in their order, whichever thread comes to them."""
+"""Rows of one partition that wait for its segment writer: any thread may write them, in their order."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class PartitionQueue:
         self._writer, self._lock = writer, threading.Lock()
         self._waiting = deque[tuple[RecordInput, npt.NDArray[np.int64]]]()
         self._put = self._written = 0
-        self._is_given_up = False
+        self._is_aborted = False
         self._error: BaseException | None = None
 
     def put(self, source: RecordInput, rows: npt.NDArray[np.int64]) -> Callable[[], None]:
@@ -41,12 +41,12 @@ class PartitionQueue:
                 while self._written < count:
                     self._write_next()
         finally:
-            if self._is_given_up:
+            if self._is_aborted:
                 self.abort()
 
     def _write_next(self) -> None:
-        if self._is_given_up:
-            raise StorageError("cannot write: the append was given up")
+        if self._is_aborted:
+            raise StorageError("cannot write: the append was aborted")
         if self._error is not None:
             raise self._error
         try:
@@ -62,8 +62,8 @@ class PartitionQueue:
         return self._writer.close()
 
     def abort(self) -> None:
-        """Give the segments up: now, or when the thread that writes them is done with its rows."""
-        self._is_given_up = True
+        """Abort the segments: now, or when the thread that writes them has finished its rows."""
+        self._is_aborted = True
         if self._lock.acquire(blocking=False):
             try:
                 self._writer.abort()

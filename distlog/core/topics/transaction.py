@@ -8,8 +8,8 @@ from types import TracebackType
 from distlog.core.errors import InvalidRecordError
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.topics.append import Appender, AppendResult, BatchId, check_batch, commit_append, replayed
+from distlog.core.topics.appendable import Appendable
 from distlog.core.topics.current_snapshot import CurrentSnapshot
-from distlog.core.topics.records import Appendable
 
 
 def open_appender(handle: TopicHandle, current: CurrentSnapshot, compression: str | None = None) -> Appender:
@@ -22,7 +22,7 @@ def open_appender(handle: TopicHandle, current: CurrentSnapshot, compression: st
         handle.name,
         snapshot.config,
         partitions,
-        begin=snapshot.version,
+        read_version=snapshot.version,
         first_partition=handle.random.randrange(partitions),
         clock=handle.clock,
         random=handle.random,
@@ -81,7 +81,7 @@ class Transaction:
             self._log,
             self._current.snapshot,
             appender.close(),
-            begin=self._read_version,
+            read_version=self._read_version,
             app_id=self._app_id,
             batch_id=self._batch_id,
         )

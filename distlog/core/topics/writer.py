@@ -15,17 +15,18 @@ from distlog.core.segments.segment_writer import codec_of
 from distlog.core.times import fastest
 from distlog.core.topics.accumulator import Accumulator
 from distlog.core.topics.append import AppendResult
+from distlog.core.topics.appendable import check_row, room_of
+from distlog.core.topics.current_snapshot import CurrentSnapshot
 from distlog.core.topics.delivery import OnDelivery, deliver, delivered, failed
-from distlog.core.topics.given_up import Counts, GivenUp
-from distlog.core.topics.left_open import left_open
-from distlog.core.topics.records import check_row, room_of
 from distlog.core.topics.rows import ROW_OVERHEAD, Header, Row, batch_of_taken, row_of
+from distlog.core.topics.unclosed_writers import unclosed_writers
+from distlog.core.topics.uncommitted_records import Counts, UncommittedRecords
 
 #: Bytes of records, as they are at most in a batch, that are committed without waiting longer. A writer holds twice
 #: as many: Kafka's `buffer.memory`.
 BUFFER_BYTES = 16 << 20
 
-_left_open = left_open()
+_unclosed = unclosed_writers()
 
 
 class WritableTopic(Protocol):
@@ -37,8 +38,8 @@ class WritableTopic(Protocol):
         ...
 
     @property
-    def snapshot(self) -> Snapshot:
-        """What it is now; another object when it has changed."""
+    def current(self) -> CurrentSnapshot:
+        """Holds what it is now: another snapshot when it has changed."""
         ...
 
     @property
@@ -59,15 +60,15 @@ class Writer:
 
     A record is durable when `flush` or `close` has returned, or when `on_delivery` was called with its Delivery, not
     before. A `with` block closes the writer, and so commits what it took, however the block ends, as Kafka's producer
-    does. A record that does not fit is refused by `append`, and the others stay. After an error of a commit each call
-    raises it, and what was to be committed then or later is given up: the error says how many records, of which
+    does. A record that does not fit is refused by `append`, and the others stay. After a commit failed, each call
+    raises its error. Neither its records nor later ones are committed then: the error says how many, of which
     partitions. Safe to share between threads.
 
     `on_delivery` is called in the background once per commit and partition. It may append, but not flush or close;
     what it raises is logged. The next commit waits for it, and so do `flush` and `close`.
 
-    What a writer that was not closed still holds, though nobody refers to it, is committed at exit, with a
-    ResourceWarning, and an error is logged. A process that is killed commits nothing. In a forked child it is empty.
+    At exit, what an unclosed writer still holds is committed, with a ResourceWarning; an error is logged. The writer
+    is kept alive until then. A process that is killed commits nothing. In a forked child the writer is empty.
     """
 
     def __init__(
@@ -79,7 +80,8 @@ class Writer:
         compression: str | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> None:
-        codec_of(topic.snapshot.config, compression)
+        self._current = topic.current
+        codec_of(self._current.snapshot.config, compression)
         if whole_number("linger_ms", linger_ms) < 0 or buffer_bytes < 1:
             raise InvalidConfigError("linger_ms must not be negative, buffer_bytes must be positive")
         self._topic, self._linger_s, self._buffer_bytes = topic, linger_ms / 1000, buffer_bytes
@@ -88,7 +90,7 @@ class Writer:
         self._closed = False
         self.result = AppendResult(None)
         self.begin_empty()
-        _left_open.know(self)
+        _unclosed.empty_in_children(self)
 
     def begin_empty(self) -> None:
         """Hold nothing, as after a fork: the parent has the records, their thread and their error."""
@@ -96,7 +98,7 @@ class Writer:
             self._send, self._idle, linger_s=self._linger_s, buffer_bytes=self._buffer_bytes
         )
         self._error: BaseException | None = None
-        self._given_up: GivenUp | None = None
+        self._uncommitted: UncommittedRecords | None = None
         self._ruled_by: Snapshot | None = None
 
     def append(
@@ -114,7 +116,7 @@ class Writer:
         rules again: a config that was changed meanwhile, or a record that grew too old, fails it.
         """
         accumulator = self._accumulator
-        if self._topic.snapshot is not self._ruled_by:
+        if self._current.snapshot is not self._ruled_by:
             self._learn_rules()
         # What is usual is looked at here, and nothing else: this is called for every record.
         if (
@@ -137,7 +139,7 @@ class Writer:
     def _checked(self, value: Any, key: Any, timestamp: Any, headers: Any, partition: Any) -> Row:
         now_ms = self._topic.clock()
         row = row_of(value, key, now_ms if timestamp is None else timestamp, headers, partition)
-        check_row(row, row.max_bytes, self._topic.snapshot.config, now_ms, self._codec)
+        check_row(row, row.max_bytes, self._current.snapshot.config, now_ms, self._codec)
         if row.partition is not None and row.partition >= self._partitions:
             raise InvalidRecordError(f"the topic has partitions 0 to {self._partitions - 1}", partition=row.partition)
         return row
@@ -145,14 +147,14 @@ class Writer:
     def _learn_rules(self) -> None:
         """Keep what a record must fit; a writer that failed or was closed learns nothing, and says so."""
         self._check_open()
-        snapshot = self._topic.snapshot
+        snapshot = self._current.snapshot
         self._codec = codec_of(snapshot.config, self._compression)
         self._room, self._partitions = room_of(snapshot.config, self._codec), len(snapshot.partitions)
         self._takes_null_keys = "compact" not in snapshot.config.cleanup_policy
         self._ruled_by = snapshot
 
     def _advance(self) -> None:
-        self._accumulator.advance(lambda: _left_open.add(self))
+        self._accumulator.advance(lambda: _unclosed.add(self))
         if self._closed:  # by another thread, which may not have seen this record
             self._settle()
         self._raise_error()
@@ -190,40 +192,40 @@ class Writer:
         if self._error is not None:
             # so that it tells of records of other threads, too, that came when it was being told
             self._settle()
-            _left_open.discard(self)
+            _unclosed.discard(self)
             raise self._error
 
     def _send(self, fields: list[Any]) -> None:
-        """Commit the records of a buffer, or give them up when this or an earlier commit fails; tell the callback."""
+        """Commit the records of a buffer, or count them as uncommitted after a failed commit; tell the callback."""
         try:
-            if self._given_up is None:
+            if self._uncommitted is None:
                 self.result = self._topic.append(batch_of_taken(fields, self._per_ms), compression=self._compression)
         except BaseException as error:
             told = failed(self._fail(error, fields), error)
         else:
-            given_up = self._given_up
-            told = failed(given_up.add_unsent(fields), self._error) if given_up else delivered(self.result)
+            uncommitted = self._uncommitted
+            told = failed(uncommitted.add_unsent(fields), self._error) if uncommitted else delivered(self.result)
         if self._on_delivery is not None:
             deliver(told, self._on_delivery)
 
     def _fail(self, error: BaseException, fields: list[Any]) -> Counts:
-        """Give up these records, and those behind them, which must not come before them."""
-        self._given_up = GivenUp(error, len(self._topic.snapshot.partitions))
-        counts = self._given_up.add_sent(fields)
-        counts += self._given_up.add_unsent(self._accumulator.take())
+        """Keep the error; these records and those behind them, which must not overtake them, stay uncommitted."""
+        self._uncommitted = UncommittedRecords(error, len(self._current.snapshot.partitions))
+        counts = self._uncommitted.add_sent(fields)
+        counts += self._uncommitted.add_unsent(self._accumulator.take())
         self._error, self._ruled_by = error, None
         return counts
 
     def _idle(self) -> None:
         if self._error is None:
-            _left_open.discard(self)
+            _unclosed.discard(self)
 
     def commit_at_exit(self) -> tuple[int, BaseException | None]:
-        """Commit what nobody will flush any more: how many records there were, and the error that nobody was told."""
+        """Commit what it holds: how many records that were, and the error that its caller has not seen."""
         count = len(self._accumulator)
         self._settle()
         if self._error is not None:
-            _left_open.discard(self)
+            _unclosed.discard(self)
         return count, self._error
 
     @property

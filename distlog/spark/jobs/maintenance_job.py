@@ -119,7 +119,7 @@ def _summary(done: Sequence[Maintained], failed: int, seconds: float) -> Summary
 
 
 def retain(url: str, chosen: argparse.Namespace) -> RetentionReport:
-    """Let go of the old segments of a topic; the work of `jobs/retention.py`."""
+    """Delete the old segments of a topic; the work of `jobs/retention.py`."""
     return open_topic(url, storage_options=dict(chosen.storage)).retention(dry_run=chosen.dry_run)
 
 
@@ -135,7 +135,7 @@ def compact_topic(url: str, chosen: argparse.Namespace) -> CompactReport:
 
 
 def vacuum_topic(url: str, chosen: argparse.Namespace) -> VacuumReport:
-    """Delete the files of a topic, or of a dropped one, that nobody needs; the work of `jobs/vacuum.py`."""
+    """Delete the files that no reader or writer can need, of a dropped topic too; the work of `jobs/vacuum.py`."""
     storage = Storage(url, dict(chosen.storage))
     return vacuum(storage, topic_log(storage), dry_run=chosen.dry_run)
 

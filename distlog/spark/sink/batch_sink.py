@@ -1,6 +1,6 @@
-"""The batch sink: each task writes its rows as segments that nobody names, then the driver commits them all at once.
+"""The batch sink: each task writes its rows as unreferenced segments, then the driver commits them all at once.
 
-A task that fails, is repeated or is given up leaves files under names of its own; only those of the attempt whose
+A task that fails, is repeated or is aborted leaves files under names of its own; only those of the attempt whose
 message Spark hands to `commit` become part of the topic. So nothing is ever undone, and `abort` deletes nothing: the
 outcome of the commit may be unknown, and another attempt may still be writing.
 """
@@ -58,7 +58,7 @@ class TaskWriter:
             topic.name,
             topic.config,
             topic.partitions,
-            begin=topic.version,
+            read_version=topic.version,
             # many small writes of one task each must not all begin at partition 0
             first_partition=topic.version + (context.partitionId() if context else 0),
             clock=now_ms,
@@ -137,7 +137,7 @@ class DistlogWriter(DataSourceArrowWriter):
             log,
             snapshot,
             segments,
-            begin=self._topic.version,
+            read_version=self._topic.version,
             app_id=app_id,
             batch_id=batch_id,
             origin=Origin(self._write_id, batch.run_id if batch else None),

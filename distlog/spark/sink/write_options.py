@@ -20,7 +20,7 @@ class WriteOptions:
     """The options of a write: txnAppId and txnVersion make it idempotent, as Delta's do.
 
     compression, which Spark's Kafka sink calls kafka.compression.type, is the codec, where the topic leaves it open.
-    writeId stands in the commit. topicFacts is what the driver knows of the topic, so that nobody loads it again.
+    writeId stands in the commit. topicFacts is what the driver knows of the topic, so that no task loads it again.
     """
 
     storage: Storage

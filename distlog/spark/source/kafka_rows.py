@@ -25,7 +25,7 @@ from distlog.core.buffers import new_array
 from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidConfigError, InvalidRecordError
 from distlog.core.kernels.times import to_microseconds
-from distlog.core.topics.records import IGNORED
+from distlog.core.topics.appendable import IGNORED
 
 HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 TYPES: Mapping[str, DataType] = {

@@ -132,7 +132,7 @@ class RewriteGroup:
 
     def __init__(self, handle: TopicHandle) -> None:
         self._handle = handle
-        self._is_given_up = False
+        self._has_failed = False
 
     def take(self, kind: int, data: memoryview) -> Iterator[pa.RecordBatch]:
         """Take the item, or superseded offsets."""
@@ -145,12 +145,12 @@ class RewriteGroup:
         elif kind == SUPERSEDED:
             self._survivors.supersede(blob_offsets(data))
         else:
-            self._is_given_up = True
+            self._has_failed = True
             yield rows([0], RESULT, [bytes(data)])
 
     def finish(self) -> Iterator[pa.RecordBatch]:
         """Rewrite the group."""
-        if not self._is_given_up:
+        if not self._has_failed:
             work = partial(rewrite_group, self._handle, self._group, self._survivors)
             done = unless_uncleanable(self._group.segments[0].partition, work)
             yield rows([0], RESULT, [pickle.dumps(done)])

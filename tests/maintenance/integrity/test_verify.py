@@ -363,7 +363,7 @@ def test_a_transaction_index_is_compared(tmp_path: Path) -> None:
     assert [word for word, _, _ in found(topic)] == ["corrupt_index"]
 
 
-def test_a_segment_with_very_many_anomalies_is_given_up(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_segment_with_very_many_anomalies_is_not_read_on(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verify_segment_module, "MAX_ANOMALIES", 3)
     for position in topic.read(0, 0).positions.tolist():
         changed(topic, ".log", flip(position + 65))

@@ -92,7 +92,7 @@ def judge(reader: SegmentReader, segments: Sequence[SegmentInfo], now_ms: int) -
 
 def has_producers(segment: SegmentInfo) -> bool:
     """Whether batches of the segment may carry producer ids: Kafka wrote it, or it is known to."""
-    return segment.has_transactions or paths.stem_begin(segment.stem) is None
+    return segment.has_transactions or paths.stem_read_version(segment.stem) is None
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ def commit_compaction(
         skipped.update({partition: left_out for partition, _, left_out in parts})
         return [action for _, actions, _ in parts for action in actions] or None
 
-    _, after = handle.log.commit(snapshot, "compact", plan, begin=snapshot.version)
+    _, after = handle.log.commit(snapshot, "compact", plan, read_version=snapshot.version)
     return skipped, after
 
 

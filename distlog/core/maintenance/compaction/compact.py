@@ -38,7 +38,7 @@ def compact(
     cleaned is left as it is, and named in the report. Raises CommitConflictError when the topic was dropped,
     TransactionTooOldError when a round took longer than vacuum waits, CommitStateUnknownError.
     """
-    clean = clean or partial(clean_here, handle)
+    clean = clean or partial(clean_dirtiest, handle)
     before = after = handle.log.refresh(snapshot)
     stable, failed = _last_stable_offsets(handle.reader, before)
     rounds = _Rounds(plan_compaction(before, handle.trusted_ms(), stable), failed)
@@ -50,13 +50,13 @@ def compact(
     return CompactionReport(tuple(rounds.results(before, after)), dry_run), after
 
 
-def clean_here(
+def clean_dirtiest(
     handle: TopicHandle,
     snapshot: Snapshot,
     due: Sequence[Cleanable],
     dedupe_buffer_bytes: int = DEDUPE_BUFFER_BYTES,
 ) -> list[CleanedRange | Uncleanable]:
-    """A round over the first partition that is due, in this process: all memory for keys is for that one."""
+    """A round over the dirtiest partition that is due, in this process: it gets all the memory for keys."""
     work = partial(clean_partition, handle, dedupe_buffer_bytes=dedupe_buffer_bytes)
     return [done_or_reason(work, CleaningPlan.of(snapshot, due[0]))]
 

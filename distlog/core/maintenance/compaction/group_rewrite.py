@@ -9,7 +9,7 @@ import numpy as np
 
 from distlog.core import paths
 from distlog.core.batches.record_batch import CONTROL
-from distlog.core.commits.segment_info import NO_OFFSET, NOT_LOOKED, SegmentInfo, joined_compression
+from distlog.core.commits.segment_info import NO_OFFSET, NOT_LOOKED, SegmentInfo
 from distlog.core.indexes.transaction_index import encode_transactions
 from distlog.core.maintenance.compaction.batch_filter import BatchFilter, FilteredBatches
 from distlog.core.maintenance.compaction.cleaning_plan import GroupToRewrite
@@ -135,7 +135,7 @@ class _Output:
         """End the open segment, which covers everything up to `next_offset`."""
         if self._file is None:
             return
-        sealed = self._file.seal(joined_compression(self._segments), self._handle.clock())
+        sealed = self._file.seal(self._handle.clock())
         self._file = None
         transactions = self._write_transactions(next_offset)
         self._sealed.append(

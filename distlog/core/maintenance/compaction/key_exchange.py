@@ -1,7 +1,7 @@
 """What tasks that share the compaction of one partition hand to each other: keys by buckets, offsets by groups.
 
 A record is 24 bytes on its way to the task that finds the last one of its key (its hash and its offset), and 8 on the
-way back, if it is superseded. Both travel as blobs, so that nobody handles a row per record.
+way back, if it is superseded. Both travel as blobs, so that there is no row per record.
 """
 
 from __future__ import annotations

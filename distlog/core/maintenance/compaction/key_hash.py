@@ -1,7 +1,7 @@
 """Hashes of record keys under a secret.
 
-A hash stands for its key wherever keys are compared in bulk, so whoever finds two keys with one hash can have a
-compaction delete another's record. Under a secret that nobody else knows nobody can look for them; by chance, of
+A hash stands for its key wherever keys are compared in bulk, so a writer that finds two keys with one hash could have
+compaction delete another's record. Without the secret it cannot look for them. By chance, of
 10^9 keys two have the same hash with a probability of 10^-21.
 """
 

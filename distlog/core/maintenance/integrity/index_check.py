@@ -34,7 +34,7 @@ class IndexCheck(ABC):
 
     def __init__(self, file: str, segment: SegmentInfo, data: bytes) -> None:
         self._file, self._segment = file, segment
-        self._exact = paths.stem_begin(segment.stem) is not None
+        self._exact = paths.stem_read_version(segment.stem) is not None
         if len(data) % self.ENTRY.itemsize:
             raise self._error(f"the length of the file is not a multiple of {self.ENTRY.itemsize}", len(data))
         self._entries = np.frombuffer(data, self.ENTRY)

@@ -92,4 +92,4 @@ class LogFacts:
 
 def is_contiguous(segment: SegmentInfo) -> bool:
     """Whether every offset of the segment is in a batch: unless it was compacted, by distlog or by Kafka."""
-    return segment.dense or (paths.stem_begin(segment.stem) is not None and not segment.compacted)
+    return segment.dense or (paths.stem_read_version(segment.stem) is not None and not segment.compacted)

@@ -23,7 +23,7 @@ from distlog.core.config import TopicConfig
 from distlog.core.errors import CorruptRecordError, SnapshotTooOldError
 from distlog.core.maintenance.integrity.index_files import IndexFile, State, find_indexes
 from distlog.core.maintenance.integrity.rebuild_report import RebuildReport, SegmentRebuild
-from distlog.core.maintenance.run import Run, Tell, each_segment, run_here, tell_nobody
+from distlog.core.maintenance.run import Run, Tell, each_segment, run_here, tell_nothing
 from distlog.core.reading.segment_reader import SegmentReader
 from distlog.core.reading.stable_offset import first_unstable_offsets, transactional_segments
 from distlog.core.reading.whole_log import whole_log
@@ -106,7 +106,7 @@ def rebuild_segments(
     *,
     force: bool = False,
     dry_run: bool = False,
-    tell: Tell = tell_nobody,
+    tell: Tell = tell_nothing,
 ) -> Iterator[SegmentRebuild]:
     """Rebuild the indexes of every segment, without the commit that tells new sizes and checksums."""
     work = partial(_rebuild, handle.reader, config=snapshot.config, force=force, dry_run=dry_run)
@@ -152,7 +152,7 @@ def rebuild_indexes(
     *,
     force: bool = False,
     dry_run: bool = False,
-    tell: Tell = tell_nobody,
+    tell: Tell = tell_nothing,
 ) -> tuple[RebuildReport, Snapshot]:
     """Make the index files of all segments right; what was found and done, and the new state.
 
@@ -175,7 +175,7 @@ def rebuild_indexes(
 def _with_unstable_offsets(
     reader: SegmentReader, snapshot: Snapshot, rebuilt: Sequence[SegmentRebuild]
 ) -> list[SegmentRebuild]:
-    """`rebuilt` with the first unstable offsets of partitions where nobody has looked for them."""
+    """`rebuilt` with first unstable offsets in the partitions where they are not known yet."""
     found = dict[tuple[int, str], int]()
     for number, state in enumerate(snapshot.partitions):
         broken = any(each.error for each in rebuilt if each.segment.partition == number)

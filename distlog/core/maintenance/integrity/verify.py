@@ -13,7 +13,7 @@ from distlog.core.maintenance.integrity.anomalies import Anomaly
 from distlog.core.maintenance.integrity.rebuild import live_segment
 from distlog.core.maintenance.integrity.verify_commits import verify_commits, verify_table
 from distlog.core.maintenance.integrity.verify_segment import SegmentVerdict, verify_segment
-from distlog.core.maintenance.run import Run, Tell, each_segment, run_here, tell_nobody
+from distlog.core.maintenance.run import Run, Tell, each_segment, run_here, tell_nothing
 from distlog.core.reading.segment_reader import SegmentReader
 from distlog.core.topic_handle import TopicHandle
 
@@ -85,7 +85,7 @@ def _row(verdict: SegmentVerdict) -> dict[str, Any]:
 
 
 def verify(
-    handle: TopicHandle, snapshot: Snapshot, run: Run | None = None, *, tell: Tell = tell_nobody
+    handle: TopicHandle, snapshot: Snapshot, run: Run | None = None, *, tell: Tell = tell_nothing
 ) -> VerifyReport:
     """Check all of the topic at `snapshot`; appends and maintenance may go on meanwhile.
 

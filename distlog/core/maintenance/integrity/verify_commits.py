@@ -65,7 +65,7 @@ def _compare(storage: Storage, name: str, state: Snapshot) -> Iterator[Anomaly]:
 
 
 def _same(left: Snapshot, right: Snapshot) -> bool:
-    # what a newer library put into a checkpoint besides is not in the commits
+    # fields that a newer library added to a checkpoint are not in the commits
     return _known(left) == _known(right)
 
 

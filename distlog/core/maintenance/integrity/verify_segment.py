@@ -135,7 +135,7 @@ class _Verifier:
                 if error is not None:
                     self._report_error("corrupt_batch", error)
                     if "offset" not in error.details:
-                        # nobody knows where the next batch begins
+                        # it is not known where the next batch begins
                         return
                     taken += _size_of_batch(data[taken:])
                     self._following = -1

@@ -1,4 +1,4 @@
-"""A lock that processes share, by `flock` on a file: whoever ends, or is killed, holds it no longer.
+"""A lock that processes share, by `flock` on a file: a process that ends, or is killed, holds it no longer.
 
 `flock` belongs to an open file, which a forked child shares with its parent: the child's copy would hold the lock
 when the parent is dead. So a child closes its copies, and opens files of its own when it locks.
@@ -74,7 +74,7 @@ class FileLock:
             self._release_thread()
 
     def close(self) -> None:
-        """Let go of the file. The lock can be used again, which opens it anew."""
+        """Close the file. The lock can be used again, which opens the file again."""
         with self._thread:
             self.forget()
 
@@ -85,7 +85,7 @@ class FileLock:
         self._file, self._page = -1, None
 
     def renew(self) -> None:
-        """Be free in a forked child, whoever held the lock in its parent."""
+        """Be free in a forked child, even if the parent holds the lock."""
         self._thread = threading.Lock()
         self.forget()
 

@@ -7,7 +7,7 @@ files that are never cut are mapped:
   under new names, and a rebuilt index replaces its file by rename, which leaves the mapped one whole;
 - copies in the index cache: they come by rename and go by unlink;
 - an index by the one process that writes it;
-- the page in the file of a lock, which nobody cuts while there are processes that use it (`map_shared`).
+- the page in the file of a lock, which is never cut while a process uses it (`map_shared`).
 
 The caller compares the length of the map with the segment's metadata, so a file that was cut earlier is an error of
 ours. All other files are read: those that are being written, those that others may cut, and those that are needed as

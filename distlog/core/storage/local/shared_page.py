@@ -1,4 +1,4 @@
-"""A small value that processes share: a page of a file that all of them map, and that survives whoever is killed.
+"""A small value that processes share: a page of a file that all of them map. It survives killed processes.
 
 There are two slots. A write fills the one that holds the older value, so a process that is killed while it writes
 leaves the newer one whole. Each slot has a number that grows and a CRC-32C; the whole slot with the larger number
@@ -40,7 +40,7 @@ MAX_VALUE_BYTES = SLOT_BYTES - _VALUE_AT
 class SharedPage:
     """The page in the open file `descriptor`; an empty file becomes one.
 
-    Nobody may cut the file while it is mapped. Raises StorageError for a file that is no such page.
+    No process may cut the file while it is mapped. Raises StorageError for a file that is no such page.
     """
 
     def __init__(self, descriptor: int, path: str) -> None:

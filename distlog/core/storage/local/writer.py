@@ -87,7 +87,7 @@ class LocalWriter(ObjectWriter):
         file = self._opened()
         # what callers gave before must not be missing, or there twice, behind their back
         self._is_broken = True
-        # a descriptor of its own: the number of one that is given up meanwhile is soon that of another file
+        # a descriptor of its own: the number of one that is aborted meanwhile is soon that of another file
         with failing_as("write", self._path):
             own = os.dup(file)
         self._writing = begin(partial(self._write_and_close, own, self._held(), *more))

@@ -12,7 +12,7 @@ import pytest
 from distlog.core.batches.record_batch import HEADERS_TYPE
 from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidRecordError
-from distlog.core.topics.records import SLICE_BYTES, batches, normalize
+from distlog.core.topics.appendable import SLICE_BYTES, batches, normalize
 
 NOW = 1_700_000_000_000
 

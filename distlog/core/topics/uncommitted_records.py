@@ -1,4 +1,4 @@
-"""What an error of a writer says of the records that were to be committed: how many, and of which partitions."""
+"""The records that a writer could not commit: how many, and of which partitions. Its error tells them."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from distlog.core.topics.rows import FIELDS, columns_of
 
 _NAMED_PARTITIONS = 20
 
-#: Records by partition; None stands for that of records without a key, not chosen yet.
+#: Records by partition; None counts records without a key, whose partition is not chosen yet.
 Counts = Counter[int | None]
 
 
-class GivenUp:
-    """The records that an error is about, and what the error says of them.
+class UncommittedRecords:
+    """Counts the records that an error left uncommitted, and adds the counts to the error.
 
-    They are lost, or, where their own commit had CommitStateUnknownError, in doubt. Our errors tell it in `details`,
-    others in notes.
+    The records are lost. Only where their own commit raised CommitStateUnknownError they are in doubt. distlog's
+    errors take the counts as `details`, others as a note.
     """
 
     def __init__(self, error: BaseException, partitions: int) -> None:
@@ -31,13 +31,13 @@ class GivenUp:
         self._counts: dict[str, Counts] = {}
 
     def add_sent(self, fields: Sequence[Any]) -> Counts:
-        """Tell of the records whose commit failed; returns them by partition."""
+        """Add the records whose commit failed; returns them by partition."""
         is_unknown = isinstance(self._error, CommitStateUnknownError)
-        return self._add("records_in_doubt" if is_unknown else "records_given_up", fields)
+        return self._add("records_in_doubt" if is_unknown else "records_not_committed", fields)
 
     def add_unsent(self, fields: Sequence[Any]) -> Counts:
-        """Tell of records behind these, which nobody tried to commit; returns them by partition."""
-        return self._add("records_given_up", fields) if fields else Counter()
+        """Add records that came later, whose commit was not tried; returns them by partition."""
+        return self._add("records_not_committed", fields) if fields else Counter()
 
     def _add(self, what: str, fields: Sequence[Any]) -> Counts:
         counts: Counts = Counter({None: len(fields) // FIELDS})
@@ -45,7 +45,7 @@ class GivenUp:
             counts = _counted(fields, self._partitions)
         total = self._counts[what] = self._counts.get(what, Counter()) + counts
         is_second = what != next(iter(self._counts))
-        of_partitions = "given_up_of_partitions" if is_second else "of_partitions"
+        of_partitions = "not_committed_of_partitions" if is_second else "of_partitions"
         facts = {what: sum(total.values()), of_partitions: _described(total)}
         if isinstance(self._error, DistlogError):
             self._error.details.update(facts)

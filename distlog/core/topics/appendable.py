@@ -229,6 +229,6 @@ def _check_timestamps(column: pa.Array, config: TopicConfig, now_ms: int, first_
 
 
 def _timestamp_limits(config: TopicConfig, now_ms: int) -> tuple[int, int]:
-    """The smallest and the largest timestamp; NO_TIMESTAMP passes besides, as it passes Kafka's limits."""
+    """The smallest and the largest timestamp; NO_TIMESTAMP is also allowed, as by Kafka's limits."""
     before = max(now_ms - config.message_timestamp_before_max_ms, NO_TIMESTAMP)
     return before, min(now_ms + config.message_timestamp_after_max_ms, MAX_LONG)

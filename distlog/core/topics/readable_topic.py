@@ -1,0 +1,169 @@
+"""The part of a topic that reads: its snapshot, records, offsets, history and segments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+import pyarrow as pa
+
+from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.config import TopicConfig, whole_number
+from distlog.core.errors import TopicNotFoundError
+from distlog.core.maintenance.integrity.verify import VerifyReport, verify
+from distlog.core.reading import scan_plan
+from distlog.core.reading.fetch import FetchedBatches, fetch
+from distlog.core.reading.scan import Scan, check_columns
+from distlog.core.reading.segment_reader import SegmentReader
+from distlog.core.reading.slices import OutOfRange
+from distlog.core.reading.time_lookup import Found, offset_for_time
+from distlog.core.storage.storage import Storage
+from distlog.core.times import Time, to_ms
+from distlog.core.topic_handle import TopicHandle
+from distlog.core.topics import metadata_tables
+from distlog.core.topics.current_snapshot import CurrentSnapshot
+from distlog.core.topics.record import Record, records_of
+from distlog.core.transactions.isolation import IsolationLevel
+
+
+class ReadableTopic:
+    """What a topic is to its readers: one snapshot, and the ways to read it.
+
+    `current` holds that snapshot; transactions and writers of this object share it, and move it on.
+    """
+
+    def __init__(self, handle: TopicHandle, snapshot: Snapshot, *, pinned: bool = False) -> None:
+        self.handle = handle
+        self.current = CurrentSnapshot(handle.log, snapshot, pinned=pinned)
+
+    @property
+    def storage(self) -> Storage:
+        """The topic's folder."""
+        return self.handle.storage
+
+    @property
+    def log(self) -> CommitLog:
+        """The topic's commits."""
+        return self.handle.log
+
+    @property
+    def reader(self) -> SegmentReader:
+        """What reads this topic's segments."""
+        return self.handle.reader
+
+    @property
+    def clock(self) -> Callable[[], int]:
+        """The time of new records, in ms since 1970."""
+        return self.handle.clock
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """What this object reads."""
+        return self.current.snapshot
+
+    @property
+    def url(self) -> str:
+        """The topic's address, without credentials."""
+        return self.storage.url
+
+    @property
+    def name(self) -> str:
+        """The topic's name: the last part of its address when it was created."""
+        return self.snapshot.name
+
+    @property
+    def version(self) -> int:
+        """The version of the snapshot that this object reads."""
+        return self.snapshot.version
+
+    @property
+    def config(self) -> TopicConfig:
+        """The topic's settings."""
+        return self.snapshot.config
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions there are, numbered from 0."""
+        return len(self.snapshot.partitions)
+
+    def scan(
+        self,
+        partitions: Iterable[int] | None = None,
+        start: int | Mapping[int, int] | None = None,
+        end: int | Mapping[int, int] | None = None,
+        start_time: Time | None = None,
+        end_time: Time | None = None,
+        columns: Iterable[str] | None = None,
+        isolation: IsolationLevel = "read_uncommitted",
+        out_of_range: OutOfRange = "fail",
+        max_workers: int | None = None,
+    ) -> Scan:
+        """The records from `start` (in) to `end` (out), all by default, as a Scan that runs when it is read.
+
+        Times are those of the records, in whatever order: from `start_time` (in) to `end_time` (out), to the
+        millisecond, without records that have no timestamp. `max_workers` threads decode, the caller among
+        them: by default as many as there are cores. Raises OffsetOutOfRangeError for a start outside of the log,
+        unless `out_of_range` is earliest or latest; ValueError for an offset and a time on one side.
+        """
+        chosen, snapshot = check_columns(columns), self.snapshot
+        times = scan_plan.times(start, end, start_time, end_time)
+        bounds = scan_plan.bounds(snapshot, partitions, start, end)
+        slices, visible = scan_plan.plan(self.reader, snapshot, bounds, isolation, out_of_range, times)
+        return Scan(self.reader, slices, chosen, visible, max_workers)
+
+    def records(self, partition: int = 0, start: int | None = None, limit: int | None = None) -> Iterator[Record]:
+        """Records as Python objects, for people; a few at a time, so a small limit reads little."""
+        self.check_partition(partition)
+        return records_of(self.reader, self.snapshot, partition, start, limit)
+
+    def read(self, partition: int, offset: int, max_bytes: int = 1_048_576) -> FetchedBatches:
+        """Kafka's fetch: the stored batches from the one that holds `offset` on, whole, at least one.
+
+        Empty at the log end, and where `max_bytes` is 0. Raises OffsetOutOfRangeError below the log start and above
+        the log end.
+        """
+        self.check_partition(partition)
+        return fetch(self.reader, self.snapshot.partitions[partition], partition, offset, max_bytes)
+
+    def start_offsets(self) -> dict[int, int]:
+        """The first readable offset of each partition."""
+        return {number: state.log_start_offset for number, state in enumerate(self.snapshot.partitions)}
+
+    def end_offsets(self) -> dict[int, int]:
+        """The next offset to be assigned in each partition."""
+        return {number: state.log_end_offset for number, state in enumerate(self.snapshot.partitions)}
+
+    def offsets_for_times(self, times: Time | Mapping[int, Time]) -> dict[int, Found | None]:
+        """By partition, (offset, timestamp in ms) of the first record at or after the time, or None.
+
+        `times` is one time for all partitions, or one by partition: ms since 1970, a datetime, ISO 8601 text, or
+        LATEST, EARLIEST, MAX_TIMESTAMP.
+        """
+        asked = times if isinstance(times, Mapping) else dict.fromkeys(range(self.partitions), times)
+        for partition in asked:
+            self.check_partition(partition)
+        states = self.snapshot.partitions
+        return {number: offset_for_time(self.reader, states[number], to_ms(time)) for number, time in asked.items()}
+
+    def history(self, limit: int | None = None) -> pa.Table:
+        """The commits, newest first: version, time, operation, writer, and what they added and removed."""
+        return metadata_tables.history(self.log.history(limit))
+
+    def segments(self) -> pa.Table:
+        """The live segments, one row each, by partition and base offset."""
+        return metadata_tables.segments(self.snapshot)
+
+    def verify(self) -> VerifyReport:
+        """Check every checksum, record, index entry and metadata invariant of the snapshot; it changes nothing."""
+        return verify(self.handle, self.snapshot)
+
+    def check_partition(self, partition: int) -> None:
+        """Raise TopicNotFoundError unless the topic has this partition."""
+        if not 0 <= whole_number("partition", partition) < self.partitions:
+            raise TopicNotFoundError(f"the topic has partitions 0 to {self.partitions - 1}", partition=partition)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r}, version={self.version}, partitions={self.partitions})"
+
+    def _repr_html_(self) -> str:
+        return metadata_tables.html(self.snapshot, self.url)
