@@ -23,8 +23,8 @@ from distlog.core.transactions.isolation import Isolation
 
 #: Segments up to this size are read whole and decoded together.
 SMALL_BYTES = 1 << 20
-#: So much of small segments is one chunk: twice a chunk, since each file costs time in which no other thread runs.
-GROUP_BYTES = 2 * CHUNK_BYTES
+#: So much of small segments is one chunk.
+GROUP_BYTES = CHUNK_BYTES
 #: How many batches of one chunk, of at most about OUTPUT_BYTES each, are decoded before they are asked for.
 AHEAD_BATCHES = 4
 

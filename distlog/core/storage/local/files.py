@@ -88,9 +88,9 @@ class LocalFiles:
         self._counters.bytes_read += position
         return buffer[:position].toreadonly()
 
-    def map(self, path: str) -> memoryview:
+    def map(self, path: str, start: int, end: int | None) -> memoryview:
         """See `Storage.map`."""
-        return self._opened("map", path, map_sealed)
+        return self._opened("map", path, partial(map_sealed, start=start, end=end))
 
     def size(self, path: str) -> int:
         """See `Storage.size`."""

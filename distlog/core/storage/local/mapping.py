@@ -21,16 +21,20 @@ import mmap
 import os
 
 
-def map_sealed(file: int) -> memoryview:
-    """The file of a descriptor as read-only bytes, with its present length; the map outlives the descriptor.
+def map_sealed(file: int, start: int = 0, end: int | None = None) -> memoryview:
+    """Bytes [start, end) of the file of a descriptor, or as many as there are; the map outlives the descriptor.
 
-    Raises OSError, also when the file is cut during the call.
+    Without bounds it is the whole file with its present length. The bytes are read-only. Raises OSError, also when the
+    file is cut during the call.
     """
     length = os.fstat(file).st_size
-    if length == 0:
+    end = length if end is None else min(end, length)
+    if start >= end:
         return memoryview(b"")
+    before = start % mmap.ALLOCATIONGRANULARITY
     try:
-        return memoryview(mmap.mmap(file, length, access=mmap.ACCESS_READ))
+        mapped = mmap.mmap(file, before + end - start, access=mmap.ACCESS_READ, offset=start - before)
+        return memoryview(mapped)[before:]
     except ValueError as error:
         raise OSError(errno.EIO, f"the file was cut while it was opened: {error}") from error
 
