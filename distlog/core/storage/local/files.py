@@ -35,6 +35,7 @@ from distlog.core.storage.local.durable_files import (
     sync_folder,
     write_file,
 )
+from distlog.core.storage.local.many_files import fill_whole
 from distlog.core.storage.local.mapping import map_sealed
 from distlog.core.storage.local.writer import LocalWriter
 from distlog.core.storage.retry import Deadline, settle
@@ -78,9 +79,11 @@ class LocalFiles:
         if sum(sizes) > _PLAIN_BYTES:
             # a wrong size in the metadata must not make us allocate more than there is
             sizes = [max(min(end, self.size(path)) - start, 0) for path, start, end in ranges]
-        buffer = new_array(sum(sizes), np.uint8).data
-        position = 0
-        for (path, start, end), size in zip(ranges, sizes, strict=True):
+        memory = new_array(sum(sizes), np.uint8)
+        whole = fill_whole(memory, ranges, sizes, _READ) if len(ranges) > 1 else 0
+        self._counters.gets += whole
+        buffer, position = memory.data, sum(sizes[:whole])
+        for (path, start, end), size in zip(ranges[whole:], sizes[whole:], strict=True):
             count = self._opened("read", path, partial(_fill, buffer[position : position + size], start))
             position += count
             if count < end - start:

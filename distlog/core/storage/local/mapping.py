@@ -24,8 +24,8 @@ import os
 def map_sealed(file: int, start: int = 0, end: int | None = None) -> memoryview:
     """Bytes [start, end) of the file of a descriptor, or as many as there are; the map outlives the descriptor.
 
-    Without bounds it is the whole file with its present length. The bytes are read-only. Raises OSError, also when the
-    file is cut during the call.
+    Without bounds it is the whole file with its present length. The bytes are read-only. Raises OSError, also when
+    the file is cut during the call.
     """
     length = os.fstat(file).st_size
     end = length if end is None else min(end, length)
