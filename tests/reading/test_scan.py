@@ -24,6 +24,7 @@ from distlog.core.reading import chunk, pipeline, read_ahead, scan
 from distlog.core.reading.chunk import Chunk
 from distlog.core.reading.segment_reader import SegmentReader
 from distlog.core.reading.slices import SegmentSlice, split_by_bytes
+from distlog.core.transactions.isolation import READ_UNCOMMITTED
 
 GOLDEN = golden.partitions()
 MIB = 1 << 20
@@ -97,6 +98,11 @@ class SmallSteps(SegmentReader):
         return super().chunks(part, step)
 
 
+def everything(reader: SegmentReader, topic: Topic) -> Iterator[pa.RecordBatch]:
+    """The records of a topic as this reader finds them."""
+    return pipeline.read(reader, topic.scan().slices, COLUMNS, READ_UNCOMMITTED, 1)
+
+
 def test_small_segments_are_read_together_and_large_ones_alone(
     memory_url: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,7 +112,7 @@ def test_small_segments_are_read_together_and_large_ones_alone(
     counts = [5, 10, 200, *[10] * 30, 400, 3]
     topic = appended(memory_url.url, *counts)
     reader = NotingReader(topic.storage, topic.name, IndexCache())
-    assert sum(batch.num_rows for batch in scan.read(reader, topic.scan().slices)) == sum(counts)
+    assert sum(batch.num_rows for batch in everything(reader, topic)) == sum(counts)
     groups = reader.groups()
     assert groups[:2] == [[5, 10], [200]]
     assert groups[-2:] == [[400], [3]]
@@ -291,7 +297,7 @@ def test_a_large_remote_segment_is_not_read_far_ahead(memory_url: Any, monkeypat
     monkeypatch.setattr(read_ahead, "WINDOW_BYTES", 100_000)
     topic = large(memory_url.url)
     topic.storage.counters.bytes_read = 0
-    batches = scan.read(SmallSteps(topic.storage, topic.name, IndexCache()), topic.scan().slices)
+    batches = everything(SmallSteps(topic.storage, topic.name, IndexCache()), topic)
     next(batches)
     assert topic.storage.counters.bytes_read == 100_000
     for _ in range(4):

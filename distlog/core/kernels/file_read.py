@@ -16,17 +16,20 @@ from numba.extending import intrinsic
 from distlog.core.kernels.jit import fill_kernel
 from distlog.core.kernels.memory import pointer_to_item
 
-_open = types.ExternalFunction("open", types.int32(types.voidptr, types.int32))
-_pread = types.ExternalFunction("pread", types.int64(types.int32, types.voidptr, types.int64, types.int64))
-_close = types.ExternalFunction("close", types.int32(types.int32))
+_open: Any = types.ExternalFunction("open", types.int32(types.voidptr, types.int32))
+_pread: Any = types.ExternalFunction("pread", types.int64(types.int32, types.voidptr, types.int64, types.int64))
+_close: Any = types.ExternalFunction("close", types.int32(types.int32))
 
 
 @intrinsic
-def _pointer_to(typing_context: Any, array: Any, index: Any) -> Any:
+def _pointer_to_compiled(typing_context: Any, array: Any, index: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return pointer_to_item(context, builder, signature.args[0], *args)
 
     return types.voidptr(array, types.int64), codegen
+
+
+_pointer_to: Any = _pointer_to_compiled
 
 
 @fill_kernel

@@ -76,11 +76,12 @@ class LocalFiles:
     def read_joined(self, ranges: Sequence[tuple[str, int, int]]) -> memoryview:
         """See `Storage.read_joined`; it stops after a range that its file cuts short."""
         sizes = [max(end - start, 0) for _, start, end in ranges]
-        if sum(sizes) > _PLAIN_BYTES:
+        is_plain = sum(sizes) <= _PLAIN_BYTES
+        if not is_plain:
             # a wrong size in the metadata must not make us allocate more than there is
             sizes = [max(min(end, self.size(path)) - start, 0) for path, start, end in ranges]
         memory = new_array(sum(sizes), np.uint8)
-        whole = fill_whole(memory, ranges, sizes, _READ) if len(ranges) > 1 else 0
+        whole = fill_whole(memory, ranges, sizes, _READ) if is_plain and len(ranges) > 1 else 0
         self._counters.gets += whole
         buffer, position = memory.data, sum(sizes[:whole])
         for (path, start, end), size in zip(ranges[whole:], sizes[whole:], strict=True):
