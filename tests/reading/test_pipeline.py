@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -259,6 +260,35 @@ def test_threads_of_a_remote_scan_end_after_it_is_closed(memory_url: Any) -> Non
     for thread in threads:
         thread.join(PATIENCE_S)
     assert not any(thread.is_alive() for thread in threads)
+
+
+@pytest.mark.parametrize("settings", [{}, {"compression.type": "zstd"}, {"internal.segment.bytes": "300000"}])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_a_scan_gives_holds_no_file(tmp_path: Path, settings: dict[str, str], workers: int) -> None:
+    topic = filled(str(tmp_path / "log"), rows=100_000, **settings)
+    batches = list(topic.scan(max_workers=workers))
+    assert sum(batch.num_rows for batch in batches) == 100_000
+    assert str(tmp_path) not in Path("/proc/self/maps").read_text()
+
+
+def test_only_a_few_windows_of_a_large_file_are_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SegmentReader.chunks, "__defaults__", (100_000,))
+    topic = filled(str(tmp_path / "log"), rows=50_000)
+    most = 0
+    for _ in topic.scan(max_workers=2):
+        maps = [line.split("-") for line in Path("/proc/self/maps").read_text().splitlines() if str(tmp_path) in line]
+        most = max(most, sum(int(end.split()[0], 16) - int(start, 16) for start, end, *_ in maps))
+    # of 6 MB: the chunks that wait, those that are decoded, and the one that is walked, with their first pages
+    assert most <= 6 * (100_000 + 2 * mmap.PAGESIZE)
+
+
+@pytest.mark.parametrize("settings", [{}, {"internal.segment.bytes": "20000"}])
+def test_a_scan_begins_with_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str]) -> None:
+    monkeypatch.setattr(pipeline, "FIRST_BYTES", 50_000)
+    topic = filled(str(tmp_path / "log"), **settings)
+    first, *others = topic.scan(max_workers=1)
+    assert 0 < first.num_rows < 500
+    assert sum(batch.num_rows for batch in others) == 20_000 - first.num_rows
 
 
 @pytest.mark.usefixtures("short_chunks")

@@ -98,6 +98,11 @@ class SmallSteps(SegmentReader):
         return super().chunks(part, step)
 
 
+def everything(reader: SegmentReader, topic: Topic) -> Iterator[pa.RecordBatch]:
+    """The records of a topic as this reader finds them."""
+    return pipeline.read(reader, topic.scan().slices, COLUMNS, READ_UNCOMMITTED, 1)
+
+
 def test_small_segments_are_read_together_and_large_ones_alone(
     memory_url: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,9 +112,7 @@ def test_small_segments_are_read_together_and_large_ones_alone(
     counts = [5, 10, 200, *[10] * 30, 400, 3]
     topic = appended(memory_url.url, *counts)
     reader = NotingReader(topic.storage, topic.name, IndexCache())
-    assert sum(
-        batch.num_rows for batch in pipeline.read(reader, topic.scan().slices, COLUMNS, READ_UNCOMMITTED, 1)
-    ) == sum(counts)
+    assert sum(batch.num_rows for batch in everything(reader, topic)) == sum(counts)
     groups = reader.groups()
     assert groups[:2] == [[5, 10], [200]]
     assert groups[-2:] == [[400], [3]]
@@ -294,8 +297,7 @@ def test_a_large_remote_segment_is_not_read_far_ahead(memory_url: Any, monkeypat
     monkeypatch.setattr(read_ahead, "WINDOW_BYTES", 100_000)
     topic = large(memory_url.url)
     topic.storage.counters.bytes_read = 0
-    steps = SmallSteps(topic.storage, topic.name, IndexCache())
-    batches = pipeline.read(steps, topic.scan().slices, COLUMNS, READ_UNCOMMITTED, 1)
+    batches = everything(SmallSteps(topic.storage, topic.name, IndexCache()), topic)
     next(batches)
     assert topic.storage.counters.bytes_read == 100_000
     for _ in range(4):

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from distlog.core.errors import CommitStateUnknownError, StorageError
+from distlog.core.storage.local import many_files
 from distlog.core.storage.local.durable_files import sync_folder
 from distlog.core.storage.storage import FileInfo, Storage
 
@@ -280,3 +281,48 @@ def test_a_map_outlives_the_deletion_of_its_file(storage: Storage) -> None:
     view = storage.map("a")
     storage.delete(["a"])
     assert bytes(view) == b"12345"
+
+
+def test_many_files_are_read_by_one_call_and_count_each(storage: Storage) -> None:
+    files = {f"{number}-\u00e4": os.urandom(number * 1000) for number in range(50)}
+    storage.put_many(files)
+    ranges = [(name, min(7, len(data)), len(data)) for name, data in files.items()]
+    before = len(os.listdir("/proc/self/fd"))
+    storage.counters.gets = storage.counters.bytes_read = 0
+    found = storage.read_joined(ranges)
+    assert bytes(found) == b"".join(data[7:] for data in files.values())
+    assert (storage.counters.gets, storage.counters.bytes_read) == (50, len(found))
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize(("name", "error"), [("b", "shorter.*file=b"), ("folder", "Is a dir"), ("c/d", "Not a")])
+def test_one_of_many_files_that_cannot_be_read_is_named(storage: Storage, name: str, error: str) -> None:
+    storage.put_many({"a": bytes(10), "b": bytes(4), "c": bytes(10), "folder/e": b""})
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(StorageError, match=error):
+        storage.read_joined([("a", 0, 10), (name, 0, 5), ("c", 0, 10)])
+    with pytest.raises(FileNotFoundError, match="missing"):
+        storage.read_joined([("a", 0, 10), ("missing", 0, 10), ("c", 0, 10)])
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_what_one_call_does_not_read_is_read_file_by_file(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage.put_many({"a": b"123", "b": b"45", "c": b"6789"})
+    ranges = [("a", 0, 3), ("b", 1, 2), ("c", 0, 4)]
+    for count in range(4):
+        real = many_files.read_files
+        monkeypatch.setattr(
+            many_files,
+            "read_files",
+            lambda names, name_at, starts, sizes, data, flags, count=count, real=real: real(
+                names, name_at, starts, sizes[:count], data, flags
+            ),
+        )
+        assert bytes(storage.read_joined(ranges)) == b"12356789"
+        monkeypatch.undo()
+
+
+def test_a_name_with_a_zero_byte_is_not_taken_for_a_shorter_one(storage: Storage) -> None:
+    storage.put("a", b"123")
+    with pytest.raises((StorageError, ValueError)):
+        storage.read_joined([("a", 0, 3), ("a\0b", 0, 3)])

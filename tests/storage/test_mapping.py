@@ -27,6 +27,14 @@ def test_a_map_is_the_file_as_long_as_it_is(file: Path) -> None:
     assert mapped.readonly
 
 
+@pytest.mark.parametrize(("start", "end"), [(0, 10), (4096, 8192), (4097, 9999), (9000, 20_000), (10_000, 10_001)])
+def test_a_window_of_a_file_is_mapped_from_any_position(file: Path, start: int, end: int) -> None:
+    data = bytes(range(250)) * 40
+    file.write_bytes(data)
+    with open(file, "rb") as opened:
+        assert bytes(map_sealed(opened.fileno(), start, end)) == data[start:end]
+
+
 def test_an_empty_file_is_an_empty_map(file: Path) -> None:
     file.write_bytes(b"")
     with open(file, "rb") as opened:

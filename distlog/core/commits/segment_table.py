@@ -7,6 +7,7 @@ columns when it grows. A SegmentInfo of a column row is made on access.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, overload
 
@@ -159,7 +160,7 @@ class SegmentTable(Sequence[SegmentInfo]):
         if not numbers:
             return []
         low, high, split = min(numbers), max(numbers) + 1, len(self._columns)
-        rows = list(_to_segments(self._columns.slice(min(low, split), max(0, min(high, split) - low))))
+        rows = _to_segments(self._columns.slice(min(low, split), max(0, min(high, split) - low)))
         rows += self._tail[max(0, low - split) : max(0, high - split)]
         return [rows[number - low] for number in numbers]
 
@@ -224,9 +225,9 @@ def _to_columns(segments: Sequence[SegmentInfo]) -> pa.RecordBatch:
 _SET_FIELDS = [getattr(SegmentInfo, name).__set__ for name in SCHEMA.names]
 
 
-def _to_segments(columns: pa.RecordBatch) -> Iterator[SegmentInfo]:
-    for row in zip(*(column.to_pylist() for column in columns.columns), strict=True):
-        segment = object.__new__(SegmentInfo)
-        for set_field, value in zip(_SET_FIELDS, row, strict=True):
-            set_field(segment, value)
-        yield segment
+def _to_segments(columns: pa.RecordBatch) -> list[SegmentInfo]:
+    segments = [object.__new__(SegmentInfo) for _ in range(len(columns))]
+    for set_field, column in zip(_SET_FIELDS, columns.columns, strict=True):
+        # what is called here is not Python
+        deque(map(set_field, segments, column.to_pylist()), maxlen=0)
+    return segments

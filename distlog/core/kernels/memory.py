@@ -52,7 +52,8 @@ def _prefetch_python(data: np.ndarray, index: int) -> None:
     """There is nothing to hurry."""
 
 
-def _pointer(context: Any, builder: Any, array_type: Any, array: Any, position: Any) -> Any:
+def pointer_to_item(context: Any, builder: Any, array_type: Any, array: Any, position: Any) -> Any:
+    """The address of an item, for intrinsics."""
     if array_type.layout != "C":
         raise TypeError("kernels take contiguous arrays")
     return builder.gep(context.make_array(array_type)(context, builder, array).data, [position])
@@ -61,7 +62,7 @@ def _pointer(context: Any, builder: Any, array_type: Any, array: Any, position: 
 @intrinsic
 def _item_at_compiled(typing_context: Any, array: Any, index: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        item = builder.load(_pointer(context, builder, signature.args[0], *args))
+        item = builder.load(pointer_to_item(context, builder, signature.args[0], *args))
         extend = builder.sext if getattr(array.dtype, "signed", False) else builder.zext
         return extend(item, ir.IntType(64)) if item.type.width < 64 else item
 
@@ -74,7 +75,7 @@ def _put_at_compiled(typing_context: Any, array: Any, index: Any, value: Any) ->
         array_type, _, value_type = signature.args
         item = context.cast(builder, args[2], value_type, array_type.dtype)
         data = context.data_model_manager[array_type.dtype].as_data(builder, item)
-        builder.store(data, _pointer(context, builder, array_type, args[0], args[1]))
+        builder.store(data, pointer_to_item(context, builder, array_type, args[0], args[1]))
         return context.get_dummy_value()
 
     return types.void(array, types.int64, value), codegen
@@ -83,7 +84,7 @@ def _put_at_compiled(typing_context: Any, array: Any, index: Any, value: Any) ->
 @intrinsic
 def _word_at_compiled(typing_context: Any, data: Any, position: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer = _pointer(context, builder, signature.args[0], *args)
+        pointer = pointer_to_item(context, builder, signature.args[0], *args)
         return builder.load(builder.bitcast(pointer, ir.IntType(64).as_pointer()), align=1)
 
     return types.int64(data, types.int64), codegen
@@ -94,8 +95,8 @@ def _copy_bytes_compiled(
     typing_context: Any, target: Any, target_position: Any, source: Any, source_position: Any, count: Any
 ) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        to = _pointer(context, builder, signature.args[0], args[0], args[1])
-        origin = _pointer(context, builder, signature.args[2], args[2], args[3])
+        to = pointer_to_item(context, builder, signature.args[0], args[0], args[1])
+        origin = pointer_to_item(context, builder, signature.args[2], args[2], args[3])
         cgutils.raw_memcpy(builder, to, origin, args[4], 1)  # type: ignore[no-untyped-call]
         return context.get_dummy_value()
 
@@ -108,7 +109,7 @@ def _prefetch_compiled(typing_context: Any, data: Any, index: Any) -> Any:
         byte_pointer, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [byte_pointer, flag, flag, flag])
         fetch = builder.module.declare_intrinsic("llvm.prefetch", [byte_pointer], kind)
-        pointer = builder.bitcast(_pointer(context, builder, signature.args[0], *args), byte_pointer)
+        pointer = builder.bitcast(pointer_to_item(context, builder, signature.args[0], *args), byte_pointer)
         # for reading, to stay in all caches, as data
         builder.call(fetch, [pointer, flag(0), flag(3), flag(1)])
         return context.get_dummy_value()

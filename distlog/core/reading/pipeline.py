@@ -12,6 +12,7 @@ from functools import partial
 from itertools import chain, islice
 from typing import NoReturn
 
+import numpy as np
 import pyarrow as pa
 
 from distlog.core.reading.chunk import Chunk
@@ -23,8 +24,10 @@ from distlog.core.transactions.isolation import Isolation
 
 #: Segments up to this size are read whole and decoded together.
 SMALL_BYTES = 1 << 20
-#: So much of small segments is one chunk: twice a chunk, since each file costs time in which no other thread runs.
-GROUP_BYTES = 2 * CHUNK_BYTES
+#: So much of small segments is one chunk.
+GROUP_BYTES = CHUNK_BYTES
+#: The first of local chunks is so small: it is decoded before others, and may be all that is wanted.
+FIRST_BYTES = 1 << 20
 #: How many batches of one chunk, of at most about OUTPUT_BYTES each, are decoded before they are asked for.
 AHEAD_BATCHES = 4
 
@@ -49,7 +52,7 @@ def read(
     is_local = reader.storage.is_local
     # of remote files the requests are what takes time, and what is decoded ahead would be more to fetch ahead
     workers = max_workers if is_local else 1
-    chunks = _local_chunks(reader, _groups(slices)) if is_local else _remote_chunks(reader, _groups(slices))
+    chunks = _local_chunks(reader, slices) if is_local else _remote_chunks(reader, _groups(slices, GROUP_BYTES))
     # the first chunk may be all that is wanted: it is decoded before more is read
     for chunk in islice(chunks, 1):
         yield from chunk().records(columns, isolation)
@@ -58,15 +61,15 @@ def read(
         yield from batches
 
 
-def _groups(slices: Iterable[SegmentSlice]) -> Iterator[Group]:
-    """Runs of small segments worth a chunk; a large one alone."""
+def _groups(slices: Iterable[SegmentSlice], room: int) -> Iterator[Group]:
+    """Runs of small segments worth a chunk, the first of up to `room` bytes; a large one alone."""
     group: Group = []
     held = 0
     for piece in slices:
         size = piece.segment.log_bytes
-        if group and (not _small(piece) or held + size > GROUP_BYTES):
+        if group and (not _small(piece) or held + size > room):
             yield group
-            group, held = [], 0
+            group, held, room = [], 0, GROUP_BYTES
         if _small(piece):
             group.append(piece)
             held += size
@@ -82,10 +85,24 @@ def _small(piece: SegmentSlice) -> bool:
     return uncut and (size <= INDEX_WORTH_BYTES or (piece.whole and size <= SMALL_BYTES))
 
 
-def _local_chunks(reader: SegmentReader, groups: Iterable[Group]) -> Iterator[Opened]:
+def _local_chunks(reader: SegmentReader, slices: Iterable[SegmentSlice]) -> Iterator[Opened]:
     """The chunks of local files, which answer at once: small ones are read by the thread that decodes them."""
-    for group in groups:
-        yield from [partial(reader.whole, group)] if _small(group[0]) else _walked(reader, group[0])
+    for number, group in enumerate(_groups(slices, min(FIRST_BYTES, GROUP_BYTES))):
+        if _small(group[0]):
+            yield partial(reader.whole, group)
+        else:
+            chunks = reader.chunks(group[0])
+            yield from _opened(chunks if number else _begun_small(chunks))
+
+
+def _begun_small(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+    """The chunks of one segment, of which the first is cut behind FIRST_BYTES."""
+    for chunk in islice(chunks, 1):
+        count = int(np.searchsorted(chunk.batches["position"], FIRST_BYTES))
+        yield chunk.rows(0, count)
+        if count < len(chunk.batches):
+            yield chunk.rows(count, len(chunk.batches))
+    yield from chunks
 
 
 def _remote_chunks(reader: SegmentReader, groups: Iterable[Group]) -> Iterator[Opened]:
@@ -98,12 +115,12 @@ def _fetched(reader: SegmentReader, group: Group) -> Iterable[Opened]:
     """The chunks of `group`, the first of them fetched."""
     if _small(group[0]):
         return [partial(_same, reader.whole(group))]
-    chunks = _walked(reader, group[0])
+    chunks = _opened(reader.chunks(group[0]))
     return chain(list(islice(chunks, 1)), chunks)
 
 
-def _walked(reader: SegmentReader, piece: SegmentSlice) -> Iterator[Opened]:
-    return (partial(_same, chunk) for chunk in reader.chunks(piece))
+def _opened(chunks: Iterable[Chunk]) -> Iterator[Opened]:
+    return (partial(_same, chunk) for chunk in chunks)
 
 
 def _same(chunk: Chunk) -> Chunk:

@@ -36,7 +36,7 @@ from distlog.core.segments.log_identity import HEAD_BYTES, IdentifiedLogs
 from distlog.core.storage.storage import Storage
 
 #: Log bytes read and decoded at once.
-CHUNK_BYTES = 4 << 20
+CHUNK_BYTES = 8 << 20
 #: A range of fewer bytes is read whole, without asking an index.
 INDEX_WORTH_BYTES = 256 << 10
 
@@ -94,7 +94,7 @@ class SegmentReader:
         by_index, size = position > 0, 0
         following = -1 if by_index else segment.stored_base_offset
         with self._explained([segment]):
-            file = LogFile(self.storage, name, hint, mapped=step < CHUNK_BYTES)
+            file = LogFile(self.storage, name, hint, mapped=True)
         try:
             while position < part.end_position and following < part.end_offset - segment.shift:
                 stop = hint if position < hint else segment.log_bytes

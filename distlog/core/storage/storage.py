@@ -199,9 +199,12 @@ class Storage:
         """Delete files; a missing file is no error."""
         self._backend.delete([self._prefix + name for name in names])
 
-    def map(self, name: str) -> memoryview:
-        """A local file, which nothing may cut (see `mapping`), as read-only memory of its present length."""
-        return self._local().map(self._prefix + name)
+    def map(self, name: str, start: int = 0, end: int | None = None) -> memoryview:
+        """Bytes `start` to `end` (None: all the rest) of a local file, which nothing may cut (see `mapping`).
+
+        They are read-only memory; fewer if the file is shorter.
+        """
+        return self._local().map(self._prefix + name, start, end)
 
     def local_path(self, name: str) -> str:
         """The path of a local file."""

@@ -35,6 +35,7 @@ from distlog.core.storage.local.durable_files import (
     sync_folder,
     write_file,
 )
+from distlog.core.storage.local.many_files import fill_whole
 from distlog.core.storage.local.mapping import map_sealed
 from distlog.core.storage.local.writer import LocalWriter
 from distlog.core.storage.retry import Deadline, settle
@@ -75,12 +76,15 @@ class LocalFiles:
     def read_joined(self, ranges: Sequence[tuple[str, int, int]]) -> memoryview:
         """See `Storage.read_joined`; it stops after a range that its file cuts short."""
         sizes = [max(end - start, 0) for _, start, end in ranges]
-        if sum(sizes) > _PLAIN_BYTES:
+        is_plain = sum(sizes) <= _PLAIN_BYTES
+        if not is_plain:
             # a wrong size in the metadata must not make us allocate more than there is
             sizes = [max(min(end, self.size(path)) - start, 0) for path, start, end in ranges]
-        buffer = new_array(sum(sizes), np.uint8).data
-        position = 0
-        for (path, start, end), size in zip(ranges, sizes, strict=True):
+        memory = new_array(sum(sizes), np.uint8)
+        whole = fill_whole(memory, ranges, sizes, _READ) if is_plain and len(ranges) > 1 else 0
+        self._counters.gets += whole
+        buffer, position = memory.data, sum(sizes[:whole])
+        for (path, start, end), size in zip(ranges[whole:], sizes[whole:], strict=True):
             count = self._opened("read", path, partial(_fill, buffer[position : position + size], start))
             position += count
             if count < end - start:
@@ -88,9 +92,9 @@ class LocalFiles:
         self._counters.bytes_read += position
         return buffer[:position].toreadonly()
 
-    def map(self, path: str) -> memoryview:
+    def map(self, path: str, start: int, end: int | None) -> memoryview:
         """See `Storage.map`."""
-        return self._opened("map", path, map_sealed)
+        return self._opened("map", path, partial(map_sealed, start=start, end=end))
 
     def size(self, path: str) -> int:
         """See `Storage.size`."""

@@ -3,8 +3,8 @@
 When a mapped file is cut, a process that touches a lost page is killed (SIGBUS); this cannot become an error. So only
 files that are never cut are mapped:
 
-- log and index files of sealed segments: immutable by contract, for a commit names their sizes, writers create them
-  under new names, and a rebuilt index replaces its file by rename, which leaves the mapped one whole;
+- log files, whole or in windows, and index files of sealed segments. They are immutable: a commit names their sizes,
+  writers create them under new names, and a rebuilt index replaces its file by rename, so the mapped one stays whole;
 - copies in the index cache: they come by rename and go by unlink;
 - an index by the one process that writes it;
 - the page in the file of a lock, which is never cut while a process uses it (`map_shared`).
@@ -21,16 +21,20 @@ import mmap
 import os
 
 
-def map_sealed(file: int) -> memoryview:
-    """The file of a descriptor as read-only bytes, with its present length; the map outlives the descriptor.
+def map_sealed(file: int, start: int = 0, end: int | None = None) -> memoryview:
+    """Bytes [start, end) of the file of a descriptor, or as many as there are; the map outlives the descriptor.
 
-    Raises OSError, also when the file is cut during the call.
+    Without bounds it is the whole file with its present length. The bytes are read-only. Raises OSError, also when
+    the file is cut during the call.
     """
     length = os.fstat(file).st_size
-    if length == 0:
+    end = length if end is None else min(end, length)
+    if start >= end:
         return memoryview(b"")
+    before = start % mmap.ALLOCATIONGRANULARITY
     try:
-        return memoryview(mmap.mmap(file, length, access=mmap.ACCESS_READ))
+        mapped = mmap.mmap(file, before + end - start, access=mmap.ACCESS_READ, offset=start - before)
+        return memoryview(mapped)[before:]
     except ValueError as error:
         raise OSError(errno.EIO, f"the file was cut while it was opened: {error}") from error
 

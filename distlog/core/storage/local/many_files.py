@@ -1,0 +1,30 @@
+"""Many small files read in one call: none of its threads waits for the interpreter lock meanwhile."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from distlog.core.buffers import byte_array
+from distlog.core.kernels.file_read import read_files
+
+
+def fill_whole(
+    memory: npt.NDArray[np.uint8], ranges: Sequence[tuple[str, int, int]], sizes: Sequence[int], flags: int
+) -> int:
+    """Read `sizes` bytes of each (path, start, end) into `memory`, which has room, one behind the other.
+
+    It stops at a file that cannot be opened with `flags`, or does not give them all: how many ranges were read.
+    Why, only another attempt tells.
+    """
+    names = [os.fsencode(path) + b"\0" for path, _, _ in ranges]
+    joined = b"".join(names)
+    if joined.count(b"\0") > len(names):
+        # the system would take the name for a shorter one
+        return 0
+    starts = np.array([start for _, start, _ in ranges], np.int64)
+    name_at = np.cumsum([0, *map(len, names[:-1])], dtype=np.int64)
+    return int(read_files(byte_array(joined), name_at, starts, np.array(sizes, np.int64), memory, flags))
