@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import socket
 import threading
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import golden
+import numpy as np
 import pytest
 from adopted import adopt_golden
 from kafka.record import MemoryRecords
@@ -21,6 +21,7 @@ from distlog.core.batches.record_batch import read_headers
 from distlog.core.reading import fetch as fetch_module
 from distlog.core.reading.fetch import FetchedBatches
 from distlog.core.reading.slices import SegmentSlice
+from distlog.core.storage.local.mapping import SealedMap
 
 LOGS: dict[str, Callable[[str], Topic]] = {
     "dense": lambda url: appended(url, 7, 60, 1, 30),
@@ -161,7 +162,8 @@ def test_local_batches_are_mapped_and_not_read(tmp_path: Path) -> None:
     topic = appended(str(tmp_path / "t"), 7, 200)
     topic.storage.counters.bytes_read = 0
     fetched = topic.read(0, 100, 300)
-    assert isinstance(fetched.data.obj, mmap.mmap)
+    assert isinstance(fetched.data.obj, np.ndarray)
+    assert isinstance(fetched.data.obj.base, SealedMap)
     assert fetched.data.readonly
     assert topic.storage.counters.bytes_read == 0
 

@@ -263,6 +263,16 @@ def test_no_more_than_a_few_logs_stay_mapped(tmp_path: Path, monkeypatch: pytest
     assert maps == [1, 1, 2, 2, 3, 3, 4]
 
 
+@pytest.mark.usefixtures("by_index")
+def test_logs_and_indexes_that_stay_mapped_hold_no_descriptor(tmp_path: Path) -> None:
+    topic = appended(str(tmp_path / "t"), *[20] * 10)
+    before = len(os.listdir("/proc/self/fd"))
+    for segment in range(10):
+        assert len(found(topic, 20 * segment + 7)) == 1
+        topic.offsets_for_times(START + 10 * segment)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 def test_a_copy_of_a_reader_has_no_map(tmp_path: Path) -> None:
     topic = appended(str(tmp_path / "t"), 5)
     found(topic, 1)

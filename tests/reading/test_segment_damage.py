@@ -16,6 +16,7 @@ from logs import START, Log, appended, batches_of, changed, each_byte_changed, l
 import distlog
 from distlog import CorruptRecordError, SnapshotTooOldError, Topic
 from distlog.core.batches.record_batch import read_headers
+from distlog.core.commits.segment_info import UNKNOWN
 
 WAYS: dict[str, Callable[[Topic], Any]] = {
     "scan": lambda topic: topic.scan().to_table(),
@@ -190,7 +191,8 @@ def test_batches_of_a_log_with_gaps_must_ascend(tmp_path: Path, step: int, order
     batches = batches_of(golden.partitions()["cleaned.compact-lz4-0"].logs[1].read_bytes())
     last = len(batches) - 1
     files = {".log": b"".join(batches[min(number, last)] for number in order)}
-    segment = describe(files, 204, 414)
+    told = {"log_bytes": len(files[".log"]), "first_batch_crc": UNKNOWN, "last_batch_crc": UNKNOWN}
+    segment = replace(describe({".log": b"".join(batches)}, 204, 414), **told)
     topic = distlog.create(str(tmp_path / "t"))
     put(topic, segment, files)
     with pytest.raises(CorruptRecordError, match="not at the offsets"):

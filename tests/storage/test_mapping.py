@@ -50,6 +50,27 @@ def test_a_file_that_is_cut_while_it_is_mapped_is_an_error(file: Path, monkeypat
             map_sealed(opened.fileno())
 
 
+def test_a_map_holds_no_descriptor_and_ends_with_the_last_who_looks_at_it(file: Path) -> None:
+    with open(file, "rb") as opened:
+        before = len(os.listdir("/proc/self/fd"))
+        part = map_sealed(opened.fileno())[9_000:]
+        assert len(os.listdir("/proc/self/fd")) == before
+    file.unlink()
+    assert bytes(part) == b"x" * 1000
+    assert str(file) in Path("/proc/self/maps").read_text()
+    del part
+    assert str(file) not in Path("/proc/self/maps").read_text()
+
+
+def test_what_cannot_be_mapped_is_an_error(file: Path) -> None:
+    writing = os.open(file, os.O_WRONLY)
+    try:
+        with pytest.raises(PermissionError):
+            map_sealed(writing)
+    finally:
+        os.close(writing)
+
+
 @pytest.fixture
 def topic(tmp_path: Path) -> Topic:
     """A topic with one large segment."""

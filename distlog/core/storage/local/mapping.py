@@ -12,13 +12,43 @@ files that are never cut are mapped:
 The caller compares the length of the map with the segment's metadata, so a file that was cut earlier is an error of
 ours. All other files are read: those that are being written, those that others may cut, and those that are needed as
 a whole.
+
+Many sealed files stay mapped at once, and a process may have many more maps than descriptors. Python's own map holds
+a descriptor as long as it lives, so these are made by the system's calls.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import mmap
 import os
+from typing import Any
+
+import numpy as np
+
+_system = ctypes.CDLL(None, use_errno=True)
+_system.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+_system.mmap.restype = ctypes.c_void_p
+_system.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_FAILED = ctypes.c_void_p(-1).value
+
+
+class SealedMap:
+    """`length` bytes of a descriptor's file from a page on, mapped until the last array over them goes; OSError."""
+
+    def __init__(self, file: int, start: int, length: int) -> None:
+        address = _system.mmap(None, length, mmap.PROT_READ, mmap.MAP_SHARED, file, start)
+        if address == _FAILED:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+        # numpy's array interface: the flag says that nobody may write
+        self.__array_interface__ = {"version": 3, "shape": (length,), "typestr": "|u1", "data": (address, True)}
+        self._place = address, length
+
+    def __del__(self, unmap: Any = _system.munmap) -> None:
+        if hasattr(self, "_place"):
+            unmap(*self._place)
 
 
 def map_sealed(file: int, start: int = 0, end: int | None = None) -> memoryview:
@@ -32,11 +62,10 @@ def map_sealed(file: int, start: int = 0, end: int | None = None) -> memoryview:
     if start >= end:
         return memoryview(b"")
     before = start % mmap.ALLOCATIONGRANULARITY
-    try:
-        mapped = mmap.mmap(file, before + end - start, access=mmap.ACCESS_READ, offset=start - before)
-        return memoryview(mapped)[before:]
-    except ValueError as error:
-        raise OSError(errno.EIO, f"the file was cut while it was opened: {error}") from error
+    mapped = np.asarray(SealedMap(file, start - before, before + end - start))
+    if os.stat(file).st_size < end:
+        raise OSError(errno.EIO, "the file was cut while it was opened")
+    return mapped.data[before:]
 
 
 def map_shared(file: int, length: int) -> memoryview:
