@@ -3,8 +3,9 @@
 When a mapped file is cut, a process that touches a lost page is killed (SIGBUS); this cannot become an error. So only
 files that are never cut are mapped:
 
-- log files, whole or in windows, and index files of sealed segments: immutable by contract, for a commit names their sizes, writers create them
-  under new names, and a rebuilt index replaces its file by rename, which leaves the mapped one whole;
+- log files, whole or in windows, and index files of sealed segments: immutable by contract, for a commit names their
+  sizes, writers create them under new names, and a rebuilt index replaces its file by rename, which leaves the mapped
+  one whole;
 - copies in the index cache: they come by rename and go by unlink;
 - an index by the one process that writes it;
 - the page in the file of a lock, which nobody cuts while there are processes that use it (`map_shared`).
