@@ -85,16 +85,17 @@ class Writer:
         self._topic, self._linger_s, self._buffer_bytes = topic, linger_ms / 1000, buffer_bytes
         self._compression, self._on_delivery = compression, on_delivery
         self._now, self._per_ms = fastest(topic.clock)
-        self._closed = False
+        self._closed = self._is_over = False
         self.result = AppendResult(None)
+        self._accumulator = Accumulator(
+            self._send, self._idle, linger_s=self._linger_s, buffer_bytes=self._buffer_bytes
+        )
         self.begin_empty()
         _left_open.know(self)
 
     def begin_empty(self) -> None:
         """Hold nothing, as after a fork: the parent has the records, their thread and their error."""
-        self._accumulator = Accumulator(
-            self._send, self._idle, linger_s=self._linger_s, buffer_bytes=self._buffer_bytes
-        )
+        self._accumulator.begin_empty()
         self._error: BaseException | None = None
         self._given_up: GivenUp | None = None
         self._ruled_by: Snapshot | None = None
@@ -168,9 +169,10 @@ class Writer:
     def close(self) -> None:
         """Flush, and take no more records. Raises what the last commit raises."""
         self._check_can_wait()
-        if not self._closed:
+        if not self._is_over:  # an interrupted close is none: the next one waits, and raises, as the first should have
             self._closed, self._ruled_by = True, None
             self._settle()
+            self._is_over = True
             self._raise_error()
 
     def _check_can_wait(self) -> None:
@@ -191,7 +193,8 @@ class Writer:
             # so that it tells of records of other threads, too, that came when it was being told
             self._settle()
             _left_open.discard(self)
-            raise self._error
+            # with the traceback that it had: each raise adds to it, and so keeps what the caller held
+            raise self._error.with_traceback(self._trace)
 
     def _send(self, fields: list[Any]) -> None:
         """Commit the records of a buffer, or give them up when this or an earlier commit fails; tell the callback."""
@@ -211,6 +214,7 @@ class Writer:
         self._given_up = GivenUp(error, len(self._topic.snapshot.partitions))
         counts = self._given_up.add_sent(fields)
         counts += self._given_up.add_unsent(self._accumulator.take())
+        self._trace = error.__traceback__
         self._error, self._ruled_by = error, None
         return counts
 
