@@ -15,8 +15,8 @@ class Accumulator:
 
     `send` gets all fields of a buffer's records and raises nothing; `idle` is called whenever nothing is left. There
     are at most two buffers, each of about `buffer_bytes`: the one that fills, and the one that is being sent. The
-    thread lives while there are records, and nobody else takes them out: an interrupt of who puts records in, or waits
-    for them, loses none. Where no thread can be started, who would start it sends itself.
+    thread lives while there are records, and nobody else takes them out: who puts records in, or waits for them, may
+    be interrupted anywhere. Where no thread can be started, who would start it sends itself.
 
     Records are taken without a lock, which would cost half as much as all else: a record is one `fields += (...)`,
     which nobody can come between, then `bytes += size`, then `advance` where `bytes` are not below `limit`. That is 0
