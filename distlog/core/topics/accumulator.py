@@ -15,7 +15,8 @@ class Accumulator:
 
     `send` gets all fields of a buffer's records and raises nothing; `idle` is called whenever nothing is left. There
     are at most two buffers, each of about `buffer_bytes`: the one that fills, and the one that is being sent. The
-    thread lives while there are records. Where no thread can be started, the caller sends.
+    thread lives while there are records, and no other thread takes them out, since a thread that puts records in or
+    waits for them may be interrupted anywhere. Where no thread can be started, the caller sends.
 
     Records are taken without a lock, which would cost half as much as all else: a record is one `fields += (...)`,
     which no other thread can interrupt, then `bytes += size`, then `advance` where `bytes` are not below `limit`.
@@ -28,10 +29,18 @@ class Accumulator:
     ) -> None:
         self._send, self._idle, self._linger_s, self._buffer_bytes = send, idle, linger_s, buffer_bytes
         self.fields: list[Any] = []
+        self.begin_empty()
+
+    def begin_empty(self) -> None:
+        """Hold nothing, as after a fork: the parent has the records and their thread."""
+        # the same list: an append that the fork came between has it in its hands already
+        self.fields.clear()
         self.bytes = self.limit = 0
-        self._changed = threading.Condition()
+        # entered and left in one step, unlike its condition: an interrupt cannot leave it locked
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._sending: list[Any] | None = None
-        self._handed = self._sent = 0
+        self._handed = self._wanted = 0
         self._deadline = 0.0
         self._thread: threading.Thread | None = None
 
@@ -47,31 +56,26 @@ class Accumulator:
     def advance(self, begin: Callable[[], None]) -> None:
         """Have the buffer sent if it is full, else when it has lingered; `begin` is called where it was empty.
 
-        Waits while the buffer before it is being sent and it is full; not in the thread that sends.
+        Waits while it is full, that is while the buffer before it is being sent; not in the thread that sends.
         """
-        with self._changed:
+        with self._lock:
             if self.fields and self.limit == 0:
                 begin()
                 self._deadline = time.monotonic() + self._linger_s
-                self.limit = self._buffer_bytes
-            while self._is_full() and self._sending is not None and not self.is_sender:
-                self._changed.wait()
-            if self._is_full() and self._sending is None:
-                self._hand_over()
-            is_sent_here = bool(self.fields or self._sending) and not self._wake()
-        if is_sent_here:
-            self._send_here()
+                if self._has_thread():  # else the next record is to come here, too
+                    self.limit = self._buffer_bytes
+        self._wait_while(self._is_full)
 
     def drain(self) -> None:
         """Send what was taken so far, and wait until that is done; the thread that sends must not call it."""
-        with self._changed:
+        with self._lock:
             last = self._handed + bool(self.fields)
-        while self._is_before(last):
-            self._send_here()
+            self._wanted = max(self._wanted, last)
+        self._wait_while(lambda: self._sent < last)
 
     def take(self) -> list[Any]:
-        """All fields of the records in the buffer, which is empty then."""
-        with self._changed:
+        """All fields of the records in the buffer, which is empty then; for the thread that sends."""
+        with self._lock:
             # the limit first: a record that comes too late to be taken finds it, and calls `advance`
             self.limit = self.bytes = 0
             count = len(self.fields)
@@ -79,61 +83,84 @@ class Accumulator:
             del self.fields[:count]
             return taken
 
+    @property
+    def _sent(self) -> int:
+        return self._handed - (self._sending is not None)
+
     def _is_full(self) -> bool:
         return bool(self.fields) and self.bytes >= self._buffer_bytes
 
-    def _is_before(self, last: int) -> bool:
-        """Wait until so many buffers were sent; True where the caller must send, as no thread can."""
-        with self._changed:
-            while self._sent < last and (self._sending is not None or self.fields):
-                if self._sending is None:
-                    self._hand_over()
-                if not self._wake():
+    def _wait_while(self, is_waited: Callable[[], bool]) -> None:
+        """See to it that what is there is sent, and wait as long as `is_waited`; where no thread can be, send it."""
+        while self._lacks_thread(is_waited):
+            self._send_here()
+
+    def _lacks_thread(self, is_waited: Callable[[], bool]) -> bool:
+        with self._lock:
+            # once, lest those who wait wake each other for ever
+            self._changed.notify_all()
+            while self.fields or self._sending is not None:
+                if not self._has_thread():
                     return True
+                if self.is_sender or not is_waited():
+                    return False
                 self._changed.wait()
         return False
 
-    def _hand_over(self) -> None:
-        self._sending = self.take()
-        self._handed += 1
-
-    def _wake(self) -> bool:
-        """Have a thread at work; False where there can be none, and the caller is to `_send_here`."""
+    def _has_thread(self) -> bool:
+        """Have a thread at work; False where there can be none."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="distlog-writer", daemon=True)
+            thread = threading.Thread(target=self._run, name="distlog-writer", daemon=True)
             try:
-                self._thread.start()
+                thread.start()
             except RuntimeError:  # there can be no more threads, or the interpreter is ending
-                self._thread = threading.current_thread()
                 return False
-        self._changed.notify_all()
+            self._thread = thread
         return True
 
     def _send_here(self) -> None:
-        self._deadline = 0.0
-        self._run()
+        with self._lock:
+            if self._thread is not None:
+                return
+            self._thread = threading.current_thread()
+        self._run(lingers=False)
 
-    def _run(self) -> None:
-        while (sending := self._next()) is not None:
-            self._send(sending)
-            del sending
-            with self._changed:
-                self._sending = None
-                self._sent += 1
-                if not self.fields:
-                    self._idle()
-                self._changed.notify_all()
+    def _run(self, *, lingers: bool = True) -> None:
+        try:
+            while (sending := self._next(lingers)) is not None:
+                try:
+                    self._send(sending)
+                finally:
+                    del sending
+                    self._end()
+        finally:
+            with self._lock:
+                if self.is_sender:  # only after an interrupt: the next thread sends what is left
+                    self._thread = None
 
-    def _next(self) -> list[Any] | None:
-        """Wait until a buffer is due, and return it; None when nothing is left, and the thread ends."""
-        with self._changed:
-            while self._sending is None:
+    def _next(self, lingers: bool) -> list[Any] | None:
+        """Wait until a buffer is due, and return it; None when nothing is left, and the thread ends.
+
+        Also None in a child that the sending thread forked: the buffer that is being sent belongs to the parent.
+        """
+        with self._lock:
+            while self.is_sender and self._sending is None:
                 if not self.fields:
                     self._thread = None
                     return None
-                left = self._deadline - time.monotonic()
+                left = self._deadline - time.monotonic() if lingers and self._wanted <= self._handed else 0
                 if left > 0 and not self._is_full():
                     self._changed.wait(min(left, threading.TIMEOUT_MAX))
                 else:
-                    self._hand_over()
-            return self._sending
+                    self._sending = self.take()
+                    self._handed += 1
+                    self._changed.notify_all()
+            return self._sending if self.is_sender else None
+
+    def _end(self) -> None:
+        with self._lock:
+            if self.is_sender:
+                self._sending = None
+                if not self.fields:
+                    self._idle()
+                self._changed.notify_all()

@@ -87,16 +87,17 @@ class Writer:
         self._topic, self._linger_s, self._buffer_bytes = topic, linger_ms / 1000, buffer_bytes
         self._compression, self._on_delivery = compression, on_delivery
         self._now, self._per_ms = fastest(topic.clock)
-        self._closed = False
+        self._closed = self._is_over = False
         self.result = AppendResult(None)
+        self._accumulator = Accumulator(
+            self._send, self._idle, linger_s=self._linger_s, buffer_bytes=self._buffer_bytes
+        )
         self.begin_empty()
         _unclosed.empty_in_children(self)
 
     def begin_empty(self) -> None:
         """Hold nothing, as after a fork: the parent has the records, their thread and their error."""
-        self._accumulator = Accumulator(
-            self._send, self._idle, linger_s=self._linger_s, buffer_bytes=self._buffer_bytes
-        )
+        self._accumulator.begin_empty()
         self._error: BaseException | None = None
         self._uncommitted: UncommittedRecords | None = None
         self._ruled_by: Snapshot | None = None
@@ -170,9 +171,12 @@ class Writer:
     def close(self) -> None:
         """Flush, and take no more records. Raises what the last commit raises."""
         self._check_can_wait()
-        if not self._closed:
+        if (
+            not self._is_over
+        ):  # an interrupted close is none: the next one waits, and raises, as the first should have
             self._closed, self._ruled_by = True, None
             self._settle()
+            self._is_over = True
             self._raise_error()
 
     def _check_can_wait(self) -> None:
@@ -193,7 +197,8 @@ class Writer:
             # so that it tells of records of other threads, too, that came when it was being told
             self._settle()
             _unclosed.discard(self)
-            raise self._error
+            # with the traceback that it had: each raise adds to it, and so keeps what the caller held
+            raise self._error.with_traceback(self._trace)
 
     def _send(self, fields: list[Any]) -> None:
         """Commit the records of a buffer, or count them as uncommitted after a failed commit; tell the callback."""
@@ -213,6 +218,7 @@ class Writer:
         self._uncommitted = UncommittedRecords(error, len(self._current.snapshot.partitions))
         counts = self._uncommitted.add_sent(fields)
         counts += self._uncommitted.add_unsent(self._accumulator.take())
+        self._trace = error.__traceback__
         self._error, self._ruled_by = error, None
         return counts
 
