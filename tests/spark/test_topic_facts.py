@@ -40,7 +40,7 @@ def write(topic: distlog.Topic, facts: TopicFacts, **options: str) -> None:
 
 
 def count(topic: distlog.Topic) -> int:
-    return topic.refresh().scan().to_table().num_rows
+    return int(topic.refresh().scan().to_table().num_rows)
 
 
 def test_what_the_driver_saw_may_be_old(topic: distlog.Topic) -> None:
