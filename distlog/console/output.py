@@ -54,8 +54,13 @@ def _values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
 
 
 def print_json(*values: object) -> None:
-    """Each value on a line of its own."""
-    _print_lines(_JSON.encode(value) for value in values)
+    """Each value on a line of its own; in ASCII, if standard output cannot have all of it as it is."""
+    lines = [_JSON.encode(value) for value in values]
+    try:
+        "".join(lines).encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        lines = [_ASCII_JSON.encode(value) for value in values]
+    _print_lines(lines)
 
 
 def to_json(value: object) -> object:
@@ -69,6 +74,7 @@ def to_json(value: object) -> object:
 
 
 _JSON = json.JSONEncoder(default=to_json, ensure_ascii=False)
+_ASCII_JSON = json.JSONEncoder(default=to_json)
 
 
 def print_rows(rows: Sequence[Row], names: Sequence[str] | None = None, *, titles: bool = True) -> None:

@@ -13,7 +13,7 @@ from pyspark.sql.pandas.utils import require_minimum_pandas_version
 from distlog.core.reading import scan_plan
 from distlog.core.reading.slices import OutOfRange, SegmentSlice
 from distlog.core.times import Time, to_ms
-from distlog.core.topics.append import AppendResult, BatchId, check_batch
+from distlog.core.topics.append import AppendResult, BatchId
 from distlog.core.topics.appendable import ACCEPTED, IGNORED
 from distlog.core.topics.open_topic import open as open_topic
 from distlog.core.topics.topic import Topic
@@ -53,7 +53,6 @@ def append(
 
     Raises InvalidRecordError before any task, and Spark's own exceptions with the text of ours afterwards.
     """
-    check_batch(app_id, batch_id)
     return append_to(
         open_topic(url, storage_options=storage_options),
         _project(df, {"key": key, "value": value, "timestamp": timestamp, "headers": headers}),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from typing import Any
 
 import pyarrow as pa
@@ -43,6 +45,17 @@ def test_programs_see_one_object_on_the_last_line(report: Report, capsys: pytest
     print("what came before")
     (_, line) = printed(report, capsys, as_json=True)
     assert json.loads(line) == report.to_dict()
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_programs_can_read_the_object_whatever_the_encoding(monkeypatch: pytest.MonkeyPatch, encoding: str) -> None:
+    for errors in ("strict", "surrogateescape"):
+        out = io.TextIOWrapper(io.BytesIO(), encoding, errors)
+        monkeypatch.setattr(sys, "stdout", out)
+        # a folder whose name is not UTF-8, as Python has it
+        facts = {"topics": ["/data/\u65e5\u672c", "/data/\udcff"]}
+        print_report(Summary("", facts), as_json=True)
+        assert json.loads(out.buffer.getvalue()) == facts
 
 
 def test_the_status_says_whether_all_is_well() -> None:

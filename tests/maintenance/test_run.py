@@ -51,6 +51,21 @@ def test_what_work_raises_is_raised(run: Run) -> None:
         list(run(fail, ITEMS))
 
 
+def test_after_an_error_no_thread_works_on() -> None:
+    both, told, worked_on = threading.Barrier(2), threading.Event(), list[bool]()
+
+    def work(item: Item) -> None:
+        both.wait(timeout=60)
+        if item.number == 0:
+            raise ValueError("the first")
+        worked_on.append(told.wait(timeout=0.2))
+
+    with pytest.raises(ValueError, match="the first"):
+        list(in_threads(work, ITEMS[:2]))
+    told.set()
+    assert worked_on == [False]
+
+
 def test_threads_are_for_storage_that_is_far_away(tmp_path: Path) -> None:
     assert run_here(Storage(tmp_path / "log")) is one_by_one
     assert run_here(Storage("memory://run/log")) is in_threads

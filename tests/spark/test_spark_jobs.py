@@ -382,6 +382,17 @@ def test_patterns_become_javas() -> None:
         java_pattern("(?P<other>x)")
 
 
+def test_ids_that_no_commit_can_hold_are_refused_before_anything_is_written(
+    job: Any, url: str, tmp_path: Path
+) -> None:
+    log = lines_file(tmp_path, "access.log", LOG_LINES)
+    given = ("--input", log, "--topic", url, "--create", "--app-id", "x" * 1001, "--batch-id", "1")
+    ran = job("append", *given)
+    assert (ran.status, ran.out, ran.err.count("\n")) == (1, "", 1), ran.err
+    assert "app_id and batch_id go together" in ran.err
+    assert list(Path(url).glob("clicks-*/*")) == []
+
+
 def test_of_a_stack_trace_one_line_is_shown() -> None:
     python = "Job aborted\nTraceback ...\ndistlog.core.errors.InvalidRecordError: bad row (row=3)\n\n\tat org.apache"
     assert reason(Exception(python)) == "InvalidRecordError: bad row (row=3)"

@@ -103,7 +103,7 @@ def test_a_close_after_an_interrupted_close_waits_and_tells_its_error(
     gate.errors.extend([StorageError("full")] if has_error else [])
     gate.open()
     if has_error:
-        with pytest.raises(StorageError, match="records_given_up=2"):
+        with pytest.raises(StorageError, match="records_not_committed=2"):
             writer.close()
     writer.close()
     assert found(topic) == ([] if has_error else [0, 1])

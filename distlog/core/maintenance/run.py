@@ -46,8 +46,8 @@ def one_by_one(work: Callable[[Item], Result], items: Sequence[Item], /) -> Iter
 
 
 def in_threads(work: Callable[[Item], Result], items: Sequence[Item], /) -> Iterable[Result]:
-    """A `Run` that does PARALLEL items at the same time."""
-    return in_order((partial(work, item) for item in items), PARALLEL)
+    """A `Run` that does PARALLEL items at the same time; after an error too, nothing is worked on any more."""
+    return in_order((partial(work, item) for item in items), PARALLEL, joined=True)
 
 
 def run_here(storage: Storage) -> Run:

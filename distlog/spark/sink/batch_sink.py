@@ -28,7 +28,7 @@ from distlog.core.segments.segment_writer import codec_of
 from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms
 from distlog.core.topics.append import Appender, commit_append, replayed
-from distlog.spark.sink.commits import MicroBatch, commit_log, find_write, is_of_run
+from distlog.spark.sink.commits import MicroBatch, commit_log, find_write, holds_batch, is_of_run
 from distlog.spark.sink.topic_facts import TopicFacts
 from distlog.spark.sink.write_options import WriteOptions
 from distlog.spark.source.kafka_rows import check_writable
@@ -115,15 +115,25 @@ class DistlogWriter(DataSourceArrowWriter):
         written = [message for message in messages if isinstance(message, Written)]
         if len(written) < len(messages):
             raise CommitConflictError("nothing was committed: a task did not say what it wrote")
-        if self._topic.is_done:
-            self._options.storage.sync(paths.COMMITS_DIR)
+        if self._topic.done_in is not None:
+            self._check_done(self._topic.done_in)
             return
         log = commit_log(self._options.storage)
         snapshot = log.load()
-        if snapshot.topic_id != self._topic.topic_id:
-            raise CommitConflictError("nothing was committed: the topic was dropped and created again meanwhile")
+        self._topic.check(snapshot)
         if not find_write(self._options.storage, self._write_id, self._topic.version, snapshot.version):
             self._append(log, snapshot, written)
+
+    def _check_done(self, version: int) -> None:
+        """Make durable what the driver found done; the rows of this write are gone, so its word is not enough."""
+        storage, app_id, batch_id = self._options.storage, self._options.app_id, self._options.batch_id
+        if not holds_batch(storage, version, app_id, batch_id):
+            raise CommitConflictError(
+                "nothing was committed: option topicFacts says that txnAppId and txnVersion were, and they were not; "
+                "leave it out",
+                version=version,
+            )
+        storage.sync(paths.COMMITS_DIR)
 
     def _append(self, log: CommitLog, snapshot: Snapshot, written: Sequence[Written]) -> None:
         """Without a transaction of its own, the write of a micro-batch takes the query and the batch as such."""

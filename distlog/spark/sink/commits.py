@@ -11,14 +11,14 @@ import random
 from dataclasses import dataclass
 
 from distlog.core import VERSION, paths
-from distlog.core.commits.actions import Add
+from distlog.core.commits.actions import Add, SetTransaction
 from distlog.core.commits.commit import Commit
 from distlog.core.commits.commit_files import CommitFiles
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.config import MAX_LONG
 from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms
-from distlog.core.topics.append import AppendResult, offsets_of
+from distlog.core.topics.append import AppendResult, BatchId, offsets_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,13 @@ def find_write(storage: Storage, write_id: str, after: int, head: int | None = N
 def is_of_run(storage: Storage, version: int, run_id: str | None) -> bool:
     """Whether the commit of `version` was made in this run of a streaming query, as far as is known."""
     return run_id is not None and CommitFiles(storage).read_existing(version, whole=False).run_id == run_id
+
+
+def holds_batch(storage: Storage, version: int, app_id: str | None, batch_id: BatchId | None) -> bool:
+    """Whether the commit of `version` is that of the application's batch."""
+    commit = CommitFiles(storage).read(version)
+    made = (action for action in commit.actions if isinstance(action, SetTransaction)) if commit else ()
+    return any((one.app_id, one.batch_id) == (app_id, batch_id) for one in made)
 
 
 def _result(commit: Commit) -> AppendResult:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from distlog.core.topics.append import AppendResult, BatchId, replayed
+from distlog.core.topics.append import AppendResult, BatchId, check_batch, replayed
 from distlog.core.topics.topic import Topic
 from distlog.spark.options import storage_texts
 from distlog.spark.sink.commits import find_write
@@ -32,6 +32,7 @@ def append_to(
 
     The topic's metadata is not loaded again but for the commit.
     """
+    check_batch(app_id, batch_id)
     batch_id = None if batch_id is None else parse_batch_id(str(batch_id))
     if shuffle:
         rows = rows.withColumn("partition", partition_column(rows, topic.partitions))

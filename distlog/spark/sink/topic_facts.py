@@ -8,10 +8,10 @@ from typing import Any
 
 from distlog.core.commits import fields
 from distlog.core.commits.actions import MAX_PARTITIONS
-from distlog.core.commits.fields import LONG, UUID, Integer, stored
+from distlog.core.commits.fields import LONG, UUID, Integer, optional, stored
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
-from distlog.core.errors import InvalidConfigError
+from distlog.core.errors import CommitConflictError, InvalidConfigError
 from distlog.core.paths import check_topic_name
 from distlog.core.topics.append import BatchId, replayed
 
@@ -24,7 +24,7 @@ def _config(settings: Any) -> TopicConfig:
 class TopicFacts:
     """A topic at `version`, which is that of the files that are begun from here on.
 
-    `is_done` says that the write's (app_id, batch_id) was committed by then.
+    `done_in` is the version, up to then, that the write's (app_id, batch_id) was committed in, if it was.
     """
 
     version: int = stored(LONG)
@@ -32,19 +32,36 @@ class TopicFacts:
     name: str = stored(check_topic_name)
     config: TopicConfig = stored(_config)
     partitions: int = stored(Integer(1, MAX_PARTITIONS))
-    is_done: bool = stored(fields.boolean)
+    done_in: int | None = stored(optional(LONG))
 
     @classmethod
     def of(cls, snapshot: Snapshot, app_id: str | None, batch_id: BatchId | None) -> TopicFacts:
         """The facts of `snapshot`, for the write (app_id, batch_id)."""
+        done = replayed(snapshot, app_id, batch_id)
         return cls(
             snapshot.version,
             snapshot.topic_id,
             snapshot.name,
             snapshot.config,
             len(snapshot.partitions),
-            replayed(snapshot, app_id, batch_id) is not None,
+            done.version if done else None,
         )
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left to write."""
+        return self.done_in is not None
+
+    def check(self, head: Snapshot) -> None:
+        """Raise CommitConflictError unless these are facts of the topic that `head` is of, as it was once."""
+        if self.topic_id != head.topic_id:
+            raise CommitConflictError("nothing was committed: the topic was dropped and created again meanwhile")
+        if self.name != head.name or self.version > head.version:
+            raise CommitConflictError(
+                "nothing was committed: option topicFacts does not fit the topic; leave it out",
+                name=self.name,
+                version=self.version,
+            )
 
     def __str__(self) -> str:
         return json.dumps({**fields.write(self), "config": self.config.overrides()})

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from distlog.core.commits.fields import LONGEST_NAME
 from distlog.core.errors import InvalidConfigError
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.append import BatchId
+from distlog.core.topics.append import BatchId, check_batch
 from distlog.spark.options import Options, storage_of
 from distlog.spark.sink.topic_facts import TopicFacts
 
@@ -32,12 +32,13 @@ class WriteOptions:
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> WriteOptions:
-        """Read the options; InvalidConfigError says what is wrong."""
+        """Read the options; InvalidConfigError, or for ids InvalidRecordError, says what is wrong."""
         options = Options(given, WRITE_NAMES)
         app_id, version = options.text("txnAppId"), options.text("txnVersion")
         if (app_id is None) != (version is None):
             raise InvalidConfigError("txnAppId and txnVersion go together: one alone protects from nothing")
         batch_id = None if version is None else parse_batch_id(version)
+        check_batch(app_id, batch_id)
         write_id = options.text("writeId")
         if write_id and len(write_id) > LONGEST_NAME:
             raise InvalidConfigError(
@@ -51,4 +52,5 @@ class WriteOptions:
 
 def parse_batch_id(text: str) -> BatchId:
     """A number where it is one: Spark's options are strings, and its batches have numbers."""
-    return int(text) if text.isascii() and text.isdecimal() else text
+    is_number = len(text) <= LONGEST_NAME and text.isascii() and text.isdecimal()
+    return int(text) if is_number else text
