@@ -12,7 +12,7 @@ import golden
 import pyarrow as pa
 import pytest
 from adopted import Rows, adopt, adopt_golden, forget_facts, put, rows, with_indexes
-from logs import START, Log, appended, batches_of, each_byte_changed, log_of, table
+from logs import START, Log, appended, batches_of, each_byte_changed, log_of, read, table, whole
 from raw_batches import batch, record
 
 import distlog
@@ -250,6 +250,17 @@ def test_a_log_that_is_replaced_while_it_is_mapped_is_told(tmp_path: Path) -> No
     for offset in (30, 31):
         with pytest.raises(CorruptRecordError, match="the log of another segment"):
             found(log.topic, offset)
+
+
+@pytest.mark.usefixtures("by_index")
+def test_a_log_that_is_replaced_after_it_was_scanned_is_told_by_the_next_scan(tmp_path: Path) -> None:
+    log = log_of(appended(str(tmp_path / "t"), 60))
+    part = whole(log.segments[0], start_offset=30, end_offset=31)
+    assert len(read(log.topic, part)) == 1
+    theirs = of_one_shape(str(tmp_path / "other"))
+    log.topic.storage.put(log.topic.reader.name(log.segments[0]), theirs)
+    with pytest.raises(CorruptRecordError, match="the log of another segment"):
+        read(log.topic, part)
 
 
 def test_no_more_than_a_few_logs_stay_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

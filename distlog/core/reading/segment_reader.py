@@ -93,6 +93,9 @@ class SegmentReader:
         segment, name = part.segment, self.name(part.segment)
         by_index, size = position > 0, 0
         following = -1 if by_index else segment.stored_base_offset
+        if by_index and self.storage.is_local:
+            # to look costs little where the file is opened anyway, and files are replaced
+            self._identified.forget(segment)
         with self._explained([segment]):
             file = LogFile(self.storage, name, hint, mapped=True)
         try:

@@ -39,6 +39,10 @@ class IdentifiedLogs:
             self._known = set()
         self._known.add(_key(segment))
 
+    def forget(self, segment: SegmentInfo) -> None:
+        """Look at the log's beginning again."""
+        self._known.discard(_key(segment))
+
     def check_head(self, segment: SegmentInfo, file: str, head: memoryview) -> None:
         """Look at the first HEAD_BYTES of the log: CorruptRecordError if they are another log's."""
         at = CRC_AT if head[_MAGIC_AT] >= 2 else _LEGACY_CRC_AT

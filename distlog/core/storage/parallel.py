@@ -21,6 +21,8 @@ from distlog.core.errors import StorageError
 PARALLEL_REQUESTS = 16
 _THREADS = 4
 _AHEAD = "distlog-ahead"
+#: How long a thread waits before it looks whether what it waits for is still wanted.
+_PATIENCE_SECONDS = 1.0
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -51,6 +53,9 @@ class Task(Generic[T]):
             result = self._work()
         except BaseException as error:
             self._done.set_exception(error)
+            if not isinstance(error, Exception):
+                # an interrupt is meant for who runs this, now, whoever wants the result
+                raise
         else:
             self._done.set_result(result)
 
@@ -101,8 +106,10 @@ class _Line(Generic[T]):
         """
         if self._process != os.getpid():
             raise _begun_before_fork()
-        if not self._turn.acquire(blocking):
-            return None
+        while not self._turn.acquire(blocking, _PATIENCE_SECONDS if blocking else -1):
+            # an interrupt may end a thread between this and `try`: then nobody gives the turn back
+            if self.is_over or not blocking:
+                return None
         try:
             task = None if self.is_over or self._taken - self._given == self._room else self._pull()
         finally:
