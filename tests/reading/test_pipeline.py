@@ -7,7 +7,6 @@ import mmap
 import os
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from distlog import CorruptRecordError, InvalidConfigError, Topic
 from distlog.core.reading import pipeline, read_ahead
 from distlog.core.reading.chunk import OUTPUT_BYTES, Chunk
 from distlog.core.reading.segment_reader import SegmentReader
+from distlog.core.storage.crew import Crew
 
 #: For what has to happen; never waited for where it does.
 PATIENCE_S = 30.0
@@ -52,15 +52,15 @@ def ahead() -> list[threading.Thread]:
 
 @pytest.fixture
 def begun(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """For each pool of threads that is made from here on, how many it may have."""
+    """For each crew of threads that is made from here on, how many it may have."""
     made: list[int] = []
-    original = ThreadPoolExecutor.__init__
+    original = Crew.__init__
 
-    def init(pool: ThreadPoolExecutor, threads: int, **options: Any) -> None:
-        made.append(threads)
-        original(pool, threads, **options)
+    def init(crew: Crew, size: int, name: str) -> None:
+        made.append(size)
+        original(crew, size, name)
 
-    monkeypatch.setattr(ThreadPoolExecutor, "__init__", init)
+    monkeypatch.setattr(Crew, "__init__", init)
     return made
 
 

@@ -6,12 +6,12 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 
 from distlog import StorageError
 from distlog.core.storage import parallel
+from distlog.core.storage.crew import Crew
 from distlog.core.storage.parallel import Task, _Line, begin, cores, in_order, in_parallel
 
 
@@ -42,21 +42,16 @@ def test_what_the_work_raises_is_raised_to_each_who_waits() -> None:
             task.wait()
 
 
-@pytest.mark.parametrize("is_queued", [False, True])
-def test_work_is_done_once_though_no_thread_can_be_started(is_queued: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    queued = []
+def refuse(thread: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
 
-    def refuse(pool: ThreadPoolExecutor, work: Any) -> None:
-        if is_queued:
-            queued.append(work)  # as Python's does, before it starts a thread
-        raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(ThreadPoolExecutor, "submit", refuse)
+def test_work_is_done_once_though_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel, "_crew", lambda: Crew(2, "none"))
+    monkeypatch.setattr(threading.Thread, "start", refuse)
     done: list[int] = []
     task = begin(lambda: done.append(1))
     task.wait()
-    for work in queued:
-        work()
     task.wait()
     assert done == [1]
 
@@ -185,10 +180,7 @@ def test_a_thread_that_is_taking_a_task_when_the_reader_closes_closes_the_iterat
 
 
 def test_tasks_are_done_by_the_caller_where_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(pool: ThreadPoolExecutor, work: Any) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(ThreadPoolExecutor, "submit", refuse)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
     for workers in (None, 3):
         assert list(in_order(numbered(20, [], int), 3, workers=workers, joined=True)) == [*range(20)]
     assert in_parallel(str, range(5)) == ["0", "1", "2", "3", "4"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from distlog.core.errors import (
     TransactionTooOldError,
 )
 from distlog.core.segments.segment_writer import SegmentWriter
+from distlog.core.storage.crew import Crew
 from distlog.core.storage.storage import Storage
 from distlog.core.topics import append
 from distlog.core.topics.append import AppendResult, commit_append
@@ -367,20 +367,20 @@ def test_a_close_that_is_interrupted_twice_leaves_alone_what_a_thread_still_writ
             events.append("gave up")
         real_abort(writer)
 
-    pools: list[Pool] = []
+    crews: list[Interrupted] = []
 
-    class Pool(ThreadPoolExecutor):
-        def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-            pools.append(self)
+    class Interrupted(Crew):
+        def end(self, *, joined: bool) -> None:
+            crews.append(self)
             raise KeyboardInterrupt
 
     monkeypatch.setattr(SegmentWriter, "close", close)
     monkeypatch.setattr(SegmentWriter, "abort", abort)
-    monkeypatch.setattr(append, "ThreadPoolExecutor", Pool)
+    monkeypatch.setattr(append, "Crew", Interrupted)
     with pytest.raises(KeyboardInterrupt):
         appender.close()
     appender.abort()
     assert events == []
     goes_on.set()
-    ThreadPoolExecutor.shutdown(pools[0])
+    Crew.end(crews[0], joined=True)
     assert events == ["wrote", "gave up"]

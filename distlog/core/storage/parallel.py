@@ -10,12 +10,13 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from functools import cache, partial
 from typing import Generic, NoReturn, TypeVar
 
 from distlog.core.errors import StorageError
+from distlog.core.storage.crew import Crew
 
 #: Requests to an object store that are under way at once.
 PARALLEL_REQUESTS = 16
@@ -42,7 +43,12 @@ class Task(Generic[T]):
     """
 
     def __init__(self, work: Callable[[], T]) -> None:
-        self._work, self._is_taken, self._done = work, threading.Lock(), Future[T]()
+        self._work, self._is_taken, self._working = work, threading.Lock(), threading.Lock()
+        # held until the work is over; a plain lock, since an interrupt cannot leave it half taken
+        self._working.acquire()
+        self._result: list[T] = []
+        self._error: BaseException | None = None
+        self._calls: deque[Callable[[], None]] = deque()
         self._process = os.getpid()
 
     def run(self) -> None:
@@ -50,42 +56,54 @@ class Task(Generic[T]):
         if self._process != os.getpid() or not self._is_taken.acquire(blocking=False):
             return
         try:
-            result = self._work()
+            self._result.append(self._work())
         except BaseException as error:
-            self._done.set_exception(error)
+            self._error = error
             if not isinstance(error, Exception):
                 # an interrupt is meant for who runs this, now, whoever wants the result
                 raise
-        else:
-            self._done.set_result(result)
+        finally:
+            self._end()
 
     @property
     def is_done(self) -> bool:
         """Whether the work is done, and `wait` does not wait."""
-        return self._done.done()
-
-    def begin_in(self, pool: ThreadPoolExecutor) -> None:
-        """Have the work done by a thread of `pool`, if one can be had."""
-        _submit(pool, self.run)
+        return not self._working.locked()
 
     def wait(self) -> T:
         """What the work returns, when it is done; raises what it raised, and StorageError in a forked child."""
         self.run()
-        if self._process != os.getpid() and not self._done.done():
+        if self._process != os.getpid() and not self.is_done:
             raise _begun_before_fork()
-        return self._done.result()
+        with self._working:
+            pass
+        if self._error is not None:
+            raise self._error
+        return self._result[0]
 
     def when_over(self, call: Callable[[], None]) -> None:
         """Have `call` called when the work is done, or now if nobody has begun it, and nobody will."""
+        self._calls.append(call)
         if self._is_taken.acquire(blocking=False):
-            self._done.cancel()
-        self._done.add_done_callback(lambda done: call())
+            self._error = CancelledError()
+            self._end()
+        elif self.is_done:
+            self._call()
+
+    def _end(self) -> None:
+        self._working.release()
+        self._call()
+
+    def _call(self) -> None:
+        with suppress(IndexError):  # another thread may call them, too
+            while True:
+                self._calls.popleft()()
 
 
 def begin(work: Callable[[], T]) -> Task[T]:
     """Have `work` done in the background; safe to call from any thread."""
     task = Task(work)
-    task.begin_in(_pool())
+    _crew().put(task.run)
     return task
 
 
@@ -118,14 +136,14 @@ class _Line(Generic[T]):
             self._close()
         return task
 
-    def take_in(self, pool: ThreadPoolExecutor, *, by_thread: bool) -> None:
-        """Have a thread of `pool` do the next task, and, where it costs something to take it, take it too."""
+    def take_in(self, crew: Crew, *, by_thread: bool) -> None:
+        """Have a thread of `crew` do the next task, and, where it costs something to take it, take it too."""
         if self.is_over:
             return
         if by_thread:
-            _submit(pool, self._advance)
+            crew.put(self._advance)
         elif task := self.take():
-            task.begin_in(pool)
+            crew.put(task.run)
 
     def _advance(self) -> None:
         if task := self.take():
@@ -188,27 +206,27 @@ def in_order(
     """
     computes = workers is not None
     threads = ahead if workers is None else workers - 1
-    line, pool = _Line(tasks, ahead), None
+    line, crew = _Line(tasks, ahead), None
     try:
         if threads and line.take() and line.take():
-            pool = ThreadPoolExecutor(threads, thread_name_prefix=_AHEAD)
+            crew = Crew(threads, _AHEAD)
             # where the caller is a worker, the first task is the caller's
             for task in list(line.begun)[1 if computes else 0 :]:
-                task.begin_in(pool)
+                crew.put(task.run)
             for _ in range(ahead - 1):
-                line.take_in(pool, by_thread=computes)
+                line.take_in(crew, by_thread=computes)
         while next_task := line.next():
-            if pool and computes:
+            if crew and computes:
                 line.help(next_task)
             yield next_task.wait()
             line.give()
-            if pool:
-                line.take_in(pool, by_thread=computes)
+            if crew:
+                line.take_in(crew, by_thread=computes)
     finally:
         line.stop()
-        if pool:
+        if crew:
             # the garbage collector may do this in one of these threads, and none of them can wait for another
-            pool.shutdown(wait=joined and not _runs_ahead(), cancel_futures=True)
+            crew.end(joined=joined and not _runs_ahead())
 
 
 def in_parallel(work: Callable[[T], U], items: Iterable[T]) -> list[U]:
@@ -221,13 +239,8 @@ def in_parallel(work: Callable[[T], U], items: Iterable[T]) -> list[U]:
 
 
 @cache
-def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(_THREADS, thread_name_prefix="distlog-background")
-
-
-def _submit(pool: ThreadPoolExecutor, work: Callable[[], object]) -> None:
-    with suppress(RuntimeError):  # there can be no more threads, or the interpreter is ending
-        pool.submit(work)
+def _crew() -> Crew:
+    return Crew(_THREADS, "distlog-background")
 
 
 def _runs_ahead() -> bool:
@@ -242,4 +255,4 @@ def _begun_before_fork() -> StorageError:
     return StorageError("this was begun before a fork, in the parent: do it again in this process")
 
 
-os.register_at_fork(after_in_child=_pool.cache_clear)
+os.register_at_fork(after_in_child=_crew.cache_clear)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -22,6 +21,7 @@ from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CommitConflictError, InvalidRecordError
 from distlog.core.segments.segment_writer import SegmentWriter, codec_of
+from distlog.core.storage.crew import Crew
 from distlog.core.storage.parallel import Task, cores, in_order
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.appendable import Appendable, batches, normalize
@@ -133,11 +133,11 @@ class Appender:
         """Make all files durable; their segments by partition, then in order. An error leaves nothing half open."""
         self._is_closing = True
         queues = [self._queues[partition] for partition in sorted(self._queues)]
-        pool = ThreadPoolExecutor(_CLOSERS)
+        crew = Crew(_CLOSERS, "distlog-close")
         closing = [Task(queue.close) for queue in queues]
         try:
             for task in closing:
-                task.begin_in(pool)
+                crew.put(task.run)
             return [segment for task in closing for segment in task.wait()]
         except BaseException:
             for queue, task in zip(queues, closing, strict=True):
@@ -145,7 +145,7 @@ class Appender:
                 task.when_over(queue.abort)
             raise
         finally:
-            pool.shutdown()
+            crew.end(joined=True)
 
     def abort(self) -> None:
         """Abort; what was written stays unreferenced, for vacuum to delete. A `close` that fails aborts by itself."""

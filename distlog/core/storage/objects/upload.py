@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from distlog.core.errors import StorageError
 from distlog.core.storage.backend import ObjectWriter, byte_view, check_process
+from distlog.core.storage.crew import Crew
 from distlog.core.storage.objects.requests import ObjectRequests
 from distlog.core.storage.parallel import Task
 
@@ -104,7 +104,7 @@ class MultipartUpload:
     def __init__(self, requests: ObjectRequests, path: str) -> None:
         self._requests, self._path = requests, path
         self._bucket, self._key, _ = requests.fs.split_path(path)
-        self._pool = ThreadPoolExecutor(PARTS_IN_FLIGHT, thread_name_prefix="distlog-upload")
+        self._crew = Crew(PARTS_IN_FLIGHT, "distlog-upload")
         self._tags: list[Task[str]] = []
         self._sent = 0
         self._id = self._call("create_multipart_upload")["UploadId"]
@@ -114,13 +114,13 @@ class MultipartUpload:
         if len(self._tags) >= PARTS_IN_FLIGHT:
             self._tags[-PARTS_IN_FLIGHT].wait()
         self._tags.append(Task(partial(self._upload, len(self._tags) + 1, part)))
-        self._tags[-1].begin_in(self._pool)
+        self._crew.put(self._tags[-1].run)
         self._sent += len(part)
 
     def finish(self) -> None:
         """Wait for all parts, and complete the object."""
         parts = [{"PartNumber": at, "ETag": tag.wait()} for at, tag in enumerate(self._tags, start=1)]
-        self._pool.shutdown()
+        self._crew.end(joined=True)
         try:
             self._call("complete_multipart_upload", UploadId=self._id, MultipartUpload={"Parts": parts})
         except FileNotFoundError:
@@ -128,7 +128,7 @@ class MultipartUpload:
 
     def discard(self) -> None:
         """Stop, and abort the upload."""
-        self._pool.shutdown(cancel_futures=True)
+        self._crew.end(joined=True)
         self._call("abort_multipart_upload", UploadId=self._id)
 
     def _check_completed(self) -> None:

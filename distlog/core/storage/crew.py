@@ -1,0 +1,75 @@
+"""Threads that work for others, whom an interrupt cannot leave waiting for ever.
+
+Python's executors and futures take several steps to take a lock. An interrupt between two of them, as Ctrl-C in a
+notebook, leaves the lock held, and whoever waits for it waits for ever. What the threads here share is taken and
+given back in one step of the interpreter.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+
+_crews: weakref.WeakSet[Crew] = weakref.WeakSet()
+
+
+class Crew:
+    """Up to `size` threads that do what is put, in its order; each is started when there is work for it.
+
+    Threads help, and nothing may depend on them: where none can be started, as in a process that ends, nobody does
+    the work. In a forked child there are none.
+    """
+
+    def __init__(self, size: int, name: str) -> None:
+        self._size, self._name, self._process = size, name, os.getpid()
+        self._threads: list[threading.Thread] = []
+        self._waiting: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self._is_over = False
+        _crews.add(self)
+
+    def put(self, work: Callable[[], object]) -> None:
+        """Have a thread do `work`; what it raises is dropped."""
+        if self._is_over or self._process != os.getpid():
+            return
+        self._waiting.put(work)
+        if len(self._threads) < self._size:
+            thread = threading.Thread(target=_serve, args=(self._waiting,), name=self._name, daemon=True)
+            with suppress(RuntimeError):  # there can be no more threads, or the interpreter is ending
+                thread.start()
+                # only now: one whose start was interrupted may never run
+                self._threads.append(thread)
+
+    def end(self, *, joined: bool) -> None:
+        """Drop what waits, and let the threads go; when `joined`, they have ended."""
+        self._is_over = True
+        if self._process != os.getpid():
+            return
+        with suppress(Empty):
+            while True:
+                self._waiting.get_nowait()
+        self._waiting.put(None)
+        if joined:
+            for thread in self._threads:
+                thread.join()
+
+
+def _serve(waiting: SimpleQueue[Callable[[], object] | None]) -> None:
+    while (work := waiting.get()) is not None:
+        with suppress(BaseException):
+            work()
+        del work
+    # for the next thread
+    waiting.put(None)
+
+
+def _end_all() -> None:
+    for crew in list(_crews):
+        crew.end(joined=True)
+
+
+atexit.register(_end_all)

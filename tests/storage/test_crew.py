@@ -1,0 +1,81 @@
+"""Threads that work for others: an interrupt of their caller, at any moment, leaves nobody waiting for ever."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+from distlog.core.storage.crew import Crew
+
+INTERRUPTED = """
+import random, signal, sys, threading, time
+from distlog.core.storage.parallel import in_order
+
+def interrupt(*told):
+    raise KeyboardInterrupt
+
+def work(number):
+    time.sleep(random.random() / 2000)
+    return number
+
+signal.signal(signal.SIGALRM, interrupt)
+random.seed(int(sys.argv[1]))
+interrupted = 0
+for _ in range(int(sys.argv[2])):
+    try:
+        signal.setitimer(signal.ITIMER_REAL, random.random() / 100)
+        tasks = (lambda number=number: work(number) for number in range(40))
+        assert list(in_order(tasks, 8, workers=4, joined=True)) == [*range(40)]
+    except KeyboardInterrupt:
+        interrupted += 1
+    finally:
+        while True:
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                break
+            except KeyboardInterrupt:
+                interrupted += 1
+print(interrupted)
+"""
+
+
+def test_an_interrupt_at_any_moment_hangs_nobody() -> None:
+    command = [sys.executable, "-c", INTERRUPTED, "7", "400"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    assert int(ran.stdout) > 100
+
+
+def test_a_process_that_ends_does_not_wait_for_idle_threads() -> None:
+    program = """
+from distlog.core.storage.crew import Crew
+crew = Crew(3, "distlog-test")
+for _ in range(5):
+    crew.put(lambda: None)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_what_work_raises_ends_no_thread() -> None:
+    crew, done = Crew(1, "distlog-test"), threading.Event()
+
+    def fail() -> None:
+        raise SystemExit
+
+    crew.put(fail)
+    crew.put(done.set)
+    assert done.wait(30)
+    crew.end(joined=True)
+
+
+def test_there_are_no_more_threads_than_were_asked_for_and_none_at_the_end() -> None:
+    before = threading.active_count()
+    crew, goes_on = Crew(2, "distlog-test"), threading.Event()
+    for _ in range(5):
+        crew.put(lambda: goes_on.wait(30))
+    assert threading.active_count() == before + 2
+    goes_on.set()
+    crew.end(joined=True)
+    assert threading.active_count() == before
+    crew.put(goes_on.clear)
+    assert goes_on.is_set()
