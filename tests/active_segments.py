@@ -122,3 +122,12 @@ def files(folder: Path, stem: str | int = 0) -> dict[str, bytes]:
 def none_open() -> WalkedTransactions:
     """What a walk starts with where no transaction is open."""
     return WalkedTransactions()
+
+
+def filled(folder: Path, count: int = 100, **settings: int) -> SegmentState:
+    """The state of a segment of `count` batches of one record, with an entry for each but the first."""
+    segment = new_segment(folder, index_interval_bytes=0, **settings)
+    for offset in range(count):
+        append(segment, records(offset))
+    segment.close()
+    return segment.state

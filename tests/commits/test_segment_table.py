@@ -1,4 +1,9 @@
-"""The segment table: a list of segments, as columns."""
+"""The segment table: a list of segments, as columns. It is Kafka's ordered map of segments.
+
+What its LogSegmentsTest pins is held here: testBasicOperations, testSegmentAccess, testClosestMatchOperations,
+testHigherSegments, testSizeForLargeLogs. A segment that is appended to is not in the table, and the table knows no
+folder, so testUpdateDir and nonActiveLogSegmentsFrom have nothing to hold.
+"""
 
 from __future__ import annotations
 
@@ -163,3 +168,36 @@ def test_no_segment_is_made_by_columns_and_searches(monkeypatch: pytest.MonkeyPa
     assert table.find(500) == 500
     assert int(table.log_bytes.sum()) == 100_000
     assert len(table.columns()) == len(table) == 1_000
+
+
+def test_segments_come_and_go_and_are_replaced_by_their_offsets() -> None:
+    first, second = run_of([10, 10])
+    table = EMPTY.appended([first]).appended([second])
+    assert table.live([first.stem, second.stem]) == {first.stem, second.stem}
+    other = segment(0, second.base_offset, 10)
+    replaced = table.replaced({second.stem}, [other])
+    assert (list(replaced), replaced.live([second.stem])) == ([first, other], set())
+    assert list(replaced.replaced({first.stem}, [])) == [other]
+    assert replaced.replaced({first.stem, other.stem}, []) == EMPTY
+
+
+@pytest.mark.parametrize("tail", [0, 2, 4])
+def test_the_closest_segments_are_found_on_both_sides_of_an_offset(tail: int) -> None:
+    # bases 1, 3, 5, 7
+    segments = run_of([2, 2, 2, 2], start=1)
+    table = with_tail(segments, tail)
+    assert (table[0], table[-1]) == (segments[0], segments[-1])
+    assert [table.find(offset) for offset in range(10)] == [0, 0, 0, 1, 1, 2, 2, 3, 3, 4]
+    lower = [int(np.searchsorted(table.base_offsets, offset)) - 1 for offset in (0, 1, 2, 3, 4, 7, 9)]
+    assert lower == [-1, -1, 0, 0, 1, 2, 3]
+    assert table[table.find(3) + 1 :] == segments[2:]
+    assert table[table.find(7) + 1 :] == []
+    # from in, to out
+    assert table[table.find(1) : table.find(5)] == segments[:2]
+    assert table[table.find(1) : table.find(1)] == []
+
+
+def test_the_size_of_a_large_log_is_summed_in_64_bits() -> None:
+    largest = 2**31 - 1
+    segments = [segment(0, 10 * number, 10, log_bytes=largest) for number in range(3)]
+    assert int(with_tail(segments, 1).log_bytes.sum()) == 3 * largest

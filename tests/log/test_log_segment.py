@@ -1,11 +1,10 @@
 """A segment that is appended to in place, by what Kafka's LogSegmentTest pins.
 
-Held here: testAppendForLogSegmentOffsetOverflowException, testReadOnEmptySegment, testReadBeforeFirstOffset,
-testReadAfterLast, testReadFromGap, testReadWhenNoMaxPosition, testFindOffsetByTimestamp, testNextOffsetCalculation,
-testCreateWithInitFileSizeAppendMessage, testCreateWithInitFileSizeClearShutdown, testGetFirstBatchTimestamp.
-In `test_segment_recovery`: testRecovery*, testRecoverTransactionIndex, testTruncate*, testReloadLargestTimestampAnd-
-NextOffsetAfterTruncation, shouldTruncateEvenIfOffsetPointsToAGapInTheLog. Not here: testChangeFileSuffixes (files of
-a segment are never renamed, a commit removes them), testAppendFromFile (an adopted log is copied whole).
+Held here: testAppendForLogSegmentOffsetOverflowException, testNextOffsetCalculation, testGetFirstBatchTimestamp,
+testCreateWithInitFileSizeAppendMessage, testCreateWithInitFileSizeClearShutdown. What it pins of reads is held in
+`test_segment_reads`, of recovery in `test_segment_recovery`, of truncation in `test_segment_truncation`. Nowhere:
+testChangeFileSuffixes (files are never renamed, a commit removes them) and testAppendFromFile (no segment
+is split: offsets that an index cannot tell are refused).
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from active_segments import NOW, Clock, append, config, files, new_segment, offsets, records, reopened
-from raw_batches import batch, record
 
 from distlog.core.batches.record_batch import BATCH, read_headers
 from distlog.core.indexes.index_builder import IndexBuilder
@@ -42,99 +40,6 @@ def test_the_last_offset_that_an_index_can_tell_is_taken(tmp_path: Path) -> None
     segment = new_segment(tmp_path, 7)
     append(segment, records(7 + 2**31 - 1))
     assert segment.next_offset == 7 + 2**31
-
-
-def test_an_empty_segment_has_nothing_to_read(tmp_path: Path) -> None:
-    assert new_segment(tmp_path, 40).read(40, 300) is None
-
-
-def test_a_read_before_the_first_offset_gives_the_first_batch(tmp_path: Path) -> None:
-    segment = new_segment(tmp_path, 40)
-    data = records(50, [b"hello", b"there", b"little", b"bee"])
-    append(segment, data)
-    fetched = segment.read(41, 300)
-    assert fetched is not None
-    assert (bytes(fetched.data), fetched.start_offset, fetched.base_offset, fetched.position) == (data, 41, 40, 0)
-
-
-def test_a_read_behind_the_last_offset_gives_none(tmp_path: Path) -> None:
-    segment = new_segment(tmp_path, 40)
-    append(segment, records(50, [b"hello", b"there"]))
-    assert segment.read(52, 200) is None
-    assert segment.translate_offset(52) is None
-
-
-def test_a_read_in_a_gap_gives_the_next_batch(tmp_path: Path) -> None:
-    segment = new_segment(tmp_path, 40)
-    second = records(60, [b"alpha", b"beta"])
-    append(segment, records(50, [b"hello", b"there"]))
-    append(segment, second)
-    fetched = segment.read(55, 200)
-    assert fetched is not None
-    assert bytes(fetched.data) == second
-
-
-@pytest.mark.parametrize("min_one_batch", [False, True])
-def test_a_read_that_may_not_go_on_gives_the_place_and_no_bytes(tmp_path: Path, min_one_batch: bool) -> None:
-    segment = new_segment(tmp_path, 40)
-    first = records(50, [b"hello"])
-    append(segment, first, records(51, [b"there"]))
-    for offset, position in ((48, 0), (50, 0), (51, len(first))):
-        fetched = segment.read(offset, 300, position, min_one_batch=min_one_batch)
-        assert fetched is not None
-        assert (fetched.start_offset, fetched.base_offset, fetched.position) == (offset, 40, position)
-        assert not fetched.data.nbytes
-    assert segment.read(52, 300, 0, min_one_batch=min_one_batch) is None
-
-
-def test_a_small_read_is_cut_short_unless_a_batch_must_come(tmp_path: Path) -> None:
-    segment, data = new_segment(tmp_path), records(0, [b"x" * 100])
-    append(segment, data, records(1))
-    cut, whole = segment.read(0, 1), segment.read(0, 1, min_one_batch=True)
-    assert cut is not None
-    assert whole is not None
-    assert (bytes(cut.data), cut.is_cut) == (data[:1], True)
-    assert (bytes(whole.data), whole.is_cut) == (data, False)
-    with pytest.raises(ValueError, match="negative"):
-        segment.read(0, -1)
-
-
-def test_a_read_from_inside_a_batch_gives_the_whole_batch(tmp_path: Path) -> None:
-    segment, data = new_segment(tmp_path), records(0, [b"a", b"b", b"c"])
-    append(segment, data)
-    fetched = segment.read(2, 1 << 20)
-    assert fetched is not None
-    assert bytes(fetched.data) == data
-
-
-@pytest.mark.parametrize("interval", [0, 200, 4096])
-def test_a_time_is_found_at_the_first_record_at_or_after_it(tmp_path: Path, interval: int) -> None:
-    segment = new_segment(tmp_path, 40, index_interval_bytes=interval)
-    for offset in range(40, 50):
-        append(segment, records(offset, leader_epoch=3))
-    found = {time: segment.find_offset_by_timestamp(time) for time in (420, 421, 490, 491, 401, 399)}
-    assert {time: at and tuple(at) for time, at in found.items()} == {
-        420: (420, 42, 3),
-        421: (430, 43, 3),
-        490: (490, 49, 3),
-        491: None,
-        401: (410, 41, 3),
-        399: (400, 40, 3),
-    }
-    later = segment.find_offset_by_timestamp(420, 45)
-    assert later is not None
-    assert later.offset == 45
-
-
-def test_a_time_is_found_inside_of_a_batch(tmp_path: Path) -> None:
-    segment = new_segment(tmp_path)
-    rows = [record(delta, time, None, b"v") for delta, time in enumerate((0, 50, 20))]
-    append(segment, batch(rows, base_timestamp=100, max_timestamp=150))
-    assert [segment.find_offset_by_timestamp(time) for time in (100, 101, 151)] == [
-        (100, 0, -1),
-        (150, 1, -1),
-        None,
-    ]
 
 
 def test_the_next_offset_is_behind_the_last_one(tmp_path: Path) -> None:

@@ -20,31 +20,23 @@ from distlog.core.commits.segment_info import NO_OFFSET
 from distlog.core.config import TopicConfig
 from distlog.core.errors import StorageError
 from distlog.core.indexes.transaction_index import AbortedTransaction
-from distlog.core.kernels.index_build import MAX_TIMESTAMP
-from distlog.core.kernels.segment_fold import BASE_OFFSET, NEXT_OFFSET, OFFSET_OF_MAX, POSITION
+from distlog.core.kernels.segment_fold import BASE_OFFSET, NEXT_OFFSET, POSITION
 from distlog.core.log import segment_reads, segment_recovery
 from distlog.core.log.active_file import FileCalls
 from distlog.core.log.segment_files import SegmentFiles
 from distlog.core.log.segment_reads import BatchPlace, FetchedBatches, TimedOffset
 from distlog.core.log.segment_recovery import Recovery
 from distlog.core.log.segment_roll import must_roll
-from distlog.core.log.segment_state import Numbers, SegmentState, pack_state, places
-from distlog.core.log.state_fold import (
-    BY_HEADERS,
-    TXN_INDEX,
-    Longs,
-    fold,
-    fold_seal,
-)
+from distlog.core.log.segment_state import Numbers, SegmentState, emptied, pack_state, places
+from distlog.core.log.state_fold import BY_HEADERS, TXN_INDEX, Longs, fold, fold_seal
 from distlog.core.log.walked_transactions import WalkedTransactions
 from distlog.core.segments.roll import jittered, time_span
 from distlog.core.storage.backend import byte_view
-from distlog.core.storage.local.durable_files import failing_as, make_folders, sync_folder
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-_CREATED, _UNSTABLE = places(("created_ms", "first_unstable_offset"))
+(_UNSTABLE,) = places(("first_unstable_offset",))
 _FLUSHED = list(places(("flushed_offset", "flushed_position")))
 
 
@@ -66,7 +58,7 @@ class LogSegment:
         writable: bool = True,
     ) -> None:
         self.stem, self.config = state.stem, config
-        self._folder, self._clock = folder, clock
+        self._clock, self._interval = clock, config.index_interval_bytes
         self._files = SegmentFiles.of(folder, state.stem, config, calls, writable=writable)
         self._files.check_size()
         self._numbers = state.numbers()
@@ -89,11 +81,8 @@ class LogSegment:
     ) -> LogSegment:
         """A new segment, whose names are durable; `first_unstable_offset` is that of the log before it."""
         state = SegmentState.new(stem, base_offset, clock(), first_unstable_offset)
-        with failing_as("create", folder):
-            make_folders(folder)
         segment = cls(folder, state, config, clock=clock, calls=calls)
         segment._files.create()
-        segment._sync_names()
         return segment
 
     @property
@@ -176,7 +165,7 @@ class LogSegment:
 
     def look_through(self, transactions: WalkedTransactions) -> SegmentState:
         """The state that `recover` would come to, for who may only read: nothing is written or cut."""
-        numbers = segment_recovery.look_through(self._files, self._empty(), self._interval, transactions)
+        numbers = segment_recovery.look_through(self._files, emptied(self._numbers), self._interval, transactions)
         return SegmentState.of_numbers(self.stem, numbers)
 
     def unknown_bytes(self) -> int:
@@ -192,7 +181,7 @@ class LogSegment:
 
         `transactions` are those that were open before the segment.
         """
-        return self._recovered(self._empty(), transactions)
+        return self._recovered(emptied(self._numbers), transactions)
 
     def truncate_to(self, offset: int, transactions: WalkedTransactions) -> int:
         """Drop the batch that holds `offset`, or else the next one, and all behind it: how many bytes that were."""
@@ -200,7 +189,7 @@ class LogSegment:
         if place is None:
             return 0
         dropped = self.size - place.position
-        self._recovered(self._empty(), transactions, place.position)
+        self._recovered(emptied(self._numbers), transactions, place.position)
         return dropped
 
     def flush(self) -> None:
@@ -217,9 +206,7 @@ class LogSegment:
 
         Kafka's `onBecomeInactiveSegment`. It can be read, and nothing else, until it is closed.
         """
-        before = self._usable()
-        if before[OFFSET_OF_MAX] < 0 <= before[MAX_TIMESTAMP]:
-            before = self._with_newest(before)
+        before = segment_reads.with_newest_offset(self._files, self._usable())
         after, entries = fold_seal(before)
         self._files.write_entries(before, entries)
         self._files.trim(after)
@@ -231,10 +218,6 @@ class LogSegment:
     def close(self) -> None:
         """Let go of the files, which stay as they are; nothing is flushed."""
         self._files.close()
-
-    @property
-    def _interval(self) -> int:
-        return self.config.index_interval_bytes
 
     def _usable(self) -> Numbers:
         if self._refusal:
@@ -253,29 +236,13 @@ class LogSegment:
         self._numbers, self._refusal = recovery.numbers, None
         return recovery
 
-    def _empty(self) -> Numbers:
-        first, created, unstable = self._numbers[[BASE_OFFSET, _CREATED, _UNSTABLE]].tolist()
-        return SegmentState.new(self.stem, first, created, unstable).numbers()
-
-    def _with_newest(self, numbers: Numbers) -> Numbers:
-        found = self.find_offset_by_timestamp(int(numbers[MAX_TIMESTAMP]))
-        if found is None:
-            return numbers
-        known = numbers.copy()
-        known[OFFSET_OF_MAX] = found.offset
-        return known
-
     def _sync(self) -> None:
         try:
             self._files.sync()
             if self._numbers[TXN_INDEX] > 0 and not self._has_durable_names:
                 # the transaction index came with its first entry
-                self._sync_names()
+                self._files.sync_names()
                 self._has_durable_names = True
         except StorageError:
             self._refusal = "a sync failed, so nobody knows what is on the device: recover it"
             raise
-
-    def _sync_names(self) -> None:
-        with failing_as("sync", self._folder):
-            sync_folder(self._folder)

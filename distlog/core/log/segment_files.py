@@ -15,7 +15,7 @@ from distlog.core.log.active_file import ActiveFile, FileCalls
 from distlog.core.log.active_index import ActiveIndex
 from distlog.core.log.segment_state import Numbers
 from distlog.core.log.state_fold import OFFSET_INDEX, TIME_INDEX, TXN_INDEX
-from distlog.core.storage.local.durable_files import removed_on_error
+from distlog.core.storage.local.durable_files import failing_as, make_folders, removed_on_error, sync_folder
 
 
 class SegmentFiles(NamedTuple):
@@ -47,13 +47,16 @@ class SegmentFiles(NamedTuple):
         return (OFFSET_INDEX, self.offsets), (TIME_INDEX, self.times), (TXN_INDEX, self.transactions)
 
     def create(self) -> None:
-        """Make the log and the preallocated indexes, but for what comes with its first entry."""
+        """Make the log and the preallocated indexes, with durable names; the rest comes with its first entry."""
+        with failing_as("create", self.log.path):
+            make_folders(os.path.dirname(self.log.path))
         self.log.create()
         with removed_on_error(self.log.path):
             if self.log_bytes:
                 self.log.allocate(self.log_bytes)
             self.offsets.create()
             self.times.create()
+        self.sync_names()
 
     def check_size(self) -> None:
         """Raise StorageError for a log that is larger than any can be."""
@@ -84,6 +87,11 @@ class SegmentFiles(NamedTuple):
         self.log.sync()
         for _, index in self.indexes:
             index.file.sync()
+
+    def sync_names(self) -> None:
+        """Return when the names of the files are durable."""
+        with failing_as("sync", self.log.path):
+            sync_folder(os.path.dirname(self.log.path))
 
     def close(self) -> None:
         """Let go of the files, which stay as they are."""

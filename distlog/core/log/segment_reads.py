@@ -15,7 +15,8 @@ import numpy as np
 from distlog.core.batches.record_batch import check_crcs
 from distlog.core.batches.record_decoder import decode
 from distlog.core.errors import CorruptRecordError
-from distlog.core.kernels.segment_fold import BASE_OFFSET, POSITION
+from distlog.core.kernels.index_build import MAX_TIMESTAMP
+from distlog.core.kernels.segment_fold import BASE_OFFSET, OFFSET_OF_MAX, POSITION
 from distlog.core.log.batch_walk import Batches, batches_from
 from distlog.core.log.segment_files import SegmentFiles
 from distlog.core.log.segment_state import Numbers
@@ -104,6 +105,16 @@ def find_offset_by_timestamp(
             if match is not None:
                 return match
     return None
+
+
+def with_newest_offset(files: SegmentFiles, numbers: Numbers) -> Numbers:
+    """`numbers` with the first record of the largest timestamp, which is looked for where no header told."""
+    if numbers[OFFSET_OF_MAX] >= 0 or numbers[MAX_TIMESTAMP] < 0:
+        return numbers
+    found = find_offset_by_timestamp(files, numbers, int(numbers[MAX_TIMESTAMP]), int(numbers[BASE_OFFSET]))
+    known = numbers.copy()
+    known[OFFSET_OF_MAX] = -1 if found is None else found.offset
+    return known
 
 
 def _first_in_batch(

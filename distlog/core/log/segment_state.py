@@ -200,3 +200,20 @@ def pack_state(stem: str, numbers: Numbers) -> bytes:
 def places(names: Iterable[str]) -> tuple[int, ...]:
     """Where the numbers of these names are."""
     return tuple(NAMES.index(name) for name in names)
+
+
+def emptied(numbers: Numbers) -> Numbers:
+    """The numbers of the segment without a batch."""
+    base_offset, created_ms, first_unstable_offset = numbers[list(_KEPT)].tolist()
+    state = SegmentState(
+        "",
+        base_offset=base_offset,
+        next_offset=base_offset,
+        created_ms=created_ms,
+        first_unstable_offset=first_unstable_offset,
+        flushed_offset=base_offset,
+    )
+    return state.numbers()
+
+
+_KEPT = places(("base_offset", "created_ms", "first_unstable_offset"))

@@ -1,0 +1,227 @@
+"""The state of a segment: what its batches say, as bytes, and as the commit says it that seals the segment."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import struct
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from active_segments import NOW, append, files, new_segment, none_open, records
+from crc32c import crc32c
+from raw_batches import batch, record
+
+from distlog.core import paths
+from distlog.core.batches.compression import CODEC_NAMES
+from distlog.core.batches.record_batch import APPEND_TIME, CONTROL, DELETE_HORIZON, TRANSACTIONAL, read_headers
+from distlog.core.batches.record_encoder import encode
+from distlog.core.batches.record_input import RecordInput
+from distlog.core.commits import fields
+from distlog.core.config import MAX_LONG, TopicConfig
+from distlog.core.kernels import index_build, segment_fold
+from distlog.core.log.segment_state import NAMES, STATE_BYTES, SegmentState
+from distlog.core.segments.segment_writer import SegmentWriter
+from distlog.core.storage.storage import Storage
+
+STEM = f"v{7:020d}-{'ab' * 16}"
+
+
+def some(**changes: int) -> SegmentState:
+    """A state in which every number differs from the default."""
+    numbers = dict.fromkeys(NAMES, 24) | {"base_offset": 20, "next_offset": 30, "codecs": 3, "has_transactions": 1}
+    numbers |= {"flushed_offset": 25, "txn_index_bytes": 34, "position": 700}
+    return SegmentState(STEM, **(numbers | changes))
+
+
+def test_a_state_is_the_same_after_it_was_bytes() -> None:
+    for state in (some(), SegmentState.new(STEM, 5, NOW), some(first_unstable_offset=-2, base_offset=0)):
+        assert len(state.pack()) == STATE_BYTES
+        assert SegmentState.unpack(state.pack()) == state
+        assert SegmentState.of_numbers(STEM, state.numbers()) == state
+    assert SegmentState.unpack(SegmentState.new(f"{9:020d}", 9, 1).pack()).stem == f"{9:020d}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("value", [-(2**63), -3, 2**63 - 1])
+def test_a_number_that_cannot_be_is_refused(name: str, value: int) -> None:
+    data = bytearray(some().pack())
+    struct.pack_into("=q", data, STATE_BYTES - 8 * (len(NAMES) - NAMES.index(name)), value)
+    time_fields = {"max_timestamp", "last_time_entry", "first_timestamp", "min_timestamp", "roll_timestamp"}
+    if value > 0 and name in {*time_fields, "created_ms", "record_count"}:
+        assert getattr(SegmentState.unpack(data), name) == MAX_LONG
+        return
+    with pytest.raises(ValueError, match="state"):
+        SegmentState.unpack(data)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"next_offset": 19},
+        {"flushed_offset": 31},
+        {"flushed_offset": 19},
+        {"flushed_position": 701},
+        {"position": 0, "flushed_position": 0},
+        {"batches": 0},
+        {"offset_index_bytes": 25},
+        {"time_index_bytes": 13},
+        {"txn_index_bytes": 33},
+        {"offset_of_max_timestamp": 30},
+        {"first_unstable_offset": 30},
+        {"next_offset": 20 + 2**31 + 1},
+    ],
+)
+def test_numbers_that_contradict_each_other_are_refused(changes: dict[str, int]) -> None:
+    SegmentState.unpack(some().pack())
+    with pytest.raises(ValueError, match="state"):
+        SegmentState.unpack(some(**changes).pack())
+
+
+@pytest.mark.parametrize("stem", [b"../../etc/passwd", b"", b"\xff" * 56, b"0" * 21])
+def test_a_stem_that_names_no_segment_is_refused(stem: bytes) -> None:
+    data = stem.ljust(56, b"\0") + some().pack()[56:]
+    with pytest.raises(ValueError, match="stem"):
+        SegmentState.unpack(data)
+
+
+def test_bytes_that_are_too_few_are_refused() -> None:
+    with pytest.raises(struct.error):
+        SegmentState.unpack(some().pack()[:-1])
+
+
+def test_the_fields_stand_where_the_kernels_look_for_them() -> None:
+    places = {name: place for place, name in enumerate(NAMES)}
+    for name, place in {
+        "since_entry": index_build.SINCE_ENTRY,
+        "max_timestamp": index_build.MAX_TIMESTAMP,
+        "max_timestamp_delta": index_build.MAX_OFFSET,
+        "last_time_entry": index_build.LAST_ENTRY_TIMESTAMP,
+        "batches": index_build.BATCHES,
+        "base_offset": segment_fold.BASE_OFFSET,
+        "next_offset": segment_fold.NEXT_OFFSET,
+        "position": segment_fold.POSITION,
+        "record_count": segment_fold.RECORDS,
+        "first_timestamp": segment_fold.FIRST_TIMESTAMP,
+        "min_timestamp": segment_fold.MIN_TIMESTAMP,
+        "offset_of_max_timestamp": segment_fold.OFFSET_OF_MAX,
+        "roll_timestamp": segment_fold.ROLL_TIMESTAMP,
+        "first_batch_crc": segment_fold.FIRST_CRC,
+        "last_batch_crc": segment_fold.LAST_CRC,
+        "codecs": segment_fold.CODECS,
+        "leader_epoch": segment_fold.LEADER_EPOCH,
+        "has_transactions": segment_fold.HAS_TRANSACTIONS,
+    }.items():
+        assert places[name] == place
+
+
+@pytest.mark.parametrize("codec", CODEC_NAMES)
+def test_a_segment_in_place_is_described_as_one_that_was_written_whole(tmp_path: Path, codec: str) -> None:
+    rows = [{"timestamp": NOW + n * 37 % 101, "key": None, "value": b"v%d" % n} for n in range(300)]
+    settings = {"batch_bytes": 200, "index_interval_bytes": 500}
+    storage = Storage(str(tmp_path / "whole"))
+    writer = SegmentWriter(
+        storage,
+        "t",
+        0,
+        1,
+        TopicConfig(**settings),
+        codec=codec,
+        clock=lambda: NOW,
+        new_id=lambda: "ab" * 16,
+        random=random.Random(1),
+    )
+    source = RecordInput.from_arrow(pa.RecordBatch.from_pylist(rows))
+    writer.append(source, np.arange(len(rows)))
+    (whole,) = writer.close()
+    log = storage.read(paths.segment_file("t", 0, whole.stem, ".log"))
+    segment = new_segment(tmp_path / "in-place", clock=lambda: NOW, **settings)
+    append(segment, log)
+    state = segment.seal()
+    found = state.segment_info(0)
+    # only who made the records knows which of a batch is the oldest
+    assert dataclasses.replace(found, stem=whole.stem, min_timestamp=whole.min_timestamp) == whole
+    for suffix, data in files(tmp_path / "in-place").items():
+        assert storage.read(paths.segment_file("t", 0, whole.stem, suffix)) == data
+    found.check()
+    fields.write(found)
+
+
+def test_who_made_the_records_tells_their_times(tmp_path: Path) -> None:
+    source = [{"timestamp": time, "key": None, "value": b"v"} for time in (50, 20, 70, 70, 60)]
+    encoded = encode(pa.RecordBatch.from_pylist(source))
+    segment = new_segment(tmp_path)
+    segment.append(
+        encoded.data,
+        encoded.batches,
+        newest_offsets=encoded.offsets_of_max_timestamp,
+        min_timestamps=encoded.min_timestamps,
+    )
+    state = segment.state
+    assert (state.min_timestamp, state.max_timestamp, state.offset_of_max_timestamp) == (20, 70, 2)
+    segment.recover(none_open())
+    assert (segment.state.min_timestamp, segment.state.offset_of_max_timestamp) == (-1, -1)
+    assert segment.seal().offset_of_max_timestamp == 2
+
+
+def test_headers_tell_the_times_of_single_records_and_of_append_time(tmp_path: Path) -> None:
+    segment = new_segment(tmp_path)
+    append(segment, records(0, timestamp=50), records(1, timestamp=20), records(2, timestamp=70))
+    append(segment, records(3, [b"a", b"b"], timestamp=60, attributes=APPEND_TIME))
+    state = segment.state
+    assert (state.min_timestamp, state.max_timestamp, state.offset_of_max_timestamp) == (20, 70, 2)
+    append(segment, records(5, [b"a", b"b"], timestamp=65))
+    assert segment.state.min_timestamp == -1
+
+
+@pytest.mark.parametrize(("attributes", "first"), [(0, 5), (APPEND_TIME, 90), (DELETE_HORIZON, 90)])
+def test_the_first_timestamp_is_one_that_readers_see(tmp_path: Path, attributes: int, first: int) -> None:
+    segment = new_segment(tmp_path)
+    rows = [record(0, 0, None, b"v"), record(1, 85, None, b"v")]
+    append(segment, batch(rows, base_timestamp=5, max_timestamp=90, attributes=attributes))
+    assert (segment.state.first_timestamp, segment.state.roll_timestamp) == (first, 90)
+
+
+def test_codecs_are_those_of_data(tmp_path: Path) -> None:
+    segment = new_segment(tmp_path)
+    assert segment.state.segment_info(0).compression == "none"
+    append(segment, records(0, attributes=4), records(1, attributes=1), records(2, attributes=CONTROL | 2))
+    info = segment.state.segment_info(3)
+    assert (info.partition, info.compression, info.has_transactions) == (3, "gzip,zstd", True)
+
+
+@pytest.mark.parametrize(("attributes", "expected"), [(0, 0), (TRANSACTIONAL, 1), (CONTROL, 1)])
+def test_transactions_are_seen(tmp_path: Path, attributes: int, expected: int) -> None:
+    segment = new_segment(tmp_path)
+    append(segment, records(0, attributes=attributes))
+    assert segment.state.has_transactions == expected
+
+
+def test_checksums_are_those_of_the_files(tmp_path: Path) -> None:
+    segment = new_segment(tmp_path, index_interval_bytes=100)
+    for offset in range(6):
+        append(segment, records(offset))
+        assert segment.state.crc32c == crc32c(files(tmp_path)[".log"])
+    state, found = segment.seal(), files(tmp_path)
+    assert (state.offset_index_crc32c, state.time_index_crc32c) == (
+        crc32c(found[".index"]),
+        crc32c(found[".timeindex"]),
+    )
+    assert state.last_time_entry == state.max_timestamp == 50
+    rows = read_headers(found[".log"])
+    assert (state.first_batch_crc, state.last_batch_crc) == (rows["crc"][0], rows["crc"][-1])
+
+
+def test_the_packed_state_of_a_segment_is_that_of_its_state(tmp_path: Path) -> None:
+    segment = new_segment(tmp_path)
+    append(segment, records(0), records(1))
+    assert segment.packed_state() == segment.state.pack()
+
+
+def test_readers_of_the_tail_are_told_of_no_index_that_they_might_map(tmp_path: Path) -> None:
+    segment = new_segment(tmp_path, index_interval_bytes=0)
+    append(segment, records(0), records(1))
+    info = segment.state.tail_info(0)
+    assert (info.offset_index_bytes, info.time_index_bytes, info.log_bytes) == (0, 0, segment.size)
