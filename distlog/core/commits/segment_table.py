@@ -104,6 +104,10 @@ class SegmentTable(Sequence[SegmentInfo]):
         grown = SegmentTable(self._columns, (*self._tail, *segments))
         return grown if len(grown._tail) <= TAIL_LIMIT else SegmentTable(grown.columns())
 
+    def with_active(self, segment: SegmentInfo) -> SegmentTable:
+        """This table with the partition's active segment behind it, for readers."""
+        return SegmentTable(self._columns, (*self._tail, segment))
+
     def replaced(self, stems: Collection[str], segments: Sequence[SegmentInfo]) -> SegmentTable:
         """This table without the segments of `stems`, and with `segments` in the holes that they leave.
 
@@ -222,6 +226,7 @@ def _to_columns(segments: Sequence[SegmentInfo]) -> pa.RecordBatch:
 
 # A frozen dataclass's own way costs three times as much, and a scan may make a hundred thousand.
 _SET_FIELDS = [getattr(SegmentInfo, name).__set__ for name in SCHEMA.names]
+_SET_ACTIVE = SegmentInfo.is_active.__set__  # type: ignore[misc]
 
 
 def _to_segments(columns: pa.RecordBatch) -> Iterator[SegmentInfo]:
@@ -229,4 +234,5 @@ def _to_segments(columns: pa.RecordBatch) -> Iterator[SegmentInfo]:
         segment = object.__new__(SegmentInfo)
         for set_field, value in zip(_SET_FIELDS, row, strict=True):
             set_field(segment, value)
+        _SET_ACTIVE(segment, False)
         yield segment

@@ -94,7 +94,7 @@ class SegmentReader:
         by_index, size = position > 0, 0
         following = -1 if by_index else segment.stored_base_offset
         with self._explained([segment]):
-            file = LogFile(self.storage, name, hint, mapped=step < CHUNK_BYTES)
+            file = LogFile(self.storage, name, hint, mapped=step < CHUNK_BYTES and not segment.is_active)
         try:
             while position < part.end_position and following < part.end_offset - segment.shift:
                 stop = hint if position < hint else segment.log_bytes
