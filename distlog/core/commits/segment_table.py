@@ -226,7 +226,7 @@ def _to_columns(segments: Sequence[SegmentInfo]) -> pa.RecordBatch:
 
 # A frozen dataclass's own way costs three times as much, and a scan may make a hundred thousand.
 _SET_FIELDS = [getattr(SegmentInfo, name).__set__ for name in SCHEMA.names]
-_SET_ACTIVE = SegmentInfo.is_active.__set__  # type: ignore[misc]
+_SET_ACTIVE = vars(SegmentInfo)["is_active"].__set__
 
 
 def _to_segments(columns: pa.RecordBatch) -> Iterator[SegmentInfo]:

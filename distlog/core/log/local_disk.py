@@ -11,23 +11,8 @@ import re
 
 MOUNT_TABLE = "/proc/self/mountinfo"
 LOCAL = frozenset(
-    [
-        "bcachefs",
-        "btrfs",
-        "ext2",
-        "ext3",
-        "ext4",
-        "f2fs",
-        "jfs",
-        "nilfs2",
-        "overlay",
-        "ramfs",
-        "reiserfs",
-        "tmpfs",
-        "ubifs",
-        "xfs",
-        "zfs",
-    ]
+    {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "nilfs2", "overlay", "ramfs", "reiserfs", "tmpfs"}
+    | {"ubifs", "xfs", "zfs"}
 )
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
