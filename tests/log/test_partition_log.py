@@ -143,6 +143,13 @@ def test_what_a_closed_log_appended_is_gone_on_with(folder: Path) -> None:
     assert append(process[0], b"b") == (1, 2)
 
 
+def test_a_log_that_was_never_used_is_closed(folder: Path) -> None:
+    process = Process(folder)
+    assert process[0].partition == 0
+    process.close()
+    assert not (folder / "events-0").exists()
+
+
 def test_a_log_lets_go_of_all_its_files(folder: Path) -> None:
     def count() -> int:
         return len(os.listdir("/proc/self/fd"))

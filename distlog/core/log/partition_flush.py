@@ -60,8 +60,9 @@ class PartitionFlush:
 
     def close(self) -> None:
         """Let go of the files."""
-        with self._lock.held(self._timeout_s):
-            self._use(None)
+        if self._log is not None:
+            with self._lock.held(self._timeout_s):
+                self._use(None)
         self._lock.close()
 
     def _all(self) -> Appended | None:
