@@ -103,6 +103,39 @@ def test_a_process_that_ends_before_any_step_leaves_what_others_go_on_with(
     assert step > 2
 
 
+@pytest.mark.parametrize("name", ["append", "roll", "seal"])
+def test_who_appended_last_goes_on_behind_what_another_process_left(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (count, story), killer, step = STORIES[name], Killer(monkeypatch), 0
+    is_over = False
+    while not is_over:
+        folder = tmp_path / str(step) / "events"
+        living, before = prepared(folder, count)
+        is_over = not end_before(killer, folder, story, step)
+        append(living[0], b"after")
+        check(Process(folder).seen()[0], before, b"after")
+        living[0].roll()
+        assert living.anomalies() == ()
+        step += 1
+
+
+def test_whole_batches_that_no_page_counts_are_kept_by_who_appended_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killer, folder = Killer(monkeypatch), tmp_path / "events"
+    living, _ = prepared(folder, 1)
+    probe = Process(folder)
+    with killer.killing(None):
+        append(probe[0], b"1")
+    # the last step is the page
+    assert killer.steps[-1] == "page"
+    assert end_before(killer, folder, lambda process: append(process[0], b"2"), len(killer.steps))
+    assert living.seen()[0] == [b"0", b"1"]
+    assert append(living[0], b"3") == (3, 4)
+    assert living.seen()[0] == [b"0", b"1", b"2", b"3"]
+
+
 @pytest.mark.parametrize("name", STORIES)
 def test_who_goes_on_may_end_before_any_step_too(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     count, story = STORIES[name]
@@ -172,6 +205,36 @@ def test_a_power_loss_before_any_step_keeps_what_was_flushed(
         assert process.anomalies() == ()
         step += 1
     assert step > 2
+
+
+@pytest.mark.parametrize("name", ["open", "roll", "seal"])
+def test_what_is_flushed_after_a_process_ended_in_a_commit_outlives_a_power_loss(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit of who died may be seen and not durable: who appends behind it makes it so."""
+    (count, story), step = STORIES[name], 0
+    is_over = False
+    while not is_over:
+        root = tmp_path / str(step)
+        root.mkdir()
+        monkeypatch.setattr(durable_files, "DURABLE_FOLDERS", {})
+        with monkeypatch.context() as patches:
+            disk = Disk(patches, root)
+            _, before = prepared(root / "events", count)
+            disk.new_process(step)
+            try:
+                story(Process(root / "events"))
+                is_over = True
+            except DiskKilled:
+                pass
+            disk.new_process()
+            other = Process(root / "events")
+            append(other[0], b"after")
+            other[0].flush()
+            left = disk.after_power_loss(tmp_path / f"left {step}") / "events"
+        start_anew(root / "events", left, lost, monkeypatch, step)
+        check(Process(left).seen()[0], before, b"after")
+        step += 1
 
 
 def start_anew(

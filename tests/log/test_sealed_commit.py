@@ -135,6 +135,28 @@ def test_after_a_commit_of_unknown_outcome_the_commit_log_is_asked(
     assert process.seen()[0] == [b"a", b"b", b"c"]
 
 
+def test_a_seal_that_others_find_half_done_is_undone_in_the_files(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process, other = Process(folder), Process(folder)
+    append(process[0], b"a")
+
+    def files() -> dict[str, bytes]:
+        return {path.suffix: path.read_bytes() for path in (folder / "events-0").glob("v*")}
+
+    def put(name: str, data: bytes, **options: float) -> bytes:
+        raise CommitStateUnknownError("the reply was lost")
+
+    before = files()
+    with monkeypatch.context() as patches:
+        patches.setattr(process.handle.storage, "put_if_absent", put)
+        with pytest.raises(CommitStateUnknownError):
+            commit_sealed(process)
+    assert files() != before
+    assert other[0].end().end_offset == 1
+    assert files() == before
+
+
 def test_a_segment_that_became_active_meanwhile_is_sealed_too(folder: Path) -> None:
     process, other, calls = Process(folder), Process(folder), list[int]()
     append(process[2], b"a")
