@@ -11,6 +11,8 @@ import pytest
 from active_segments import FailingCalls
 from partition_logs import Process, append, commit_sealed, encoded, new_topic, sealed
 
+from distlog.core import paths
+from distlog.core.commits.actions import Remove
 from distlog.core.errors import StorageError
 
 
@@ -152,8 +154,6 @@ def test_what_was_sealed_is_on_the_device_whatever_became_of_its_segment(folder:
     process[0].roll()
     other[0].flush(appended)
     # its segment is gone, as after a compaction
-    from distlog.core.commits.actions import Remove
-
     stem = process.head().partitions[0].segments[0].stem
     process.handle.log.commit(process.head(), "retention", lambda _: [Remove(0, stem)])
     Process(folder)[0].flush(appended)
@@ -176,3 +176,19 @@ def test_a_disk_that_goes_on_failing_never_cuts_what_was_flushed(folder: Path) -
         append(process[0], b"c")
     process[0].flush()
     assert process.seen()[0] == [b"a", b"c"]
+
+
+def test_a_log_that_was_walked_is_flushed_before_more_is_appended(folder: Path) -> None:
+    process = Process(folder)
+    append(process[0], b"a")
+    process[0].flush()
+    process.close()
+    (folder / "events-0" / paths.LOCK_FILE).unlink()
+    calls = FailingCalls()
+    process = Process(folder, calls=calls)
+    append(process[0], b"b")
+    assert process[0].end() == (2, 1)
+    calls.fail("fsync", code=errno.EIO)
+    with pytest.raises(StorageError, match="cannot sync"):
+        process[0].flush()
+    assert process.seen()[0] == [b"a"]

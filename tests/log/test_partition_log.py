@@ -1,4 +1,23 @@
-"""Appending to a partition in place, by one process and by several that know nothing of each other."""
+"""Appending to a partition in place, by one process and by several that know nothing of each other.
+
+Which of Kafka's tests of LocalLog, UnifiedLog and LogLoader are held here, by their names there:
+
+- appends: testLogAppend, testAppendInfoFirstOffset, testAppendAndReadWithSequentialOffsets, testMessageSetSizeCheck,
+  testMessageSizeCheck, testUpdateConfig, testLogCloseIdempotent (here); testAppendWithNoTimestamp and the other facts
+  of single segments (test_log_segment.py).
+- rolls: testSizeBasedLogRoll, testNewSegmentsAfterRoll, testTimeBasedLogRollDuringAppend (here, its table in
+  test_segment_rolling.py), testRollEmptyActiveSegment: here nothing happens, an empty segment goes on.
+- flushes and recovery points: testLogFlush, testLogRolls (test_partition_flush.py).
+- what was written is read: testFetchUpToLogEndOffset (test_tails.py).
+- recovery: testLogRecoversToCorrectOffset, testIndexRebuild, testCorruptIndexRebuild, testCorruptLog,
+  testCleanShutdownFile, testRecoverOnlyLastSegment, testLoadEmptyLog, testRecoverWithEmptyActiveSegment
+  (test_partition_crashes.py, test_segment_recovery.py).
+
+Which do not fit: the files of sealed segments are named by commits, so those of .deleted, .swap and .cleaned files,
+of renamed folders, of clean-shutdown files, of splits, of retention and log start offsets (which are commits), and of
+a high watermark apart from the log end have no counterpart. A closed log may be used again (testLogCloseSuccess).
+Those of producer state, transactions and leader epochs wait for idempotent and transactional appends in place.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +35,8 @@ from distlog.core.batches.record_batch import read_headers
 from distlog.core.commits import features
 from distlog.core.commits.actions import Drop, SetConfig
 from distlog.core.errors import InvalidRecordError, TopicNotFoundError, UnsupportedVersionError
+from distlog.core.log.tails import with_tails
+from distlog.core.topics.topic import Topic
 
 
 @pytest.fixture
@@ -141,6 +162,16 @@ def test_what_a_closed_log_appended_is_gone_on_with(folder: Path) -> None:
     process.close()
     process.close()
     assert append(process[0], b"b") == (1, 2)
+
+
+@pytest.mark.parametrize("offset", [0, 17, 49])
+def test_fifty_appends_over_many_segments_are_found_by_their_offsets(tmp_path: Path, offset: int) -> None:
+    process = Process(new_topic(tmp_path / "events", internal_segment_bytes=210))
+    firsts = [append(process[0], b"%d" % number)[0] for number in range(50)]
+    assert firsts == list(range(50))
+    topic = Topic(process.handle, with_tails(process.handle, process.head()), pinned=True)
+    assert [record.value for record in topic.records(0, offset, 1)] == [b"%d" % offset]
+    assert topic.read(0, 50).next_offset == 50
 
 
 def test_a_log_that_was_never_used_is_closed(folder: Path) -> None:
