@@ -14,6 +14,7 @@ import pytest
 from partition_logs import Killed, Killer, Process, append, commit_sealed, new_topic
 from power_loss import Disk
 from power_loss import Killed as DiskKilled
+from topics import NOW
 
 from distlog.core import paths
 from distlog.core.storage.local import durable_files
@@ -124,11 +125,12 @@ def test_whole_batches_that_no_page_counts_are_kept_by_who_appended_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     killer, folder = Killer(monkeypatch), tmp_path / "events"
-    living, probe = Process(new_topic(folder)), Process(folder)
-    append(living[0], b"0")
+    living = Process(new_topic(folder))
+    append(living[0], b"0", time=NOW + 1)
+    probe = Process(folder)
     with killer.killing(None):
         append(probe[0], b"1")
-    # of a process that is new to the partition, too, the last step is the page
+    # the last step is the page
     assert killer.steps[-1] == "page"
     assert end_before(killer, folder, lambda process: append(process[0], b"2"), len(killer.steps) - 1)
     assert living.seen()[0] == [b"0", b"1"]
