@@ -129,10 +129,10 @@ def test_whole_batches_that_no_page_counts_are_kept_by_who_appended_last(
     append(living[0], b"0", time=NOW + 1)
     probe = Process(folder)
     with killer.killing(None):
-        append(probe[0], b"1")
+        append(probe[0], b"1", time=NOW + 2)
     # the last step is the page
     assert killer.steps[-1] == "page"
-    assert end_before(killer, folder, lambda process: append(process[0], b"2"), len(killer.steps) - 1)
+    assert end_before(killer, folder, lambda process: append(process[0], b"2", time=NOW + 3), len(killer.steps) - 1)
     assert living.seen()[0] == [b"0", b"1"]
     assert append(living[0], b"3") == (3, 4)
     assert living.seen()[0] == [b"0", b"1", b"2", b"3"]

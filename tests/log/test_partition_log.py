@@ -21,11 +21,13 @@ Those of producer state, transactions and leader epochs wait for idempotent and 
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+from active_segments import FailingCalls
 from partition_logs import Process, append, encoded, new_topic, sealed
 from raw_batches import batch, record
 from topics import NOW, Clock
@@ -34,7 +36,7 @@ from distlog.core import paths
 from distlog.core.batches.record_batch import read_headers
 from distlog.core.commits import features
 from distlog.core.commits.actions import Drop, SetConfig
-from distlog.core.errors import InvalidRecordError, TopicNotFoundError, UnsupportedVersionError
+from distlog.core.errors import InvalidRecordError, StorageFullError, TopicNotFoundError, UnsupportedVersionError
 from distlog.core.log.tails import with_tails
 from distlog.core.topics.topic import Topic
 
@@ -154,6 +156,21 @@ def test_nothing_is_appended_to_a_topic_that_was_dropped_before_its_first_append
     process.handle.log.commit(process.head(), "drop", lambda _: [Drop()])
     with pytest.raises(TopicNotFoundError):
         append(process[0], b"a")
+
+
+@pytest.mark.parametrize("cut_fails", [False, True])
+def test_an_append_that_meets_a_full_disk_leaves_a_log_that_goes_on(folder: Path, cut_fails: bool) -> None:
+    calls = FailingCalls()
+    process = Process(folder, calls=calls)
+    append(process[0], b"a")
+    calls.fail("pwrite", spared=1)
+    if cut_fails:
+        calls.fail("ftruncate", code=errno.EIO)
+    with pytest.raises(StorageFullError):
+        append(process[0], b"b")
+    append(process[0], b"c")
+    # where nothing could be taken back, what was written whole stays
+    assert process.seen()[0] == ([b"a", b"b", b"c"] if cut_fails else [b"a", b"c"])
 
 
 def test_what_a_closed_log_appended_is_gone_on_with(folder: Path) -> None:
