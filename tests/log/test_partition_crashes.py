@@ -132,8 +132,8 @@ def test_whole_batches_that_no_page_counts_are_kept_by_who_appended_last(
         append(probe[0], b"1", time=NOW + 2)
     # the last step is the page
     assert killer.steps[-1] == "page"
-    append(living[0], b"2", time=NOW + 3)
     steps = len(killer.steps)
+    append(living[0], b"2", time=NOW + 3)
     assert end_before(killer, folder, lambda process: append(process[0], b"3", time=NOW + 4), steps - 1)
     assert living.seen()[0] == [b"0", b"1", b"2"]
     assert append(living[0], b"4") == (4, 5)
