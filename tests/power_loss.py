@@ -67,7 +67,8 @@ class Disk:
         return call
 
     def _note(self, name: str, arguments: tuple[Any, ...], result: Any) -> None:
-        if name == "open" and arguments[1] & os.O_CREAT:
+        if name == "open" and arguments[1] & os.O_CREAT and not os.fstat(result).st_size:
+            # a new file, which may have the number of one that is gone
             self._bytes[os.fstat(result).st_ino] = b""
         elif name == "mkdir":
             self._names[os.stat(arguments[0]).st_ino] = {}

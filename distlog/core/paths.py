@@ -7,6 +7,7 @@ A topic is a folder; all names below are relative to it:
     _commits/00000000000000000006.<uuid hex>.manifest.jsonl     actions of a commit that is too large without
     _commits/_last_checkpoint                                   a hint
     <topic>-<partition>/<stem>.log .index .timeindex .txnindex  a segment
+    <topic>-<partition>/.lock .flush                            on a local disk, the locks of who appends in place
 
 On a local disk, `.<uuid hex>.tmp` in any of these folders is a file that is being written. `_commits/.probe-<uuid
 hex>` is written to test the storage, and deleted at once.
@@ -22,6 +23,7 @@ COMMITS_DIR = "_commits"
 MANIFEST_PATTERN = rf"{COMMITS_DIR}/(?P<read_version>[0-9]{{20}})\.[0-9a-f]{{32}}\.manifest\.jsonl"
 LAST_CHECKPOINT = f"{COMMITS_DIR}/_last_checkpoint"
 STEM_PATTERN = r"v(?P<read_version>[0-9]{20})-[0-9a-f]{32}|[0-9]{20}"
+LOCK_FILE, FLUSH_FILE = ".lock", ".flush"
 SEGMENT_SUFFIXES = (".log", ".index", ".timeindex", ".txnindex")
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -62,11 +64,16 @@ def stem_read_version(stem: str) -> int | None:
     return int(match["read_version"]) if match and match["read_version"] else None
 
 
+def partition_dir(topic: str, partition: int) -> str:
+    """The relative name of a partition's folder."""
+    return f"{check_topic_name(topic)}-{partition}"
+
+
 def segment_file(topic: str, partition: int, stem: str, suffix: str) -> str:
     """The relative name of one file of a segment; `suffix` is one of SEGMENT_SUFFIXES."""
     if suffix not in SEGMENT_SUFFIXES or partition < 0:
         raise InvalidTopicError("not a segment file", partition=partition, suffix=suffix)
-    return f"{check_topic_name(topic)}-{partition}/{check_stem(stem)}{suffix}"
+    return f"{partition_dir(topic, partition)}/{check_stem(stem)}{suffix}"
 
 
 def parse_segment_file(name: str, topic: str) -> tuple[int, str] | None:

@@ -43,7 +43,7 @@ EVERY_ACTION = (
     SetTransaction("app", 7, {0: (0, 10), 2: (5, 5)}),
     SetTransaction("app", "7", {}),
     Cleaned(0, 5),
-    Active(0, STEM, 10, "a host", 3),
+    Active(0, STEM, 10),
     Seal(0, STEM),
     GcFloor(12),
     Pin("backup", 3, 1_700_000_000_000),

@@ -34,7 +34,7 @@ def snapshot() -> Snapshot:
     history.commit(*(Add(segment(0, base, 10)) for base in (0, 10, 20)), Add(segment(3, 0, 7)))
     history.commit(SetTransaction("app", 7, {0: (20, 30), 3: (0, 7)}), SetTransaction("app", "7", {}))
     history.commit(SetConfig({"retention.ms": "5", "cleanup.policy": "compact"}), Pin("a", 1, 10), GcFloor(2))
-    history.commit(SetLogStartOffset(0, 5), Active(3, segment(read_version=2).stem, 7, "a writer", 3))
+    history.commit(SetLogStartOffset(0, 5), Active(3, segment(read_version=2).stem, 7))
     return history.snapshot()
 
 

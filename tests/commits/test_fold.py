@@ -238,11 +238,11 @@ def test_what_a_library_committed_again_that_forgets_sooner_can_be_read(history:
 
 
 def test_an_active_segment_holds_the_log_end_until_it_is_sealed(history: History) -> None:
-    active = Active(0, segment().stem, 30, "a writer", 1)
+    active = Active(0, segment().stem, 30)
     history.commit(active)
     assert history.snapshot().partitions[0].active == active
     refused(history, Add(segment(0, 30)), match="sealed first")
-    refused(history, Active(0, segment().stem, 30, "another", 2), match="sealed first")
+    refused(history, Active(0, segment().stem, 30), match="sealed first")
     refused(history, Seal(0, segment().stem), match="not active")
     history.commit(Seal(0, active.stem), Add(segment(0, 30, 5, stem=active.stem)))
     assert history.snapshot().partitions[0].active is None
@@ -251,15 +251,15 @@ def test_an_active_segment_holds_the_log_end_until_it_is_sealed(history: History
 
 
 def test_an_empty_active_segment_is_sealed_to_nothing(history: History) -> None:
-    active = Active(0, segment().stem, 30, "a writer", 1)
+    active = Active(0, segment().stem, 30)
     history.commit(active)
     history.commit(Seal(0, active.stem))
     assert live(history)[-1] == (20, 30)
 
 
 def test_an_active_segment_begins_at_the_log_end_under_a_new_name(history: History) -> None:
-    refused(history, Active(0, segment().stem, 31, "a writer", 1), match="not at the log end")
-    refused(history, Active(0, stems(history)[0], 30, "a writer", 1), match="sealed already")
+    refused(history, Active(0, segment().stem, 31), match="not at the log end")
+    refused(history, Active(0, stems(history)[0], 30), match="sealed already")
 
 
 def test_files_begun_below_the_gc_floor_are_refused(history: History) -> None:
@@ -267,13 +267,13 @@ def test_files_begun_below_the_gc_floor_are_refused(history: History) -> None:
     assert history.snapshot().gc_floor == 2
     refused(history, Add(segment(0, 30, read_version=1)), match="gc floor")
     refused(history, Remove(0, stems(history)[2]), Add(segment(0, 20, read_version=1)), match="gc floor")
-    refused(history, Active(0, segment(read_version=1).stem, 30, "a writer", 1), match="gc floor")
+    refused(history, Active(0, segment(read_version=1).stem, 30), match="gc floor")
     history.commit(Add(segment(0, 30, read_version=2)), Add(segment(0, 40, stem=f"{40:020d}")))
     assert len(live(history)) == 5
 
 
 def test_the_gc_floor_spares_files_that_were_known_before(history: History) -> None:
-    active = Active(1, segment(read_version=0).stem, 0, "a writer", 1)
+    active = Active(1, segment(read_version=0).stem, 0)
     history.commit(active)
     history.commit(GcFloor(3))
     info = history.snapshot().partitions[0].segments[1]

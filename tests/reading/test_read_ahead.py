@@ -156,3 +156,11 @@ def test_a_local_file_is_read_or_mapped_alike(tmp_path: Any, mapped: bool) -> No
     with pytest.raises(StorageError, match="shorter"):
         file.read(9000, 10_001)
     file.close()
+
+
+def test_a_file_on_a_network_is_never_mapped(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read_ahead, "known_local_disk", lambda folder: folder != str(tmp_path))
+    (tmp_path / "log").write_bytes(b"x" * 100)
+    storage = Storage(str(tmp_path))
+    assert bytes(LogFile(storage, "log", 100, mapped=True).read(0, 100)) == b"x" * 100
+    assert storage.counters.bytes_read == 100

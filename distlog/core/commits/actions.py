@@ -84,13 +84,11 @@ class Cleaned:
 
 @dataclass(frozen=True, slots=True)
 class Active:
-    """Opens a segment that `owner` appends to in place, from the partition's log end offset on."""
+    """Opens a segment that all processes append to in place, from the partition's log end offset on."""
 
     partition: int = stored(PARTITION)
     stem: str = stored(STEM)
     base_offset: int = stored(LONG)
-    owner: str = stored(NAME)
-    epoch: int = stored(LONG)
     unknown: str = unknown_fields()
 
 

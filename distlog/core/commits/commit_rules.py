@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from distlog.core import paths
-from distlog.core.commits.actions import Action, Add, Remove, Seal
-from distlog.core.commits.features import APPEND_TIME, NOTHING, Requires
+from distlog.core.commits.actions import Action, Active, Add, Remove, Seal
+from distlog.core.commits.features import ACTIVE_SEGMENTS, APPEND_TIME, Requires
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import TransactionTooOldError
 
@@ -35,7 +35,8 @@ def check_read_version(head: Snapshot, read_version: int | None) -> None:
 def features(actions: Sequence[Action]) -> Requires:
     """The features that a library must know to apply `actions`."""
     has_append_time = any(isinstance(action, Add) and action.segment.append_time_ms >= 0 for action in actions)
-    return Requires(reader=(APPEND_TIME,)) if has_append_time else NOTHING
+    has_active = any(isinstance(action, Active) for action in actions)
+    return Requires(reader=(APPEND_TIME,) if has_append_time else (), writer=(ACTIVE_SEGMENTS,) if has_active else ())
 
 
 def oldest_read_version(actions: Sequence[Action]) -> int | None:

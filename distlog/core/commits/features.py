@@ -20,7 +20,10 @@ APPEND_TIME = "append-time"
 #: The actions of a commit may be in a manifest.
 MANIFEST = "manifest"
 
-KNOWN = frozenset({APPEND_TIME, MANIFEST})
+#: Partitions may have active segments: whoever adds a segment behind one seals it first, under the partition's lock.
+ACTIVE_SEGMENTS = "active-segments"
+
+KNOWN = frozenset({APPEND_TIME, MANIFEST, ACTIVE_SEGMENTS})
 
 FEATURE = Text("[A-Za-z0-9_.-]{1,100}")
 _MOST = 1000

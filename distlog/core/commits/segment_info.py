@@ -67,6 +67,8 @@ class SegmentInfo:
     # Where the oldest transaction begins that is open at the segment's end; it may begin in an earlier segment.
     first_unstable_offset: int = stored(Integer(NOT_LOOKED, MAX_LONG), default=NOT_LOOKED)
     unknown: str = fields.unknown_fields()
+    # Not stored: the file grows, and may be cut, so it is read and never mapped. Only a snapshot for readers has it.
+    is_active: bool = False
 
     @property
     def shift(self) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
+from itertools import repeat
 from typing import Any, overload
 
 import numpy as np
@@ -104,6 +105,10 @@ class SegmentTable(Sequence[SegmentInfo]):
             raise ValueError("a segment is added twice")
         grown = SegmentTable(self._columns, (*self._tail, *segments))
         return grown if len(grown._tail) <= TAIL_LIMIT else SegmentTable(grown.columns())
+
+    def with_active(self, segment: SegmentInfo) -> SegmentTable:
+        """This table with the partition's active segment behind it, for readers."""
+        return SegmentTable(self._columns, (*self._tail, segment))
 
     def replaced(self, stems: Collection[str], segments: Sequence[SegmentInfo]) -> SegmentTable:
         """This table without the segments of `stems`, and with `segments` in the holes that they leave.
@@ -223,6 +228,7 @@ def _to_columns(segments: Sequence[SegmentInfo]) -> pa.RecordBatch:
 
 # A frozen dataclass's own way costs three times as much, and a scan may make a hundred thousand.
 _SET_FIELDS = [getattr(SegmentInfo, name).__set__ for name in SCHEMA.names]
+_SET_ACTIVE = vars(SegmentInfo)["is_active"].__set__
 
 
 def _to_segments(columns: pa.RecordBatch) -> list[SegmentInfo]:
@@ -230,4 +236,5 @@ def _to_segments(columns: pa.RecordBatch) -> list[SegmentInfo]:
     for set_field, column in zip(_SET_FIELDS, columns.columns, strict=True):
         # what is called here is not Python
         deque(map(set_field, segments, column.to_pylist()), maxlen=0)
+    deque(map(_SET_ACTIVE, segments, repeat(False)), maxlen=0)
     return segments

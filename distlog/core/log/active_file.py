@@ -112,11 +112,11 @@ class ActiveFile:
             raise self._failure("preallocate", error) from error
 
     def sync(self) -> None:
-        """Return when what was written is on the device; nothing was if the file was never opened."""
-        if self._file is None:
+        """Return when what was written, by any process, is on the device; nothing was where there is no file."""
+        if self._file is None and not os.path.exists(self.path):
             return
         try:
-            self._calls.fsync(self._file)
+            self._calls.fsync(self._file if self._file is not None else self._open(0))
         except OSError as error:
             raise self._failure("sync", error) from error
 

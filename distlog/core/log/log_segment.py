@@ -192,6 +192,16 @@ class LogSegment:
         self._recovered(emptied(self._numbers), transactions, place.position)
         return dropped
 
+    def drop_unflushed(self, transactions: WalkedTransactions) -> None:
+        """Drop all that is not known to be on the device, after a sync that failed."""
+        flushed = self._numbers[_FLUSHED]
+        self._recovered(emptied(self._numbers), transactions, int(flushed[1]))
+        self._numbers[_FLUSHED] = np.minimum(flushed, self._numbers[[NEXT_OFFSET, POSITION]])
+
+    def know_flushed(self, offset: int, position: int) -> None:
+        """Take it that the device has the log up to these, as who synced the file knows."""
+        self._numbers[_FLUSHED] = np.maximum(self._numbers[_FLUSHED], (offset, position))
+
     def flush(self) -> None:
         """Return when what was appended before is on the device; appends may go on beside.
 
@@ -199,7 +209,7 @@ class LogSegment:
         """
         reached = self._usable()[[NEXT_OFFSET, POSITION]]
         self._sync()
-        self._numbers[_FLUSHED] = np.maximum(self._numbers[_FLUSHED], reached)
+        self.know_flushed(*reached.tolist())
 
     def seal(self) -> SegmentState:
         """End the segment: its last time entry is added, its files are trimmed, and on the device.

@@ -14,6 +14,8 @@ from distlog.core.indexes.transaction_index import AbortedTransaction
 from distlog.core.log.batch_walk import Batches
 
 _MARKERS = (ABORT, COMMIT)
+#: No producer has this id.
+_NOBODY = -2
 
 
 class WalkedTransactions:
@@ -46,6 +48,15 @@ class WalkedTransactions:
                     stable = min(self._opened.values(), default=offset + 1)
                     aborted.append(AbortedTransaction(producer, first, offset, stable))
         return aborted
+
+
+def opened_before(first_unstable_offset: int) -> WalkedTransactions:
+    """What a walk begins with where nobody knows more of the transactions that are open than where they begin.
+
+    They stay open: whose they are is told by the segments before.
+    """
+    is_open = first_unstable_offset != NO_OFFSET
+    return WalkedTransactions({_NOBODY: first_unstable_offset} if is_open else {})
 
 
 def control_type(data: memoryview, row: Any) -> int:

@@ -37,9 +37,11 @@ class OpenLogs:
     def get(self, segment: SegmentInfo) -> OpenLog:
         """The segment's log as it is now, checked to be the segment's and of the length in its metadata.
 
-        Raises FileNotFoundError, StorageError where it cannot be mapped or is shorter, CorruptRecordError where it is
-        another log.
+        Raises FileNotFoundError, StorageError where it cannot be mapped, for it is active, or is shorter,
+        CorruptRecordError where it is another log.
         """
+        if segment.is_active:
+            raise StorageError("an active segment is not mapped", partition=segment.partition, stem=segment.stem)
         key = segment.partition, segment.stem, segment.first_batch_crc
         log = self._open.known(key)
         if log is None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from functools import partial
 
 from distlog.core.errors import StorageError
+from distlog.core.storage.local.local_disk import known_local_disk
 from distlog.core.storage.parallel import in_order
 from distlog.core.storage.storage import Storage
 
@@ -21,12 +23,12 @@ class LogFile:
     Of a remote file the first read is one request, since it may be the only one. A second read says that more is
     wanted, so from there on windows, each twice as large as the one before, are fetched ahead. Of a local file, which
     is sealed, what is read is mapped if that is asked for, and stays mapped as long as the bytes are held: a copy
-    costs three times as much, but a disk's error then ends the process.
+    costs three times as much, but a disk's error then ends the process. Files on a network are copied.
     """
 
     def __init__(self, storage: Storage, name: str, end: int, *, mapped: bool) -> None:
         self._storage, self._name, self._end = storage, name, end
-        self._is_mapped = mapped and storage.is_local
+        self._is_mapped = mapped and storage.is_local and known_local_disk(os.path.dirname(storage.local_path(name)))
         self._held = memoryview(b"")
         self._position = 0
         self._windows: Iterator[memoryview] | None = None

@@ -97,7 +97,7 @@ class SegmentReader:
             # to look costs little where the file is opened anyway, and files are replaced
             self._identified.forget(segment)
         with self._explained([segment]):
-            file = LogFile(self.storage, name, hint, mapped=True)
+            file = LogFile(self.storage, name, hint, mapped=not segment.is_active)
         try:
             while position < part.end_position and following < part.end_offset - segment.shift:
                 stop = hint if position < hint else segment.log_bytes

@@ -1,0 +1,266 @@
+"""One partition's active segment under the partition's lock: to find it, to open it, to seal it.
+
+The commit log says which segments there are. The page in the lock's file says how far the active one has come, and is
+written after the bytes that it counts. The page says CHANGING from before a seal's commit until after it, so whoever
+finds that, or a page that does not check, asks the commit log first. A process may end between any two steps.
+
+    open    create the files, commit `active`, page ACTIVE      found: NONE and `active`: the segment is recovered
+    append  write the log, the indexes, then the page           found: a log that is longer: its tail is walked
+    seal    page CHANGING, trim and sync the files, commit      found: CHANGING: the commit log says whether it is
+            `seal` and `add`, page NONE, or ACTIVE with the     sealed; if not, it goes on as it was
+            next segment when the same commit opened one
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple, Protocol
+
+from distlog.core import paths
+from distlog.core.commits.actions import Action, Active, Add, Seal
+from distlog.core.commits.segment_info import NO_OFFSET, SegmentInfo
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.errors import CommitConflictError
+from distlog.core.log.active_file import FileCalls
+from distlog.core.log.log_segment import LogSegment
+from distlog.core.log.segment_state import SegmentState
+from distlog.core.log.state_record import StateRecord, Status, head
+from distlog.core.log.walked_transactions import opened_before
+from distlog.core.storage.local.durable_files import failing_as, make_folders
+from distlog.core.storage.local.file_lock import TIMEOUT_S, FileLock
+from distlog.core.storage.local.shared_page import SharedPage
+from distlog.core.topic_handle import TopicHandle
+
+#: For how long a commit is tried by who holds a lock that others wait for.
+COMMIT_TIMEOUT_S = TIMEOUT_S / 2
+
+
+class Snapshots(Protocol):
+    """The newest snapshot of the commit log that a process has seen; without tails."""
+
+    @property
+    def snapshot(self) -> Snapshot: ...
+
+    def refresh(self) -> Snapshot:
+        """Move on to the head; TopicNotFoundError where the topic was dropped."""
+        ...
+
+    def advance(self, snapshot: Snapshot) -> None:
+        """Move on to `snapshot`, unless a newer one is known."""
+        ...
+
+
+class SealedSegment(NamedTuple):
+    """A segment that was sealed but for the commit: its state before, and, unless it is empty, what was added."""
+
+    partition: int
+    before: SegmentState
+    info: SegmentInfo | None
+
+    def actions(self) -> list[Action]:
+        """What the commit says of it."""
+        seal = Seal(self.partition, self.before.stem)
+        return [seal] if self.info is None else [seal, Add(self.info)]
+
+
+class ActivePartition:
+    """A partition, its lock and its active segment, as one process knows them.
+
+    All methods but `held` and `close` need the lock. Errors are those of LogSegment and CommitLog. Where a method
+    fails, or the process ends in it, the next `recover`, in any process, puts things right.
+    """
+
+    def __init__(
+        self,
+        handle: TopicHandle,
+        partition: int,
+        snapshots: Snapshots,
+        *,
+        calls: FileCalls = os,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        self.handle, self.partition, self.snapshots = handle, partition, snapshots
+        self.calls = calls
+        self.folder = handle.storage.local_path(paths.partition_dir(handle.name, partition))
+        self._lock = FileLock(os.path.join(self.folder, paths.LOCK_FILE))
+        self._timeout_s = timeout_s
+        self._topic_id = snapshots.snapshot.topic_id
+        self._heads = {status: head(self._topic_id, status) for status in Status}
+        self._segment: LogSegment | None = None
+        self._known: bytes | None = None
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the lock; StorageError, naming the process that has it, when it is not free in time."""
+        if not os.path.isdir(self.folder):
+            with failing_as("make", self.folder):
+                make_folders(self.folder)
+        with self._lock.held(self._timeout_s):
+            yield
+
+    def record(self) -> StateRecord | None:
+        """What the page says now; None where it does not check. Needs no lock."""
+        return StateRecord.unpack(self._page.read())
+
+    def recover(self) -> LogSegment | None:
+        """The active segment, ready to be appended to, whoever changed it or died meanwhile; None: there is none."""
+        value, segment = self._page.read(), self._segment
+        if segment is None or value is None or value != self._known or segment.unknown_bytes():
+            self._take_over(value)
+        elif segment.config is not self.snapshots.snapshot.config:
+            self._use(self._opened(segment.state))
+        return self._segment
+
+    def open(self, operation: str = "active", sealed: SealedSegment | None = None) -> LogSegment:
+        """Begin an active segment at the log end by a commit, which seals `sealed` too."""
+        snapshot = self.snapshots.refresh()
+        stem, created_ms = self.handle.new_stem(snapshot.version), self.handle.clock()
+        LogSegment.create(self.folder, stem, 0, snapshot.config, clock=self.handle.clock, calls=self.calls).close()
+
+        def plan(current: Snapshot) -> Sequence[Action]:
+            end = current.partitions[self.partition].log_end_offset
+            base_offset = sealed.info.next_offset if sealed and sealed.info else end
+            return [*(sealed.actions() if sealed else ()), Active(self.partition, stem, base_offset)]
+
+        _, after = self.handle.log.commit(
+            snapshot, operation, plan, read_version=snapshot.version, timeout_s=COMMIT_TIMEOUT_S
+        )
+        self.snapshots.advance(after)
+        active = after.partitions[self.partition].active
+        assert active is not None
+        state = SegmentState.new(stem, active.base_offset, created_ms, _first_unstable(after, self.partition))
+        return self._use(self._opened(state))
+
+    def roll(self) -> LogSegment:
+        """Seal the active segment and begin the next one, in one commit."""
+        sealed = self.begin_seal()
+        try:
+            return self.open("roll", sealed)
+        except CommitConflictError:
+            self.take_back(sealed)
+            raise
+
+    def begin_seal(self) -> SealedSegment:
+        """End the active segment's files; what follows is a commit, then `end_seal` or `take_back`."""
+        segment = self._segment
+        assert segment is not None
+        before = segment.state
+        # until it is over, whoever comes asks the commit log
+        self._publish(Status.CHANGING, before)
+        self._segment = self._known = None
+        try:
+            state = segment.seal()
+        finally:
+            segment.close()
+        return SealedSegment(self.partition, before, state.segment_info(self.partition) if state.batches else None)
+
+    def end_seal(self) -> None:
+        """Say that no segment is active, after the commit that sealed it."""
+        self._let_go()
+        self._publish(Status.NONE, None)
+
+    def take_back(self, sealed: SealedSegment) -> None:
+        """Go on with the segment, since its seal was not committed and will not be."""
+        segment = self._opened(sealed.before)
+        segment.recover_tail(opened_before(sealed.before.first_unstable_offset))
+        self._use(segment)
+
+    def drop_unflushed(self) -> None:
+        """Cut the active segment to what is known to be on the device."""
+        segment = self._segment
+        assert segment is not None
+        try:
+            segment.drop_unflushed(opened_before(segment.state.first_unstable_offset))
+        except BaseException:
+            self.doubt()
+            raise
+
+    def moved_on(self) -> None:
+        """Publish the state of the active segment, which has changed."""
+        assert self._segment is not None
+        self._known = self._heads[Status.ACTIVE] + self._segment.packed_state()
+        self._page.write(self._known)
+
+    def doubt(self) -> None:
+        """Recover before the next use: nobody knows what the files are after an error."""
+        self._let_go()
+
+    def close(self) -> None:
+        """Let go of the files and of the lock's; nothing is flushed."""
+        self._let_go()
+        self._lock.close()
+
+    @property
+    def _page(self) -> SharedPage:
+        return self._lock.page
+
+    @property
+    def _active(self) -> Active | None:
+        return self.snapshots.snapshot.partitions[self.partition].active
+
+    def _take_over(self, value: bytes | None) -> None:
+        """Go on from what the page says, or, where that is not enough, from what the commit log says."""
+        record = StateRecord.unpack(value)
+        state = record.state_of(self._topic_id, self._active) if record else None
+        if record is None or state is None or record.status != Status.ACTIVE:
+            self.snapshots.refresh()
+            # who committed it may have died before it was durable
+            self.handle.storage.sync(paths.COMMITS_DIR)
+            state = record.state_of(self._topic_id, self._active) if record else None
+        if self._active is None:
+            self._let_go()
+            self._publish(Status.NONE, None)
+        elif record is None or state is None:
+            self._use(self._walked(self._active))
+        else:
+            self._use(self._resumed(state, record.status))
+
+    def _resumed(self, state: SegmentState, status: Status) -> LogSegment:
+        segment = self._segment
+        if segment is not None and segment.stem == state.stem and status == Status.ACTIVE:
+            segment.resume(state)
+        else:
+            segment = self._opened(state)
+        unknown = segment.unknown_bytes()
+        if unknown < 0:
+            self._walk(segment)
+        elif unknown > 0 or status != Status.ACTIVE:
+            segment.recover_tail(opened_before(state.first_unstable_offset))
+        return segment
+
+    def _walked(self, active: Active) -> LogSegment:
+        segment = self._opened(SegmentState.new(active.stem, active.base_offset, self.handle.clock()))
+        self._walk(segment)
+        return segment
+
+    def _walk(self, segment: LogSegment) -> None:
+        segment.recover(opened_before(_first_unstable(self.snapshots.snapshot, self.partition)))
+        # nobody knows how much of it is on the device
+        segment.flush()
+
+    def _opened(self, state: SegmentState) -> LogSegment:
+        config = self.snapshots.snapshot.config
+        return LogSegment(self.folder, state, config, clock=self.handle.clock, calls=self.calls)
+
+    def _use(self, segment: LogSegment) -> LogSegment:
+        if segment is not self._segment:
+            self._let_go()
+        self._segment = segment
+        self.moved_on()
+        return segment
+
+    def _let_go(self) -> None:
+        segment, self._segment, self._known = self._segment, None, None
+        if segment is not None:
+            segment.close()
+
+    def _publish(self, status: Status, state: SegmentState | None) -> None:
+        self._page.write(StateRecord(self._topic_id, status, state).pack())
+
+
+def _first_unstable(snapshot: Snapshot, partition: int) -> int:
+    """Where the oldest transaction begins that is open before the active segment."""
+    segments = snapshot.partitions[partition].segments
+    return segments[-1].first_unstable_offset if len(segments) else NO_OFFSET

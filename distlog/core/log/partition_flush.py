@@ -1,0 +1,150 @@
+"""Flushing a partition together: one sync is for all that was written before it, by any thread of any process.
+
+Who wants a flush waits for the flush lock, and then looks at the page again: what a sync of another one covered
+meanwhile needs none. A sync runs without the partition's lock, so appends go on beside it.
+
+A sync that failed is never tried again, since the next one would succeed without what was lost (Linux marks the pages
+clean). The segment is cut to what was on the device before, and is sealed there. All who wait for what was cut off
+get an error: their segment is not active any more, and ends before their records.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from distlog.core import paths
+from distlog.core.commits.actions import Add, Seal
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.errors import StorageError
+from distlog.core.log.active_file import ActiveFile
+from distlog.core.log.active_partition import COMMIT_TIMEOUT_S, ActivePartition
+from distlog.core.log.segment_state import SegmentState
+from distlog.core.log.state_record import Status
+from distlog.core.storage.local.file_lock import FileLock
+
+
+class Appended(NamedTuple):
+    """The (first, end) offsets of what was appended, the segment that it is in, and a version that knows that."""
+
+    first_offset: int
+    end_offset: int
+    stem: str
+    version: int
+
+
+class PartitionFlush:
+    """The flushes of one partition by the threads of one process."""
+
+    def __init__(self, partition: ActivePartition, timeout_s: float) -> None:
+        self._partition, self._timeout_s = partition, timeout_s
+        self._lock = FileLock(os.path.join(partition.folder, paths.FLUSH_FILE))
+        # of its own, so that nobody closes it during a sync: used under the flush lock only
+        self._log: ActiveFile | None = None
+
+    def flush(self, wanted: Appended | None) -> None:
+        """See PartitionLog."""
+        wanted = wanted or self._all()
+        if wanted is None or self._is_flushed(wanted):
+            return
+        with self._lock.held(self._timeout_s):
+            if self._is_flushed(wanted):
+                return
+            state = self._state()
+            if state is None or state.stem != wanted.stem:
+                self._check_sealed(wanted)
+            elif state.next_offset < wanted.end_offset:
+                raise _lost(wanted)
+            else:
+                self._sync(state)
+
+    def close(self) -> None:
+        """Let go of the files."""
+        if self._log is not None:
+            with self._lock.held(self._timeout_s):
+                self._use(None)
+        self._lock.close()
+
+    def _all(self) -> Appended | None:
+        state = self._state()
+        if state is None:
+            return None
+        version = self._partition.snapshots.snapshot.version
+        return Appended(state.base_offset, state.next_offset, state.stem, version)
+
+    def _state(self) -> SegmentState | None:
+        with self._partition.held():
+            segment = self._partition.recover()
+            return None if segment is None else segment.state
+
+    def _is_flushed(self, wanted: Appended) -> bool:
+        record = self._partition.record()
+        if record is None or record.state is None or record.status != Status.ACTIVE:
+            return False
+        return record.state.stem == wanted.stem and record.state.flushed_offset >= wanted.end_offset
+
+    def _sync(self, state: SegmentState) -> None:
+        path = os.path.join(self._partition.folder, f"{state.stem}.log")
+        if self._log is None or self._log.path != path:
+            self._use(ActiveFile(path, self._partition.calls))
+        assert self._log is not None
+        try:
+            self._log.sync()
+        except StorageError:
+            self._use(None)
+            self._give_up(state.stem)
+            raise
+        with self._partition.held():
+            segment = self._partition.recover()
+            if segment is not None and segment.stem == state.stem:
+                segment.know_flushed(state.next_offset, state.position)
+                self._partition.moved_on()
+
+    def _use(self, log: ActiveFile | None) -> None:
+        if self._log is not None:
+            self._log.close()
+        self._log = log
+
+    def _give_up(self, stem: str) -> None:
+        """Cut the segment to what is on the device, and seal it."""
+        partition = self._partition
+        with partition.held():
+            segment = partition.recover()
+            if segment is None or segment.stem != stem:
+                return
+            partition.drop_unflushed()
+            sealed = partition.begin_seal()
+            _, after = partition.handle.log.commit(
+                partition.snapshots.refresh(), "seal", lambda _: sealed.actions(), timeout_s=COMMIT_TIMEOUT_S
+            )
+            partition.snapshots.advance(after)
+            partition.end_seal()
+
+    def _check_sealed(self, wanted: Appended) -> None:
+        """A seal syncs; but a segment that ends below what is wanted was cut by a sync that failed."""
+        snapshot = self._partition.snapshots.snapshot
+        segments = snapshot.partitions[self._partition.partition].segments
+        place = segments.find(wanted.end_offset - 1)
+        if place < len(segments) and segments[place].stem == wanted.stem:
+            return
+        if self._sealed_end(snapshot, wanted) < wanted.end_offset:
+            raise _lost(wanted)
+
+    def _sealed_end(self, snapshot: Snapshot, wanted: Appended) -> int:
+        """Where the segment ended when it was sealed, which it was since, whatever became of it later."""
+        partition = self._partition.partition
+        for commit in self._partition.handle.log.commits(wanted.version + 1, snapshot.version + 1):
+            if Seal(partition, wanted.stem) in commit.actions:
+                added = [action.segment for action in commit.actions if isinstance(action, Add)]
+                ends = [segment.next_offset for segment in added if segment.stem == wanted.stem]
+                return ends[0] if ends else wanted.first_offset
+        raise StorageError("a segment ended in no commit: verify the topic", stem=wanted.stem)
+
+
+def _lost(wanted: Appended) -> StorageError:
+    return StorageError(
+        "what was appended is lost, since a sync of the disk failed: append it again",
+        stem=wanted.stem,
+        first_offset=wanted.first_offset,
+        end_offset=wanted.end_offset,
+    )

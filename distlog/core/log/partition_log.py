@@ -1,0 +1,147 @@
+"""Appending ready-made batches to one partition in place: Kafka's `UnifiedLog`, for any number of processes.
+
+Each append is under the partition's lock, and goes on from where the last one ended, whichever process made it.
+Nothing is synced by an append: `flush` is, for all that wait for it together.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from distlog.core.batches.base_offsets import write_base_offsets
+from distlog.core.batches.record_batch import CONTROL, TRANSACTIONAL
+from distlog.core.config import TopicConfig
+from distlog.core.errors import InvalidRecordError
+from distlog.core.log.active_file import FileCalls
+from distlog.core.log.active_partition import ActivePartition, Snapshots
+from distlog.core.log.log_segment import LogSegment
+from distlog.core.log.partition_flush import Appended, PartitionFlush
+from distlog.core.log.state_fold import BY_HEADERS, Longs
+from distlog.core.storage.local.file_lock import TIMEOUT_S
+from distlog.core.topic_handle import TopicHandle
+
+_IN_TRANSACTIONS = TRANSACTIONAL | CONTROL
+
+
+class LogEnd(NamedTuple):
+    """The offset behind the last record, and up to where (out) the device has the log: Kafka's recovery point."""
+
+    end_offset: int
+    flushed_offset: int
+
+
+class PartitionLog:
+    """The log of one partition of a topic on a local disk; for the threads of one process.
+
+    `snapshots` hold the commit log's newest snapshot, which this moves on. `calls` are the system calls that change
+    files. Who waits longer than `timeout_s` for a lock gets a StorageError that names the process that holds it.
+    """
+
+    def __init__(
+        self,
+        handle: TopicHandle,
+        partition: int,
+        snapshots: Snapshots,
+        *,
+        calls: FileCalls = os,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        self.partition, self._snapshots = partition, snapshots
+        self._active = ActivePartition(handle, partition, snapshots, calls=calls, timeout_s=timeout_s)
+        self._flush = PartitionFlush(self._active, timeout_s)
+
+    def append(
+        self,
+        data: npt.NDArray[np.uint8],
+        rows: npt.NDArray[Any],
+        *,
+        newest_offsets: Longs = BY_HEADERS,
+        min_timestamps: Longs = BY_HEADERS,
+    ) -> Appended:
+        """Give the batches their offsets, and write them; `rows` (BATCH rows) are the headers of all of `data`.
+
+        The batches are of format 2, encoded from offset 0 on without a gap; their base offsets are written into
+        `data`. `newest_offsets`, in the batches' own offsets, and `min_timestamps` are as of LogSegment. Raises
+        InvalidRecordError for what no segment or no batch of the topic may be, StorageError, TopicNotFoundError,
+        CommitStateUnknownError; then nothing was appended.
+        """
+        _check(rows, self._snapshots.snapshot.config, data.nbytes)
+        end = int(rows[-1]["base_offset"] + rows[-1]["last_offset_delta"]) + 1
+        active = self._active
+        with active.held():
+            segment = active.recover() or active.open()
+            if segment.should_roll(data.nbytes, int(rows["max_timestamp"].max()), segment.next_offset + end - 1):
+                segment = active.roll()
+            first = segment.next_offset
+            moved = rows.copy()
+            moved["base_offset"] += first
+            write_base_offsets(data, moved["position"], moved["base_offset"])
+            if len(newest_offsets):
+                newest_offsets = newest_offsets + first
+            self._write(segment, data, moved, newest_offsets, min_timestamps)
+            return Appended(first, first + end, segment.stem, self._snapshots.snapshot.version)
+
+    def _write(
+        self, segment: LogSegment, data: npt.NDArray[np.uint8], rows: npt.NDArray[Any], newest: Longs, oldest: Longs
+    ) -> None:
+        try:
+            segment.append(data.data, rows, newest_offsets=newest, min_timestamps=oldest)
+            self._active.moved_on()
+        except BaseException:
+            self._active.doubt()
+            raise
+
+    def roll(self) -> None:
+        """End the active segment and begin the next one; nothing where none is active, or it is empty."""
+        with self._active.held():
+            segment = self._active.recover()
+            if segment is not None and segment.size:
+                self._active.roll()
+
+    def flush(self, appended: Appended | None = None) -> None:
+        """Return when what `appended` tells is on the device, or all that is there now.
+
+        Threads and processes that wait for this share one sync. Raises StorageError where a sync failed, in this
+        process or another: what was not on the device before is lost, and is cut off.
+        """
+        self._flush.flush(appended)
+
+    def end(self) -> LogEnd:
+        """Where the log ends, and up to where it is on the device; recovers it, if need be."""
+        with self._active.held():
+            segment = self._active.recover()
+            if segment is None:
+                end = self._snapshots.snapshot.partitions[self.partition].log_end_offset
+                return LogEnd(end, end)
+            state = segment.state
+            return LogEnd(state.next_offset, state.flushed_offset)
+
+    def close(self) -> None:
+        """Let go of the files; nothing is flushed, and the active segment stays open for whoever comes next."""
+        self._flush.close()
+        self._active.close()
+
+
+def _check(rows: npt.NDArray[Any], config: TopicConfig, size: int) -> None:
+    if not len(rows):
+        raise InvalidRecordError("there is no batch to append")
+    largest = int(rows["size"].max())
+    if largest > config.max_message_bytes:
+        raise InvalidRecordError(
+            "a batch is larger than max.message.bytes: make smaller batches",
+            size=largest,
+            limit=config.max_message_bytes,
+        )
+    if size > config.segment_size:
+        raise InvalidRecordError(
+            "the batches are larger than segment.bytes: append fewer at once", size=size, limit=config.segment_size
+        )
+    if (rows["magic"] != 2).any() or (rows["attributes"] & _IN_TRANSACTIONS).any():
+        raise InvalidRecordError("batches that are appended in place are of format 2, and not of transactions")
+    ends = rows["base_offset"] + rows["last_offset_delta"] + 1
+    if rows["base_offset"][0] != 0 or (rows["base_offset"][1:] != ends[:-1]).any():
+        raise InvalidRecordError("batches that are appended have the offsets from 0 on, without a gap")

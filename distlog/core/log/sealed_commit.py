@@ -1,0 +1,194 @@
+"""Committing what needs the end of a partition sealed: bulk appends, rolls by retention, a drop.
+
+The locks of the partitions whose active segments must be sealed are taken in ascending order, so that no two of those
+who do this wait for each other. Their pages say CHANGING before the commit, which seals the segments together with
+the caller's own actions. Who meets a segment that became active meanwhile gives up, and begins again with its lock.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+
+from distlog.core.commits.actions import Action
+from distlog.core.commits.commit import UNNAMED, Commit, Origin
+from distlog.core.commits.commit_log import Plan
+from distlog.core.commits.partition_draft import PartitionDraft
+from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.errors import CommitConflictError
+from distlog.core.log.active_file import FileCalls
+from distlog.core.log.active_partition import COMMIT_TIMEOUT_S, ActivePartition, SealedSegment
+from distlog.core.storage.local.file_lock import TIMEOUT_S
+from distlog.core.topic_handle import TopicHandle
+
+#: Which partitions must have no active segment, as of a snapshot.
+Needed = Callable[[Snapshot], Collection[int]]
+
+
+def every_partition(snapshot: Snapshot) -> Collection[int]:
+    """All of them, as for a drop."""
+    return range(len(snapshot.partitions))
+
+
+def sealed_commit(
+    handle: TopicHandle,
+    snapshot: Snapshot,
+    operation: str,
+    plan: Plan,
+    needed: Needed,
+    *,
+    read_version: int | None = None,
+    origin: Origin = UNNAMED,
+    calls: FileCalls = os,
+    timeout_s: float = TIMEOUT_S,
+) -> tuple[Commit | None, Snapshot]:
+    """`CommitLog.commit`, with the active segments of the `needed` partitions sealed in the same commit.
+
+    `plan` gets snapshots in which they are sealed already; if it has nothing to do, they stay active. `snapshot` is
+    the commit log's, without tails. Locks are waited for `timeout_s`: StorageError. Other errors are those of
+    CommitLog and LogSegment.
+    """
+    while True:
+        snapshots = _Snapshots(handle, snapshot)
+        try:
+            with _locked(snapshots, needed, calls, timeout_s) as partitions:
+                if not partitions:
+                    return handle.log.commit(
+                        snapshots.snapshot,
+                        operation,
+                        _Sealing({}, needed, plan),
+                        read_version=read_version,
+                        origin=origin,
+                    )
+                return _commit(snapshots, partitions, operation, plan, needed, read_version, origin)
+        except _FoundActiveError as found:
+            snapshot = found.snapshot
+
+
+class _FoundActiveError(Exception):
+    """A partition has an active segment whose lock is not held."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        super().__init__()
+        self.snapshot = snapshot
+
+
+@dataclass
+class _Snapshots:
+    """See Snapshots; `snapshot` moves on."""
+
+    handle: TopicHandle
+    snapshot: Snapshot
+
+    def refresh(self) -> Snapshot:
+        self.advance(self.handle.log.refresh(self.snapshot))
+        return self.snapshot
+
+    def advance(self, snapshot: Snapshot) -> None:
+        if snapshot.version > self.snapshot.version:
+            self.snapshot = snapshot
+
+
+@dataclass
+class _Sealing:
+    """The plan of a commit that seals, around the caller's; it notes whether that was what failed."""
+
+    sealed: dict[int, SealedSegment]
+    needed: Needed
+    plan: Plan
+    failed: BaseException | None = None
+
+    def __call__(self, snapshot: Snapshot) -> Sequence[Action] | None:
+        try:
+            if not set(_active(snapshot, self.needed)) <= self.sealed.keys():
+                raise _FoundActiveError(snapshot)
+            actions = self.plan(_as_if_sealed(snapshot, self.sealed))
+        except BaseException as error:
+            self.failed = error
+            raise
+        if actions is None:
+            return None
+        return [*(action for sealed in self.sealed.values() for action in sealed.actions()), *actions]
+
+
+@contextmanager
+def _locked(
+    snapshots: _Snapshots, needed: Needed, calls: FileCalls, timeout_s: float
+) -> Iterator[list[ActivePartition]]:
+    """The partitions that must be sealed, with their locks; the snapshot is as new as that."""
+    with ExitStack() as stack:
+        partitions = []
+        for number in _active(snapshots.snapshot, needed):
+            partition = ActivePartition(snapshots.handle, number, snapshots, calls=calls, timeout_s=timeout_s)
+            stack.callback(partition.close)
+            stack.enter_context(partition.held())
+            partitions.append(partition)
+        if partitions:
+            snapshots.refresh()
+        yield [partition for partition in partitions if partition.recover() is not None]
+
+
+def _commit(
+    snapshots: _Snapshots,
+    partitions: Sequence[ActivePartition],
+    operation: str,
+    plan: Plan,
+    needed: Needed,
+    read_version: int | None,
+    origin: Origin,
+) -> tuple[Commit | None, Snapshot]:
+    sealing = _Sealing({}, needed, plan)
+    try:
+        # not for nothing: what is not held yet would be met by the plan
+        if set(_active(snapshots.snapshot, needed)) - {partition.partition for partition in partitions}:
+            raise _FoundActiveError(snapshots.snapshot)
+        for partition in partitions:
+            sealing.sealed[partition.partition] = partition.begin_seal()
+        commit, after = snapshots.handle.log.commit(
+            snapshots.snapshot,
+            operation,
+            sealing,
+            read_version=read_version,
+            origin=origin,
+            timeout_s=COMMIT_TIMEOUT_S,
+        )
+    except BaseException as error:
+        if error is sealing.failed or isinstance(error, CommitConflictError):
+            _take_back(partitions, sealing)
+        # else the pages stay as they are: whoever comes next asks the commit log
+        raise
+    if commit is None:
+        _take_back(partitions, sealing)
+    else:
+        for partition in partitions:
+            partition.end_seal()
+    return commit, after
+
+
+def _take_back(partitions: Sequence[ActivePartition], sealing: _Sealing) -> None:
+    for partition in partitions:
+        partition.take_back(sealing.sealed[partition.partition])
+
+
+def _active(snapshot: Snapshot, needed: Needed) -> list[int]:
+    """The needed partitions with an active segment, ascending."""
+    states = snapshot.partitions
+    return sorted(number for number in set(needed(snapshot)) if number < len(states) and states[number].active)
+
+
+def _as_if_sealed(snapshot: Snapshot, sealed: dict[int, SealedSegment]) -> Snapshot:
+    states = list(snapshot.partitions)
+    for number, segment in sealed.items():
+        states[number] = _sealed_state(states[number], segment, snapshot.gc_floor)
+    return replace(snapshot, partitions=tuple(states))
+
+
+def _sealed_state(state: PartitionState, sealed: SealedSegment, gc_floor: int) -> PartitionState:
+    draft = PartitionDraft(state)
+    draft.seal(sealed.before.stem)
+    if sealed.info is not None:
+        draft.add(sealed.info)
+    draft.settle(gc_floor)
+    return draft.finish()

@@ -1,0 +1,88 @@
+"""What readers see of active segments: each is the last segment of its partition, up to where it has come.
+
+No lock is taken. The page in the lock's file says how far the segment has come; where that does not check, is of
+before the machine was started, or is of another segment, the log is walked.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+
+from distlog.core import paths
+from distlog.core.commits.actions import Active
+from distlog.core.commits.segment_info import NO_OFFSET, SegmentInfo
+from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.log.log_segment import LogSegment
+from distlog.core.log.segment_state import SegmentState
+from distlog.core.log.state_record import StateRecord
+from distlog.core.log.walked_transactions import opened_before
+from distlog.core.storage.local.durable_files import failing_as
+from distlog.core.storage.local.shared_page import PAGE_BYTES, newest_value
+from distlog.core.topic_handle import TopicHandle
+
+#: Two writes during one look at the page are rare; how often it is looked at before the log is walked.
+_LOOKS = 3
+
+
+def with_tails(handle: TopicHandle, snapshot: Snapshot) -> Snapshot:
+    """`snapshot` as readers see it now: with the active segments as far as they have come.
+
+    Nothing may be committed from it. Raises StorageError.
+    """
+    if not any(state.active for state in snapshot.partitions):
+        return snapshot
+    partitions = tuple(
+        _with_tail(handle, snapshot, number) if state.active else state
+        for number, state in enumerate(snapshot.partitions)
+    )
+    return dataclasses.replace(snapshot, partitions=partitions)
+
+
+def tail(handle: TopicHandle, snapshot: Snapshot, partition: int) -> SegmentInfo | None:
+    """The partition's active segment as it is now; None where there is none, or it is empty."""
+    active = snapshot.partitions[partition].active
+    if active is None:
+        return None
+    folder = handle.storage.local_path(paths.partition_dir(handle.name, partition))
+    state = _known_state(folder, snapshot, active) or _walked_state(handle, snapshot, partition, active, folder)
+    return state.tail_info(partition) if state.batches else None
+
+
+def _with_tail(handle: TopicHandle, snapshot: Snapshot, partition: int) -> PartitionState:
+    state, segment = snapshot.partitions[partition], tail(handle, snapshot, partition)
+    if segment is None:
+        return state
+    return dataclasses.replace(
+        state, segments=state.segments.with_active(segment), log_end_offset=segment.next_offset
+    )
+
+
+def _known_state(folder: str, snapshot: Snapshot, active: Active) -> SegmentState | None:
+    for _ in range(_LOOKS):
+        record = StateRecord.unpack(newest_value(_page(os.path.join(folder, paths.LOCK_FILE))))
+        if record is not None:
+            return record.state_of(snapshot.topic_id, active)
+    return None
+
+
+def _page(path: str) -> bytes:
+    """The bytes of the page; none where there is no file. To read it is enough, and makes no file."""
+    with failing_as("read", path):
+        try:
+            with open(path, "rb", buffering=0) as file:
+                return file.read(PAGE_BYTES)
+        except FileNotFoundError:
+            return b""
+
+
+def _walked_state(
+    handle: TopicHandle, snapshot: Snapshot, partition: int, active: Active, folder: str
+) -> SegmentState:
+    begin = SegmentState.new(active.stem, active.base_offset, handle.clock())
+    segment = LogSegment(folder, begin, snapshot.config, clock=handle.clock, writable=False)
+    segments = snapshot.partitions[partition].segments
+    try:
+        return segment.look_through(opened_before(segments[-1].first_unstable_offset if segments else NO_OFFSET))
+    finally:
+        segment.close()

@@ -1,0 +1,236 @@
+"""Commits that need the ends of partitions sealed, beside processes that append there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from partition_logs import Process, append, commit_sealed, new_topic, sealed
+
+from distlog.core.commits.actions import Action, Add, Drop, SetConfig, SetLogStartOffset
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.errors import (
+    CommitConflictError,
+    CommitStateUnknownError,
+    StorageError,
+    TopicNotFoundError,
+)
+from distlog.core.log.partition_log import PartitionLog
+from distlog.core.log.sealed_commit import every_partition, sealed_commit
+from distlog.core.log.state_record import Status
+from distlog.core.topics.append import Appender, commit_append
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return new_topic(tmp_path / "events", partitions=3)
+
+
+def status(log: PartitionLog) -> Status | None:
+    record = log._active.record()
+    return record.status if record else None
+
+
+def nothing(snapshot: Snapshot) -> Sequence[Action] | None:
+    return None
+
+
+def every(process: Process, plan: object) -> Snapshot:
+    _, after = sealed_commit(process.handle, process.head(), "config", plan, every_partition)  # type: ignore[arg-type]
+    return after
+
+
+def test_the_caller_s_actions_and_the_seal_are_one_commit(folder: Path) -> None:
+    process = Process(folder)
+    append(process[1], b"a", b"b")
+    after = commit_sealed(process, SetLogStartOffset(1, 1), partitions=[1])
+    assert (after.version, sealed(after, 1)) == (2, [(0, 2)])
+    assert (after.partitions[1].log_start_offset, after.partitions[1].active) == (1, None)
+    assert status(process[1]) == Status.NONE
+    assert append(process[1], b"c") == (2, 3)
+
+
+def test_only_needed_partitions_are_sealed(folder: Path) -> None:
+    process = Process(folder)
+    for partition in range(3):
+        append(process[partition], b"a")
+    after = commit_sealed(process, partitions=[2, 0])
+    assert [bool(state.active) for state in after.partitions] == [False, True, False]
+
+
+def test_a_plan_sees_the_partitions_as_if_they_were_sealed(folder: Path) -> None:
+    process, seen = Process(folder), list[tuple[int, int]]()
+    append(process[0], b"a", b"b")
+
+    def plan(snapshot: Snapshot) -> Sequence[Action]:
+        seen.append((snapshot.partitions[0].log_end_offset, len(snapshot.partitions[0].segments)))
+        return [SetConfig({})]
+
+    every(process, plan)
+    assert seen == [(2, 1)]
+
+
+def test_an_empty_active_segment_is_sealed_to_nothing(folder: Path) -> None:
+    process = Process(folder)
+    append(process[0], b"a")
+    process[0].roll()
+    after = commit_sealed(process)
+    assert (sealed(after), after.partitions[0].active) == ([(0, 1)], None)
+    assert append(process[0], b"b") == (1, 2)
+
+
+@pytest.mark.parametrize("error", [None, KeyError("the plan's own"), CommitConflictError("no")])
+def test_where_nothing_was_committed_the_segments_stay_active(folder: Path, error: Exception | None) -> None:
+    process = Process(folder)
+    append(process[0], b"a")
+    before = process.head()
+
+    def plan(snapshot: Snapshot) -> None:
+        if error:
+            raise error
+
+    if error:
+        with pytest.raises(type(error)):
+            every(process, plan)
+    else:
+        every(process, plan)
+    assert process.head().version == before.version
+    assert status(process[0]) == Status.ACTIVE
+    assert append(process[0], b"b") == (1, 2)
+    process[0].roll()
+    assert process.anomalies() == ()
+
+
+def test_a_commit_that_others_refuse_leaves_the_segments_active(folder: Path) -> None:
+    process = Process(folder)
+    append(process[0], b"a")
+    with pytest.raises(CommitConflictError, match="log start"):
+        commit_sealed(process, SetLogStartOffset(1, 5), SetLogStartOffset(0, 5))
+    assert status(process[0]) == Status.ACTIVE
+    assert append(process[0], b"b") == (1, 2)
+
+
+@pytest.mark.parametrize("landed", [False, True])
+def test_after_a_commit_of_unknown_outcome_the_commit_log_is_asked(
+    folder: Path, landed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process, other = Process(folder), Process(folder)
+    append(process[0], b"a")
+    real = process.handle.storage.put_if_absent
+
+    def put(name: str, data: bytes, **options: float) -> bytes:
+        if landed:
+            real(name, data, **options)
+        raise CommitStateUnknownError("the reply was lost")
+
+    with monkeypatch.context() as patches:
+        patches.setattr(process.handle.storage, "put_if_absent", put)
+        with pytest.raises(CommitStateUnknownError):
+            commit_sealed(process)
+    assert status(process[0]) == Status.CHANGING
+    assert append(other[0], b"b") == (1, 2)
+    assert sealed(other.head()) == ([(0, 1)] if landed else [])
+    assert append(process[0], b"c") == (2, 3)
+    assert process.seen()[0] == [b"a", b"b", b"c"]
+
+
+def test_a_seal_that_others_find_half_done_is_undone_in_the_files(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process, other = Process(folder), Process(folder)
+    append(process[0], b"a")
+
+    def files() -> dict[str, bytes]:
+        return {path.suffix: path.read_bytes() for path in (folder / "events-0").glob("v*")}
+
+    def put(name: str, data: bytes, **options: float) -> bytes:
+        raise CommitStateUnknownError("the reply was lost")
+
+    before = files()
+    with monkeypatch.context() as patches:
+        patches.setattr(process.handle.storage, "put_if_absent", put)
+        with pytest.raises(CommitStateUnknownError):
+            commit_sealed(process)
+    assert files() != before
+    assert other[0].end().end_offset == 1
+    assert files() == before
+
+
+def test_a_segment_that_became_active_meanwhile_is_sealed_too(folder: Path) -> None:
+    process, other, calls = Process(folder), Process(folder), list[int]()
+    append(process[2], b"a")
+
+    def plan(snapshot: Snapshot) -> Sequence[Action]:
+        if not calls:
+            # the first commit is lost to this one
+            append(other[0], b"b")
+        calls.append(snapshot.version)
+        return [SetConfig({})]
+
+    after = every(process, plan)
+    assert [bool(state.active) for state in after.partitions] == [False] * 3
+    assert (sealed(after, 0), sealed(after, 2)) == ([(0, 1)], [(0, 1)])
+    # what was given up in between was active again
+    assert process.anomalies() == ()
+
+
+def test_a_stale_snapshot_is_no_hindrance(folder: Path) -> None:
+    process, other = Process(folder), Process(folder)
+    stale = other.head()
+    append(process[0], b"a")
+    commit_sealed(process)
+    append(process[0], b"b")
+    _, after = sealed_commit(other.handle, stale, "config", lambda _: [SetConfig({})], every_partition)
+    assert sealed(after) == [(0, 1), (1, 2)]
+
+
+def test_nothing_is_appended_to_a_topic_that_was_dropped(folder: Path) -> None:
+    process, other = Process(folder), Process(folder)
+    append(process[0], b"a")
+    append(other[0], b"b")
+    _, after = sealed_commit(process.handle, process.head(), "drop", lambda _: [Drop()], every_partition)
+    assert after.dropped
+    for each in (process, other):
+        with pytest.raises(TopicNotFoundError):
+            append(each[0], b"c")
+
+
+def test_a_bulk_append_goes_behind_what_was_appended_in_place(folder: Path) -> None:
+    import random
+
+    process = Process(folder)
+    append(process[0], b"a")
+    head = process.head()
+    appender = Appender(
+        process.handle.storage,
+        "events",
+        head.config,
+        3,
+        read_version=head.version,
+        first_partition=0,
+        clock=process.handle.clock,
+        random=random.Random(0),
+    )
+    appender.append([{"value": b"b"}], 0)
+    segments = appender.close()
+    # without the lock it is refused, whoever tries it
+    with pytest.raises(CommitConflictError, match="sealed first"):
+        commit_append(process.handle.log, head, segments, read_version=head.version)
+
+    def plan(snapshot: Snapshot) -> list[Action]:
+        return [Add(segment.at(snapshot.partitions[0].log_end_offset)) for segment in segments]
+
+    sealed_commit(process.handle, head, "append", plan, lambda _: [0], read_version=head.version)
+    append(process[0], b"c")
+    assert process.seen()[0] == [b"a", b"b", b"c"]
+
+
+def test_a_partition_whose_lock_is_not_to_be_had_is_an_error_and_nothing_is_sealed(folder: Path) -> None:
+    process, other = Process(folder), Process(folder)
+    for partition in range(2):
+        append(process[partition], b"a")
+    with other[1]._active.held(), pytest.raises(StorageError, match="holds the lock"):
+        sealed_commit(process.handle, process.head(), "drop", nothing, every_partition, timeout_s=0)
+    assert status(process[0]) == Status.ACTIVE
+    assert append(process[0], b"b") == (1, 2)

@@ -1,0 +1,180 @@
+"""What readers see of a segment that others append to: by the page, or, where that is no good, by a walk."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from partition_logs import Process, append, commit_sealed, new_topic
+from topics import NOW
+
+from distlog.core import paths
+from distlog.core.errors import StorageError
+from distlog.core.log.log_segment import LogSegment
+from distlog.core.log.tails import tail, with_tails
+from distlog.core.reading.point_read import first_records
+from distlog.core.storage.local.files import LocalFiles
+from distlog.core.topics.topic import Topic
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Process:
+    found = Process(new_topic(tmp_path / "events", partitions=2, internal_segment_bytes=1 << 20))
+    for number in range(5):
+        append(found[0], b"%d" % number, time=NOW + number)
+    return found
+
+
+def page_of(process: Process) -> Path:
+    return Path(process.handle.storage.local_path(paths.partition_dir("events", 0))) / paths.LOCK_FILE
+
+
+def reader(process: Process) -> Topic:
+    return Topic(process.handle, with_tails(process.handle, process.head()), pinned=True)
+
+
+def test_a_topic_without_active_segments_is_as_it_is(tmp_path: Path) -> None:
+    process = Process(new_topic(tmp_path / "events"))
+    head = process.head()
+    assert with_tails(process.handle, head) is head
+
+
+def test_the_tail_is_the_last_segment(process: Process) -> None:
+    process[0].roll()
+    append(process[0], b"5")
+    state = with_tails(process.handle, process.head()).partitions[0]
+    assert [(each.base_offset, each.next_offset, each.is_active) for each in state.segments] == [
+        (0, 5, False),
+        (5, 6, True),
+    ]
+    assert state.log_end_offset == 6
+
+
+def test_an_empty_active_segment_is_no_segment(process: Process) -> None:
+    process[0].roll()
+    head = process.head()
+    assert tail(process.handle, head, 0) is None
+    assert len(with_tails(process.handle, head).partitions[0].segments) == 1
+
+
+def test_a_snapshot_with_tails_stays_at_its_moment(process: Process) -> None:
+    topic = reader(process)
+    append(process[0], b"later")
+    process[0].roll()
+    assert topic.scan(columns=["value"]).to_table()["value"].to_pylist() == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_a_snapshot_with_tails_is_copied_with_them(process: Process) -> None:
+    seen = with_tails(process.handle, process.head())
+    for copied in (pickle.loads(pickle.dumps(seen)), copy.copy(seen)):
+        assert copied.partitions[0].segments[-1].is_active
+
+
+def read_in_every_way(topic: Topic) -> None:
+    """A record, a fetch, a lookup by time, and a scan."""
+    assert [record.value for record in topic.records(0, 3, 1)] == [b"3"]
+    assert topic.read(0, 2, 100).next_offset > 2
+    assert topic.offsets_for_times({0: NOW + 2}) == {0: (2, NOW + 2)}
+    assert topic.scan().to_table().num_rows == 5
+
+
+def test_every_way_to_read_reads_the_tail(process: Process) -> None:
+    read_in_every_way(reader(process))
+
+
+def test_no_way_to_read_maps_the_tail(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: LocalFiles, path: str) -> memoryview:
+        raise AssertionError(f"mapped: {path}")
+
+    monkeypatch.setattr(LocalFiles, "map", refuse)
+    read_in_every_way(reader(process))
+
+
+def test_a_point_read_leaves_the_tail_to_a_scan(process: Process) -> None:
+    segment = with_tails(process.handle, process.head()).partitions[0].segments[-1]
+    with pytest.raises(StorageError, match="not mapped"):
+        process.handle.reader.logs.get(segment)
+    assert first_records(process.handle.reader, segment, 0, 1) == []
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda page: page.write_bytes(b""),
+        lambda page: page.write_bytes(os.urandom(4096)),
+        lambda page: page.unlink(),
+        lambda page: page.write_bytes(page.read_bytes()[:100]),
+    ],
+    ids=["lost", "garbled", "gone", "cut"],
+)
+def test_where_the_page_does_not_check_the_log_is_walked(process: Process, damage: Callable[[Path], object]) -> None:
+    expected = tail(process.handle, process.head(), 0)
+    process.close()
+    damage(page_of(process))
+    assert tail(process.handle, process.head(), 0) == expected
+    before = sorted(os.listdir(page_of(process).parent))
+    assert Process(Path(process.handle.storage.url)).seen()[0] == [b"%d" % number for number in range(5)]
+    assert sorted(os.listdir(page_of(process).parent)) == before
+
+
+def test_a_page_of_another_boot_is_not_believed(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = tail(process.handle, process.head(), 0)
+    walks = walked(monkeypatch)
+    assert tail(process.handle, process.head(), 0) == expected
+    assert walks == []
+    monkeypatch.setattr("distlog.core.log.state_record.boot_id", lambda: b"x" * 16)
+    found = tail(process.handle, process.head(), 0)
+    assert found
+    assert expected
+    assert (found.crc32c, found.next_offset, len(walks)) == (expected.crc32c, 5, 1)
+
+
+def test_a_segment_that_was_sealed_since_is_walked_for_who_does_not_know(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = process.head()
+    append(process[0], b"5")
+    commit_sealed(process)
+    append(process[0], b"6")
+    walks = walked(monkeypatch)
+    found = tail(process.handle, head, 0)
+    assert (found and found.next_offset, len(walks)) == (6, 1)
+
+
+def test_a_walk_stops_before_a_torn_batch_and_cuts_nothing(process: Process) -> None:
+    page_of(process).unlink()
+    (log,) = page_of(process).parent.glob("*.log")
+    torn = log.read_bytes()[:-3]
+    log.write_bytes(torn)
+    found = tail(process.handle, process.head(), 0)
+    assert found
+    assert found.next_offset == 4
+    assert log.read_bytes() == torn
+
+
+def walked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The segments whose logs are walked from now on."""
+    walks, real = list[str](), LogSegment.look_through
+    monkeypatch.setattr(
+        LogSegment, "look_through", lambda self, opened: (walks.append(self.stem), real(self, opened))[1]
+    )
+    return walks
+
+
+def test_a_reader_needs_no_right_to_write(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, real = list[int](), os.open
+
+    def watched(path: str, flags: int, *rest: Any, **named: Any) -> int:
+        opened.append(flags)
+        return real(path, flags, *rest, **named)
+
+    monkeypatch.setattr(os, "open", watched)
+    page_of(process).unlink()
+    assert tail(process.handle, process.head(), 0)
+    assert opened
+    assert not any(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) for flags in opened)
