@@ -104,13 +104,15 @@ def test_an_error_at_exit_says_what_was_not_committed(address: Address) -> None:
 
 def test_an_error_in_the_background_that_nobody_saw_is_told_at_exit(address: Address) -> None:
     program = """
-failing = threading.Event()
+taken, failing = threading.Event(), threading.Event()
 def fail_in_background(*arguments, **options):
+    taken.wait()
     failing.set()
     fail()
 topic.append = fail_in_background
 writer = topic.writer(linger_ms=0)
 writer.append(b'lost', partition=0)
+taken.set()
 failing.wait()
 """
     done = run(address, program)

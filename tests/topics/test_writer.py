@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from gated_writer import Gate
 from topics import NOW, Clock, contents, topic_on
 
 from distlog.core.errors import CommitStateUnknownError, InvalidConfigError, InvalidRecordError, StorageError
@@ -268,15 +269,18 @@ def test_a_failed_flush_is_told_by_every_call_until_the_writer_is_closed(
 def test_a_commit_that_failed_in_the_background_is_told_by_the_next_call(
     topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    failed = failing(topic, monkeypatch)
+    gate = Gate(topic, monkeypatch)
+    gate.errors.append(StorageError("cannot put: No space left on device"))
     writer = topic.writer(linger_ms=0)
     writer.append(b"lost")
-    wait_until(lambda: bool(failed))
+    gate.open()
+    with pytest.raises(StorageError, match="No space left"):
+        writer.flush()
     with pytest.raises(StorageError, match="No space left"):
         writer.append(b"refused")
     with pytest.raises(StorageError, match="No space left"):
         writer.close()
-    assert len(failed) == 1
+    assert gate.calls == 1
 
 
 @pytest.mark.parametrize("error", [None, KeyError("something else broke")])

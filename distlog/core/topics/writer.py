@@ -171,9 +171,8 @@ class Writer:
     def close(self) -> None:
         """Flush, and take no more records. Raises what the last commit raises."""
         self._check_can_wait()
-        if (
-            not self._is_over
-        ):  # an interrupted close is none: the next one waits, and raises, as the first should have
+        if not self._is_over:
+            # set last: after an interrupt the next close waits and raises, as the first should have
             self._closed, self._ruled_by = True, None
             self._settle()
             self._is_over = True
