@@ -79,3 +79,27 @@ def test_there_are_no_more_threads_than_were_asked_for_and_none_at_the_end() -> 
     assert threading.active_count() == before
     crew.put(goes_on.clear)
     assert goes_on.is_set()
+
+
+def test_callers_that_put_work_at_the_same_time_start_no_more_threads() -> None:
+    before = threading.active_count()
+    crew, goes_on, all_here = Crew(2, "distlog-test"), threading.Event(), threading.Barrier(8)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+
+    def put() -> None:
+        all_here.wait(30)
+        for _ in range(50):
+            crew.put(lambda: goes_on.wait(30))
+
+    callers = [threading.Thread(target=put) for _ in range(8)]
+    try:
+        for caller in callers:
+            caller.start()
+        for caller in callers:
+            caller.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert threading.active_count() <= before + 2
+    goes_on.set()
+    crew.end(joined=True)

@@ -26,7 +26,11 @@ class Crew:
     """
 
     def __init__(self, size: int, name: str) -> None:
-        self._size, self._name, self._process = size, name, os.getpid()
+        self._name, self._process = name, os.getpid()
+        # one token for each thread that may still be started: several callers may take one at the same time
+        self._free: SimpleQueue[None] = SimpleQueue()
+        for _ in range(size):
+            self._free.put(None)
         self._threads: list[threading.Thread] = []
         self._waiting: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._is_over = False
@@ -37,12 +41,19 @@ class Crew:
         if self._is_over or self._process != os.getpid():
             return
         self._waiting.put(work)
-        if len(self._threads) < self._size:
-            thread = threading.Thread(target=_serve, args=(self._waiting,), name=self._name, daemon=True)
-            with suppress(RuntimeError):  # there can be no more threads, or the interpreter is ending
-                thread.start()
-                # only now: one whose start was interrupted may never run
-                self._threads.append(thread)
+        with suppress(Empty):
+            self._free.get_nowait()
+            self._start()
+
+    def _start(self) -> None:
+        thread = threading.Thread(target=_serve, args=(self._waiting,), name=self._name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # there can be no more threads, or the interpreter is ending
+            self._free.put(None)
+        else:
+            # only now: one whose start was interrupted may never run
+            self._threads.append(thread)
 
     def end(self, *, joined: bool) -> None:
         """Drop what waits, and let the threads go; when `joined`, they have ended."""
