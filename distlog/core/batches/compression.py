@@ -1,6 +1,6 @@
 """Kafka's codecs, with its exact framings, for the records of a batch.
 
-            codec      written                                              also read
+    codec      written                                              also read
     1  gzip    one RFC 1952 member                                  several members
     2  snappy  the stream of snappy-java: a header of 16 bytes,     larger blocks; one raw block, no header
                then int32 length and raw block per 32 KiB
