@@ -26,7 +26,7 @@ from distlog.core.topics.topic import Topic
 
 ROWS = 1_000_000
 READS, ROUNDS = 2_000, 5
-#: Parquet's smallest sensible groups: as many records as fit into a batch of 128 KiB.
+#: Parquet's smallest sensible groups: as many records as a batch of 128 KiB has.
 GROUP_ROWS = 1_000
 
 Point = Callable[[int], Any]

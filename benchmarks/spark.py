@@ -145,7 +145,7 @@ def _rounds(rounds: int, actions: Mapping[str, Callable[[], object]], folder: Pa
 
 
 def _read_through(folder: Path) -> None:
-    """Read all files into the page cache again: some machines drop pages of the cache by themselves."""
+    """Read all files into the page cache: some machines drop pages of the cache by themselves."""
     for path in folder.rglob("*"):
         if path.is_file():
             with path.open("rb", buffering=0) as file:

@@ -1,7 +1,7 @@
 """Topics in one process on a local disk: an append against Parquet, a scan of many small segments against one large.
 
-The peers: `pyarrow.parquet`, uncompressed, written and read in the same process, with threads if the scan has them;
-the same scan by one worker; the same records in one segment.
+The peers: `pyarrow.parquet`, uncompressed, written and read in the same process, with its threads if the scan has
+threads; the same scan by one worker; the same records in one segment.
 """
 
 from __future__ import annotations

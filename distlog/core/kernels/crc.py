@@ -61,7 +61,7 @@ def _powers() -> np.ndarray:
 
 
 def _behind(lane: int) -> np.ndarray:
-    """Row k: for each of the 256 values of byte k of a checksum, its checksum when 2^lane zero bytes follow."""
+    """Row k: what each of the 256 values of byte k of a checksum becomes when 2^lane zero bytes follow."""
     power, each = int(_POWERS[lane]), np.arange(256)
     return np.stack([_product(power, each << 8 * row) for row in range(4)])
 
