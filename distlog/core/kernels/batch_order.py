@@ -13,7 +13,7 @@ RUN = np.dtype([("first_offset", np.int64), ("end_offset", np.int64), ("dense", 
 
 @fill_kernel
 def first_misplaced(batches: np.ndarray, owner: np.ndarray, runs: np.ndarray) -> int:
-    """The first misplaced one of `batches` (BATCH rows), or -1; `owner` is its index in `runs` (RUN rows).
+    """The first misplaced one of `batches` (BATCH rows), or -1; `owner` has the row in `runs` (RUN) of each batch.
 
     In a run batches follow each other, without a gap where the segment is dense, and nothing follows its end.
     """

@@ -78,7 +78,7 @@ def get_all(table: np.ndarray, slots: int, hashes: np.ndarray, found: np.ndarray
 def take_all(
     table: np.ndarray, slots: int, limit: int, size: int, rows: np.ndarray, superseded: np.ndarray
 ) -> tuple[int, int]:
-    """Note `rows`, each a hash and an offset, in any order; when a key comes twice the lower offset is `superseded`.
+    """Note `rows`, each a hash and an offset, in any order; of two of a key the lower offset goes to `superseded`.
 
     Returns (superseded records, or -1 when the map is full; keys in the map).
     """

@@ -100,7 +100,7 @@ def find_records(
     oldest: int,
     found: np.ndarray,
 ) -> int:
-    """Fill `found` (FOUND rows) with the first wanted ones of the `count` records in [position, end): how many.
+    """Fill `found` (FOUND rows) with the first wanted of the `count` records in [position, end); returns how many.
 
     Wanted are records with an offset delta from `start_delta` on and a timestamp not below `oldest`. Nothing is read
     after the last record that `found` has room for. Returns UNSURE when a record is malformed.

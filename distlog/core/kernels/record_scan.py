@@ -45,7 +45,7 @@ SECTION = np.dtype(
 
 
 class HeaderPlaces(NamedTuple):
-    """Which `records` have headers, and the `positions` of their numbers; after the last stands the record count."""
+    """Which `records` have headers, and the `positions` of their numbers; the record count follows the last."""
 
     records: np.ndarray
     positions: np.ndarray

@@ -33,7 +33,7 @@ DRAFT = np.dtype(
 )
 
 
-#: The rows of one partition are far apart, so they are fetched this many rows ahead (180 to 40 ns a row).
+#: The rows of one partition are far apart, so they are fetched this many rows ahead: 40 instead of 180 ns a row.
 _AHEAD = 16
 
 

@@ -22,7 +22,7 @@ from distlog.core.storage.crew import Crew
 PARALLEL_REQUESTS = 16
 _THREADS = 4
 _AHEAD = "distlog-ahead"
-#: How long a thread waits before it checks whether its work is still wanted.
+#: How long a thread waits before it checks whether what it waits for is still wanted.
 _PATIENCE_SECONDS = 1.0
 
 T = TypeVar("T")
@@ -52,7 +52,7 @@ class Task(Generic[T]):
         self._process = os.getpid()
 
     def run(self) -> None:
-        """Do the work, unless another caller has begun it; an error is kept for `wait`."""
+        """Do the work, unless it has been begun already; an error is kept for `wait`."""
         if self._process != os.getpid() or not self._is_taken.acquire(blocking=False):
             return
         try:
@@ -137,7 +137,7 @@ class _Line(Generic[T]):
         return task
 
     def take_in(self, crew: Crew, *, by_thread: bool) -> None:
-        """Have a thread of `crew` do the next task; with `by_thread`, if taking it is costly, take it too."""
+        """Have a thread of `crew` do the next task. `by_thread` lets the thread take it, too, if taking it is costly."""
         if self.is_over:
             return
         if by_thread:
