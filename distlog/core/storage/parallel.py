@@ -137,7 +137,7 @@ class _Line(Generic[T]):
         return task
 
     def take_in(self, crew: Crew, *, by_thread: bool) -> None:
-        """Have a thread of `crew` do the next task. `by_thread` lets the thread take it, too, if taking it is costly."""
+        """Have a thread of `crew` do the next task. With `by_thread` the thread takes it, too, if that is costly."""
         if self.is_over:
             return
         if by_thread:
