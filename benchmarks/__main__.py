@@ -18,7 +18,7 @@ PACKAGES = ("numpy", "pyarrow", "numba", "pyspark", "aiokafka", "kafka-python", 
 
 
 def main() -> int:
-    """Run those that are named, or all."""
+    """Run the named benchmarks, or all."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; all by default")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
@@ -43,13 +43,13 @@ def measured(name: str) -> list[dict[str, Any]]:
 
 
 def machine() -> dict[str, str]:
-    """What it was measured on, and with what."""
+    """The machine of the measurement, and the versions of its software."""
     versions = {name: version(name) for name in PACKAGES}
     return {"cores": str(os.cpu_count()), "cpu": platform.machine(), "python": platform.python_version(), **versions}
 
 
 def text(report: dict[str, Any]) -> str:
-    """The table as people read it; a ratio above 1 means that distlog is the better of the two."""
+    """The rows as a table for people; a ratio above 1 means that distlog is the better of the two."""
     head = ("benchmark", "case", "distlog", "peer", "unit", "ratio", "beside")
     keys = ("benchmark", "case", "distlog", "peer", "unit", "ratio", "peer_name")
     lines = [head, *(tuple(_shown(row[key]) for key in keys) for row in report["rows"])]

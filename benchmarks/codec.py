@@ -2,8 +2,8 @@
 
     python -m benchmarks.codec [--seconds 1.0] [--json]
 
-Every side starts from and ends with what it is made for: distlog goes between one Arrow RecordBatch and one buffer
-of batches, the clients between Python byte strings and the same buffer, one record a call. Decoding checks every
+Each side starts from and ends with its own types: distlog converts between one Arrow RecordBatch and one buffer of
+batches, the clients between Python byte strings and the same buffer, one record per call. Decoding checks every
 checksum and gives offset, timestamp, key, value and headers; encoding computes them. No compression, no keys.
 
 Million records per second on one core of a 2-core AMD EPYC (Zen 3) virtual machine; Python 3.11.7, numpy 2.4.6,
@@ -78,7 +78,7 @@ def _decode(data: bytes) -> pa.RecordBatch:
 
 
 def _best(ours: Callable[[], object], theirs: Callable[[], object], seconds: float) -> tuple[float, float]:
-    """The shortest time of each, by turns, so that both meet the same machine."""
+    """The shortest time of each, measured in turn, so that both run under the same conditions."""
     sides = (ours, theirs)
     best = [float("inf")] * 2
     spent = [0.0] * 2

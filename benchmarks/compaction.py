@@ -2,10 +2,10 @@
 
     python -m benchmarks.compaction [FOLDER]
 
-100-byte values, 16-byte keys, uncompressed, from and to FOLDER (a temporary one in memory where the system has one).
-The peer reads the same records from a Parquet file, groups them by key, takes the last of each and writes those, with
-one thread and everything in memory. Time is CPU time, which others on the machine disturb less. A row's `ratio` is
-how many times as many records distlog does in a second.
+100-byte values, 16-byte keys, uncompressed, from and to FOLDER (default: a temporary folder, in memory where the
+system has one). The peer reads the same records from a Parquet file, groups them by key, takes the last of each and
+writes the result, with one thread and everything in memory. Time is CPU time, which other processes disturb less. A
+row's `ratio` is how many times as many records distlog processes per second.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CONFIG = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0, "segment
 
 
 def run(records: int = RECORDS, folder: str | None = None) -> list[dict[str, Any]]:
-    """One dict per share of duplicates, then what `spark_compaction` measures."""
+    """Returns one dict per share of duplicates, then those of `spark_compaction`."""
     alone = [_run(records, share, folder or memory_folder()) for share in DUPLICATES]
     return alone + spark_compaction.run()
 

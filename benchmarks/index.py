@@ -125,7 +125,7 @@ def _row(
 
 
 def _seconds(function: Callable[[], Any]) -> float:
-    # The best of some rounds; the first compiles and warms.
+    # The best of some rounds; the first one compiles and warms up.
     function()
     rounds = []
     for _ in range(ROUNDS):

@@ -1,4 +1,4 @@
-"""What the benchmarks of compaction work on: records with keys of 16 bytes that come again, and where to put them."""
+"""Input for the benchmarks of compaction: records with repeated keys of 16 bytes, and a folder for them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _POWERS = 10 ** np.arange(11, -1, -1)
 
 
 def memory_folder() -> str | None:
-    """A folder in memory, where the system has one."""
+    """A folder in memory, if the system has one."""
     return "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
 def tables(records: int, duplicates: float) -> Iterator[pa.Table]:
-    """Rows in random order of keys, of which each comes 1 / (1 - duplicates) times, on average or exactly."""
+    """Rows in random order of keys; each key comes 1 / (1 - duplicates) times, on average or exactly."""
     random = np.random.default_rng(7)
     keys = max(1, round(records * (1 - duplicates)))
     numbers = random.permutation(np.arange(records) % keys)
@@ -36,7 +36,7 @@ def tables(records: int, duplicates: float) -> Iterator[pa.Table]:
 
 
 def _keys(numbers: np.ndarray) -> np.ndarray:
-    """As in key-000000000042, back to back."""
+    """Keys like key-000000000042, back to back."""
     keys = np.empty((len(numbers), 16), np.uint8)
     keys[:, :4] = np.frombuffer(b"key-", np.uint8)
     keys[:, 4:] = numbers[:, None] // _POWERS % 10 + ord("0")

@@ -1,10 +1,10 @@
-"""Maintenance: plans over a topic of many segments, and how fast a log is gone over for its indexes and to verify it.
+"""Maintenance: plans over a topic of many segments, and how fast indexes are built from a log and a log is verified.
 
     python -m benchmarks.maintenance
 
-The plans' peers: the same rule, segment after segment in Python; and the listing that vacuum cannot do without. The
-peer of whatever reads a log from the page cache: to read it and compare the checksum of each batch. Time is CPU
-time of one core, which others on the machine disturb less. A row's `ratio` is how many times faster distlog is.
+The peers of the plans: the same rule in Python, segment after segment; and the listing that vacuum needs. The peer of
+the operations that read a log from the page cache: reading it and comparing the checksum of each batch. Time is CPU
+time of one core, which other processes disturb less. A row's `ratio` is how many times faster distlog is.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _NOW = 1_700_000_000_000
 
 
 def run(segments: int = SEGMENTS, records: int = RECORDS) -> list[dict[str, Any]]:
-    """One dict per plan, in ms, and one per operation that reads logs, in GB/s."""
+    """Returns one dict per plan, in ms, and one per operation that reads logs, in GB/s."""
     with tempfile.TemporaryDirectory() as folder:
         return [*_plans(folder, segments), *_logs(folder, records)]
 
@@ -56,7 +56,7 @@ def _plans(folder: str, segments: int) -> list[dict[str, Any]]:
 
 
 def _topic_without_data(url: str, segments: int) -> Topic:
-    """A topic of `segments`, half of them older than it keeps, whose log files are empty."""
+    """A topic of `segments` with empty log files; half of the segments are older than its retention."""
     config = {"retention.ms": 1000, "file.delete.delay.ms": 0}
     topic = distlog.create(url, PARTITIONS, config)
     each = segments // PARTITIONS
@@ -129,7 +129,7 @@ def _check_crcs(topic: Topic) -> None:
 
 
 def _best(work: Callable[[], Any]) -> float:
-    """Seconds of CPU time of the fastest of some rounds, after one that compiles and warms."""
+    """Seconds of CPU time of the fastest of some rounds, after one round that compiles and warms up."""
     work()
     rounds = []
     for _ in range(ROUNDS):

@@ -1,7 +1,7 @@
-"""One record of many, by its offset and by its time: how long a read in a warm process takes, and how long at worst.
+"""Reads of one record out of many, by offset and by time, in a warm process: median and worst times.
 
 The peers, each over the same records: sqlite3, by primary key and by an index of times; one row group of a Parquet
-file, uncompressed; aiokafka's parser over the one batch, which is read from a place that it is told.
+file, uncompressed; aiokafka's parser over the one batch, read from a position that it is given.
 
 A row's `ratio` is how many times faster distlog is than its peer.
 """
@@ -128,7 +128,7 @@ def _kafka(topic: Topic) -> Iterator[tuple[str, Point]]:
 
 
 def _rows(case: str, name: str, ours: Point, theirs: Point, targets: list[int]) -> Iterator[dict[str, Any]]:
-    """The median and the 99th percentile of both, in turn; of the best of some rounds, after one that warms."""
+    """The median and the 99th percentile of both, in turn: the best of some rounds, after one that warms up."""
     for function in (ours, theirs):
         for target in targets:
             function(target)

@@ -1,7 +1,7 @@
-"""Requests to an S3 server for what a log does: against moto's server, or any that the environment names.
+"""Requests to an S3 server for the operations of a log, on moto's server or one that the environment names.
 
-The peer is the number that cannot be beaten by a log of this design: an append must look once for a newer commit,
-put its files (log, offset index when there is more than one entry's worth, time index) and put its commit.
+The peer is the least number of requests for a log of this design: an append must look once for a newer commit, put
+its files (log, offset index when there is more than one entry's worth, time index) and put its commit.
 DISTLOG_BENCH_S3_ENDPOINT, _KEY, _SECRET and _BUCKET name another server.
 """
 
@@ -21,7 +21,7 @@ from distlog.core.topics.topic import Topic
 
 
 def run(rows: int = 300_000) -> list[dict[str, Any]]:
-    """One dict per case: requests of distlog, the least possible, and kilobytes read."""
+    """Returns one dict per case: requests of distlog, the least possible number, and kilobytes read."""
     with _server() as (url, options), _own_cache():
         topic = distlog.create(f"{url}/log", storage_options=options)
         return list(_cases(topic, rows, options))
@@ -37,7 +37,7 @@ def _cases(topic: Topic, rows: int, options: dict[str, Any]) -> Iterator[dict[st
     yield _row("another point read", topic, lambda: next(topic.records(0, start=rows // 3, limit=1)), 1)
     yield _row("scan 37 MB", topic, lambda: topic.scan(start=1).to_table(), 5)
     opened = distlog.open(topic.url, storage_options=options)
-    # the hint, a listing, three commits and the one that is not there
+    # the hint, a listing, three commits and the one that does not exist
     yield _facts("open, 3 commits", opened.storage.counters, 6)
 
 
@@ -63,7 +63,7 @@ def _facts(case: str, counters: Any, least: int) -> dict[str, Any]:
 
 @contextmanager
 def _own_cache() -> Iterator[None]:
-    """Index files are cached in a folder for temporary files: in one of this run alone, meanwhile."""
+    """Give this run a folder of its own for temporary files, where index files are cached."""
     before = tempfile.tempdir
     with tempfile.TemporaryDirectory() as cache:
         tempfile.tempdir = cache

@@ -1,8 +1,8 @@
-"""Routing of records to partitions: by key against kafka-python's hash, the grouping against numpy's stable argsort.
+"""Routing of records to partitions: by key against kafka-python's hash, and grouping against numpy's stable argsort.
 
     python benchmarks/routing.py
 
-A row's `ratio` is how many times as many rows distlog does in a second as its peer.
+A row's `ratio` is how many times as many rows per second distlog processes as its peer.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _row(case: str, distlog: float, peer: float, name: str) -> dict[str, Any]:
 
 
 def _seconds(function: Callable[[], Any]) -> float:
-    # The best of some rounds; the first compiles and warms.
+    # The best of some rounds; the first one compiles and warms up.
     function()
     rounds = []
     for _ in range(ROUNDS):

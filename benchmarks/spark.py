@@ -1,12 +1,12 @@
-"""Spark: a scan beside ready-made batches and Parquet, an append beside a sink that drops its rows and Parquet.
+"""Spark: a scan against ready-made batches and Parquet, an append against a sink that drops its rows and Parquet.
 
     python -m benchmarks spark
 
-Keys are 16 random bytes, values 16, 100 or 1000. What Spark itself takes is in all figures: ready-made batches, the
-very ones of the scan but kept in memory, are the most that a Python source can give it, dropped rows the most that a
-Python sink can take. "append and read back" is the first read of what was just written; the other reads are of files
-in the page cache. What was written before is removed between the measurements. A ratio is the median of those of the
-rounds: a virtual machine that is given its memory page by page makes single runs differ by a third.
+Keys are 16 random bytes, values 16, 100 or 1000. All figures include Spark's own cost. Ready-made batches are those
+of the scan, kept in memory: no Python source can give Spark more. Likewise, no Python sink can take more than the one
+that drops its rows. "append and read back" is the first read of what was just written; the other reads are of files
+in the page cache. Earlier output is removed between the measurements. A ratio is the median of the ratios of the
+rounds: a virtual machine that gets its memory page by page makes single runs differ by a third.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from distlog.spark import append, read, session
 from distlog.spark.data_source import DistlogDataSource
 from distlog.spark.tasks.worker import freeze_imports
 
-#: How many rows there are of each size of value: some 200 to 700 MB.
+#: The number of rows for each size of value: some 200 to 700 MB.
 ROWS = {16: 6_000_000, 100: 5_000_000, 1000: 600_000}
 ROUNDS = 5
 KEY_BYTES = 16
@@ -61,7 +61,7 @@ CASES = (
 
 
 def run(rows: Mapping[int, int] = ROWS, rounds: int = ROUNDS) -> list[dict[str, Any]]:
-    """Measure every case beside its peers in turn, `rounds` times; one dict per pair and size of value."""
+    """Measure every case and its peers in turn, `rounds` times; one dict per pair and size of value."""
     spark = session("benchmark", **{"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"})
     spark.dataSource.register(ReadyBatches)
     spark.dataSource.register(DroppedRows)
@@ -129,9 +129,9 @@ def _actions(spark: SparkSession, folder: Path, value_bytes: int, rows: int) -> 
 
 
 def _rounds(rounds: int, actions: Mapping[str, Callable[[], object]], folder: Path) -> dict[str, list[float]]:
-    """The seconds of each, in turn, so that a slow moment of the machine meets all alike; a first round warms.
+    """The seconds of each, in turn, so that a slow moment of the machine affects all alike; a first round warms up.
 
-    What an action made is gone before the next, and what it reads is in the page cache.
+    The output of an action is removed before the next, and its input is in the page cache.
     """
     seconds: dict[str, list[float]] = {name: [] for name in actions}
     for _ in range(1 + rounds):
@@ -145,7 +145,7 @@ def _rounds(rounds: int, actions: Mapping[str, Callable[[], object]], folder: Pa
 
 
 def _read_through(folder: Path) -> None:
-    """Some machines give pages of the cache back by themselves."""
+    """Read all files into the page cache: some machines drop pages of the cache by themselves."""
     for path in folder.rglob("*"):
         if path.is_file():
             with path.open("rb", buffering=0) as file:
@@ -173,7 +173,7 @@ def _table(rows: int, value_bytes: int) -> pa.Table:
 
 
 class ReadyBatches(DistlogDataSource):
-    """Gives Spark the very batches that a scan gives, made beforehand: what is left is Spark's own cost."""
+    """Gives Spark the same batches as a scan, but made in advance: what is left is Spark's own cost."""
 
     @classmethod
     def name(cls) -> str:
@@ -199,7 +199,7 @@ class ReadyReader(DataSourceReader):
         return iter(_made[which][partition.value])
 
 
-#: The batches of the splits that were last asked for, in each worker of Spark.
+#: The batches of the splits that were asked for last, in each worker of Spark.
 _made: dict[bytes, list[list[pa.RecordBatch]]] = {}
 
 

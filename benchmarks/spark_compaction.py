@@ -32,7 +32,7 @@ RECORDS = 3_000_000
 DUPLICATES = (0.1, 0.9)
 ROUNDS = 2
 KEYS = (1_000_000, 3_000_000)
-#: Of keys and of the map of one task that takes all of them.
+#: Memory for keys: of the job, and of one task that takes all keys in one map.
 BUFFER_BYTES, UNBOUNDED = 32 << 20, 1 << 40
 _CONFIG = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0, "segment.bytes": 128 << 20}
 
@@ -97,7 +97,7 @@ def _fill(folder: Path, records: int, duplicates: float) -> None:
 
 
 def _compact(spark: SparkSession, folder: Path, buffer_bytes: int) -> None:
-    """Compact a copy, of which the files are the same ones."""
+    """Compact a copy whose files are hard links to the original ones."""
     copy = folder / "copy"
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(folder / "log", copy, copy_function=os.link)

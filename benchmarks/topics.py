@@ -1,7 +1,7 @@
-"""Topics in one process on a local disk: appending beside Parquet, scanning many small segments beside one large.
+"""Topics in one process on a local disk: an append against Parquet, a scan of many small segments against one large.
 
-The peers: `pyarrow.parquet`, uncompressed, written and read in the same process, with its threads where the scan has
-them; the same scan by one worker; the same records in one segment.
+The peers: `pyarrow.parquet`, uncompressed, written and read in the same process, with its threads if the scan has
+threads; the same scan by one worker; the same records in one segment.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def table(rows: int, value_bytes: int, seed: int = 1) -> pa.Table:
 
 
 def best(*functions: Callable[[], Any]) -> list[float]:
-    """Seconds of the fastest of some rounds of each, in turn, after one that compiles and warms."""
+    """Seconds of the fastest of some rounds of each function, in turn, after one round that compiles and warms up."""
     rounds = [[_seconds(function) for function in functions] for _ in range(1 + ROUNDS)]
     return [min(each) for each in zip(*rounds[1:], strict=True)]
 

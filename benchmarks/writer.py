@@ -1,8 +1,8 @@
-"""Single records from Python: `writer.append` beside librdkafka's `produce`, on one core and on two.
+"""Single records from Python: `writer.append` against librdkafka's `produce`, on one core and on two.
 
-The peer: confluent-kafka, which is librdkafka, with its built-in mock cluster, which keeps nothing;
-what distlog took is durable in a topic on local disk in the end. Each round is a process of its own, since the cores
-are pinned, and the two take turns. Values have 100 bytes.
+The peer is confluent-kafka, which is librdkafka, with its built-in mock cluster, which stores nothing. distlog's
+records are durable in a topic on local disk in the end. Each round is a process of its own, since the cores are
+pinned, and the two take turns. Values have 100 bytes.
 """
 
 from __future__ import annotations
@@ -92,12 +92,12 @@ def _librdkafka(fields: str, rows: int) -> dict[str, float]:
 
 
 def _loop(statement: str, **names: Any) -> timeit.Timer:
-    # With the garbage collector on, as programs run.
+    # With the garbage collector on, as in real programs.
     return timeit.Timer(statement, "import gc; gc.enable()", globals={**names, "VALUE": VALUE})
 
 
 def _measured(calls: Callable[[], object], flush: Callable[[], object]) -> dict[str, float]:
-    """Seconds of the calls alone, with the flush, and of all threads on a processor."""
+    """Seconds of the calls alone, of the calls with the flush, and of CPU time of all threads."""
     cpu, started = time.process_time(), time.perf_counter()
     calls()
     called = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Memory as kernels take it: one-dimensional numpy arrays over anybody's bytes."""
+"""Memory for kernels: one-dimensional numpy arrays over any bytes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pyarrow as pa
 
 _SMALL = 4096
 
-#: Direct writes are of whole pages, whatever the blocks of the disk.
+#: Direct writes use whole pages, whatever the block size of the disk.
 PAGE_BYTES = 4096
-#: What is gathered before it is written: enough to keep a disk busy.
+#: How much is gathered before it is written: enough to keep a disk busy.
 BLOCK_BYTES = 2 << 20
 
 
@@ -24,9 +24,9 @@ def byte_array(data: Any) -> np.ndarray:
 
 
 def new_array(size: int, dtype: type[np.generic]) -> np.ndarray:
-    """An uninitialised array; a large one comes from Arrow's memory pool, which keeps the pages that are given back.
+    """An uninitialised array. A large one comes from Arrow's memory pool, which keeps pages that are given back.
 
-    Fresh pages cost more than what kernels do with them.
+    Fresh pages cost more than the work that kernels do with them.
     """
     if size < _SMALL:
         return np.empty(size, dtype)
@@ -34,7 +34,7 @@ def new_array(size: int, dtype: type[np.generic]) -> np.ndarray:
 
 
 def fitted(array: np.ndarray, size: int) -> np.ndarray:
-    """The first `size` items of an array that was made larger than it had to be: copied where it wastes a quarter."""
+    """The first `size` items of an array that was made too large; copied if a quarter or more would be wasted."""
     if 4 * size > 3 * array.size:
         return array[:size]
     copied = new_array(size, array.dtype.type)
@@ -43,9 +43,9 @@ def fitted(array: np.ndarray, size: int) -> np.ndarray:
 
 
 def new_pages(size: int, position: int = 0) -> npt.NDArray[np.uint8]:
-    """Uninitialised bytes that lie in pages of memory as those from `position` on lie in pages of their file.
+    """Uninitialised bytes that lie in memory pages as the bytes from `position` on lie in the pages of their file.
 
-    So a direct write takes whole pages of the file from where they are.
+    So a direct write takes whole pages of the file from memory without a copy.
     """
     memory = np.frombuffer(pa.allocate_buffer(size + PAGE_BYTES), np.uint8)
     start = (position - address(memory)) % PAGE_BYTES
@@ -53,11 +53,11 @@ def new_pages(size: int, position: int = 0) -> npt.NDArray[np.uint8]:
 
 
 def lies_in_pages(memory: npt.NDArray[np.uint8], position: int) -> bool:
-    """Whether `memory` lies as `new_pages` makes it for this position."""
+    """Whether `memory` is aligned as `new_pages` aligns it for this position."""
     return (address(memory) - position) % PAGE_BYTES == 0
 
 
 def address(memory: npt.NDArray[np.uint8]) -> int:
-    """Where the array begins in the memory of this process."""
+    """The memory address of the array's first byte in this process."""
     begin: int = memory.__array_interface__["data"][0]
     return begin

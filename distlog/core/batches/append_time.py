@@ -1,7 +1,7 @@
-"""The time of LogAppendTime in batches of format 2: in their rows, and in their bytes (`setMaxTimestamp` of Kafka).
+"""Sets the append time of LogAppendTime batches of format 2, in their rows and bytes (`setMaxTimestamp` of Kafka).
 
-Attributes and largest timestamp are under the checksum, so that changes too; base timestamp and deltas stay as the
-producer wrote them, and so does what is compressed.
+The checksum covers the attributes and the largest timestamp, so the checksum changes too. The base timestamp, the
+deltas and compressed records stay as the producer wrote them.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _ATTRIBUTES_AT, _MAX_TIMESTAMP_AT = 21, 35
 
 
 def give_append_times(batches: npt.NDArray[Any], times: npt.NDArray[np.int64]) -> None:
-    """Change BATCH rows to what they are when appended at `times`, ms for each, -1 where a batch has its own."""
+    """Change BATCH rows as appending them at `times` would: ms per batch, -1 for a batch that keeps its own times."""
     given = times >= 0
     batches["max_timestamp"][given] = times[given]
     batches["attributes"][given] |= APPEND_TIME
 
 
 def write_append_times(data: npt.NDArray[np.uint8], batches: npt.NDArray[Any]) -> None:
-    """Write the rows' attributes and largest timestamps into `data`, and the new checksums into both."""
+    """Write the attributes and largest timestamps of the rows into `data`, and the new checksums into both."""
     _put(data, batches["position"] + _ATTRIBUTES_AT, batches["attributes"].astype(">i2"))
     _put(data, batches["position"] + _MAX_TIMESTAMP_AT, batches["max_timestamp"].astype(">i8"))
     write_crcs(data, batches, CRC_START, CRC_AT)

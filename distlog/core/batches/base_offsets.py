@@ -1,4 +1,4 @@
-"""Writing the base offsets of batches into their bytes: they lie outside of the checksum, so nothing else changes."""
+"""Writes the base offsets of batches into their bytes. The checksum does not cover them, so nothing else changes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Longs = npt.NDArray[np.int64]
 
 
 def header_offsets(batches: npt.NDArray[Any], base_offsets: Longs) -> Longs:
-    """What stands in the first 8 bytes of `batches` (BATCH rows) that begin at `base_offsets`.
+    """The values for the first 8 bytes of `batches` (BATCH rows), when these begin at `base_offsets`.
 
-    An entry of format 0 or 1 bears the offset of its last record. UnsupportedVersionError: a compressed one of format
-    0 would have to move, and its records bear offsets of their own.
+    An entry of format 0 or 1 stores the offset of its last record there. Raises UnsupportedVersionError when a
+    compressed entry of format 0 would have to move, since its records store their own offsets.
     """
     last = batches["magic"] < 2
     fixed = (batches["magic"] == 0) & (batches["attributes"] & CODEC_MASK != 0)
@@ -29,5 +29,5 @@ def header_offsets(batches: npt.NDArray[Any], base_offsets: Longs) -> Longs:
 
 
 def write_base_offsets(data: npt.NDArray[np.uint8], positions: Longs, offsets: Longs) -> None:
-    """Write `offsets`, which `header_offsets` gives, into the batches of `data` that begin at `positions`."""
+    """Write `offsets`, the result of `header_offsets`, into the batches of `data` that begin at `positions`."""
     data[positions[:, None] + np.arange(8)] = offsets.astype(">i8").view(np.uint8).reshape(-1, 8)

@@ -1,4 +1,4 @@
-"""What the batches of one writer have in common: codec, sizes, the producer and the bits that follow from them."""
+"""The settings that all batches of one writer share: codec, sizes, producer, and the attribute bits they imply."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from distlog.core.errors import InvalidRecordError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchFormat:
-    """How batches of format 2 are made; InvalidRecordError for what Kafka does not let go together.
+    """How batches of format 2 are made. Raises InvalidRecordError for a combination that Kafka does not allow.
 
-    A batch ends before its uncompressed records would pass `batch_bytes`, but holds one record at least, and
-    before a record that is more than `window_ms` newer than the one that began the window, and begins the next. With
-    `append_time`, which tells the time in ms, the batches are LogAppendTime. `codec` and `level` are those of
-    `compress`. The sequence numbers go on from batch to batch.
+    A batch ends before its uncompressed records would pass `batch_bytes`, but holds at least one record. It also ends
+    before a record that is more than `window_ms` newer than the record that began the window; that record begins the
+    next batch. With `append_time`, a function that returns the time in ms, the batches are LogAppendTime. `codec` and
+    `level` are those of `compress`. The sequence numbers go on from batch to batch.
     """
 
     codec: int = compression.NONE
@@ -45,22 +45,22 @@ class BatchFormat:
         elif self.base_sequence < 0 and not self.control:
             raise InvalidRecordError("a producer id needs a sequence number", producer_id=self.producer_id)
         elif self.control and not self.transactional:
-            # of a producer there are no control records but those that end its transactions
+            # a producer's only control records are those that end its transactions
             raise InvalidRecordError("an end marker needs a transactional batch", producer_id=self.producer_id)
 
     @property
     def largest(self) -> int:
-        """The bytes of records, uncompressed, that any batch may have."""
+        """The most bytes of uncompressed records that any batch may have."""
         if self.codec == compression.NONE:
             return self.max_batch_bytes - HEADER_SIZE
         return compression.MAX_RECORDS_BYTES
 
     @property
     def limit(self) -> int:
-        """The bytes of records, uncompressed, that a batch of more than one may have."""
+        """The most bytes of uncompressed records that a batch of more than one record may have."""
         room = self.max_batch_bytes - HEADER_SIZE
         if self.codec != compression.NONE:
-            # What does not compress grows: by 10 bytes per 32 KiB at worst, in snappy.
+            # Data that does not compress grows: by 10 bytes per 32 KiB at worst, in snappy.
             room = min(room - (room >> 10) - 64, compression.MAX_RECORDS_BYTES)
         return min(self.batch_bytes, room)
 

@@ -1,6 +1,6 @@
 """Kafka's codecs, with its exact framings, for the records of a batch.
 
-    codec      what is written                                      what is read too
+    codec      written                                              also read
     1  gzip    one RFC 1952 member                                  several members
     2  snappy  the stream of snappy-java: a header of 16 bytes,     larger blocks; one raw block, no header
                then int32 length and raw block per 32 KiB
@@ -8,8 +8,8 @@
                checksums or content size
     4  zstd    one frame                                            several frames, with or without content size
 
-What is read is hostile until proven otherwise: nothing is allocated because a length field says so, and growth stops
-at a limit that the caller gives.
+Input is treated as hostile: a length field alone never causes an allocation, and growth stops at a limit that the
+caller gives.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MAX_RECORDS_BYTES = 1 << 28
 _SNAPPY_MAGIC = b"\x82SNAPPY\x00"
 _SNAPPY_HEADER = _SNAPPY_MAGIC + struct.pack(">ii", 1, 1)
 _SNAPPY_BLOCK = 32 * 1024
-_SNAPPY_MAX_RATIO = 64  # the shortest element that copies the most: 3 bytes for 64
+_SNAPPY_MAX_RATIO = 64  # the shortest element that copies the most: 3 bytes become 64
 
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
 _LZ4_HEADER = _LZ4_MAGIC + b"\x60\x40\x82"
@@ -49,11 +49,11 @@ _SMALLEST_ROOM = 1 << 12
 
 
 def compress(codec: int, data: Any, level: int | None = None) -> bytes:
-    """The bytes that stand for `data`, any contiguous buffer, in a batch of `codec` (KAFKA's ids, CODEC_NAMES).
+    """`data`, any contiguous buffer, compressed for a batch of `codec` (KAFKA's ids, CODEC_NAMES).
 
-    `level` has Kafka's meaning and ranges (`compression.<codec>.level`): for lz4, 9 is the fast compressor and any
-    other the high-compression one, where Arrow does not go below 2 (1 is the fast compressor) nor above 12.
-    InvalidConfigError: no such codec, or a level that it does not have.
+    `level` has Kafka's meaning and ranges (`compression.<codec>.level`). For lz4, 9 is the fast compressor and any
+    other level the high-compression one; Arrow does not go below 2 (1 is the fast compressor) or above 12 there.
+    Raises InvalidConfigError for an unknown codec, or a level that the codec does not have.
     """
     view = memoryview(data).cast("B")
     try:
@@ -74,10 +74,10 @@ def compress(codec: int, data: Any, level: int | None = None) -> bytes:
 
 
 def decompress(codec: int, data: Any, *, limit: int = MAX_RECORDS_BYTES, magic: int = 2) -> memoryview:
-    """What `data`, any contiguous buffer, expands to: at most `limit` bytes.
+    """`data`, any contiguous buffer, decompressed to at most `limit` bytes.
 
-    `magic` is the batch's format: in format 0 the header checksum of an LZ4 frame is wrong and not looked at.
-    CorruptRecordError: unknown codec, malformed or cut off, or more than `limit` bytes.
+    `magic` is the batch's format: in format 0 the header checksum of an LZ4 frame is wrong, and is not checked.
+    Raises CorruptRecordError for an unknown codec, malformed or cut off data, or a result above `limit` bytes.
     """
     expander = Expander(_FIRST_GUESS * len(memoryview(data)))
     expander.expand(codec, data, limit=limit, magic=magic)
@@ -85,7 +85,7 @@ def decompress(codec: int, data: Any, *, limit: int = MAX_RECORDS_BYTES, magic: 
 
 
 class Expander:
-    """Expands compressed data, one piece after the other, into one array that grows with what has been expanded."""
+    """Decompresses pieces of data one after the other into one array, which grows with the result."""
 
     def __init__(self, capacity: int) -> None:
         self._room = new_array(max(capacity, _SMALLEST_ROOM), np.uint8)
@@ -93,11 +93,11 @@ class Expander:
 
     @property
     def array(self) -> np.ndarray:
-        """Everything that was expanded so far."""
+        """Everything that was decompressed so far."""
         return self._room[: self.size]
 
     def expand(self, codec: int, data: Any, *, limit: int, magic: int = 2) -> int:
-        """Append what `data` expands to; returns the new size. As for `decompress`."""
+        """Decompress `data`, append the result and return the new size; see `decompress` for arguments and errors."""
         view = memoryview(data).cast("B")
         try:
             if codec == NONE:
@@ -129,7 +129,7 @@ class Expander:
         end = self.size + limit
         with pa.CompressedInputStream(pa.BufferReader(view), name) as stream:
             while True:
-                # One byte more than allowed tells "just as much" from "too much".
+                # One byte more than allowed tells "exactly the limit" from "too much".
                 target = self._room[self.size : end + 1]
                 count = stream.readinto(target.data)
                 self.size += count
@@ -210,7 +210,7 @@ def _compress_lz4(view: memoryview, level: int | None) -> bytes:
 
 
 def _checked_lz4_frame(view: memoryview, magic: int) -> Any:
-    """`view`, where its frame header is one that Kafka reads; for format 0 with the header checksum put right."""
+    """`view`, if Kafka accepts its frame header; in format 0 with the header checksum corrected."""
     checksum_at = 14 if len(view) > 4 and view[4] & _LZ4_CONTENT_SIZE else 6
     if view[:4] != _LZ4_MAGIC or len(view) <= checksum_at or not view[4] & _LZ4_INDEPENDENT:
         raise CorruptRecordError("the lz4 data of a batch is not a frame of independent blocks")

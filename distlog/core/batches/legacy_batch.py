@@ -6,8 +6,9 @@
     16  int8    magic: 0 or 1               ..  int32  length of the value, -1: null
     17  int8    attributes                  ..         value
 
-An uncompressed entry is a batch of one record. A compressed one is a wrapper: its value expands to entries, and its
-offset is that of the last of them. Offsets inside are absolute in format 0; in format 1 they count from the first.
+An uncompressed entry is a batch of one record. A compressed entry is a wrapper: its value decompresses to entries,
+and its offset is that of the last of them. Offsets inside are absolute in format 0, and count from the first in
+format 1.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from distlog.core.kernels.legacy_scan import count_entries
 
 @dataclass(frozen=True, slots=True)
 class Wrapper:
-    """The entries of a wrapper, `record_count` of them; `base_offset` is added to the offsets stored in them."""
+    """The `record_count` entries of a wrapper; add `base_offset` to the offsets that are stored in them."""
 
     entries: np.ndarray
     record_count: int
@@ -38,9 +39,9 @@ class Wrapper:
 
 
 def open_wrapper(data: np.ndarray, batch: Any, *, limit: int = compression.MAX_RECORDS_BYTES) -> Wrapper:
-    """Expand the wrapper that `batch`, a BATCH row, locates in `data`, to at most `limit` bytes.
+    """Decompress the wrapper that `batch`, a BATCH row, locates in `data`, to at most `limit` bytes.
 
-    CorruptRecordError, without a place: no value, malformed, or no record in it.
+    Raises CorruptRecordError, without file and position, when there is no value, it is malformed, or has no record.
     """
     magic, wrapper_offset = int(batch["magic"]), int(batch["base_offset"]) + int(batch["last_offset_delta"])
     value = _wrapped_value(data.data[batch["position"] : batch["position"] + batch["size"]], magic)
@@ -58,7 +59,7 @@ def open_wrapper(data: np.ndarray, batch: Any, *, limit: int = compression.MAX_R
 
 
 def resolve_wrappers(data: np.ndarray, batches: np.ndarray, source: Source) -> None:
-    """Put first offset, last offset delta and record count into the rows of wrappers, whose headers lack them."""
+    """Fill in first offset, last offset delta and record count in the rows of wrappers, whose headers lack them."""
     for row in np.flatnonzero(batches["record_count"] < 0).tolist():
         batch = batches[row]
         try:
@@ -81,7 +82,7 @@ def _wrapped_value(entry: memoryview, magic: int) -> memoryview:
 
 
 def _inner_base(magic: int, wrapper_offset: int, last: int) -> int:
-    # An old librdkafka left the wrapper's offset 0; Kafka then takes the inner offsets as they are.
+    # An old librdkafka left the wrapper's offset at 0; Kafka then uses the inner offsets as they are.
     if magic == 0 or wrapper_offset == 0:
         return 0
     if wrapper_offset < last:

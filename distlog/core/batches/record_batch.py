@@ -1,4 +1,4 @@
-"""Record batches as bytes: the 61-byte header of format 2, found by walking a buffer (Kafka's `DefaultRecordBatch`).
+"""Finds record batches by walking a buffer: the 61-byte header of format 2 (Kafka's `DefaultRecordBatch`).
 
     0   int64   base offset              21  int16   attributes              43  int64   producer id
     8   int32   bytes after this field   23  int32   last offset delta       51  int16   producer epoch
@@ -6,9 +6,9 @@
     16  int8    magic: 2                 35  int64   largest timestamp       57  int32   number of records
     17  uint32  CRC-32C of all after it                                      61  ...     records, compressed as one
 
-Base offset and leader epoch lie outside the checksum, so that both can be assigned to a batch that is written.
-With the delete horizon bit (KIP-534) the base timestamp is that horizon; deltas count from it all the same.
-Formats 0 and 1 (`legacy_batch`) have their magic at byte 16 too, and give rows of the same kind.
+The checksum covers neither base offset nor leader epoch, so both can be assigned after a batch is written.
+With the delete horizon bit (KIP-534) the base timestamp is that horizon; deltas still count from it.
+Formats 0 and 1 (`legacy_batch`) also have their magic at byte 16, and give rows of the same kind.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ from distlog.core.kernels.crc_instruction import HAS_INSTRUCTION
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 CRC_AT, CRC_START, LEGACY_CRC_START = 17, 21, 16
-#: The checksums of batches below this size are computed by a kernel, all at once: a call for each would cost more.
-#: With the processor's instruction the kernel is as good for any size.
+#: A kernel computes the checksums of batches below this size, all in one call: a call for each would cost more.
+#: With the processor's instruction the kernel is as fast for any size.
 SHORT_BATCH = MAX_LONG if HAS_INSTRUCTION else 1024
 
 #: Types of control records, the second int16 of their key.
@@ -85,11 +85,12 @@ _COMPLAINTS = {
 def read_headers(
     data: Any, *, start: int = 0, end: int | None = None, file: str = "", file_position: int = 0
 ) -> np.ndarray:
-    """The headers of the whole batches in data[start:end], BATCH rows, their `position` relative to `data`.
+    """The headers of the whole batches in data[start:end] as BATCH rows; `position` is relative to `data`.
 
-    A partial batch at the end is left out. No checksum is looked at. A compressed message of format 0 or 1 is
-    expanded, since its header says neither its first offset nor its number of records.
-    CorruptRecordError: a length, format, offset or count that cannot be; `file_position` is that of data[0].
+    A partial batch at the end is left out. No checksum is checked. A compressed message of format 0 or 1 is
+    decompressed, since its header tells neither its first offset nor its number of records.
+    Raises CorruptRecordError for an impossible length, format, offset or count. `file_position` is the position of
+    data[0] in the file.
     """
     array = byte_array(data)
     if start < 0:
@@ -110,7 +111,7 @@ def read_headers(
 def check_crcs(data: Any, batches: np.ndarray, *, file: Any = "", file_position: Any = 0) -> None:
     """Compare each batch's checksum (CRC-32C; CRC-32 in formats 0 and 1) with its bytes.
 
-    `file` and `file_position`, of data[0], may be given per batch. CorruptRecordError names the first bad batch.
+    `file`, and `file_position` of data[0], may be given per batch. CorruptRecordError names the first bad batch.
     """
     ends = batches["position"] + batches["size"]
     array = byte_array(data)
@@ -139,7 +140,7 @@ def _first_bad(data: Any, batches: np.ndarray, chosen: np.ndarray) -> int:
 
 
 def increment_sequence(sequence: int, count: Any) -> Any:
-    """The producer's sequence number `count` records (an int, or an array of them) after `sequence`.
+    """The producer's sequence number that comes `count` records (an int, or an array of ints) after `sequence`.
 
     A negative count goes back. After 2^31 - 1 comes 0 (`DefaultRecordBatch.incrementSequence`).
     """

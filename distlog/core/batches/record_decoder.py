@@ -1,7 +1,7 @@
-"""Record batches to Arrow, many batches at a time and no Python object per record.
+"""Decodes record batches to Arrow, many batches at a time and without a Python object per record.
 
-One kernel pass over the records sections (of the data itself, or of what compressed ones expand to) finds every
-field and copies those of bytes columns.
+One kernel pass finds every field and copies the fields of bytes columns. It goes over the records sections, in the
+data itself or in the decompressed data.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ def decode(
     file: str | Sequence[str] = "",
     file_position: int | np.ndarray = 0,
 ) -> pa.RecordBatch:
-    """The records of `batches`, rows of `read_headers` on `data`, as the asked columns of SCHEMA, in the asked order.
+    """The records of `batches`, rows of `read_headers` on `data`, as the given `columns` of SCHEMA, in their order.
 
     `data` may hold the batches of several segments; every argument after `columns` may be given per batch. `shift` is
-    added to stored offsets. Records with start_offset <= offset < end_offset are given, those of control batches
-    never. In a LogAppendTime batch every record has the batch's largest timestamp; format 0 has -1 (KIP-32).
-    Checksums are the caller's to check, before. CorruptRecordError: a batch that does not decode; `file_position` is
-    that of data[0]. KeyError: SCHEMA has no such column.
+    added to stored offsets. The result has the records with start_offset <= offset < end_offset, and never those of
+    control batches. In a LogAppendTime batch every record has the batch's largest timestamp; in format 0 it is -1
+    (KIP-32). The caller must check checksums before. `file_position` is the position of data[0] in the file.
+    Raises CorruptRecordError for a batch that does not decode, and KeyError for a column that SCHEMA does not have.
     """
     source = Source(file, file_position)
     asked = AskedBatches(byte_array(data), batches, shift, partition, start_offset, end_offset, source)
@@ -70,9 +70,10 @@ def decode(
 
 
 def decode_parts(asked: AskedBatches, columns: Sequence[str], part_bytes: int) -> Iterator[pa.RecordBatch]:
-    """What `decode` gives in parts, at least one: where batches are compressed, of as many as expand to `part_bytes`.
+    """Yield the result of `decode` in parts, at least one.
 
-    So memory is bounded by that, or by the largest batch, whatever the batches expand to.
+    Compressed batches go into a part until they decompress to `part_bytes`. So memory is bounded by that, or by the
+    largest batch, whatever the decompressed size of all batches is.
     """
     names = tuple(columns)
     for run in _runs_of_one_format(asked):
@@ -85,7 +86,7 @@ def decode_parts(asked: AskedBatches, columns: Sequence[str], part_bytes: int) -
 
 
 def _runs_of_one_format(asked: AskedBatches) -> list[AskedBatches]:
-    # At least one run, so that batches without a record give an empty batch of the right schema.
+    # At least one run, so that batches without records give an empty batch of the right schema.
     rows = _asked_rows(asked)
     current = asked.batches["magic"][rows] == 2
     changes = np.flatnonzero(current[1:] != current[:-1]) + 1
@@ -110,7 +111,7 @@ def _asked_rows(asked: AskedBatches) -> np.ndarray:
 
 
 def _may_be_in_time(asked: AskedBatches) -> np.ndarray | bool:
-    """Which batches may have a record of the times asked for: headers tell the largest time, but not the smallest."""
+    """Which batches may have a record in the time range: headers tell the largest time, but not the smallest."""
     if asked.of_any_time:
         return True
     largest = asked.batches["max_timestamp"]
@@ -120,7 +121,7 @@ def _may_be_in_time(asked: AskedBatches) -> np.ndarray | bool:
 
 
 def _decode_run(asked: AskedBatches, names: tuple[str, ...], enough: int) -> tuple[int, pa.RecordBatch]:
-    """How many of the batches were opened, and their records."""
+    """Returns how many of the batches were opened, and their records."""
     kind = struct_of(names)
     if not asked.batches.size:
         return 0, pa.RecordBatch.from_pylist([], schema=pa.schema(kind))
@@ -140,7 +141,7 @@ def _decode_run(asked: AskedBatches, names: tuple[str, ...], enough: int) -> tup
             arrays.append(headers_to_arrow(data, fields.headed, count, int(sections["header_count"].sum()), room))
         else:
             arrays.append(fields.to_arrow(name, count))
-    # By way of a struct, since a record batch without columns must know its number of records too.
+    # Through a struct, since a record batch without columns must also know its number of records.
     records = pa.StructArray.from_buffers(kind, count, [None], 0, children=arrays)
     if not asked.of_any_time:
         records = records_in_time(asked, sections["emitted"], fields.timestamps[:count], records)
@@ -150,7 +151,7 @@ def _decode_run(asked: AskedBatches, names: tuple[str, ...], enough: int) -> tup
 def records_in_time(
     asked: AskedBatches, counts: np.ndarray, timestamps: np.ndarray, records: pa.StructArray
 ) -> pa.StructArray:
-    """Those of the records, `counts` of each batch, that are of the times asked for."""
+    """Those of the records, `counts` per batch, whose timestamps are in the time range."""
     oldest, newest = (
         bound if isinstance(bound, int) else np.repeat(bound, counts) for bound in (asked.oldest, asked.newest)
     )
@@ -159,7 +160,7 @@ def records_in_time(
 
 
 def scan_sections(asked: AskedBatches, data: np.ndarray, sections: np.ndarray, fields: RecordFields) -> int:
-    """Fill `fields` with the records of `sections`, which `open_sections` gave of `asked`; how many they are."""
+    """Fill `fields` with the records of `sections`, which `open_sections` gave for `asked`; returns their number."""
     found = (fields.offsets, fields.timestamps, fields.key, fields.value)
     if asked.batches["magic"][0] == 2:
         status, row, number = scan_records(data, sections, *found, fields.headed)

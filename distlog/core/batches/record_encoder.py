@@ -1,4 +1,4 @@
-"""Arrow to record batches of format 2: rows go straight to their place in a batch (`MemoryRecordsBuilder`)."""
+"""Encodes Arrow to record batches of format 2; rows go straight to their place (Kafka's `MemoryRecordsBuilder`)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from distlog.core.kernels.record_write import DRAFT, Limits, append_records
 from distlog.core.times import NO_TIMESTAMP
 
 _FIRST_ROOM, _FIRST_DRAFTS = 1 << 16, 64
-#: About what a record takes in a batch beyond what it takes in Arrow, at most.
+#: Roughly the most bytes that a record takes in a batch beyond what it takes in Arrow.
 _RECORD_SPARE = 8
 
 _ABOVE_MAX = "a record makes a batch above max.message.bytes"
@@ -49,8 +49,8 @@ _CRC = struct.Struct(">I")
 class EncodedBatches:
     """Batches back to back in `data`, which is writable, and their BATCH rows.
 
-    Per batch, `offsets_of_max_timestamp` is the offset of its first record with its largest timestamp, -1 where it
-    has no timestamp, and `min_timestamps` its smallest, -1 where a record has none.
+    `offsets_of_max_timestamp` has, per batch, the offset of the first record with the largest timestamp, or -1 when
+    the batch has no timestamp. `min_timestamps` has the smallest timestamp, or -1 when a record has none.
     """
 
     data: memoryview
@@ -62,12 +62,12 @@ class EncodedBatches:
 class RecordEncoder:
     """Writes records into batches as they come, at offsets from `base_offset` on; the last batch stays open.
 
-    Holds about `gather_bytes`, or four batches if these are larger; it begins with room for `room` bytes. What it
-    hands on it never looks at again. The same records give the same batches, however they are cut into calls. After
-    an error nothing more may be asked of it.
+    Holds about `gather_bytes`, or four batches if these are larger; it begins with room for `room` bytes. It never
+    reads again what it has handed on. The same records give the same batches, however they are split into calls.
+    After an error it must not be used again.
 
-    `file_position`, which the caller may set after each step, is where in their file the next batches will begin:
-    batches without compression then lie in memory as `new_pages` has it, and can be written without a copy.
+    `file_position` is where in their file the next batches will begin; the caller may set it after each step. Batches
+    without compression then lie in memory as `new_pages` aligns it, and can be written without a copy.
     """
 
     def __init__(
@@ -82,8 +82,8 @@ class RecordEncoder:
     def append(self, source: RecordInput, rows: npt.NDArray[np.int64]) -> Iterator[EncodedBatches]:
         """Take the `rows` of `source`, in this order; yields full batches.
 
-        InvalidRecordError: a record that is malformed or that makes a batch above `max_batch_bytes`; its `row` counts
-        from the first record of all.
+        Raises InvalidRecordError for a malformed record, or one that makes a batch above `max_batch_bytes`; its `row`
+        counts from the first record of all.
         """
         first, columns = 0, source.columns()
         while True:
@@ -102,7 +102,7 @@ class RecordEncoder:
                 self._grow(end)
 
     def finish(self) -> EncodedBatches:
-        """The batches that are left; then there are none, and no more may be asked of it."""
+        """The remaining batches. The encoder is empty after that, and must not be used again."""
         drafts = self._drafts[: self._last + 1]
         encoded = self._encoded(drafts[drafts["record_count"] > 0])
         self._data, self._drafts, self._last = new_array(0, np.uint8), np.zeros(1, DRAFT), 0
@@ -119,7 +119,7 @@ class RecordEncoder:
         return InvalidRecordError("a record is too large to compress", row=row, size=size - HEADER_SIZE)
 
     def _move_open_batch(self) -> None:
-        """Go on in other memory, since what was handed on may still be on its way to a disk."""
+        """Go on in other memory, since a disk may still be writing what was handed on."""
         draft = self._drafts[self._last].copy()
         start, size = int(draft["position"]) + HEADER_SIZE, int(draft["record_bytes"])
         memory = new_pages(self._data.size, self.file_position)
@@ -154,7 +154,7 @@ class RecordEncoder:
         return EncodedBatches(data.data, batches, newest, oldest)
 
     def _lay_out(self, drafts: np.ndarray, batches: np.ndarray) -> npt.NDArray[np.uint8]:
-        """The bytes of all batches but for their headers; puts position and size into `batches`."""
+        """The bytes of all batches without their headers; puts position and size into `batches`."""
         form = self._form
         starts, ends = drafts["position"] + HEADER_SIZE, drafts["position"] + HEADER_SIZE + drafts["record_bytes"]
         if form.codec == compression.NONE:
@@ -174,15 +174,15 @@ class RecordEncoder:
 
 
 def encode(records: pa.RecordBatch, base_offset: int = 0, **settings: Any) -> EncodedBatches:
-    """All of `records` in batches of the format that `settings` tell, the fields of BatchFormat.
+    """Encode all of `records` in batches of the format that `settings`, the fields of BatchFormat, describe.
 
-    `records` has the columns timestamp (timestamp[ms] or int64, -1: none), key, value and, it may be absent, headers;
-    see RecordInput. InvalidRecordError: a record that is malformed or that makes a batch too large, and its row.
+    `records` has the columns timestamp (timestamp[ms] or int64, -1: none), key, value and, optionally, headers; see
+    RecordInput. Raises InvalidRecordError, with the row, for a record that is malformed or makes a batch too large.
     """
     source = RecordInput.from_arrow(records)
     form, room = BatchFormat(**settings), records.nbytes + _RECORD_SPARE * records.num_rows + _FIRST_ROOM
     encoder = RecordEncoder(form, base_offset, gather_bytes=sys.maxsize, room=room)
-    # one step takes all rows, since it may gather as much as there is
+    # one step takes all rows, since `gather_bytes` has no limit here
     next(encoder.append(source, np.arange(records.num_rows)), None)
     return encoder.finish()
 
@@ -194,7 +194,7 @@ def _check_sizes(sizes: np.ndarray, largest: int, drafts: np.ndarray) -> None:
 
 
 def write_headers(view: memoryview, batches: np.ndarray) -> None:
-    """Write the headers of `batches`, whose records are in `view` already, and put the checksums into the rows."""
+    """Write the headers of `batches`, whose records are already in `view`, and put the checksums into the rows."""
     crcs = []
     for batch in batches.tolist():
         position, size, base_offset, last_delta, leader_epoch, magic, _, attributes, *rest = batch

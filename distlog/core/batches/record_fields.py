@@ -1,4 +1,4 @@
-"""What a scan of records finds, as arrays that kernels fill, and its way into Arrow."""
+"""The fields that a scan of records finds, as arrays that kernels fill, and their conversion to Arrow."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class RecordFields:
 
     @classmethod
     def allocate(cls, size: int, asked: Collection[str], copied_bytes: int = 0) -> RecordFields:
-        """Room for `size` records, for keys, values and headers only where they are asked for.
+        """Room for `size` records; keys, values and headers get room only if they are in `asked`.
 
-        Keys and values of sections of `copied_bytes` are to be copied; without, their positions are found.
+        With `copied_bytes`, the size of the sections, keys and values are copied. Without it, positions are found.
         """
         places = size + 1 if "headers" in asked else 0
         return cls(
@@ -44,14 +44,14 @@ class RecordFields:
         )
 
     def to_arrow(self, name: str, count: int) -> pa.Array:
-        """Column `name`, one of offset, timestamp, key and value, of the first `count` records, which were copied."""
+        """Column `name` (offset, timestamp, key or value) of the first `count` records, which were copied."""
         if name in ("key", "value"):
             return _strings(self.key if name == "key" else self.value, pa.binary(), count)
         return fixed_width(name, (self.offsets if name == "offset" else self.timestamps)[:count])
 
 
 def headers_to_arrow(data: np.ndarray, headed: HeaderPlaces, count: int, header_count: int, room: int) -> pa.Array:
-    """The column of headers of the first `count` records, `header_count` altogether, of sections of `room` bytes."""
+    """The headers of the first `count` records, `header_count` in all, as a column; sections have `room` bytes."""
     if not header_count:
         offsets, pairs = np.zeros(count + 1, np.int32), _NO_HEADERS
     else:
@@ -67,7 +67,7 @@ def fixed_width(name: str, values: np.ndarray) -> pa.Array:
 
 @lru_cache
 def struct_of(columns: tuple[str, ...]) -> pa.DataType:
-    """The asked columns of SCHEMA as one struct type; KeyError for a name that it does not have."""
+    """The given columns of SCHEMA as one struct type; KeyError for a name that SCHEMA does not have."""
     return pa.struct([SCHEMA.field(name) for name in columns])
 
 
@@ -103,7 +103,7 @@ def _text(slices: Slices, count: int) -> pa.Array:
     try:
         text.validate(full=True)
     except pa.ArrowInvalid:
-        # Java's `new String(bytes, UTF_8)` puts U+FFFD where bytes are not UTF-8, and so does Python.
+        # Java's `new String(bytes, UTF_8)` puts U+FFFD in place of bytes that are not UTF-8; Python does the same.
         raw = text.view(pa.binary()).to_pylist()
         return pa.array([key.decode("utf-8", "replace") for key in raw], pa.string())
     return text

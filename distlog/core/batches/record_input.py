@@ -1,4 +1,4 @@
-"""The columns of records to be written, as arrays for kernels, whatever Arrow type and slice they came in."""
+"""The columns of records to write, as arrays for kernels, for any Arrow type and slice."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OFFSET_TYPES = {pa.binary(): np.int32, pa.string(): np.int32, pa.large_binary()
 
 @dataclass(frozen=True, slots=True)
 class RecordInput:
-    """Records to be written, a row each."""
+    """Records to write, one per row."""
 
     timestamps: np.ndarray
     key: ByteColumn
@@ -26,15 +26,15 @@ class RecordInput:
     headers: HeaderColumn | None
 
     def columns(self) -> Columns:
-        """All of it, in the order in which kernels take it."""
+        """All columns, in the order in which kernels take them."""
         return self.timestamps, self.key, self.value, self.headers
 
     @classmethod
     def from_arrow(cls, records: pa.RecordBatch) -> RecordInput:
-        """The columns timestamp, key, value and (it may be absent) headers of `records`; others are not looked at.
+        """The columns timestamp, key, value and, optionally, headers of `records`; other columns are ignored.
 
-        Arrays may be of anybody's making: no offset is used that does not fit its data. InvalidRecordError: a column
-        is missing, of another type, or leads out of its memory, or a timestamp is null.
+        The arrays are not trusted: an offset that does not fit its data is never used. Raises InvalidRecordError when
+        a column is missing, has another type, or points outside its memory, or when a timestamp is null.
         """
         names = records.schema.names
         missing = {"timestamp", "key", "value"}.difference(names)
@@ -51,7 +51,7 @@ class RecordInput:
 
 
 def _sized(records: pa.RecordBatch, name: str) -> pa.Array:
-    """A column of which the buffers are known to be as long as its length needs them."""
+    """A column whose buffers are checked to be as long as its length requires."""
     column = records.column(name)
     try:
         column.validate()
@@ -61,12 +61,12 @@ def _sized(records: pa.RecordBatch, name: str) -> pa.Array:
 
 
 def unfit(column: str, reason: object) -> InvalidRecordError:
-    """The error for an array that leads out of its memory."""
+    """The error for an array that points outside its memory."""
     return InvalidRecordError(f"column {column} is no whole Arrow array: {reason}")
 
 
 def _byte_column(array: pa.Array, name: str) -> ByteColumn:
-    """The strings of `array`: null, binary or large_binary without a copy, else whatever Arrow casts to that."""
+    """The strings of `array`: null, binary or large_binary without a copy, other types through Arrow's cast."""
     count = len(array)
     if array.type == pa.null():
         return ByteColumn(_frozen(np.zeros(count + 1, np.int32)), _frozen(np.zeros(count, np.bool_)), _NO_DATA)
@@ -78,7 +78,7 @@ def _byte_column(array: pa.Array, name: str) -> ByteColumn:
 
 
 def _alike(key: ByteColumn, value: ByteColumn) -> tuple[ByteColumn, ByteColumn]:
-    """The two with offsets of one width, that of the wider."""
+    """Both columns with offsets of the same width, the wider of the two."""
     kind = np.result_type(key.offsets, value.offsets)
     key, value = (
         column._replace(offsets=_frozen(column.offsets.astype(kind, copy=False))) for column in (key, value)
@@ -87,7 +87,7 @@ def _alike(key: ByteColumn, value: ByteColumn) -> tuple[ByteColumn, ByteColumn]:
 
 
 def _header_column(array: pa.Array) -> HeaderColumn | None:
-    """The headers of `array`, a list<struct<key: string, value: binary>>, or None if there are none at all."""
+    """The headers of `array`, a list<struct<key: string, value: binary>>, or None if it has no headers at all."""
     if array.type == pa.null() or len(array) == 0:
         return None
     array = array.cast(HEADERS_TYPE)
@@ -104,7 +104,7 @@ def _header_column(array: pa.Array) -> HeaderColumn | None:
 
 
 def _frozen(array: np.ndarray) -> np.ndarray:
-    # Read-only throughout, so that kernels are compiled once and not for each mixture of the two kinds.
+    # Always read-only, so that kernels are compiled once and not for each mix of read-only and writable.
     array.flags.writeable = False
     return array
 
@@ -131,7 +131,7 @@ def _timestamps(array: pa.Array) -> np.ndarray:
 
 
 def _items(buffer: pa.Buffer | None, kind: Any, first: int, count: int) -> np.ndarray:
-    # What lies behind them may be no whole item.
+    # The bytes after them may be no whole item.
     if buffer is None or count == 0:
         return np.empty(0, kind)
     return np.frombuffer(buffer, kind, count, first * np.dtype(kind).itemsize)

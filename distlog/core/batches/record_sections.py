@@ -1,4 +1,4 @@
-"""The records sections of batches: where they are, and what compressed ones expand to."""
+"""The records sections of batches: where they are, and the decompressed bytes of compressed ones."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from distlog.core.kernels.record_scan import NOT_APPEND_TIME, SECTION, SMALLEST_
 
 _FIRST_GUESS = 4
 
-#: The most bytes of records that are opened at once: Arrow's `binary` has 32-bit offsets.
+#: The most bytes of records that are opened at once, since Arrow's `binary` has 32-bit offsets.
 MAX_DECODED_BYTES = MAX_INT
 
 
 @dataclass(frozen=True, slots=True)
 class AskedBatches:
-    """Batches of one buffer, and what is asked of them: one value for all, or an array of one per batch.
+    """Batches of one buffer, and which of their records are wanted: one value for all, or an array of one per batch.
 
-    Asked are records at offsets from `start_offset` (in) to `end_offset` (out) with timestamps `oldest` to `newest`
-    (both in).
+    Wanted are records with offsets from `start_offset` (included) to `end_offset` (excluded) and timestamps from
+    `oldest` to `newest` (both included).
     """
 
     data: np.ndarray
@@ -43,7 +43,7 @@ class AskedBatches:
 
     @property
     def of_any_time(self) -> bool:
-        """Whether the records' timestamps do not matter."""
+        """Whether records of any timestamp are wanted."""
         return (
             isinstance(self.oldest, int)
             and isinstance(self.newest, int)
@@ -52,7 +52,7 @@ class AskedBatches:
         )
 
     def of_rows(self, rows: np.ndarray) -> AskedBatches:
-        """The batches `rows` alone."""
+        """The same for the batches `rows` alone."""
         return AskedBatches(
             self.data,
             self.batches[rows],
@@ -66,16 +66,16 @@ class AskedBatches:
         )
 
     def corrupt(self, message: str, row: int, **details: Any) -> CorruptRecordError:
-        """The error that number `row` of the batches fails with."""
+        """The error for batch number `row`."""
         return self.source.corrupt(message, row, self.batches[row], **details)
 
 
 def open_sections(asked: AskedBatches, enough: int = MAX_DECODED_BYTES) -> tuple[np.ndarray, np.ndarray]:
     """The uncompressed records of batches of one format: a buffer, and SECTION rows in it.
 
-    The buffer is their own where nothing is compressed. What is compressed is opened, batch by batch, until there are
-    `enough` bytes: there may be fewer sections than batches.
-    CorruptRecordError: a section that does not expand, or that is too short for its number of records.
+    Without compression the buffer is that of the batches. Compressed batches are decompressed one by one until there
+    are `enough` bytes, so there may be fewer sections than batches.
+    Raises CorruptRecordError for a section that does not decompress, or is too short for its number of records.
     """
     sections = _stored_sections(asked)
     data = asked.data
@@ -93,7 +93,7 @@ def open_sections(asked: AskedBatches, enough: int = MAX_DECODED_BYTES) -> tuple
 
 
 def _stored_sections(asked: AskedBatches) -> np.ndarray:
-    # A legacy section is the whole entry, and holds the offset itself instead of a delta to the batch's.
+    # A legacy section is the whole entry, and stores the offset itself instead of a delta to the batch's.
     batches = asked.batches
     current = batches["magic"][0] == 2
     sections = np.zeros(batches.size, SECTION)
@@ -111,7 +111,7 @@ def _stored_sections(asked: AskedBatches) -> np.ndarray:
 
 
 def _expand_sections(asked: AskedBatches, sections: np.ndarray, enough: int) -> tuple[np.ndarray, int]:
-    """The bytes of the first sections, `enough` or all there are, and how many sections that is."""
+    """The bytes of the first sections, up to about `enough` bytes, and the number of these sections."""
     expander = Expander(min(_FIRST_GUESS * int((sections["end"] - sections["start"]).sum()), enough + enough // 4))
     for row, section in enumerate(sections):
         if expander.size >= enough:

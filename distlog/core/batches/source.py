@@ -1,4 +1,4 @@
-"""Where the bytes of batches came from, for the errors that name a file and a position."""
+"""The file and position that the bytes of batches came from, for error messages."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from distlog.core.errors import CorruptRecordError
 class Source:
     """The file of a buffer of batches, and the position in that file of the buffer's first byte.
 
-    Both may be given per batch, for a buffer that was put together from several files.
+    Both may be given per batch, for a buffer that combines several files.
     """
 
     file: str | Sequence[str] = ""
     file_position: int | np.ndarray = 0
 
     def of_rows(self, rows: np.ndarray) -> Source:
-        """The source of the batches `rows`, numbered anew."""
+        """The source of the batches `rows`, which are numbered from 0 again."""
         file = self.file if isinstance(self.file, str) else [self.file[row] for row in rows]
         return Source(file, of_rows(self.file_position, rows))
 
     def corrupt(self, message: str, row: int, batch: Any, **details: Any) -> CorruptRecordError:
-        """The error that number `row` of the batches fails with; `batch` is its BATCH row."""
+        """The error for batch number `row`; `batch` is its BATCH row."""
         file = self.file if isinstance(self.file, str) else self.file[row]
         position = int(of_rows(self.file_position, row)) + int(batch["position"])
         offset = int(batch["base_offset"])
@@ -35,5 +35,5 @@ class Source:
 
 
 def of_rows(value: Any, rows: Any) -> Any:
-    """What `value`, one for all batches or an array of one per batch, is for the batches `rows`."""
+    """`value`, either one for all batches or an array of one per batch, for the batches `rows`."""
     return value[rows] if isinstance(value, np.ndarray) else value

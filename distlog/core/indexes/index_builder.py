@@ -3,8 +3,8 @@
 The rule is that of Kafka's `LogSegment.append`, batch by batch. A batch gets an entry when more than
 `index.interval.bytes` have passed since the last one; the first batch never does. The entry is (last offset, start
 position) in the offset index, and (largest timestamp so far, last offset of its batch) in the time index. On close
-the time index gets a last entry with the maximum, for which a place is reserved. The writer and a rebuild use the
-same rule, so a rebuilt index equals the written one byte for byte.
+the time index gets a last entry with the maximum; a slot is reserved for it. The writer and a rebuild use the same
+rule, so a rebuilt index equals the written one byte for byte.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ Longs = npt.NDArray[np.int64]
 class IndexBuilder:
     """Takes batches in file order; offsets are relative to the segment's base offset.
 
-    `index_bytes` is the size that neither index should exceed. `room` says when it would; the caller must then roll.
+    `index_bytes` is the size that neither index should exceed. `room` tells how many batches fit; when no more do,
+    the caller must roll.
     """
 
     def __init__(self, interval_bytes: int, index_bytes: int = MAX_INT) -> None:

@@ -1,4 +1,4 @@
-"""A folder with copies of remote index files, which many processes share: fetched once, then mapped.
+"""A folder of copies of remote index files, shared by many processes: each file is fetched once, then mapped.
 
 The name of a copy is a hash of the file's address, its size and a tag. The file of a name does not change, except
 when an index is rebuilt: a process that finds a copy bad discards it. A copy appears as a whole, by rename. Eviction
@@ -23,15 +23,15 @@ from distlog.core.storage.storage import Storage
 DEFAULT_MAX_BYTES = 1 << 30
 #: A process lists the folder again after it has added this part (one sixteenth) of `max_bytes`.
 _SCAN_SHARE = 16
-#: A process never evicts the copies that it used last, so many of them, whatever the clock says.
+#: A process never evicts the copies that it used last, up to this many, whatever the clock says.
 _SPARED = 64
-#: A temporary file that is older than the newest copy by more than this was left by a process that died.
+#: A temporary file that is older than the newest copy by more than this was left behind by a process that died.
 _ABANDONED_NS = 3_600 * 10**9
 _OURS = re.compile(r"[0-9a-f]{64}(\.\w+)?")
 
 
 def default_folder() -> str:
-    """This user's folder in the system's folder for temporary files; its content can be fetched again."""
+    """This user's folder in the system's folder for temporary files. Its content can be fetched again."""
     return os.path.join(tempfile.gettempdir(), f"distlog-index-cache-{os.getuid()}")
 
 
@@ -49,7 +49,7 @@ class IndexCache:
         self._spared: deque[str] = deque(maxlen=_SPARED)
 
     def path(self, storage: Storage, name: str, size: int, *, tag: str = "") -> str:
-        """The local path of a file of `size` bytes: of the file itself on local storage, else of its copy.
+        """The local path of a file of `size` bytes: the file itself on local storage, else its copy.
 
         `tag` distinguishes files that have the same name at different times (a stem adopted from Kafka, after a
         drop); the segment's checksum is a good tag. Open the path soon: another process may evict the copy when it is
@@ -85,7 +85,7 @@ class IndexCache:
         return os.path.join(self.folder, key)
 
     def _claim_folder(self) -> None:
-        # Without following a link: a folder that someone else laid out could hold forged copies, or not be a cache.
+        # Do not follow a link: a folder that someone else made could hold forged copies, or be no cache.
         with contextlib.suppress(FileExistsError):
             os.makedirs(self.folder, mode=0o700)
         status = os.lstat(self.folder)
@@ -107,7 +107,7 @@ class IndexCache:
             self._evict()
 
     def _evict(self) -> None:
-        # Leaves room for what is added until the next listing.
+        # Leaves room for what is added before the next listing.
         self._added_bytes = 0
         copies = sorted(self._copies())
         excess = sum(size for _, size, _ in copies) - (self.max_bytes - self.max_bytes // _SCAN_SHARE)
@@ -121,7 +121,7 @@ class IndexCache:
                     os.unlink(os.path.join(self.folder, name))
 
     def _copies(self) -> list[tuple[int, int, str]]:
-        # (last use, size, name), of temporary files too.
+        # Returns (last use, size, name) of each copy and temporary file.
         copies = []
         with os.scandir(self.folder) as entries:
             for entry in entries:
@@ -133,7 +133,7 @@ class IndexCache:
 
 
 def _touch(path: str, size: int) -> bool:
-    # Whether there is a whole copy; marks it as used now.
+    # Returns whether there is a whole copy, and marks it as used now.
     try:
         if os.stat(path).st_size != size:
             return False

@@ -1,4 +1,4 @@
-"""The entries of index files: where a field lies in them, and which numbers it may hold."""
+"""The layout of index entries: where a field is, and which numbers it may hold."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from distlog.core.config import MAX_INT
 
 
 class Column(NamedTuple):
-    """Where a field lies in the entries, in bytes: the last arguments of the search kernels."""
+    """The place of a field in the entries, in bytes: the last arguments of the search kernels."""
 
     stride: int
     start: int

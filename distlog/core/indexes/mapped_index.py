@@ -68,12 +68,12 @@ class MappedIndex:
 
     @property
     def entries(self) -> int:
-        """How many entries there are."""
+        """The number of entries."""
         return self._entries
 
     @property
     def max_entries(self) -> int:
-        """How many entries the file has room for."""
+        """The number of entries that fit into the file."""
         return len(self._data) // self._stride
 
     @property
@@ -143,7 +143,7 @@ class MappedIndex:
         return self._floor_slot(target - 1, column) + 1
 
     def _floor_values(self, targets: npt.NDArray[np.int64], column: Column, field: str) -> npt.NDArray[np.int64]:
-        # `field` of the floor entry of each target; 0 where there is none.
+        # `field` of the floor entry of each target, or 0 if there is none.
         data = self._data
         slots = floor_slots(data, self._entries, np.ascontiguousarray(targets, np.int64), *column)
         found = slots >= 0
@@ -178,14 +178,14 @@ class MappedIndex:
         self._entries += 1
 
     def _keep(self, entries: int) -> None:
-        # Dropped entries become zeros, so that a crash before the next trim cannot bring them back unnoticed.
+        # Dropped entries become zeros. Otherwise a crash before the next trim would bring them back unnoticed.
         dropped = self._entries - entries
         if dropped > 0:
             self._entries = entries
             self._write(bytes(dropped * self._stride), entries * self._stride)
 
     def _write(self, data: bytes, position: int) -> None:
-        # A write, not a store into the mapping: on a full disk it raises, where the store would kill the process.
+        # A write, not a store into the mapping: a full disk makes a write raise, but a store would kill the process.
         if os.pwrite(self._writable_file().fileno(), data, position) != len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)
 
@@ -215,7 +215,7 @@ class MappedIndex:
 
 
 def _open(path: str, stride: int, max_index_size: int | None, writable: bool) -> tuple[FileIO, bool]:
-    # The file, and whether it is new.
+    # Returns the file, and whether it is new.
     if not writable or os.path.exists(path):
         return FileIO(path, "r+" if writable else "r"), False
     length = (max_index_size or 0) // stride * stride

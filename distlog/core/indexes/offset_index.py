@@ -37,8 +37,8 @@ class OffsetPosition(NamedTuple):
 class OffsetIndex(MappedIndex):
     """The offset index of one segment, mapped; see MappedIndex for its arguments and the life of its file.
 
-    A lookup that meets a negative number raises CorruptIndexError; other damage gives an entry that is in the file,
-    and not above the target, but perhaps not the largest such: `sanity_check` before trusting a file.
+    A lookup that meets a negative number raises CorruptIndexError. With other damage it returns an entry of the file
+    that is not above the target, but perhaps not the largest such entry: call `sanity_check` before you trust a file.
     """
 
     ENTRY: ClassVar[np.dtype[np.void]] = ENTRY

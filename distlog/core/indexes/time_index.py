@@ -39,8 +39,8 @@ class TimestampOffset(NamedTuple):
 class TimeIndex(MappedIndex):
     """The time index of one segment, mapped; see MappedIndex for its arguments and the life of its file.
 
-    A lookup that meets a negative number raises CorruptIndexError; other damage gives an entry that is in the file,
-    and not above the target, but perhaps not the largest such: `sanity_check` before trusting a file.
+    A lookup that meets a negative number raises CorruptIndexError. With other damage it returns an entry of the file
+    that is not above the target, but perhaps not the largest such entry: call `sanity_check` before you trust a file.
     """
 
     ENTRY: ClassVar[np.dtype[np.void]] = ENTRY
@@ -49,7 +49,7 @@ class TimeIndex(MappedIndex):
 
     @property
     def is_full(self) -> bool:
-        """Whether only the slot of the last entry is left: the segment must roll then."""
+        """Whether only the slot of the last entry is left; the segment must then roll."""
         return self._entries >= self.max_entries - 1
 
     @property

@@ -8,7 +8,8 @@
     26       | i64  | last stable offset when the marker was appended
 
 Entries are big-endian, without a header, with absolute offsets, in the order of their markers (Kafka's
-`TransactionIndex`). The file appears with the first entry; no file is an empty index. It is small, and read whole.
+`TransactionIndex`). The first entry creates the file; without a file the index is empty. The file is small and is
+read whole.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _NONE = np.empty(0, ENTRY)
 
 @dataclass(frozen=True, slots=True)
 class AbortedTransaction:
-    """An aborted transaction; `last_offset` is its abort marker's."""
+    """An aborted transaction; `last_offset` is the offset of its abort marker."""
 
     producer_id: int
     first_offset: int
@@ -50,7 +51,7 @@ class AbortedTransaction:
     last_stable_offset: int
 
     def moved(self, shift: int) -> AbortedTransaction:
-        """The transaction in a relocated segment, whose offsets are all higher by `shift`."""
+        """The transaction in a relocated segment, where all offsets are higher by `shift`."""
         first, last, stable = self.first_offset, self.last_offset, self.last_stable_offset
         return AbortedTransaction(self.producer_id, first + shift, last + shift, stable + shift)
 
@@ -65,7 +66,7 @@ class AbortedTransactions(NamedTuple):
 class TransactionIndex:
     """The transaction index of one segment; no entry may lie below `base_offset`.
 
-    Reading opens the file for a moment only, so there is nothing to close before the first append. Every read raises
+    A read opens the file for a moment only, so before the first append there is nothing to close. Every read raises
     UnsupportedVersionError for an entry of a later version; an incomplete last entry is ignored.
     """
 
@@ -168,7 +169,7 @@ class TransactionIndex:
 
 
 def encode_transactions(transactions: Iterable[AbortedTransaction]) -> bytes:
-    """The file that holds `transactions`, which are in the order of their last offsets."""
+    """The file content for `transactions`, which must be in the order of their last offsets."""
     return np.array([(VERSION, *dataclasses.astuple(each)) for each in transactions], ENTRY).tobytes()
 
 

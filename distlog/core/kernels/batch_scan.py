@@ -60,7 +60,7 @@ def read_int(data: np.ndarray, position: int, width: int) -> int:
 def count_batches(data: np.ndarray, start: int, end: int) -> tuple[int, int, int]:
     """Walk the whole batches in [start, end): (status, position of the end or of the bad batch, batches before it).
 
-    A partial batch at the end is left out, as Kafka's readers leave it out.
+    A partial batch at the end is left out, as in Kafka's readers.
     """
     position = start
     count = 0
@@ -83,9 +83,9 @@ def count_batches(data: np.ndarray, start: int, end: int) -> tuple[int, int, int
 
 @fill_kernel
 def read_batches(data: np.ndarray, start: int, batches: np.ndarray) -> tuple[int, int]:
-    """Fill `batches` (BATCH rows) with as many batches as `count_batches` found: (status, index of the bad one).
+    """Fill `batches` (BATCH rows), as many as `count_batches` found: (status, index of the bad one).
 
-    A compressed format 0 or 1 wrapper is given record count -1 and its last offset as base offset.
+    A compressed wrapper of format 0 or 1 gets record count -1, and its last offset as base offset.
     """
     position = start
     for index in range(batches.size):

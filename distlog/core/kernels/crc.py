@@ -1,9 +1,10 @@
-"""CRC-32C (Castagnoli, RFC 3720): of many ranges in one call, and of a whole from those of its parts.
+"""CRC-32C (Castagnoli, RFC 3720) of many ranges in one call, and of a whole from the checksums of its parts.
 
-By the processor's instruction where there is one: three ranges side by side, since a step takes three cycles but one
-can begin in each (a method of Intel's; 21 GB/s, as the library, where data is in the cache, and nine tenths of the
-library's 17 where it is not). By tables, sixteen bytes a step (Intel's
-slicing-by-16), elsewhere: ten times slower per byte, but a call of the library costs as much as some hundred bytes.
+Uses the processor's instruction if there is one. It takes three ranges side by side, since a step takes three cycles
+but one can begin in each cycle (a method of Intel's). That gives 21 GB/s, the same as the library, for data in the
+cache, and nine tenths of the library's 17 GB/s for other data. Elsewhere it uses tables, sixteen bytes a step
+(Intel's slicing-by-16). That is ten times slower per byte, but a call of the library costs as much as some hundred
+bytes.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from distlog.core.kernels.memory import item_at, put_at, word_at
 
 _POLYNOMIAL = 0x82F63B78
 _ONES = 0xFFFFFFFF
-#: Binary digits of the length of a part.
+#: The number of binary digits in the length of a part.
 _LONGEST = 32
-#: How many bytes stand side by side, as powers of two: as many as there are, then fewer for the rest.
+#: The size of each of the three ranges, as a power of two: long ranges first, then short ones for the rest.
 _LONG_LANE, _SHORT_LANE = 12, 9
 
 
 def _tables() -> np.ndarray:
-    """Row k, 0 to 15: the checksum of each byte with k zero bytes behind it."""
+    """Row k, 0 to 15: the checksum of each byte value when k zero bytes follow it."""
     rows = np.zeros((16, 256), np.int64)
     first = np.arange(256)
     for _ in range(8):
@@ -40,7 +41,7 @@ _TABLES = _tables()
 
 
 def _product(left: int, right: Any) -> Any:
-    # Of two polynomials, modulo that of the checksum; `right` may be an array of them.
+    # Product of two polynomials, modulo that of the checksum; `right` may be an array of them.
     product = 0 * right
     for bit in range(32):
         product ^= right & -(left >> (31 - bit) & 1)
@@ -60,7 +61,7 @@ def _powers() -> np.ndarray:
 
 
 def _behind(lane: int) -> np.ndarray:
-    """Row k: what byte k of a checksum, each of 256, comes to when 2^lane zero bytes follow."""
+    """Row k: what each of the 256 values of byte k of a checksum becomes when 2^lane zero bytes follow."""
     power, each = int(_POWERS[lane]), np.arange(256)
     return np.stack([_product(power, each << 8 * row) for row in range(4)])
 
@@ -72,7 +73,7 @@ _product_inlined = inlined(_product)
 
 @inlined
 def _with_zeros(crc: int, count: int) -> int:
-    # What `crc` comes to when `count` zero bytes follow, but for the inversions, which cancel out in a sum.
+    # What `crc` becomes when `count` zero bytes follow, without the inversions, which cancel out in a sum.
     for digit in range(_LONGEST):
         if count >> digit & 1:
             crc = _product_inlined(_POWERS[digit], crc)
@@ -81,7 +82,7 @@ def _with_zeros(crc: int, count: int) -> int:
 
 @inlined
 def _step(word: int, row: int) -> int:
-    # What the 8 bytes of `word` come to, its last byte with `row` zero bytes behind it.
+    # What the 8 bytes of `word` become when `row` zero bytes follow the last one.
     return int(
         _TABLES[row + 7, word & 0xFF]
         ^ _TABLES[row + 6, word >> 8 & 0xFF]
@@ -104,7 +105,7 @@ def _with_bytes(crc: int, data: np.ndarray, position: int, end: int) -> int:
 
 @inlined
 def crc_by_tables(before: int, data: np.ndarray, start: int, end: int) -> int:
-    """The checksum of what has the checksum `before`, followed by data[start:end]; the bounds are not checked."""
+    """The checksum after data[start:end], if `before` is that of all bytes before; the bounds are not checked."""
     crc = before ^ _ONES
     position = start
     while end - position >= 16:
@@ -124,7 +125,7 @@ def _moved(behind: np.ndarray, crc: int) -> int:
 def _side_by_side(
     crc: int, data: np.ndarray, position: int, end: int, lane: int, behind: np.ndarray
 ) -> tuple[int, int]:
-    # Three ranges of `lane` bytes at a time: (the register, the position of the rest).
+    # Takes three ranges of `lane` bytes at a time: returns (the register, the position of the rest).
     while end - position >= 3 * lane:
         second = 0
         third = 0
@@ -139,7 +140,7 @@ def _side_by_side(
 
 @inlined
 def crc_by_instruction(before: int, data: np.ndarray, start: int, end: int) -> int:
-    """What `crc_by_tables` gives."""
+    """The same result as `crc_by_tables`."""
     crc, position = _side_by_side(before ^ _ONES, data, start, end, 1 << _LONG_LANE, _BEHIND_LONG)
     crc, position = _side_by_side(crc, data, position, end, 1 << _SHORT_LANE, _BEHIND_SHORT)
     while end - position >= 8:
@@ -182,10 +183,11 @@ def write_crcs(data: np.ndarray, batches: np.ndarray, checked_from: int, crc_at:
 
 @fill_kernel
 def crc_of_batches(before: int, data: np.ndarray, batches: np.ndarray, checked_from: int) -> int:
-    """The checksum of what has the checksum `before`, followed by `batches` of format 2, which have the right ones.
+    """The checksum after `batches` of format 2, when `before` is that of the bytes before them.
 
-    Only the first `checked_from` bytes of each are looked at; no row may reach beyond `data`. Checksums of parts are
-    joined as by zlib's `crc32_combine`: the first times a power of x, plus the second.
+    The checksums in the batches must be right: only the first `checked_from` bytes of each are read. No row may reach
+    beyond `data`. Checksums of parts are joined as in zlib's `crc32_combine`: the first times a power of x, plus the
+    second.
     """
     crc = before
     for row in range(batches.size):

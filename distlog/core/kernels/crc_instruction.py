@@ -1,6 +1,6 @@
-"""CRC-32C of eight bytes by the processor's own instruction, SSE 4.2, where kernels are compiled for one that has it.
+"""CRC-32C of eight bytes by the processor's own instruction, SSE 4.2, if numba compiles for a processor that has it.
 
-On other processors HAS_INSTRUCTION is False and nothing may call `crc_of_word`.
+Otherwise HAS_INSTRUCTION is False, and nothing may call `crc_of_word`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numba.extending import intrinsic
 
 
 def _is_there() -> bool:
-    # By what numba compiles for, and keeps compiled code by: not by what this processor happens to have.
+    # Ask what numba compiles for, which is also its key for cached code, not what this processor happens to have.
     config: Any = numba.config
     host_features: Any = get_host_cpu_features
     features = host_features() if config.CPU_FEATURES is None else config.CPU_FEATURES

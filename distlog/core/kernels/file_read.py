@@ -1,7 +1,7 @@
 """Reads many small files in one call, without the interpreter lock.
 
-From Python each open, read and close gives the lock away and takes it again, so that threads which read small files
-stand in each other's way: a seventh of a scan of them by two threads was that.
+From Python each open, read and close releases the lock and takes it again, so threads that read small files hinder
+each other: that was a seventh of the time of a scan of small files by two threads.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def _read_none(
     return 0
 
 
-#: `read_files(names, name_at, starts, sizes, data, flags)`: fill `data`, which has room, with `sizes` bytes from
-#: `starts` on of the files that are opened with `flags`; their names, each with a zero byte behind it, stand in
-#: `names` from `name_at` on. How many files were read before one that does not give all its bytes, or is interrupted;
-#: why is not said. Without a compiler that is none.
+#: `read_files(names, name_at, starts, sizes, data, flags)`: open files with `flags` and read `sizes` bytes of each
+#: from `starts` on into `data`, which must have room. Each name ends with a zero byte and begins in `names` at
+#: `name_at`. Returns how many files were read before one that does not give all its bytes, or is interrupted, without
+#: the reason. Without a compiler it reads none.
 read_files: Any = _read_none if numba.config.DISABLE_JIT else _read_files  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""The rule by which a batch gets index entries, over arrays of batches (Kafka's `LogSegment.append`)."""
+"""The rule that decides which batches get index entries, over arrays of batches (Kafka's `LogSegment.append`)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import numpy as np
 
 from distlog.core.kernels.jit import fill_kernel, inlined
 
-#: What is known of a segment so far, an int64 each: log bytes since the last offset entry, the largest timestamp, the
-#: last offset of its batch, the timestamp of the last time entry, the number of batches.
+#: The state of a segment so far, an int64 each: log bytes since the last offset entry, the largest timestamp, the
+#: last offset of the batch that has it, the timestamp of the last time entry, the number of batches.
 SINCE_ENTRY, MAX_TIMESTAMP, MAX_OFFSET, LAST_ENTRY_TIMESTAMP, BATCHES = range(5)
 STATE_SIZE = 5
 
@@ -40,7 +40,7 @@ def add_batches(
     offset_entries: np.ndarray,
     time_entries: np.ndarray,
 ) -> tuple[int, int]:
-    """Take batches from `position` of the log on: how many offset and time entries they got, which are filled in.
+    """Take batches from `position` of the log on and fill in their entries: the numbers of offset and time entries.
 
     Every array is int64; entries are rows (offset, position) and (timestamp, offset), with room for one per batch.
     """
@@ -64,9 +64,9 @@ def add_batches(
 def count_until_full(
     sizes: np.ndarray, max_timestamps: np.ndarray, interval: int, state: np.ndarray, left: np.ndarray
 ) -> int:
-    """How many batches may be added before an index is full: all of `sizes`, or fewer; the first of all always.
+    """How many of the batches may be added before an index is full; the first batch of a segment always may.
 
-    `left` is how many offset and time entries there is room for; it and `state` are used up.
+    `left` tells how many offset and time entries still fit. It and `state` are changed.
     """
     for row in range(sizes.size):
         if state[BATCHES] > 0 and (left[0] <= 0 or left[1] <= 0):

@@ -4,7 +4,7 @@ A *column* is one field of every entry, given as three integers: `stride`, the s
 of the field in it; `width`, 4 or 8 bytes. The search is Kafka's (`AbstractIndex.indexSlotRangeFor`): most lookups
 are near the end, so the last 8192 bytes are searched first, and the pages that such a lookup touches stay hot.
 
-Bytes that are not ordered give a wrong slot, but always one between -1 and the last, whose key is not above the
+Bytes that are not ordered give a wrong slot. It is still between -1 and the last slot, and its key is not above the
 target: no input makes a kernel read outside the array.
 """
 

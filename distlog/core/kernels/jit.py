@@ -14,11 +14,11 @@ from numba.core.compiler_lock import global_compiler_lock
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Arrays are then not counted when they are handed from one function to the next.
+# Numba then counts no references to arrays when one function passes them to the next.
 _UNCOUNTED: Any = {"nogil": True, "_nrt": False}
 
-# A fork waits until no thread loads or compiles a kernel: the child would find numba's lock held for ever by none of
-# its own threads, and what it guards half done.
+# A fork waits until no thread loads or compiles a kernel. Otherwise the child would find numba's lock held forever,
+# since it does not have the thread that holds it, and the state that the lock guards half changed.
 os.register_at_fork(
     before=global_compiler_lock.acquire,
     after_in_parent=global_compiler_lock.release,
@@ -27,7 +27,7 @@ os.register_at_fork(
 
 
 def kernel(function: F) -> F:
-    """Compile `function` on first call, without the interpreter lock, and keep the machine code beside the source.
+    """Compile `function` on first call to run without the interpreter lock; keep the machine code beside the source.
 
     Where no folder for compiled code can be written (a read-only installation without a home, an archive),
     numba refuses to cache; the kernel then compiles once per process instead.
@@ -36,10 +36,10 @@ def kernel(function: F) -> F:
 
 
 def fill_kernel(function: F) -> F:
-    """A kernel that creates no array, but fills those that it is given.
+    """A kernel that creates no array and only fills the arrays that it is given.
 
-    Numba then counts no references. That matters where arrays are handed on to `inlined` functions: counting costs
-    several times what reading a varint does.
+    Numba then counts no references. That matters where arrays are passed on to `inlined` functions: counting costs
+    several times as much as reading a varint.
     """
     return _kept(function, **_UNCOUNTED)
 
@@ -55,7 +55,7 @@ def _kept(function: F, **options: Any) -> F:
     except RuntimeError:
         return cast(F, numba.njit(**options)(function))
     if not numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
-        # numba looks for changes in the function's own file only, not in what is inlined from others
+        # numba looks for changes in the function's own file only, not in the files of inlined functions
         index = compiled._cache._cache_file
         index._source_stamp = (index._source_stamp, _digest_of_sources())
     return cast(F, compiled)
@@ -63,7 +63,7 @@ def _kept(function: F, **options: Any) -> F:
 
 @cache
 def _digest_of_sources() -> bytes:
-    """Changes with any source file of this package."""
+    """A digest that changes with any source file of this package."""
     found = sorted(
         (file.name, file.read_bytes()) for file in files(__package__).iterdir() if file.name.endswith(".py")
     )

@@ -1,7 +1,7 @@
-"""What tasks exchange about keys: rows of three words, the hash of a key and the offset of its record.
+"""The rows that tasks exchange about keys: three words, the hash of a key and the offset of its record.
 
-A key belongs to one bucket. The word of its hash that says so is not the one that places it in an offset map, whose
-slots would else be taken in clusters.
+A key belongs to one bucket. One word of its hash decides the bucket, the other one the place in an offset map: the
+same word for both would fill the map's slots in clusters.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ROW_BYTES = 8 * ROW_WORDS
 
 @inlined
 def _place(second: int, offset: int, start_offset: int, buckets: int) -> int:
-    """The bucket of a key with that second word of its hash; counted on from `buckets` below `start_offset`."""
+    """The bucket of a key by the second word of its hash; plus `buckets` if `offset` is below `start_offset`."""
     bucket = (second >> 32 & 0xFFFFFFFF) * buckets >> 32
     return bucket if offset >= start_offset else bucket + buckets
 
@@ -25,7 +25,7 @@ def _place(second: int, offset: int, start_offset: int, buckets: int) -> int:
 def count_keys(
     hashes: np.ndarray, keyed: np.ndarray, offsets: np.ndarray, start_offset: int, counts: np.ndarray
 ) -> None:
-    """Add to `counts`, two for each bucket, how many records with a key have each place."""
+    """Add to `counts`, two per bucket, the number of records with a key that `_place` puts at each place."""
     buckets = counts.size // 2
     for row in range(offsets.size):
         if keyed[row]:
@@ -41,7 +41,7 @@ def place_keys(
     positions: np.ndarray,
     rows: np.ndarray,
 ) -> None:
-    """Write the rows of records with a key from where `positions` says for their place, and move it on."""
+    """Write the rows of records with a key, each at the position of its place, and move that position on."""
     buckets = positions.size // 2
     for row in range(offsets.size):
         if keyed[row]:

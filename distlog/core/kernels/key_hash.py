@@ -1,4 +1,4 @@
-"""SipHash-2-4 with its long result of 128 bits, by Jean-Philippe Aumasson and Daniel J. Bernstein, of many keys."""
+"""SipHash-2-4 of many keys, with its long result of 128 bits (Jean-Philippe Aumasson and Daniel J. Bernstein)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HASH_WORDS = 2
 
 _START_0, _START_1 = 0x736F6D6570736575, 0x646F72616E646F6D
 _START_2, _START_3 = 0x6C7967656E657261, 0x7465646279746573
-#: What makes the result a long one, and its two words differ.
+#: Constants that make the result a long one, and make its two words differ.
 _LONG, _FIRST_WORD, _SECOND_WORD = 0xEE, 0xEE, 0xDD
 
 State = tuple[int, int, int, int]
@@ -21,9 +21,9 @@ State = tuple[int, int, int, int]
 def hash_all(
     data: np.ndarray, positions: np.ndarray, offsets: np.ndarray, first: int, second: int, hashes: np.ndarray
 ) -> None:
-    """Write the hash of each key under the secret words `first` and `second`, a row of HASH_WORDS.
+    """Write the hash of each key under the secret words `first` and `second`, as a row of HASH_WORDS.
 
-    Key i is offsets[i + 1] - offsets[i] bytes of `data` at positions[i]; where they lie is not checked.
+    Key i is offsets[i + 1] - offsets[i] bytes of `data` at positions[i]; the bounds are not checked.
     """
     for row in range(positions.size):
         size = item_at(offsets, row + 1) - item_at(offsets, row)

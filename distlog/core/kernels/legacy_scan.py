@@ -26,7 +26,7 @@ from distlog.core.kernels.slices import Slices, put_slice
 
 @inlined
 def _entry_end(data: np.ndarray, position: int, end: int) -> int:
-    """Where the entry at `position` ends: 0 if it is malformed or compressed, -1 if it is cut off by `end`."""
+    """The end of the entry at `position`: 0 if it is malformed or compressed, -1 if `end` cuts it off."""
     if end - position < SMALLEST_PREFIX:
         return -1
     size = LOG_OVERHEAD + read_int(data, position + 8, 4)

@@ -1,9 +1,9 @@
-"""What numba's arrays lack: access without a look at the index, unaligned words, memcpy on a slice, and prefetch.
+"""What numba's arrays lack: access without an index check, unaligned words, memcpy on a slice, and prefetch.
 
-numba asks of every index whether it is negative, then to count from the end: a seventh of a scan of records went
-into that. Nothing here is checked: the kernel that calls has compared what it needs with the end it was given.
+Numba tests every index for a negative value, which counts from the end; that took a seventh of a scan of records.
+Nothing is checked here: the calling kernel must have compared its positions with the end it was given.
 Arrays must be contiguous; a kernel that is given others is not compiled.
-With NUMBA_DISABLE_JIT=1 plain Python stands in, so that kernels run, slowly, without a compiler; that does check.
+With NUMBA_DISABLE_JIT=1 plain Python takes over, so that kernels run, slowly, without a compiler; Python does check.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _wrapped_python(value: int) -> int:
 
 
 def _prefetch_python(data: np.ndarray, index: int) -> None:
-    """There is nothing to hurry."""
+    """Does nothing: Python has no prefetch."""
 
 
 def pointer_to_item(context: Any, builder: Any, array_type: Any, array: Any, position: Any) -> Any:
@@ -110,7 +110,7 @@ def _prefetch_compiled(typing_context: Any, data: Any, index: Any) -> Any:
         kind = ir.FunctionType(ir.VoidType(), [byte_pointer, flag, flag, flag])
         fetch = builder.module.declare_intrinsic("llvm.prefetch", [byte_pointer], kind)
         pointer = builder.bitcast(pointer_to_item(context, builder, signature.args[0], *args), byte_pointer)
-        # for reading, to stay in all caches, as data
+        # prefetch for a read, keep the line in all caches, and as data
         builder.call(fetch, [pointer, flag(0), flag(3), flag(1)])
         return context.get_dummy_value()
 
@@ -124,8 +124,8 @@ def _wrapped_compiled(value: int) -> int:
 
 _compiled = not numba.config.DISABLE_JIT  # type: ignore[attr-defined]
 
-#: `item_at(array, index)`: an item of integers or booleans as an int64, since numba makes floats where signed meets
-#: unsigned; those of uint64 are taken as signed.
+#: `item_at(array, index)`: an item of integers or booleans as an int64, since numba makes a float where signed meets
+#: unsigned; an item of uint64 is taken as signed.
 item_at: Any = _item_at_compiled if _compiled else _item_at_python
 
 #: `put_at(array, index, value)`: store an item.
@@ -137,8 +137,8 @@ word_at: Any = _word_at_compiled if _compiled else _word_at_python
 #: `copy_bytes(target, target_position, source, source_position, count)`: the slices must not overlap.
 copy_bytes: Any = _copy_bytes_compiled if _compiled else _copy_bytes_python
 
-#: `prefetch(array, index)`: begin to fetch the item, which will be wanted soon; any index is safe.
+#: `prefetch(array, index)`: begin to fetch an item that will be needed soon; any index is safe.
 prefetch: Any = _prefetch_compiled if _compiled else _prefetch_python
 
-#: `wrapped(value)`: the sum, product or shift of int64s as one; machine code has it so, Python's integers grow.
+#: `wrapped(value)`: the sum, product or shift of int64s cut to 64 bits, as in machine code; Python's integers grow.
 wrapped: Any = _wrapped_compiled if _compiled else _wrapped_python

@@ -1,4 +1,4 @@
-"""A set of offsets as bits, one for each from `base_offset` on; that each offset has a bit is not checked."""
+"""A set of offsets as bits, one for each offset from `base_offset` on; the bounds are not checked."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def set_bits(bits: np.ndarray, base_offset: int, offsets: np.ndarray) -> None:
 
 @fill_kernel
 def unset_bits(bits: np.ndarray, base_offset: int, offsets: np.ndarray, unset: np.ndarray) -> None:
-    """Tell of each of `offsets` that it is not in the set."""
+    """Write to `unset`, for each of `offsets`, whether it is not in the set."""
     for row in range(offsets.size):
         at = offsets[row] - base_offset
         unset[row] = bits[at >> 3] >> (at & 7) & 1 == 0

@@ -18,13 +18,13 @@ _AHEAD = 16
 
 @inlined
 def _home(slots: int, first: int) -> int:
-    """Where the search for a hash with that first word begins."""
+    """Where the search begins for a hash with the first word `first`."""
     return (first >> 32 & 0xFFFFFFFF) * slots >> 32
 
 
 @inlined
 def _find(table: np.ndarray, slots: int, first: int, second: int) -> int:
-    """The position of the slot that holds the hash, or of the empty one where it belongs; one is always empty."""
+    """The position of the slot that holds the hash, else of the empty slot where it belongs; one is always empty."""
     slot = _home(slots, first)
     while True:
         at = slot * SLOT_WORDS
@@ -67,7 +67,7 @@ def put_all(
 
 @fill_kernel
 def get_all(table: np.ndarray, slots: int, hashes: np.ndarray, found: np.ndarray) -> None:
-    """Write the last offset of each key to `found`, -1 where the map does not know it."""
+    """Write the last offset of each key to `found`, or -1 for a key that is not in the map."""
     for row in range(found.size):
         if row + _AHEAD < found.size:
             prefetch(table, _home(slots, hashes[row + _AHEAD, 0]) * SLOT_WORDS)
@@ -78,7 +78,7 @@ def get_all(table: np.ndarray, slots: int, hashes: np.ndarray, found: np.ndarray
 def take_all(
     table: np.ndarray, slots: int, limit: int, size: int, rows: np.ndarray, superseded: np.ndarray
 ) -> tuple[int, int]:
-    """Note `rows`, each a hash and an offset, in any order; of two of a key the earlier offset goes to `superseded`.
+    """Note `rows`, each a hash and an offset, in any order; of two of a key the lower offset goes to `superseded`.
 
     Returns (superseded records, or -1 when the map is full; keys in the map).
     """
@@ -103,7 +103,7 @@ def take_all(
 
 @fill_kernel
 def find_superseded(table: np.ndarray, slots: int, rows: np.ndarray, superseded: np.ndarray) -> int:
-    """Write the offsets of `rows` of whose key a later one is noted to `superseded`; how many they are."""
+    """Write to `superseded` the offsets of `rows` whose key has a later offset in the map; returns their number."""
     count = 0
     for row in range(superseded.size):
         if row + _AHEAD < superseded.size:

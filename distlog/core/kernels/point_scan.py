@@ -1,6 +1,6 @@
-"""Finds a batch by its offset, and in it the first few records that are wanted, without looking at what follows.
+"""Finds a batch by its offset, and the first few wanted records in it, without reading what follows.
 
-Only batches of format 2 are walked. Nothing is told of what is wrong: that is for who reads all of it.
+Only batches of format 2 are walked. Errors are not described: a reader of the whole file does that.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from distlog.core.kernels.jit import fill_kernel, inlined
 from distlog.core.kernels.record_scan import NOT_APPEND_TIME, OK, read_record
 from distlog.core.kernels.varint import read_varint, read_varlong
 
-#: What is neither a place nor a count: the bytes are not as they should be, or not of format 2.
+#: Neither a position nor a count: the bytes are not as they should be, or not of format 2.
 UNSURE = -1
 
-#: A record that was found: where its bytes are, a size below 0 being null, and where the number of its headers is.
+#: A record that was found: where its bytes are (a size below 0 means null), and where its number of headers is.
 FOUND = np.dtype(
     [
         ("offset_delta", np.int64),
@@ -30,7 +30,7 @@ FOUND = np.dtype(
     ]
 )
 
-#: The bytes of a header of a record.
+#: The bytes of one header of a record.
 FOUND_HEADER = np.dtype(
     [("key_at", np.int64), ("key_size", np.int64), ("value_at", np.int64), ("value_size", np.int64)]
 )
@@ -38,7 +38,7 @@ FOUND_HEADER = np.dtype(
 
 @inlined
 def _size_of(data: np.ndarray, position: int, end: int) -> int:
-    """The size of the batch at `position`, 0 where there is no whole one of format 2 before `end`."""
+    """The size of the batch at `position`, or 0 if no whole batch of format 2 is there before `end`."""
     if end - position < HEADER_SIZE or read_int(data, position + 16, 1) != 2:
         return 0
     size = LOG_OVERHEAD + read_int(data, position + 8, 4)
@@ -49,11 +49,11 @@ def _size_of(data: np.ndarray, position: int, end: int) -> int:
 def find_batch(
     data: np.ndarray, position: int, end: int, following: int, dense: bool, end_offset: int, offset: int
 ) -> int:
-    """The position, from `position` on, of the first batch that does not end below `offset`; `end` where none is.
+    """The position of the first batch, from `position` on, that does not end below `offset`; `end` if there is none.
 
-    All are stored offsets. UNSURE where the batches that are passed, the one that is found and the beginning of the
-    next do not follow each other as in `first_misplaced`: from the offset `following`, or where that is -1 from one
-    that is not above `offset`, to `end_offset`, where the file ends.
+    All offsets are stored offsets. Returns UNSURE when the skipped batches, the found one and the beginning of the
+    next do not follow each other as in `first_misplaced`. They go from the offset `following`, or, if that is
+    -1, from an offset not above `offset`, to `end_offset`, where the file ends.
     """
     while position < end:
         size = _size_of(data, position, end)
@@ -100,10 +100,10 @@ def find_records(
     oldest: int,
     found: np.ndarray,
 ) -> int:
-    """Fill `found` (FOUND rows) with the first asked for of the `count` records in [position, end): how many.
+    """Fill `found` (FOUND rows) with the first wanted of the `count` records in [position, end); returns how many.
 
-    Asked are those with an offset delta from `start_delta` on and a timestamp not below `oldest`. What is behind the
-    last that `found` has room for is not looked at. UNSURE where a record is malformed.
+    Wanted are records with an offset delta from `start_delta` on and a timestamp not below `oldest`. Nothing is read
+    after the last record that `found` has room for. Returns UNSURE when a record is malformed.
     """
     previous = -1
     records = 0
@@ -134,7 +134,7 @@ def find_records(
 
 @fill_kernel
 def find_headers(data: np.ndarray, position: int, found: np.ndarray) -> None:
-    """Fill `found` (FOUND_HEADER rows) with the headers whose number is at `position`; a scan found them sound."""
+    """Fill `found` (FOUND_HEADER rows) with the headers whose number is at `position`; a scan has checked them."""
     _, position = read_varint(data, position, data.size)
     for number in range(found.size):
         row = found[number]

@@ -1,4 +1,4 @@
-"""Which records of batches compaction keeps, and batches made of those (Kafka's `MemoryRecords.filterTo`)."""
+"""Chooses the records that compaction keeps, and makes batches of them (Kafka's `MemoryRecords.filterTo`)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from distlog.core.kernels.jit import fill_kernel
 from distlog.core.kernels.memory import copy_bytes
 from distlog.core.kernels.varint import read_varint, read_varlong, varlong_size, write_varlong
 
-#: By how much a record can grow, when the time that its own is relative to moves.
+#: How many bytes a record can grow by, when the base timestamp of its delta changes.
 RECORD_GROWTH = 13
 
-#: What is kept of a batch: how many records, how many of them tombstones, the first timestamp, and the largest with
-#: the first record that has it. `first_record` counts the records of the batches before.
+#: What is kept of a batch: how many records, how many of them tombstones, the first timestamp, the largest timestamp
+#: and the first record that has it. `first_record` counts the records of the batches before.
 KEPT = np.dtype(
     [
         ("first_record", np.int64),
@@ -41,9 +41,9 @@ def choose_records(
 ) -> int:
     """Fill `keep`, per record, and `kept` (KEPT rows), per batch; returns how many records lacked a key.
 
-    Batches are given by the number of their records (`counts`), whether all stay (`untouched`) and whether their
-    tombstones have `expired`. Of the others a record stays when its offset is above `latest_offset`, or when it is
-    `current`, the last of its key, and has a value or is a tombstone that has not expired.
+    A batch is given by its number of records (`counts`), whether all of them stay (`untouched`) and whether its
+    tombstones have `expired`. In the other batches a record stays when its offset is above `latest_offset`. It also
+    stays when it is `current`, the last of its key, and has a value or is a tombstone that has not expired.
     """
     unkeyed = 0
     record = 0
@@ -85,10 +85,10 @@ def rewrite_records(
     target: np.ndarray,
     ends: np.ndarray,
 ) -> None:
-    """Write the records of `sections` that stay to `target`, one batch behind the other, up to `ends`.
+    """Write the kept records of `sections` to `target`, batch after batch, and where each batch ends to `ends`.
 
-    Their times become relative to `base_timestamps`; all else is copied. The records were scanned before, so that
-    their bounds are known to hold.
+    Their times become relative to `base_timestamps`; all else is copied. The records were scanned before, so their
+    bounds are known to be right.
     """
     position = 0
     for batch in range(sections.size):

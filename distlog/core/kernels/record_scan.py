@@ -1,10 +1,11 @@
 """Finds the fields of records, format 2, in one pass over the records sections of many batches (`DefaultRecord`).
 
-A column of bytes is found as `Slices` of the data, or copied on the way: its bytes are in the nearest cache then.
-Arrays of size 0 mean that something is not asked for. No length is used before it is compared with what encloses it.
+A column of bytes is found as `Slices` of the data, or copied by the scan while its bytes are in the nearest cache.
+An array of size 0 stands for a column that is not wanted. Every length is compared with its enclosing end before use.
 
-Records are read quickly, with integers of up to four bytes and without asking for each whether the data ends. From
-the first of a section on that does not end well, they are read carefully, and only that says what is wrong.
+Records are first read quickly, with integers of up to four bytes and without checking for each whether the data
+ends. From the first record of a section that does not end well, they are read carefully; only that tells what is
+wrong.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ NOT_APPEND_TIME = -(2**63)
 
 OK, BAD_LENGTH, BAD_KEY, BAD_VALUE, BAD_HEADERS, BAD_BODY, BAD_OFFSET, BAD_END = range(8)
 
-#: The records of one batch: bytes [start, end), what its header says, and which offsets are asked for. The scan
-#: writes how many it `emitted`, with how many headers. `append_time` is every record's timestamp, or NOT_APPEND_TIME.
+#: The records of one batch: bytes [start, end), fields of its header, and which offsets are wanted. The scan writes
+#: how many records it `emitted`, with how many headers. `append_time` is the timestamp of every record, or
+#: NOT_APPEND_TIME.
 SECTION = np.dtype(
     [
         ("start", np.int64),
@@ -43,7 +45,7 @@ SECTION = np.dtype(
 
 
 class HeaderPlaces(NamedTuple):
-    """Which `records` have headers, and the `positions` of their numbers; behind the last stands the record count."""
+    """Which `records` have headers, and the `positions` of their numbers; the record count follows the last."""
 
     records: np.ndarray
     positions: np.ndarray
@@ -61,7 +63,7 @@ def _read_long(data: np.ndarray, position: int, end: int, careful: bool) -> tupl
 
 @inlined
 def _skip_headers(data: np.ndarray, position: int, end: int, count: int, careful: bool) -> int:
-    """The position after `count` headers, or one after `end` where they are malformed."""
+    """The position after `count` headers, or `end` + 1 if they are malformed."""
     for _ in range(count):
         key_size, position = _read_int(data, position, end, careful)
         if key_size < 0 or key_size > end - position:
@@ -74,7 +76,7 @@ def _skip_headers(data: np.ndarray, position: int, end: int, count: int, careful
 
 
 class Record(NamedTuple):
-    """What a record says, and where; a size below 0 is null. `headers_at` is where their number stands."""
+    """The fields of a record and where they are. A size below 0 means null; the header count is at `headers_at`."""
 
     end: int
     offset_delta: int
@@ -89,9 +91,9 @@ class Record(NamedTuple):
 
 @inlined
 def read_record(data: np.ndarray, position: int, end: int, careful: bool) -> tuple[int, Record]:
-    """The status of the record at `position`, of a section up to `end`, and the record.
+    """The status of the record at `position`, in a section up to `end`, and the record.
 
-    A field that is cut ends up beyond the record, and so does what follows: that is found where lengths are compared.
+    A field that is cut off ends beyond the record, and so does all that follows; comparing the lengths finds that.
     """
     nothing = Record(0, 0, 0, 0, 0, 0, 0, 0, 0)
     size, body = _read_int(data, position, end, careful)
@@ -119,10 +121,10 @@ def read_record(data: np.ndarray, position: int, end: int, careful: bool) -> tup
 
 
 class Progress(NamedTuple):
-    """Where a scan is: in the section, at record `number` at `position`, behind the offset delta `previous`.
+    """Where a scan is: at record `number` of the section, at `position`, after the offset delta `previous`.
 
-    Then what was given out: records, bytes of their keys and of their values, how many have headers, and how many
-    headers those of this section have.
+    The other fields count what was emitted: records, bytes of their keys and of their values, records with headers,
+    and headers of this section's records.
     """
 
     number: int
@@ -147,11 +149,11 @@ def _scan_section(
     progress: Progress,
     careful: bool,
 ) -> tuple[int, Progress]:
-    """Scan on in a section: the status, and how far it went; not beyond a record that cannot be read."""
+    """Continue the scan of a section: (status, progress). It stops before a record that cannot be read."""
     number, position, previous, emitted, key_bytes, value_bytes, places, headers = progress
     status = OK
     end, count = section["end"], section["record_count"]
-    # Locals: what stands in an array is read again after each write to any other.
+    # Locals: numba reads array items again after each write to any other array.
     base_offset, last_delta = section["base_offset"], section["last_offset_delta"]
     base_timestamp, append_time = section["base_timestamp"], section["append_time"]
     start_offset, end_offset = section["start_offset"], section["end_offset"]
@@ -194,7 +196,7 @@ def scan_records(
     value: Slices,
     headed: HeaderPlaces,
 ) -> tuple[int, int, int]:
-    """Scan all `sections` (SECTION rows), the arrays have room: (status, section, emitted or the bad record)."""
+    """Scan all `sections` (SECTION rows) into arrays with room for them: (status, section, emitted or bad record)."""
     progress = Progress(0, 0, -1, 0, 0, 0, 0, 0)
     arrays = (offsets, timestamps, key, value, headed)
     for index in range(sections.size):
@@ -218,9 +220,9 @@ def scan_records(
 def locate_headers(
     data: np.ndarray, headed: HeaderPlaces, count: int, header_offsets: np.ndarray, key: Slices, value: Slices
 ) -> None:
-    """Find the headers of the first `count` records, those that `headed` tells of; `scan_records` found them sound.
+    """Find the headers of the first `count` records, as listed in `headed`; `scan_records` has checked them.
 
-    Those of record i are slots header_offsets[i] to header_offsets[i + 1] of `key` and `value`.
+    The headers of record i are slots header_offsets[i] to header_offsets[i + 1] of `key` and `value`.
     """
     key_bytes = 0
     value_bytes = 0

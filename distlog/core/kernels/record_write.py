@@ -17,8 +17,8 @@ from distlog.core.kernels.varint import varlong_size, write_varlong
 
 OK, FULL, OVERSIZED, BAD_TIMESTAMP, NULL_HEADER_KEY, TOO_LARGE = range(6)
 
-#: A batch in the making: where its header will begin, which record is its first, how many it has, their bytes and
-#: first timestamp, the smallest timestamp, the largest and the first record that has it.
+#: An unfinished batch: where its header will begin, which record is its first, how many records it has, their bytes,
+#: the first, smallest and largest timestamp, and the first record that has the largest.
 DRAFT = np.dtype(
     [
         ("position", np.int64),
@@ -33,14 +33,14 @@ DRAFT = np.dtype(
 )
 
 
-#: The rows of one partition lie apart: they are fetched this many rows before they are wanted (180 to 40 ns a row).
+#: The rows of one partition are far apart, so they are fetched this many rows ahead: 40 instead of 180 ns a row.
 _AHEAD = 16
 
 
 class ByteColumn(NamedTuple):
-    """Byte strings: string i is data[offsets[i]:offsets[i + 1]]; offsets as Arrow has them, int32 or int64.
+    """Byte strings: string i is data[offsets[i]:offsets[i + 1]]; offsets are Arrow's, int32 or int64.
 
-    `valid` of size 0: none is null.
+    `valid` of size 0 means that none is null.
     """
 
     offsets: np.ndarray
@@ -49,7 +49,7 @@ class ByteColumn(NamedTuple):
 
 
 class HeaderColumn(NamedTuple):
-    """Headers: those of record i are [firsts[i], ends[i]) of `key` and `value`."""
+    """Headers: those of record i are items [firsts[i], ends[i]) of `key` and `value`."""
 
     firsts: np.ndarray
     ends: np.ndarray
@@ -57,13 +57,13 @@ class HeaderColumn(NamedTuple):
     value: ByteColumn
 
 
-#: Timestamps, keys, values, and headers where any record has some: without them the kernel is compiled apart.
+#: Timestamps, keys, values, and headers or None if no record has any: numba compiles a kernel of its own for None.
 Columns = tuple[np.ndarray, ByteColumn, ByteColumn, HeaderColumn | None]
 
 
 @fill_kernel
 def ascend_within(offsets: np.ndarray, end: int) -> bool:
-    """Whether `offsets`, of which there is one at least, ascend from 0 or more to `end` or less."""
+    """Whether `offsets`, at least one, ascend and all lie between 0 and `end`."""
     last = offsets.size - 1
     ascending: bool = item_at(offsets, 0) >= 0 and item_at(offsets, last) <= end
     for index in range(last):
@@ -72,7 +72,7 @@ def ascend_within(offsets: np.ndarray, end: int) -> bool:
 
 
 class Limits(NamedTuple):
-    """Of a batch of several records, and of any, the bytes of records; and how many ms its time window has."""
+    """The most bytes of records in a batch of several records, and in any batch; and the ms in its time window."""
 
     limit: int
     largest: int
@@ -180,12 +180,12 @@ def append_records(
     limits: Limits,
     until: int,
 ) -> tuple[int, int, int, int, int]:
-    """Write the records of `rows[first:]` behind what `target` holds: (status, rows taken, last draft, end, until).
+    """Write the records of `rows[first:]` after what `target` holds: (status, rows taken, last draft, end, until).
 
-    `drafts` (DRAFT rows) describes the batches in `target` up to the open one, `last`; it holds one record at least,
-    and ends before its records would pass `limit` bytes, and before one newer than `until`, which then moves `window`
-    ms behind that. FULL: the next record, which would go up to `end`, has no room in `target` or in `drafts`;
-    OVERSIZED: its bytes alone are more than `largest`.
+    `drafts` (DRAFT rows) describes the batches in `target` up to the open one, `last`. A batch holds at least one
+    record. It ends before its records would pass `limit` bytes, and before a record newer than `until`; `until` then
+    moves to `window` ms after that record. FULL: the next record, which would end at `end`, has no room in `target`
+    or in `drafts`. OVERSIZED: its bytes alone are more than `largest`.
     """
     (timestamps, key, value, headers), (limit, largest, window) = columns, limits
     status, taken, end = OK, first, 0

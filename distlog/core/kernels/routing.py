@@ -1,7 +1,7 @@
-"""Which partition each record goes to, and the order that brings a partition's records together.
+"""Assigns records to partitions, and finds the order that brings a partition's records together.
 
-The hash is Austin Appleby's MurmurHash2 as Kafka's `Utils.murmur2` has it; what is done with it, and with records
-without a key, is what Kafka's `BuiltInPartitioner` does.
+The hash is Austin Appleby's MurmurHash2 as in Kafka's `Utils.murmur2`. The use of the hash, and the partitions of
+records without a key, follow Kafka's `BuiltInPartitioner`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]
 
-#: About what a record takes in a batch beyond its key and value.
+#: About how many bytes a record takes in a batch beyond its key and value.
 RECORD_OVERHEAD = 8
 _SEED = 0x9747B28C
 _MULTIPLIER = 0x5BD1E995
@@ -69,11 +69,11 @@ def assign(
     run_bytes: int,
     assigned: Ints,
 ) -> tuple[int, int]:
-    """Write the partition of each record to `assigned`: by its key, or by runs of about `run_bytes` where it is null.
+    """Write the partition of each record to `assigned`: by its key, or by runs of about `run_bytes` for null keys.
 
-    `valid` has a bit for each key from `first_bit` on, or nothing where all are valid. Records without a key go on
-    from `partition`, which has `used_bytes` of them. Returns these two afterwards; (-1, row) for a key that does not
-    lie in `data`.
+    `valid` has a bit for each key from `first_bit` on, or is empty if all are valid. Records without a key continue
+    in `partition`, where `used_bytes` of the run are used. Returns these two afterwards, or (-1, row) for a key that
+    does not lie in `data`.
     """
     for row in range(len(assigned)):
         bit = first_bit + row
@@ -92,9 +92,9 @@ def assign(
 
 @kernel
 def group(partitions: Ints, order: Longs, counts: Longs) -> int:
-    """Write the row numbers by partition to `order`, in their order, and add how many each has to `counts`, zeros.
+    """Write the row numbers to `order`, sorted by partition and then by row, and each partition's count to `counts`.
 
-    Returns the first row whose partition is not between 0 and the size of `counts`, or -1.
+    `counts` must be zeros. Returns the first row whose partition is not between 0 and the size of `counts`, or -1.
     """
     for row in range(len(partitions)):
         if partitions[row] < 0 or partitions[row] >= len(counts):

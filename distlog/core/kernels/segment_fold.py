@@ -1,4 +1,4 @@
-"""What is known of a segment, moved on by the headers of the next batches, and the index entries that they get."""
+"""Updates the facts of a segment with the headers of the next batches, and makes the index entries they get."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from distlog.core.kernels.batch_scan import APPEND_TIME, CODEC_MASK, CONTROL, DE
 from distlog.core.kernels.index_build import MAX_OFFSET, MAX_TIMESTAMP, STATE_SIZE, add_batch
 from distlog.core.kernels.jit import fill_kernel, inlined
 
-#: What follows the STATE_SIZE numbers of the index rule in the numbers of a segment, an int64 each; those that are
-#: not looked at here come behind. MAX_OFFSET is relative to BASE_OFFSET.
+#: The numbers of a segment that follow the STATE_SIZE numbers of the index rule, an int64 each. Numbers that are not
+#: used here come after them. MAX_OFFSET is relative to BASE_OFFSET.
 (
     BASE_OFFSET,
     NEXT_OFFSET,
@@ -27,7 +27,7 @@ from distlog.core.kernels.jit import fill_kernel, inlined
     HAS_TRANSACTIONS,
 ) = range(STATE_SIZE, STATE_SIZE + 13)
 
-#: How a fold ends: all is well, bytes are not those of the batches, a batch begins too low, or ends too high.
+#: How a fold ends: all is well, the bytes are not those of the batches, a batch begins too low, or ends too high.
 OK, NOT_WHOLE, NOT_NEXT, OVERFLOW = range(4)
 
 _UNKNOWN = -1
@@ -35,7 +35,7 @@ _UNKNOWN = -1
 
 @inlined
 def _check(numbers: np.ndarray, batches: np.ndarray, size: int) -> tuple[int, int]:
-    # Whether `batches`, which fill `size` bytes, may come next: (status, the row it is of).
+    # Whether `batches`, which fill `size` bytes, may come next: (status, the row with that status).
     position = 0
     next_offset = numbers[NEXT_OFFSET]
     for row in range(batches.size):
@@ -61,7 +61,7 @@ def _is_of_one_time(batch: np.void) -> bool:
 
 @inlined
 def _only_offset(batch: np.void) -> int:
-    # The offset of the batch's only record, if no other was compacted away.
+    # The offset of the batch's only record, if compaction has removed no other.
     is_known = batch["record_count"] == 1 and batch["last_offset_delta"] == 0
     return batch["base_offset"] if is_known else _UNKNOWN
 
@@ -78,7 +78,7 @@ def _begin(numbers: np.ndarray, batch: np.void, oldest: int) -> None:
 @inlined
 def _pass(numbers: np.ndarray, batch: np.void) -> None:
     attributes = batch["attributes"]
-    # a control batch has no codec, whatever the topic's is, and nor has one that compaction emptied
+    # a control batch has no codec, whatever the topic's codec is; nor has a batch that compaction emptied
     if batch["record_count"] > 0 and attributes & CONTROL == 0:
         numbers[CODECS] |= 1 << (attributes & CODEC_MASK)
     if attributes & (TRANSACTIONAL | CONTROL):
@@ -101,11 +101,11 @@ def fold_batches(
     offset_entries: np.ndarray,
     time_entries: np.ndarray,
 ) -> tuple[int, int, int]:
-    """Move `numbers` on by `batches` (BATCH rows), which fill `size` bytes: (OK, offset entries, time entries).
+    """Update `numbers` with `batches` (BATCH rows), which fill `size` bytes: (OK, offset entries, time entries).
 
-    With another status, the row that it is of comes behind it, and nothing has moved. `newest_offsets`, of the first
-    record with each batch's largest timestamp, and `min_timestamps` may be empty: they are then taken from headers
-    that leave no doubt, and unknown (-1) otherwise. Entries are as of `add_batches`.
+    With another status, the second item is the row that caused it, and nothing was changed. `newest_offsets`, of each
+    batch's first record with the largest timestamp, and `min_timestamps` may be empty. They are then taken from
+    headers that leave no doubt, and are unknown (-1) otherwise. The entries are those of `add_batches`.
     """
     status, row = _check(numbers, batches, size)
     if status != OK:

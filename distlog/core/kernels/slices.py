@@ -11,10 +11,10 @@ from distlog.core.kernels.memory import copy_bytes, put_at
 
 
 class Slices(NamedTuple):
-    """Byte strings in a buffer, one slot each; of `offsets` there is one more, and the first is 0.
+    """Byte strings in a buffer, one slot each; `offsets` has one item more, and its first is 0.
 
-    `offsets` (Arrow's) are as if the strings stood back to back, `valid` is False for null. The strings are either
-    copied to `copies`, with room for as many bytes as the sections have, or found at `positions` of the buffer.
+    `offsets` (Arrow's) are as if the strings stood back to back; `valid` is False for null. The strings are either
+    copied to `copies`, which has room for as many bytes as the sections have, or found at `positions` of the buffer.
     """
 
     offsets: np.ndarray

@@ -1,4 +1,4 @@
-"""Times from one unit to another."""
+"""Converts times from one unit to another."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LIMIT = MAX_LONG // 1000
 
 @fill_kernel
 def to_microseconds(milliseconds: np.ndarray, microseconds: np.ndarray) -> bool:
-    """Fill `microseconds` with the same times; whether all of them fit into 64 bits."""
+    """Fill `microseconds` with the same times; returns whether all of them fit into 64 bits."""
     fitting = True
     for index in range(milliseconds.size):
         fitting &= -_LIMIT <= milliseconds[index] <= _LIMIT

@@ -4,7 +4,7 @@ A reader returns `(value, next position)` and never touches a byte at or after `
 longer than 5 (varint) or 10 (varlong) bytes, gives `end + 1` as the next position; so does every read from there on.
 A kernel may thus read a chain of fields and compare once, at the end of the chain.
 
-`read_short` is for kernels that read on with the others where it fails, and that know of SLACK bytes behind `end`.
+`read_short` is for kernels that use the other readers when it fails, and that ensure SLACK bytes after `end`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from distlog.core.kernels.jit import inlined
 from distlog.core.kernels.memory import item_at, put_at, word_at
 
-#: A chain of `read_short` that begins at `end` at the latest looks less far behind it, if it has up to eight fields.
+#: A chain of up to eight `read_short` calls that begins at `end` or before reads fewer bytes than this after `end`.
 SLACK = 64
 
 
@@ -34,7 +34,7 @@ def _read_bytewise(data: np.ndarray, position: int, end: int, longest: int) -> t
 
 @inlined
 def _read_word(word: int) -> tuple[int, int]:
-    """The value that the first bytes of `word` are, at most four, and how many; 0 if it is longer."""
+    """The value in the first bytes of `word`, at most four, and how many bytes it takes; 0 if it is longer."""
     if word & 0x80 == 0:
         return word & 0x7F, 1
     if word & 0x8000 == 0:
@@ -57,9 +57,9 @@ def _read_unsigned(data: np.ndarray, position: int, end: int, longest: int) -> t
 
 @inlined
 def read_short(data: np.ndarray, position: int, end: int) -> tuple[int, int]:
-    """Read an integer of at most four bytes: what is longer, or cut off, gives some position beyond `end`.
+    """Read an integer of at most four bytes; one that is longer or cut off gives some position beyond `end`.
 
-    Eight bytes from `position` on are looked at, wherever `end` is: they must be in `data`.
+    Eight bytes from `position` on are read, wherever `end` is: they must be in `data`.
     """
     value, size = _read_word(word_at(data, position))
     return (value >> 1) ^ -(value & 1), position + size if size else end + 1

@@ -1,8 +1,8 @@
-"""Threads that work for others, whom an interrupt cannot leave waiting for ever.
+"""Threads that work for others; an interrupt cannot leave the others waiting forever.
 
-Python's executors and futures take several steps to take a lock. An interrupt between two of them, as Ctrl-C in a
-notebook, leaves the lock held, and whoever waits for it waits for ever. What the threads here share is taken and
-given back in one step of the interpreter.
+Python's executors and futures take several steps to take a lock. An interrupt between two of these steps, such as
+Ctrl-C in a notebook, leaves the lock held, and all who wait for it wait forever. What the threads here share is taken
+and given back in one step of the interpreter.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _crews: weakref.WeakSet[Crew] = weakref.WeakSet()
 
 
 class Crew:
-    """Up to `size` threads that do what is put, in its order; each is started when there is work for it.
+    """Up to `size` threads that do the work that is put, in its order; each is started when there is work for it.
 
-    Threads help, and nothing may depend on them: where none can be started, as in a process that ends, nobody does
-    the work. In a forked child there are none.
+    Threads only help, and nothing may depend on them: if none can be started, as in a process that is ending, nobody
+    does the work. In a forked child there are none.
     """
 
     def __init__(self, size: int, name: str) -> None:
@@ -37,7 +37,7 @@ class Crew:
         _crews.add(self)
 
     def put(self, work: Callable[[], object]) -> None:
-        """Have a thread do `work`; what it raises is dropped."""
+        """Have a thread do `work`; errors that it raises are dropped."""
         if self._is_over or self._process != os.getpid():
             return
         self._waiting.put(work)
@@ -52,11 +52,11 @@ class Crew:
         except RuntimeError:  # there can be no more threads, or the interpreter is ending
             self._free.put(None)
         else:
-            # only now: one whose start was interrupted may never run
+            # only now: a thread whose start was interrupted may never run
             self._threads.append(thread)
 
     def end(self, *, joined: bool) -> None:
-        """Drop what waits, and let the threads go; when `joined`, they have ended."""
+        """Drop the waiting work, and let the threads go; when `joined`, wait until they have ended."""
         self._is_over = True
         if self._process != os.getpid():
             return
@@ -74,7 +74,7 @@ def _serve(waiting: SimpleQueue[Callable[[], object] | None]) -> None:
         with suppress(BaseException):
             work()
         del work
-    # for the next thread
+    # tell the next thread to end, too
     waiting.put(None)
 
 

@@ -1,7 +1,7 @@
-"""Work that threads do while whoever asked for it goes on, or several works at the same time.
+"""Runs work in threads while the caller goes on, or several pieces of work at the same time.
 
-Threads help, and nothing depends on them: what none has begun when it is wanted is done by who wants it. So it is
-when no thread can be started any more, as in a process that ends.
+Threads only help, and nothing depends on them: the caller does any work itself that no thread has begun when the
+caller wants its result. The same holds when no thread can be started any more, as in a process that is ending.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from distlog.core.storage.crew import Crew
 PARALLEL_REQUESTS = 16
 _THREADS = 4
 _AHEAD = "distlog-ahead"
-#: How long a thread waits before it looks whether what it waits for is still wanted.
+#: How long a thread waits before it checks whether what it waits for is still wanted.
 _PATIENCE_SECONDS = 1.0
 
 T = TypeVar("T")
@@ -37,9 +37,9 @@ def cores() -> int:
 
 
 class Task(Generic[T]):
-    """Work that is done once: by a thread, or by whoever wants it done before one came to it.
+    """Work that is done once: by a thread, or by the first caller that wants it before a thread has begun it.
 
-    It is the work of one process: a forked child, which has no such thread, does nothing of it and does not wait.
+    It belongs to one process: a forked child, which has no such thread, neither does the work nor waits for it.
     """
 
     def __init__(self, work: Callable[[], T]) -> None:
@@ -52,7 +52,7 @@ class Task(Generic[T]):
         self._process = os.getpid()
 
     def run(self) -> None:
-        """Do the work, unless somebody does it already; what it raises is kept for `wait`."""
+        """Do the work, unless it has been begun already; an error is kept for `wait`."""
         if self._process != os.getpid() or not self._is_taken.acquire(blocking=False):
             return
         try:
@@ -60,18 +60,18 @@ class Task(Generic[T]):
         except BaseException as error:
             self._error = error
             if not isinstance(error, Exception):
-                # an interrupt is meant for who runs this, now, whoever wants the result
+                # an interrupt is meant for the thread that runs this now, whichever caller wants the result
                 raise
         finally:
             self._end()
 
     @property
     def is_done(self) -> bool:
-        """Whether the work is done, and `wait` does not wait."""
+        """Whether the work is done, so that `wait` returns at once."""
         return not self._working.locked()
 
     def wait(self) -> T:
-        """What the work returns, when it is done; raises what it raised, and StorageError in a forked child."""
+        """Wait for the work and return its result. Raises the work's error, and StorageError in a forked child."""
         self.run()
         if self._process != os.getpid() and not self.is_done:
             raise _begun_before_fork()
@@ -82,7 +82,7 @@ class Task(Generic[T]):
         return self._result[0]
 
     def when_over(self, call: Callable[[], None]) -> None:
-        """Have `call` called when the work is done, or now if nobody has begun it, and nobody will."""
+        """Call `call` when the work is done. Work that has not begun is cancelled, and `call` is called now."""
         self._calls.append(call)
         if self._is_taken.acquire(blocking=False):
             self._error = CancelledError()
@@ -101,14 +101,14 @@ class Task(Generic[T]):
 
 
 def begin(work: Callable[[], T]) -> Task[T]:
-    """Have `work` done in the background; safe to call from any thread."""
+    """Start `work` in the background; safe to call from any thread."""
     task = Task(work)
     _crew().put(task.run)
     return task
 
 
 class _Line(Generic[T]):
-    """Tasks in their order: the next, which their reader waits for, and up to `ahead` that are begun behind it."""
+    """Tasks in their order: the next one, which the reader waits for, and up to `ahead` tasks after it."""
 
     def __init__(self, tasks: Iterable[Callable[[], T]], ahead: int) -> None:
         self._tasks, self._turn, self._process = iter(tasks), threading.Lock(), os.getpid()
@@ -117,15 +117,15 @@ class _Line(Generic[T]):
         self.is_over = False
 
     def take(self, *, blocking: bool = True) -> Task[T] | None:
-        """Take the next task into the line, for who calls to run it.
+        """Take the next task into the line; the caller must run it.
 
-        None where there is none, no room, or, unless `blocking`, somebody else taking one. What the iterator raises
-        becomes a task that fails.
+        Returns None if there is no task or no room, or, unless `blocking`, if another thread is taking one. An error
+        of the iterator becomes a task that fails.
         """
         if self._process != os.getpid():
             raise _begun_before_fork()
         while not self._turn.acquire(blocking, _PATIENCE_SECONDS if blocking else -1):
-            # an interrupt may end a thread between this and `try`: then nobody gives the turn back
+            # an interrupt may end a thread between this line and `try`: then nobody gives the turn back
             if self.is_over or not blocking:
                 return None
         try:
@@ -137,7 +137,7 @@ class _Line(Generic[T]):
         return task
 
     def take_in(self, crew: Crew, *, by_thread: bool) -> None:
-        """Have a thread of `crew` do the next task, and, where it costs something to take it, take it too."""
+        """Have a thread of `crew` do the next task. With `by_thread` the thread takes it, too, if that is costly."""
         if self.is_over:
             return
         if by_thread:
@@ -150,23 +150,23 @@ class _Line(Generic[T]):
             task.run()
 
     def help(self, task: Task[T]) -> None:
-        """Do what nobody has begun, as long as somebody else is at `task`."""
+        """Do `task`, or, while another thread does it, tasks that no thread has begun."""
         task.run()
         while not task.is_done and (other := self.take(blocking=False)):
             other.run()
 
     def next(self) -> Task[T] | None:
-        """The task to wait for, which leaves the line; None at the end."""
+        """Remove and return the task to wait for; None at the end."""
         if not self.begun:
             self.take()
         return self.begun.popleft() if self.begun else None
 
     def give(self) -> None:
-        """The result of the task that left the line was taken, so there is room for one more."""
+        """Make room for one more task: the reader has taken the result of the one that left the line."""
         self._given += 1
 
     def stop(self) -> None:
-        """Take no more tasks, and close their iterator: now, or when the thread that is in it leaves it."""
+        """Take no more tasks, and close their iterator: now, or when the thread that is using it leaves it."""
         self.is_over = True
         self._close()
 
@@ -195,13 +195,14 @@ class _Line(Generic[T]):
 def in_order(
     tasks: Iterable[Callable[[], T]], ahead: int, *, workers: int | None = None, joined: bool = False
 ) -> Iterator[T]:
-    """The results of `tasks` in their order, while threads work on up to `ahead` tasks behind the one that is next.
+    """The results of `tasks` in their order, while threads work on up to `ahead` tasks after the next one.
 
-    Each of these tasks has a thread, since most wait for a storage; tasks that compute have `workers`, of which the
-    caller is one. One task alone needs no thread, and without threads each task is done when its result is asked for.
+    Each of these tasks has a thread, since most tasks wait for a storage. Tasks that compute share `workers`; the
+    caller is one of them. A single task needs no thread. Without threads each task is done when its result is asked
+    for.
 
-    The iterator of tasks is used by one thread at a time. What it or a task raises is raised in its turn. At the end,
-    after an error and after `close`, no task is begun any more, and the iterator is closed; when `joined`, the
+    One thread at a time uses the iterator of tasks. An error of the iterator or of a task is raised in its turn. At
+    the end, after an error and after `close`, no more task is begun, and the iterator is closed; when `joined`, the
     threads have ended too.
     """
     computes = workers is not None
@@ -210,7 +211,7 @@ def in_order(
     try:
         if threads and line.take() and line.take():
             crew = Crew(threads, _AHEAD)
-            # where the caller is a worker, the first task is the caller's
+            # if the caller is a worker, the first task is the caller's
             for task in list(line.begun)[1 if computes else 0 :]:
                 crew.put(task.run)
             for _ in range(ahead - 1):
@@ -225,14 +226,14 @@ def in_order(
     finally:
         line.stop()
         if crew:
-            # the garbage collector may do this in one of these threads, and none of them can wait for another
+            # the garbage collector may run this in one of these threads, and none of them can wait for another
             crew.end(joined=joined and not _runs_ahead())
 
 
 def in_parallel(work: Callable[[T], U], items: Iterable[T]) -> list[U]:
-    """`work` of each item, in up to PARALLEL_REQUESTS threads and this one, in the items' order.
+    """The results of `work` for each item, in the items' order, by up to PARALLEL_REQUESTS threads and this one.
 
-    The first error is raised, and what waits is dropped.
+    The first error is raised, and work that has not begun is dropped.
     """
     tasks = [partial(work, item) for item in items]
     return list(in_order(tasks, min(len(tasks), PARALLEL_REQUESTS), joined=True))

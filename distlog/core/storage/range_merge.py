@@ -20,14 +20,14 @@ class RangeRequest:
 
 @dataclass(frozen=True, slots=True)
 class MergedRanges:
-    """The requests to send, and for each range that was asked for the request that covers it."""
+    """The requests to send, and for each wanted range the request that covers it."""
 
     ranges: Sequence[tuple[str, int, int]]
     requests: list[RangeRequest]
     covered_by: list[int]
 
     def cut(self, replies: Sequence[memoryview]) -> list[memoryview]:
-        """The bytes of each range that was asked for, of `replies` in the order of `requests`; no copy."""
+        """The bytes of each wanted range, without a copy; `replies` are in the order of `requests`."""
         found = []
         for (_, start, end), number in zip(self.ranges, self.covered_by, strict=True):
             shift = self.requests[number].start
@@ -36,7 +36,7 @@ class MergedRanges:
 
 
 def merge_ranges(ranges: Sequence[tuple[str, int, int]]) -> MergedRanges:
-    """Merge (path, start, end) that are at most MAX_GAP_BYTES apart, up to MAX_MERGED_BYTES, to stay parallel."""
+    """Merge (path, start, end) that are at most MAX_GAP_BYTES apart, up to MAX_MERGED_BYTES to keep them parallel."""
     requests: list[RangeRequest] = []
     covered_by = [0] * len(ranges)
     for number in sorted(range(len(ranges)), key=ranges.__getitem__):

@@ -1,7 +1,7 @@
-"""A lock that processes share, by `flock` on a file: a process that ends, or is killed, holds it no longer.
+"""A lock shared by processes, by `flock` on a file: a process that ends, or is killed, no longer holds it.
 
 `flock` belongs to an open file, which a forked child shares with its parent: the child's copy would hold the lock
-when the parent is dead. So a child closes its copies, and opens files of its own when it locks.
+when the parent is dead. So a child closes its copies, and opens its own files when it locks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from distlog.core.errors import StorageError
 from distlog.core.storage.local.durable_files import failing_as
 from distlog.core.storage.local.shared_page import SharedPage
 
-#: How long a lock is waited for. Its holders need milliseconds, and a second or so where they commit.
+#: How long to wait for a lock. Its holders need milliseconds, and about a second when they commit.
 TIMEOUT_S = 60.0
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 20e-6, 2e-3
 
@@ -28,7 +28,7 @@ _locks: weakref.WeakSet[FileLock] = weakref.WeakSet()
 
 
 class FileLock:
-    """The lock of the file `path`, which is made if it is not there, and the page of state in it.
+    """The lock of the file `path`, and the page of state in that file; a missing file is created.
 
     It excludes threads and processes, and is not reentrant. `sleep` and `monotonic` are in seconds.
     """
@@ -49,7 +49,7 @@ class FileLock:
 
     @property
     def page(self) -> SharedPage:
-        """What processes share by this lock. Reading needs no lock, writing does."""
+        """The page that processes share by this lock. Reading needs no lock, writing does."""
         if self._page is None:
             self._open()
         assert self._page is not None
@@ -57,7 +57,7 @@ class FileLock:
 
     @contextmanager
     def held(self, timeout_s: float = TIMEOUT_S) -> Iterator[SharedPage]:
-        """Hold the lock; StorageError, naming the process that has it, when it is not free in time."""
+        """Hold the lock; StorageError, with the id of the process that holds it, when it is not free in time."""
         end = self._monotonic() + timeout_s
         if not self._thread.acquire(timeout=max(timeout_s, 0)):
             raise self._taken(os.getpid(), timeout_s)
@@ -79,20 +79,20 @@ class FileLock:
             self.forget()
 
     def forget(self) -> None:
-        """Close the file without a lock: for who is alone in the process, as a forked child is."""
+        """Close the file without taking a lock: for a caller that is alone in the process, as in a forked child."""
         if self._file >= 0:
             os.close(self._file)
         self._file, self._page = -1, None
 
     def renew(self) -> None:
-        """Be free in a forked child, even if the parent holds the lock."""
+        """Make the lock free in a forked child, even if the parent holds it."""
         self._thread = threading.Lock()
         self.forget()
 
     def _open(self) -> None:
         with failing_as("open the lock", self.path):
             self._file = os.open(self.path, _OPEN, 0o666)
-            # opened once more: a map keeps a copy of its descriptor, which would hold the lock in a forked child
+            # opened a second time: a map keeps a copy of its descriptor, which would hold the lock in a forked child
             mapped = os.open(self.path, _OPEN, 0o666)
             try:
                 self._page = SharedPage(mapped, self.path)

@@ -1,8 +1,8 @@
 """Whether a folder is on a disk of this machine, so that processes may share files by `flock` and mapped pages.
 
-Network file systems have neither in a way that can be relied on, and an error of theirs ends a process that reads a
-mapped file. What is not known to be local is taken to be remote: then segments are committed whole, and large reads
-copy instead of mapping.
+Neither works reliably on network file systems, and an error of theirs ends a process that reads a mapped file. A file
+system that is not known to be local is taken to be remote: then segments are committed whole, and large reads copy
+instead of mapping.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 def is_local_disk(path: str, mount_table: str = MOUNT_TABLE) -> bool:
-    """Whether `path`, or the folder above it that exists, is on a local disk; False where nobody tells."""
+    """Whether `path`, or the folder above it that exists, is on a local disk; False if the system does not tell."""
     try:
         with open(mount_table, encoding="utf-8", errors="surrogateescape") as table:
             mounts = [_mount(line) for line in table]
@@ -28,7 +28,7 @@ def is_local_disk(path: str, mount_table: str = MOUNT_TABLE) -> bool:
         return False
     real, longest, found = os.path.realpath(path), -1, ""
     for folder, kind in mounts:
-        # of several at one place the last one is seen
+        # of several mounts at one place, the last one is visible
         if _is_in(real, folder) and len(folder) >= longest:
             longest, found = len(folder), kind
     return found in LOCAL
@@ -36,7 +36,7 @@ def is_local_disk(path: str, mount_table: str = MOUNT_TABLE) -> bool:
 
 @lru_cache(256)
 def known_local_disk(folder: str) -> bool:
-    """What `is_local_disk` said of the folder when this process asked first."""
+    """The answer of `is_local_disk` from the first time this process asked for the folder."""
     return is_local_disk(folder)
 
 

@@ -1,15 +1,15 @@
-"""A small value that processes share: a page of a file that all of them map. It survives killed processes.
+"""A small value that processes share, in a page of a file that all of them map. It survives killed processes.
 
-There are two slots. A write fills the one that holds the older value, so a process that is killed while it writes
-leaves the newer one whole. Each slot has a number that grows and a CRC-32C; the whole slot with the larger number
-counts. So readers need no lock. Writers need one (`FileLock`), since two of them would fill the same slot.
+There are two slots. A write fills the slot with the older value, so a process that is killed while it writes leaves
+the newer value whole. Each slot has a number that grows and a CRC-32C; the whole slot with the larger number counts.
+So readers need no lock. Writers need one (`FileLock`), since two of them would fill the same slot.
 
-The page is in the page cache: it survives processes, and after a power loss it may hold anything. Whoever stores a
-value there stores the boot's id with it (`boot_id`).
+The page is in the page cache: it survives processes, and after a power loss it may hold anything. So store the
+boot's id (`boot_id`) with each value.
 
     position  size  field
            0     8  magic
-           8     8  process id of the last holder of the lock, for error messages alone
+           8     8  process id of the last holder of the lock, for error messages only
         1024  1024  slot 0: number uint64, length uint32, CRC-32C uint32 (of number, length and value), value
         2048  1024  slot 1
 """
@@ -38,15 +38,15 @@ MAX_VALUE_BYTES = SLOT_BYTES - _VALUE_AT
 
 
 class SharedPage:
-    """The page in the open file `descriptor`; an empty file becomes one.
+    """The page in the open file `descriptor`; an empty file becomes a page.
 
-    No process may cut the file while it is mapped. Raises StorageError for a file that is no such page.
+    No process may cut the file while it is mapped. Raises StorageError for a file that is not such a page.
     """
 
     def __init__(self, descriptor: int, path: str) -> None:
         size = os.fstat(descriptor).st_size
         if size == 0:
-            # several processes may do this at once: all of them write the same
+            # several processes may do this at once: all of them write the same bytes
             os.ftruncate(descriptor, PAGE_BYTES)
             os.pwrite(descriptor, _MAGIC, 0)
         elif size != PAGE_BYTES:
@@ -57,19 +57,19 @@ class SharedPage:
 
     @property
     def holder(self) -> int:
-        """The process that wrote its id here last; it may have ended since."""
+        """The id of the process that last called `tell_holder`; it may have ended since."""
         return int(_HOLDER.unpack_from(self._page, _HOLDER_AT)[0])
 
     def tell_holder(self, process_id: int) -> None:
-        """Say who holds the lock, for the errors of those who wait."""
+        """Store the id of the process that holds the lock, for the errors of those that wait."""
         _HOLDER.pack_into(self._page, _HOLDER_AT, process_id)
 
     def read(self) -> bytes | None:
-        """The newest whole value, or None where there is none."""
+        """The newest whole value, or None if there is none."""
         return newest_value(self._page)
 
     def write(self, value: bytes) -> None:
-        """Put `value`, at most MAX_VALUE_BYTES, in the place of the older one. Needs the lock."""
+        """Replace the older value by `value`, at most MAX_VALUE_BYTES. Needs the lock."""
         if len(value) > MAX_VALUE_BYTES:
             raise ValueError(f"a value of {len(value)} bytes does not fit into a slot of {MAX_VALUE_BYTES}")
         numbers = [slot[0] if (slot := _slot(self._page, at)) else -1 for at in _SLOTS_AT]
@@ -80,7 +80,7 @@ class SharedPage:
 
 
 def newest_value(page: bytes | memoryview) -> bytes | None:
-    """The newest whole value in the bytes of a page, which may be too few; no lock is needed."""
+    """The newest whole value in the bytes of a page, which may be cut short; no lock is needed."""
     if page[: len(_MAGIC)] != _MAGIC or len(page) < PAGE_BYTES:
         return None
     found = [slot for slot in (_slot(page, at) for at in _SLOTS_AT) if slot is not None]
@@ -88,7 +88,7 @@ def newest_value(page: bytes | memoryview) -> bytes | None:
 
 
 def _slot(page: bytes | memoryview, at: int) -> tuple[int, bytes] | None:
-    """The number and the value of a slot; None where it is not whole."""
+    """The number and the value of a slot; None if it is not whole."""
     data = bytes(page[at : at + SLOT_BYTES])
     number, length = _NUMBERS.unpack_from(data)
     if length > MAX_VALUE_BYTES:
@@ -100,7 +100,7 @@ def _slot(page: bytes | memoryview, at: int) -> tuple[int, bytes] | None:
 
 @cache
 def boot_id() -> bytes:
-    """16 bytes that are others after each start of the machine, zeros where the system does not tell."""
+    """16 bytes that change with each start of the machine; zeros if the system does not tell."""
     try:
         with open("/proc/sys/kernel/random/boot_id", "rb") as file:
             return bytes.fromhex(file.read().decode().strip().replace("-", ""))

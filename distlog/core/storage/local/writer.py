@@ -1,7 +1,7 @@
-"""Writing a large local file piece by piece, past the page cache where the file system allows it (O_DIRECT, Linux).
+"""Writes a large local file piece by piece, past the page cache where the file system allows it (O_DIRECT, Linux).
 
-A segment is written once and synced anyhow. Pages of the cache would cost the processor more than making the records
-does, and push out those that readers use.
+A segment is written once and synced anyway. Going through the page cache would cost more processor time than making
+the records, and push out the pages that readers use.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from distlog.core.storage.parallel import Task, begin
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-#: What is gathered before it is written, and what is enough to be written from where it is.
+#: How much is gathered before it is written, and the least size that is written directly from the caller's memory.
 _GATHERED, _LARGE = BLOCK_BYTES // 2, 1 << 18
 _DIRECT: int = getattr(os, "O_DIRECT", 0)
 
 
 class LocalWriter(ObjectWriter):
-    """Writes straight to the final name, which must be new; nothing refers to it before it is closed.
+    """Writes directly to the final name, which must be new; nothing refers to it before it is closed.
 
-    What is complete is written in the background while the caller makes more: a half of a block in which small pieces
-    are gathered, or the caller's own memory where it lies as it will in the file.
+    Complete parts are written in the background while the caller makes more. Such a part is a half of the block that
+    gathers small pieces, or the caller's own memory if it lies in memory pages as it will in the pages of the file.
     """
 
     def __init__(self, path: str, counters: StorageCounters) -> None:
@@ -52,7 +52,7 @@ class LocalWriter(ObjectWriter):
         self._gather(byte_view(data))
 
     def write_behind(self, data: Buffer) -> None:
-        """See `ObjectWriter.write_behind`; nothing is copied where `data` lies in a page as it will in the file."""
+        """See `ObjectWriter.write_behind`; nothing is copied if `data` lies in a page as it will in the file."""
         self._settle()
         view = byte_view(data)
         head = -self.written % PAGE_BYTES
@@ -83,11 +83,11 @@ class LocalWriter(ObjectWriter):
         return self._block.data[self._start : self._start + self._filled]
 
     def _start_write(self, *more: memoryview) -> None:
-        """Have what is gathered written, and `more`; nothing is being written now."""
+        """Begin to write what is gathered, and then `more`; no other write may be going on."""
         file = self._opened()
-        # what callers gave before must not be missing, or there twice, behind their back
+        # if this fails, the file must not go on with a part missing or written twice, unnoticed by the caller
         self._is_broken = True
-        # a descriptor of its own: the number of one that is aborted meanwhile is soon that of another file
+        # a descriptor of its own: after an abort, the old number may soon belong to another file
         with failing_as("write", self._path):
             own = os.dup(file)
         self._writing = begin(partial(self._write_and_close, own, self._held(), *more))
@@ -95,7 +95,7 @@ class LocalWriter(ObjectWriter):
         self._is_broken = False
 
     def _settle(self) -> None:
-        """Wait for what is being written; StorageError if a part of the file was lost."""
+        """Wait for the write that is going on; StorageError if a part of the file was lost."""
         self._opened()
         if self._writing is not None:
             self._is_broken = True
@@ -127,7 +127,7 @@ class LocalWriter(ObjectWriter):
                 written = 0
             for view in views:
                 if written < view.nbytes:
-                    # a file system that does not take direct writes after all, or took a part of a disk's block
+                    # the file system does not take direct writes after all, or took a part of a disk's block
                     _pass_cache(file, False)
                     write_all(file, view[written:])
                 written = max(written - view.nbytes, 0)
@@ -139,7 +139,7 @@ class LocalWriter(ObjectWriter):
         self._settle()
         file, held = self._opened(), self._held()
         whole = self._filled // PAGE_BYTES * PAGE_BYTES
-        # it stays broken until it is closed: a second sync after one that failed would succeed, without what was lost
+        # broken until closed: after a failed sync a second one would succeed, without the data that was lost
         self._is_broken = True
         if whole:
             self._write_out(file, held[:whole])
@@ -157,7 +157,7 @@ class LocalWriter(ObjectWriter):
         """See `ObjectWriter.abort`."""
         if self._file is None:
             return
-        # what is being written goes on into a file without a name
+        # a write that is going on continues into a file without a name
         file, self._file = self._file, None
         with suppress(OSError):
             os.close(file)
@@ -167,7 +167,7 @@ class LocalWriter(ObjectWriter):
 
 
 def _pass_cache(file: int, wanted: bool) -> None:
-    """Ask for writes past the page cache, or for usual ones; a file system that cannot do the former says so."""
+    """Turn writes past the page cache on or off. The refusal of a file system that cannot do them is ignored."""
     flags = fcntl.fcntl(file, fcntl.F_GETFL)
     with suppress(OSError):
         fcntl.fcntl(file, fcntl.F_SETFL, flags | _DIRECT if wanted else flags & ~_DIRECT)
