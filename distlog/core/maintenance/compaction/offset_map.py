@@ -73,7 +73,7 @@ class OffsetMap:
         return superseded[:count]
 
     def superseded(self, rows: Longs) -> Longs:
-        """The offsets of the records that a noted later record supersedes; `rows` are like those of `take`."""
+        """The offsets of the records in `rows`, as for `take`, whose key has a later record in the map."""
         superseded = np.empty(len(rows), np.int64)
         return superseded[: find_superseded(self._table, self.slots, rows, superseded)]
 
