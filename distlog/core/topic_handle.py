@@ -1,4 +1,4 @@
-"""What work on one topic needs, in one value: its storage, what reads and commits, the time, ids and chance."""
+"""The handle of one topic: its storage, its reader, its commit log, a clock, sources of ids and random numbers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from distlog.core.times import now_ms
 
 
 def topic_log(storage: Storage, clock: Callable[[], int] = now_ms) -> CommitLog:
-    """The commit log of the topic in `storage`, with this process's name; also of a topic that was dropped."""
+    """The commit log of the topic in `storage`, with this process's name; works for a dropped topic too."""
     return CommitLog(storage, clock=clock, random=SystemRandom(), writer=f"distlog {VERSION} {platform.node()}")
 
 
@@ -30,10 +30,11 @@ def new_id() -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TopicHandle:
-    """The topic called `name` in `storage`; `clock` gives ms since 1970, `new_id` what makes a file's name unique.
+    """The topic called `name` in `storage`, with all that work on it needs.
 
-    `random` must be unpredictable: compaction hashes keys under a secret of it. The handle pickles, into Spark tasks
-    too: storage, name, clock and ids go along, the reader, the commit log and the random source are made anew.
+    `clock` gives ms since 1970. `new_id` gives the ids that make file names unique. `random` must be unpredictable,
+    because compaction draws from it the secret under which keys are hashed. The handle pickles, into Spark tasks too:
+    storage, name, `clock` and `new_id` go along; the reader, the commit log and the random source are made anew.
     """
 
     storage: Storage
@@ -53,16 +54,16 @@ class TopicHandle:
         clock: Callable[[], int] = now_ms,
         new_id: Callable[[], str] = new_id,
     ) -> TopicHandle:
-        """The handle of a topic, with a reader of its own; with a commit log too, unless `log` is given."""
+        """The handle of a topic, with a reader of its own, and a commit log of its own unless `log` is given."""
         reader = SegmentReader(storage, name, IndexCache())
         return cls(storage, name, reader, log or topic_log(storage, clock), clock, new_id)
 
     def trusted_ms(self) -> int:
-        """The time in ms; the store's own where this process's clock is far ahead of it. Asks the store."""
+        """The time in ms: this process's clock, or the store's if this one is far ahead of it. Asks the store."""
         return trusted_ms(self.clock(), self.storage)
 
     def new_stem(self, read_version: int) -> str:
-        """A stem for a new segment of a transaction that read the topic at `read_version`."""
+        """A new stem for a segment of a transaction that read the topic at `read_version`."""
         return paths.new_stem(read_version, self.new_id())
 
     def __reduce__(self) -> tuple[Any, ...]:

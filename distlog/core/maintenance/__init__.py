@@ -1,5 +1,5 @@
-"""What keeps a topic in shape: retention, compaction, index rebuild, verify, vacuum.
+"""Maintenance of a topic: retention, compaction, index rebuild, verify, vacuum.
 
-Each is a pure plan over a snapshot, then work on unreferenced files, then one commit that checks the plan
-against the newest snapshot.
+Each one first plans over a snapshot, as a pure function. Then it works on files that no commit references. Then one
+commit checks the plan against the newest snapshot.
 """

@@ -1,4 +1,4 @@
-"""What `compact` means for a topic: the last record of each key, or, where it is not compacted, larger segments."""
+"""What `compact` does: a compacted topic keeps the last record of each key, any other topic gets larger segments."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def compact_or_merge(
     *,
     dry_run: bool = False,
 ) -> tuple[CompactReport, Snapshot]:
-    """Compact, or where `cleanup.policy` has no compact, merge small segments; what was done, and the new state.
+    """Compact the topic, or merge small segments if `cleanup.policy` has no compact.
 
-    Errors are those of `compact`, which takes `clean`, and of `merge`, which takes `run`.
+    Returns the report and the new state. `clean` is for `compact`, `run` for `merge`; raises what these two raise.
     """
     snapshot = handle.log.refresh(snapshot)
     if "compact" in snapshot.config.cleanup_policy:

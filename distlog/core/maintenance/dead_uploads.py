@@ -1,4 +1,4 @@
-"""Multipart uploads of killed writers: they are never finished, and their parts cost money until they are aborted."""
+"""Finds the multipart uploads of killed writers. Nobody finishes them, and their parts cost money until an abort."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ _log = logging.getLogger(__name__)
 
 
 def dead_uploads(storage: Storage, referenced: Referenced, floor: int, before_ms: int) -> list[UnfinishedUpload]:
-    """The unfinished uploads to a topic's own names that no commit can need.
+    """The unfinished uploads to a topic's own file names that no commit can need.
 
-    To an unreferenced segment begun below the gc `floor`: its commit would be refused. To a manifest begun below it:
-    its commit is there, or would be refused. To a referenced segment or a checkpoint, begun before `before_ms`: the
-    file is there, and nothing that makes an index or a checkpoint anew takes so long.
+    - An upload to an unreferenced segment is dead if its writer read a version below the gc `floor`: its commit
+      would be refused.
+    - An upload to a manifest is dead under the same rule: its commit is there, or would be refused.
+    - An upload to a referenced segment or to a checkpoint is dead if it was started before `before_ms`. The file is
+      there, and making an index or a checkpoint anew does not take so long.
     """
     try:
         found = storage.uploads()

@@ -10,18 +10,18 @@ from distlog.core.config import whole_number
 from distlog.core.errors import InvalidConfigError, OffsetOutOfRangeError, TopicNotFoundError
 from distlog.core.topic_handle import TopicHandle
 
-#: In place of an offset: everything that is there now (Kafka's high watermark).
+#: Instead of an offset: delete everything that is there now (Kafka's high watermark).
 LOG_END = -1
 
 
 def delete_records(
     handle: TopicHandle, snapshot: Snapshot, before: Mapping[int, int]
 ) -> tuple[dict[int, int], Snapshot]:
-    """Delete the records below `before[partition]`; the log start offsets afterwards, and the new state.
+    """Delete the records below `before[partition]`; returns the new log start offsets and the new state.
 
-    An offset below the log start changes nothing. Raises OffsetOutOfRangeError above the log end,
-    TopicNotFoundError for a partition that does not exist, InvalidConfigError when `cleanup.policy` is compact alone
-    (Kafka's PolicyViolationException).
+    An offset below the log start changes nothing. Raises OffsetOutOfRangeError for an offset above the log end,
+    TopicNotFoundError for a partition that does not exist, and InvalidConfigError when `cleanup.policy` is compact
+    alone (Kafka's PolicyViolationException).
     """
 
     def plan(current: Snapshot) -> list[Action] | None:

@@ -1,6 +1,6 @@
-"""Merging the small segments of a topic towards `segment.bytes`: batches are copied, no record is decoded.
+"""Merges the small segments of a topic towards `segment.bytes`. Batches are copied; no record is decoded.
 
-Appends make a segment per commit and partition. `merge_plan` says which are worth it.
+Appends make one segment per commit and partition. `merge_plan` says which are worth merging.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from distlog.core.topic_handle import TopicHandle
 def merge(
     handle: TopicHandle, snapshot: Snapshot, run: Run | None = None, *, dry_run: bool = False
 ) -> tuple[MergeReport, Snapshot]:
-    """Merge what is worth it, in one commit; what was done, and the new state.
+    """Merge the groups worth merging, in one commit; returns the report and the new state.
 
-    A group of which a segment was removed meanwhile is left out; its copy stays unreferenced until vacuum. A group
-    that cannot be read is named in the report, and the others are merged.
+    If a segment of a group was removed meanwhile, the group is left out, and its copy stays unreferenced until
+    vacuum. A group that cannot be read is named in the report, and the others are merged.
     """
     snapshot = handle.log.refresh(snapshot)
     groups = plan_merge(snapshot)
@@ -51,10 +51,10 @@ def merge(
 
 
 def merge_group(handle: TopicHandle, group: MergeGroup, *, config: TopicConfig, read_version: int) -> SegmentInfo:
-    """Write the segment that takes the group's place, at the group's offsets; no commit names it yet.
+    """Write the segment that replaces the group, at the group's offsets; no commit names it yet.
 
-    Memory is bounded by a few chunks. Raises CorruptRecordError for a batch that is not what was written; an error
-    leaves no part of a file and no upload.
+    Memory is bounded by a few chunks. Raises CorruptRecordError for a batch that is not what was written. After an
+    error there is no partial file and no upload left.
     """
     first, last = group.segments[0], group.segments[-1]
     newest = max(group.segments, key=lambda segment: segment.max_timestamp)
@@ -72,7 +72,7 @@ def merge_group(handle: TopicHandle, group: MergeGroup, *, config: TopicConfig, 
         next_offset=last.next_offset,
         offset_of_max_timestamp=newest.offset_of_max_timestamp,
         compacted=any(segment.compacted for segment in group.segments),
-        # as Kafka keeps the file's time: retention counts from it where records have none
+        # Kafka keeps the file's time too: retention counts from it if records have no time
         created_ms=last.created_ms,
     )
 
@@ -81,14 +81,17 @@ def _copy(reader: SegmentReader, segment: SegmentInfo, base_offset: int, file: S
     for chunk in whole_log(reader, segment):
         chunk = chunk.timed()
         bases = chunk.batches["base_offset"] + (segment.shift - base_offset)
-        # which record has the largest timestamp is known for the segment, and not needed for each batch
+        # the offset of the largest timestamp is needed for the segment only, not for each batch
         file.write(np.array(chunk.data, np.uint8), chunk.batches, bases, bases, segment.min_timestamp)
 
 
 def commit_merge(
     handle: TopicHandle, snapshot: Snapshot, pairs: Sequence[tuple[MergeGroup, SegmentInfo]]
 ) -> tuple[list[MergeGroup], Snapshot]:
-    """Put each merged segment, made at `snapshot`, in the place of its group, where all of that is still live."""
+    """Replace each group by its merged segment, made at `snapshot`, if all of the group's segments are still live.
+
+    Returns the groups that were replaced, and the new state.
+    """
     done: list[MergeGroup] = []
 
     def plan(current: Snapshot) -> list[Action] | None:
@@ -102,7 +105,7 @@ def commit_merge(
 
 
 def _live_stems(snapshot: Snapshot, groups: Sequence[MergeGroup]) -> set[tuple[int, str]]:
-    """Those of the groups' segments that are in the snapshot; each partition is asked once."""
+    """The groups' segments that are live in the snapshot, as (partition, stem); one look-up per partition."""
     wanted: dict[int, set[str]] = {group.partition: set() for group in groups}
     for group in groups:
         wanted[group.partition].update(segment.stem for segment in group.segments)

@@ -1,4 +1,4 @@
-"""Which small segments are worth merging: one pass over a partition's table, whatever there is in it."""
+"""Plans which small segments are worth merging, in one pass over a partition's table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from distlog.core.indexes.time_index import ENTRY as TIME_ENTRY
 
 @dataclass(frozen=True, slots=True)
 class MergeGroup:
-    """Adjacent segments of one partition that become one."""
+    """Adjacent segments of one partition, to be merged into one segment."""
 
     segments: tuple[SegmentInfo, ...]
 
@@ -28,17 +28,18 @@ class MergeGroup:
 
     @property
     def log_bytes(self) -> int:
-        """The size of the segment that they become."""
+        """The size of the merged segment."""
         return sum(segment.log_bytes for segment in self.segments)
 
 
 def plan_merge(snapshot: Snapshot) -> list[MergeGroup]:
-    """The groups worth merging; none where the topic is compacted, since compaction merges too.
+    """The groups worth merging; none for a compacted topic, since compaction merges too.
 
-    A group is adjacent segments that fit into one without having to roll: by `segment.bytes`, by `segment.ms` from
-    its first record's time, so that time retention sees ages as it promises, by `segment.index.bytes`. It is
-    worth it when its largest segment is at most half of it: so a record is copied as often as the logarithm of its
-    segment's growth. Where one segment is more than half, what lies before it and behind it are groups.
+    A group is adjacent segments that fit into one segment without a roll. The limits are `segment.bytes`,
+    `segment.index.bytes`, and `segment.ms` counted from the first record's time, so that time retention still sees
+    the ages it promises. A group is worth merging when its largest segment is at most half of its bytes. So a record
+    is copied only as often as the logarithm of its segment's growth. If one segment is more than half, the segments
+    before it and those behind it are tried as groups.
     """
     if "compact" in snapshot.config.cleanup_policy:
         return []
@@ -51,14 +52,14 @@ def _groups_of(state: PartitionState, config: TopicConfig) -> Iterator[MergeGrou
     ranges = [worth for start, end in _ranges(table, first, config) for worth in _worth_it(sizes, start, end)]
     if ranges:
         offset = ranges[0][0]
-        # made at once, since to make them a few at a time costs as much for each few
+        # one slice for all groups: a slice costs about the same however few segments it makes
         segments = table[offset : ranges[-1][1]]
         yield from (MergeGroup(tuple(segments[start - offset : end - offset])) for start, end in ranges)
 
 
 @dataclass(slots=True)
 class _Range:
-    """Segments from `start` on that fit into one so far."""
+    """The segments from number `start` on that fit into one segment so far."""
 
     start: int
     base_offset: int
@@ -68,7 +69,7 @@ class _Range:
     records: int
 
     def takes(self, size: int, next_offset: int, newest_ms: int, records: int, config: TopicConfig) -> bool:
-        """Take the next segment if it fits."""
+        """Take the next segment if it fits; returns whether it does."""
         size, records, newest_ms = self.size + size, self.records + records, max(newest_ms, self.newest_ms)
         if (
             size > config.segment_size
@@ -82,12 +83,12 @@ class _Range:
 
 
 def _most_entries(log_bytes: int, records: int, config: TopicConfig) -> int:
-    """How many entries an index of the group has at most: one per interval, one per batch."""
+    """The most entries that an index of the group can have: one per interval, and one per batch."""
     return min(log_bytes // (config.index_interval_bytes + 1), records)
 
 
 def _ranges(table: SegmentTable, first: int, config: TopicConfig) -> Iterator[tuple[int, int]]:
-    """[start, end) of the segments that fit into one, from the table's segment `first` on."""
+    """Ranges [start, end) of segments that fit into one, from the table's segment `first` on."""
     group: _Range | None = None
     for number, row in enumerate(zip(*_columns(table, first), strict=True), first):
         size, base_offset, next_offset, oldest_ms, newest_ms, records, has_transactions = row
@@ -102,7 +103,7 @@ def _ranges(table: SegmentTable, first: int, config: TopicConfig) -> Iterator[tu
 
 
 def _columns(table: SegmentTable, first: int) -> Iterator[list[Any]]:
-    """What is asked of each segment from `first` on: its times are those from which retention counts its age."""
+    """The columns that the plan needs, from segment `first` on; retention counts ages from the same times."""
     columns = table.columns()
     starts, created = columns["first_timestamp"].to_numpy(), columns["created_ms"].to_numpy()
     newest = np.where(table.max_timestamps >= 0, table.max_timestamps, created)
@@ -113,7 +114,7 @@ def _columns(table: SegmentTable, first: int) -> Iterator[list[Any]]:
 
 
 def _worth_it(sizes: list[int], start: int, end: int) -> Iterator[tuple[int, int]]:
-    """The groups of [start, end); each call for a part halves the bytes, so there are few for one another."""
+    """The groups worth merging in [start, end). A nested call gets less than half of the bytes, so few nest."""
     part = sizes[start:end]
     if len(part) < 2:
         return

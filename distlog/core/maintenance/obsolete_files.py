@@ -1,4 +1,4 @@
-"""Obsolete files beside the segments: checkpoints that no load begins with, torn puts, probes."""
+"""Finds obsolete files other than segments: checkpoints that no load begins with, torn puts, probes."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from distlog.core.commits import checkpoint
 from distlog.core.commits.snapshot_loader import CHECKPOINTS_TRIED
 from distlog.core.storage.storage import FileInfo
 
-#: However short `file.delete.delay.ms` is: a put that meets trouble is aborted after ten minutes.
+#: Vacuum leaves younger leftovers alone, however short `file.delete.delay.ms` is. A put in trouble is aborted after
+#: ten minutes.
 LONGEST_PUT_MS = 3_600_000
 
 
 def obsolete_checkpoints(found: Iterable[FileInfo], floor: int, pinned: Iterable[int]) -> list[FileInfo]:
-    """The checkpoints among a topic's files that are below version `floor`, and that no load reads of a version kept.
+    """The checkpoints below version `floor` that no load of a kept version reads.
 
-    Kept are the versions from `floor` on, and the pinned ones. A load tries the newest checkpoints up to its version,
-    the second where the first is damaged. What is older than that can still be loaded, from its commits.
+    `found` are the topic's files. The versions from `floor` on are kept, and the `pinned` ones. A load tries the
+    newest checkpoints up to its version: the second one if the first is damaged. Older versions can still be loaded
+    from their commits.
     """
     files = {file.name: file for file in found}
     versions = {name: version for name in files if (version := checkpoint.version_of(name)) is not None}
@@ -28,9 +30,10 @@ def obsolete_checkpoints(found: Iterable[FileInfo], floor: int, pinned: Iterable
 
 
 def left_over_files(found: Iterable[FileInfo], before_ms: int) -> list[FileInfo]:
-    """What processes that died left among a topic's files, of a put or a probe, last written before `before_ms`.
+    """The files that dead processes left of a put or a probe, last written before `before_ms`.
 
-    A writer that was only slow finds its temporary file gone and fails: nothing was put then.
+    `found` are the topic's files. If a writer was only slow, it finds its temporary file gone and fails: it has put
+    nothing.
     """
     return [
         file for file in found if paths.is_left_over(file.name.rpartition("/")[2]) and file.modified_ms < before_ms

@@ -1,4 +1,4 @@
-"""What maintenance did, for a person, as a table and as JSON: operations that change metadata, and merging."""
+"""Reports of retention, delete-records and merging: as text for a person, as a table, and as JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MERGE = ("partition", "segments_before", "segments_after", "bytes", "records")
 
 @dataclass(frozen=True, slots=True)
 class RetentionReport:
-    """What retention deleted, or with `dry_run` would delete, of the partitions that lose something."""
+    """What retention deleted, or would delete with `dry_run`. Holds only the partitions that lose something."""
 
     version: int
     partitions: tuple[PartitionRetention, ...]
@@ -34,11 +34,11 @@ class RetentionReport:
         return f"{verb} {', '.join(counted(number, name[:-1]) for name, number in sums.items())}"
 
     def to_table(self) -> pa.Table:
-        """A row per partition that loses something: what, by which rule its segments go, and where it starts then."""
+        """A row per partition that loses something: what it loses, segments by rule, its new log start offset."""
         return _table(self._rows(), _RETENTION)
 
     def to_dict(self) -> dict[str, Any]:
-        """The sums, and the rows of the table."""
+        """The totals, and the rows of the table."""
         rows = self._rows()
         sums = _sums(rows, "segments", "bytes", "records")
         return {"version": self.version, "dry_run": self.dry_run, **sums, "partitions": rows}
@@ -61,7 +61,7 @@ class RetentionReport:
 
 @dataclass(frozen=True, slots=True)
 class DeleteRecordsReport:
-    """Where each partition that was asked about starts now: {partition: log start offset}."""
+    """The new log start offsets of the partitions in the request: {partition: log start offset}."""
 
     version: int
     log_start_offsets: Mapping[int, int]
@@ -85,7 +85,7 @@ class DeleteRecordsReport:
 
 @dataclass(frozen=True, slots=True)
 class Unmergeable:
-    """A group that cannot be merged, and why: it stays as it is, and the others go on without it."""
+    """A group that cannot be merged, and why. It stays as it is, and the other groups are merged without it."""
 
     partition: int
     base_offset: int
@@ -99,7 +99,7 @@ class Unmergeable:
 
 @dataclass(frozen=True, slots=True)
 class MergeReport:
-    """The groups of segments that became, or with `dry_run` would become, one segment each, and those that cannot."""
+    """The groups that were merged into one segment each, or would be with `dry_run`, and the groups that failed."""
 
     version: int
     groups: tuple[MergeGroup, ...]
@@ -118,11 +118,11 @@ class MergeReport:
         return "; ".join([f"{verb} {merged}, {counted(sums['bytes'], 'byte')}", *map(str, self.failed)])
 
     def to_table(self) -> pa.Table:
-        """A row per partition of which segments are merged; only those count."""
+        """A row per partition with merged segments; it counts only these segments."""
         return _table(self._rows(), _MERGE)
 
     def to_dict(self) -> dict[str, Any]:
-        """The sums, the rows of the table, and the groups that cannot be merged."""
+        """The totals, the rows of the table, and the groups that cannot be merged."""
         rows, facts = self._rows(), {"version": self.version, "ok": self.ok, "dry_run": self.dry_run}
         failed = [dataclasses.asdict(one) for one in self.failed]
         return {**facts, **_sums(rows, *_MERGE[1:]), "partitions": rows, "failed": failed}
@@ -144,7 +144,7 @@ class MergeReport:
 
 
 def counted(number: int, noun: str) -> str:
-    """The number for people, and what it counts: `1 byte`, `2,000 bytes`."""
+    """The number as text for people, with its noun: `1 byte`, `2,000 bytes`."""
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 

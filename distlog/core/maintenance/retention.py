@@ -1,8 +1,8 @@
-"""Retention: whole segments leave from the old end of a partition. Metadata only, no file is read.
+"""Retention: removes whole segments from the old end of a partition. It changes metadata only and reads no file.
 
-The order and the predicates are those of Kafka's `UnifiedLog.deleteOldSegments`: what lies below the log start
-offset, then what is above `retention.bytes`, then what is older than `retention.ms`; each stops at the first segment
-that must stay. A topic that is only compacted loses what lies below its log start offset, nothing else.
+The order and the rules are those of Kafka's `UnifiedLog.deleteOldSegments`: first the segments below the log start
+offset, then those above `retention.bytes`, then those older than `retention.ms`. Each rule stops at the first segment
+that must stay. A topic that is only compacted loses only the segments below its log start offset.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from distlog.core.topic_handle import TopicHandle
 
 @dataclass(frozen=True, slots=True)
 class PartitionRetention:
-    """What retention removes from one partition, and why; the partition starts at `log_start_offset` afterwards."""
+    """The segments that retention removes from one partition, how many by each rule, and its new log start offset."""
 
     partition: int
     segments: tuple[SegmentInfo, ...]
@@ -33,17 +33,17 @@ class PartitionRetention:
 
     @property
     def log_bytes(self) -> int:
-        """Bytes of log files that are deleted."""
+        """Bytes of the log files to delete."""
         return sum(segment.log_bytes for segment in self.segments)
 
     @property
     def records(self) -> int:
-        """Records that are deleted."""
+        """The number of records to delete."""
         return sum(segment.record_count for segment in self.segments)
 
 
 def plan_retention(snapshot: Snapshot, now_ms: int) -> list[PartitionRetention]:
-    """What the topic's config deletes at `now_ms`; partitions that keep everything are left out."""
+    """What to delete at `now_ms` by the topic's config; partitions that keep everything are left out."""
     plans = (
         _plan_partition(number, state, snapshot.config, now_ms) for number, state in enumerate(snapshot.partitions)
     )
@@ -69,12 +69,12 @@ def _plan_partition(number: int, state: PartitionState, config: TopicConfig, now
 
 
 def _run(holds: npt.NDArray[np.bool_]) -> int:
-    """How many hold before the first that does not."""
+    """How many values are true before the first false one."""
     return int(len(holds) if holds.all() else holds.argmin())
 
 
 def _above_size(log_bytes: npt.NDArray[np.int64], retention_bytes: int) -> int:
-    """Segments that can go without the partition falling below `retention.bytes`."""
+    """How many segments can be removed before the partition falls below `retention.bytes`."""
     if retention_bytes < 0:
         return 0
     return _run(np.cumsum(log_bytes) <= log_bytes.sum() - retention_bytes)
@@ -87,10 +87,10 @@ def _too_old(state: PartitionState, first: int, retention_ms: int, now_ms: int) 
 
 
 def _times(state: PartitionState, now_ms: int) -> npt.NDArray[np.int64]:
-    """The time that each segment's age is counted from.
+    """The time from which each segment's age is counted: its largest timestamp.
 
-    Where records have none, or one in the future, that would keep everything behind it for ever, it is the time at
-    which the segment was written, which is never after that of its commit.
+    If its records have no timestamp, or one in the future, it is the time at which the segment was written, which is
+    never after the time of its commit. A timestamp in the future would keep every segment behind it for ever.
     """
     newest = state.segments.max_timestamps
     written = state.segments.columns()["created_ms"].to_numpy()
@@ -100,10 +100,11 @@ def _times(state: PartitionState, now_ms: int) -> npt.NDArray[np.int64]:
 def retention(
     handle: TopicHandle, snapshot: Snapshot, *, dry_run: bool = False
 ) -> tuple[list[PartitionRetention], Snapshot]:
-    """Delete the segments that the topic's config says, in one commit; which they were, and the new state.
+    """Delete the segments that the topic's config no longer keeps, in one commit; returns them and the new state.
 
-    With `dry_run` nothing is committed. Files stay until vacuum. Where the clock is far ahead of the storage's, the
-    storage's counts. Raises CommitConflictError when the topic was dropped, CommitStateUnknownError.
+    With `dry_run` nothing is committed. Files stay until vacuum. If this process's clock is far ahead of the
+    storage's, the storage's clock counts. Raises CommitConflictError when the topic was dropped, and
+    CommitStateUnknownError.
     """
     snapshot = handle.log.refresh(snapshot)
     if dry_run:

@@ -1,4 +1,4 @@
-"""Which files of segments are unreferenced: by every version since the gc floor, and by every pinned one."""
+"""Finds segment files that no version since the gc floor references, and no pinned version."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.storage.storage import FileInfo
 
-#: (partition, stem): what names a segment's files
+#: (partition, stem): together they name a segment's files
 Stem = tuple[int, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Referenced:
-    """The segments of `topic` that some version references: one from a floor up to `head`, or a `pinned` one."""
+    """The segments of `topic` that a version from a floor up to `head` references, or a `pinned` version."""
 
     topic: str
     head: int
@@ -27,10 +27,10 @@ class Referenced:
 
     @classmethod
     def since(cls, log: CommitLog, head: Snapshot, floor: int, now_ms: int) -> Referenced:
-        """What is referenced from version `floor` to that of `head`, and by pins that are not over at `now_ms`.
+        """The segments referenced by versions from `floor` to that of `head`, or by pins that last beyond `now_ms`.
 
-        One of these versions references a file that is live at the head, or that a commit after `floor` removed. Both
-        ends are versions, so that the answer is the same whatever is committed meanwhile.
+        These versions reference the files that are live at the head, and those that a commit after `floor` removed.
+        Both ends are versions, so the answer does not depend on commits made meanwhile.
         """
         commits = log.commits(floor + 1, head.version + 1)
         pinned = tuple(pin.version for pin in head.pins.values() if pin.until_ms > now_ms)
@@ -48,11 +48,14 @@ def unreferenced_files(
     floor: int,
     removed: Set[Stem] = frozenset(),
 ) -> list[FileInfo]:
-    """The segments' files that no version will reference: begun below the gc `floor`, or of `removed` segments."""
+    """The segment files that no version will reference.
+
+    Their transaction read a version below the gc `floor`, or their segment is in `removed`.
+    """
     segment_files = _segment_files(found, referenced.topic)
     unreferenced = [(file, stem) for file, stem in segment_files if stem not in referenced.stems]
     if any(paths.stem_read_version(stem) is None for _, (_, stem) in unreferenced):
-        # a file of Kafka's does not say when it came here: it goes only after a commit has removed it
+        # a file of Kafka's does not say when it came here: it is deleted only after a commit has removed it
         removed = removed | removed_stems(log.commits(0, referenced.head + 1))
     return [file for file, stem in unreferenced if stem in removed or _is_below(stem, floor)]
 
@@ -80,12 +83,12 @@ def _segment_files(found: Iterable[FileInfo], topic: str) -> Iterator[tuple[File
 
 
 def _stems(snapshot: Snapshot) -> set[Stem]:
-    """The segments of a snapshot, also those that still grow."""
+    """The segments of a snapshot, including the active ones, which still grow."""
     partitions = list(enumerate(snapshot.partitions))
     sealed = {(number, stem) for number, state in partitions for stem in state.segments.columns()["stem"].to_pylist()}
     return sealed | {(number, state.active.stem) for number, state in partitions if state.active}
 
 
 def _before_drops(commits: Iterable[Commit]) -> list[int]:
-    """The last versions of topics that were dropped in `commits`: a drop removes every segment without naming any."""
+    """The versions right before each drop in `commits`: a drop removes every segment without naming any."""
     return [commit.version - 1 for commit in commits if any(isinstance(action, Drop) for action in commit.actions)]

@@ -1,4 +1,4 @@
-"""Manifests that no commit names: of commits that lost a race, and of writers that died before they committed."""
+"""Finds manifests that no commit names: their commit lost a race, or their writer died before it committed."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from distlog.core.storage.storage import FileInfo, Storage
 
 
 def unreferenced_manifests(storage: Storage, found: Iterable[FileInfo], floor: int, head: int) -> list[FileInfo]:
-    """The manifests among a topic's files that no commit up to `head` names, and whose writers read below `floor`.
+    """The manifests that no commit up to `head` names and whose writers read a version below `floor`.
 
-    `floor` is a gc floor that was committed, so no later commit will name them. Commits are read from the one after
-    the version that a manifest's writer read, up to the first that raises the gc floor above that version.
+    `found` are the topic's files. `floor` is a gc floor that was committed, so no later commit will name these
+    manifests. For each manifest, commits are read from the version after the one its writer read, up to the first
+    commit that raises the gc floor above the writer's version.
     """
     search = _Search(CommitFiles(storage), head)
     read = [(version, file) for file in found if (version := paths.manifest_read_version(file.name)) is not None]
@@ -23,7 +24,7 @@ def unreferenced_manifests(storage: Storage, found: Iterable[FileInfo], floor: i
 
 
 class _Search:
-    """Reads each commit once, for however many manifests."""
+    """Looks for manifests in the commits; reads each commit once."""
 
     def __init__(self, files: CommitFiles, head: int) -> None:
         self._files, self._head = files, head

@@ -1,13 +1,14 @@
-"""Vacuum: delete the files that no reader can need and no writer can still commit.
+"""Vacuum: deletes the files that no reader can need and no writer can still commit.
 
-First a commit raises the gc floor, a version. From then on a commit is refused whose transaction read a version below
-the floor (TransactionTooOldError). So an unreferenced file of such a transaction stays unreferenced, whatever the
-clocks say. What to keep is decided from the versions from the floor to that commit. A later commit can only reference
-files that these reference, or files of transactions that read a version from the floor on.
+First a commit raises the gc floor, which is a version. From then on a commit is refused if its transaction read a
+version below the floor (TransactionTooOldError). So an unreferenced file of such a transaction stays unreferenced,
+whatever the clocks say. The versions from the floor to that commit decide which files are kept. A later commit can
+only reference files that these versions reference, or files of transactions that read at or above the floor.
 
-The clock only chooses the floor: the version that was at the head `file.delete.delay.ms` ago. It is the store's own
-clock, for the commits and for now; no process's clock takes part. Vacuum also deletes checkpoints that loading such a
-version does not need, and what dead writers left: unfinished uploads, torn puts, probes. It never deletes a commit.
+The clock only chooses the floor: the version that was the head `file.delete.delay.ms` ago. Both the times of commits
+and the present time come from the store's own clock, never from a process's. Vacuum also deletes checkpoints that
+loads of the kept versions do not need. And it deletes what dead writers left: unfinished uploads, torn puts, probes.
+It never deletes a commit.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ from distlog.core.storage.storage import FileInfo, Storage, UnfinishedUpload
 
 @dataclass(frozen=True, slots=True)
 class VacuumReport:
-    """The files that were, or with `dry_run` would be, deleted, and the gc floor that makes it safe.
+    """What vacuum deleted, or would delete with `dry_run`, and the gc floor that makes it safe.
 
-    `uploads` are those of dead writers that were, or would be, aborted.
+    `uploads` are the uploads of dead writers that it aborted, or would abort.
     """
 
     files: tuple[FileInfo, ...]
@@ -44,7 +45,7 @@ class VacuumReport:
 
     @property
     def bytes(self) -> int:
-        """The size of the files together; how large an upload got is not known."""
+        """The total size of the files. Uploads do not count: their size is not known."""
         return sum(file.size for file in self.files)
 
     def __str__(self) -> str:
@@ -53,23 +54,23 @@ class VacuumReport:
         return f"{text}; {done} {len(self.uploads):,} unfinished uploads" if self.uploads else text
 
     def to_table(self) -> pa.Table:
-        """A row per file, and per upload: its name in the topic's folder, and its size, null for an upload."""
+        """A row per file and per upload: the name in the topic's folder, and the bytes, null for an upload."""
         rows = [{"name": file.name, "bytes": file.size} for file in self.files]
         rows += [{"name": upload.name} for upload in self.uploads]
         return pa.Table.from_pylist(rows, pa.schema([("name", pa.string()), ("bytes", pa.int64())]))
 
     def to_dict(self) -> dict[str, Any]:
-        """The sums, without the files."""
+        """The totals, without the list of files."""
         facts: dict[str, Any] = {"gc_floor": self.gc_floor, "dry_run": self.dry_run}
         return {**facts, "files": len(self.files), "bytes": self.bytes, "uploads": len(self.uploads)}
 
 
 def vacuum(storage: Storage, log: CommitLog, *, dry_run: bool = False) -> VacuumReport:
-    """Delete the files that no reader or writer can need; also those of a dropped topic.
+    """Delete the files that no reader or writer can need; works for a dropped topic too.
 
     Raises CommitStateUnknownError when the floor's commit got no answer, CommitConflictError when the topic was
-    dropped meanwhile, StorageFullError when there is no space for the commit of a few hundred bytes. Nothing was
-    deleted then that a later vacuum would keep.
+    dropped meanwhile, and StorageFullError when there is no space for the commit of a few hundred bytes. Even then
+    nothing was deleted that a later vacuum would keep.
     """
     commits = storage.list(paths.COMMITS_DIR)
     head = log.load(include_dropped=True)
@@ -80,7 +81,7 @@ def vacuum(storage: Storage, log: CommitLog, *, dry_run: bool = False) -> Vacuum
         return VacuumReport((), head.gc_floor, dry_run)
     found = [*commits, *_partition_files(storage, head.name)]
     if not dry_run:
-        # also where the floor is there already: the writer that put it may not have synced it
+        # even if the floor is there already: the writer that put it may not have synced it
         head = _raise_floor(storage, log, head, floor, found, now_ms)
     referenced = Referenced.since(log, head, floor, now_ms)
     left_before_ms = now_ms - max(delay_ms, LONGEST_PUT_MS)
@@ -98,11 +99,11 @@ def vacuum(storage: Storage, log: CommitLog, *, dry_run: bool = False) -> Vacuum
 
 
 def head_at(commits: Iterable[FileInfo], time_ms: int, now_ms: int) -> int | None:
-    """The version that was at the head at `time_ms`, or one before it; None when there was none.
+    """The version that was the head at `time_ms`, or an earlier one; None when there was no version.
 
-    By when the storage says that the commits' files were written. A commit that it says was written after `now_ms`
-    was written at no one knows what time (a clock was set since): it ends nothing, and is not the answer either.
-    Where times go back, the later of two holds for what came after it.
+    It is found from the times at which the storage says the commits' files were written. If such a time is after
+    `now_ms`, a clock was set since and the true time is unknown: the search passes over that commit, and does not
+    return it. If times go back from one commit to the next, the later time holds for the commits after it.
     """
     written = sorted(
         (version, file.modified_ms)
@@ -126,10 +127,10 @@ def _partition_files(storage: Storage, topic: str) -> list[FileInfo]:
 def _raise_floor(
     storage: Storage, log: CommitLog, head: Snapshot, floor: int, found: Sequence[FileInfo], now_ms: int
 ) -> Snapshot:
-    """Commit the gc floor; the state right after it, from which everything else is decided.
+    """Commit the gc floor; returns the state right after it, from which everything else is decided.
 
-    On a full disk what needs no new floor is deleted first: what was begun below the floor that stands, and what
-    commits up to `floor` removed, which no commit can bring back.
+    On a full disk, unreferenced files that need no new floor are deleted first. These are files of transactions that
+    read below the present floor, and files that commits up to `floor` removed, which no commit can bring back.
     """
 
     def plan(current: Snapshot) -> list[Action] | None:

@@ -1,4 +1,4 @@
-"""What a reader may see of transactions: everything, or only what was committed (KIP-98).
+"""Isolation: a reader sees all records of transactions, or only the committed ones (KIP-98).
 
 distlog writes no open transactions; a partition adopted from Kafka may hold them.
 """
@@ -17,13 +17,13 @@ from distlog.core.commits.segment_info import NO_OFFSET
 from distlog.core.indexes.transaction_index import AbortedTransaction
 
 IsolationLevel = Literal["read_uncommitted", "read_committed"]
-#: One value for all batches, or one for each.
+#: One value for all batches, or one value for each batch.
 PerBatch = int | npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
-    """Hides the data of aborted transactions; control batches the decoder hides always, as a Kafka consumer does.
+    """Hides the data of aborted transactions. The decoder always hides control batches, as a Kafka consumer does.
 
     `aborted` has, by partition, a row per transaction: producer id, first offset, last offset.
     """
@@ -32,11 +32,11 @@ class Isolation:
 
     @classmethod
     def of(cls, aborted: Mapping[int, Iterable[AbortedTransaction]]) -> Isolation:
-        """What hides these transactions, by partition."""
+        """The isolation that hides the transactions in `aborted`, given by partition."""
         return cls({partition: _rows(transactions) for partition, transactions in aborted.items()})
 
     def visible(self, batches: npt.NDArray[Any], shift: PerBatch, partition: PerBatch) -> npt.NDArray[np.bool_]:
-        """Which of `batches` (stored offsets + `shift`, in `partition`) a reader sees."""
+        """Which of `batches` a reader sees; their offsets are the stored ones + `shift`, in `partition`."""
         seen = np.ones(len(batches), bool)
         for number, transactions in self.aborted.items():
             rows = np.flatnonzero((partition == number) & ((batches["attributes"] & TRANSACTIONAL) != 0))
@@ -62,7 +62,7 @@ def _reaching_into(transactions: npt.NDArray[np.int64], first: int, last: int) -
 
 
 class OpenTransactions:
-    """The transactions without an end marker so far, of the batches of a partition as they come by in their order."""
+    """The transactions that have no end marker so far; reads the batches of a partition in their order."""
 
     def __init__(self) -> None:
         self._opened: dict[int, int] = {}
@@ -77,5 +77,8 @@ class OpenTransactions:
 
     @property
     def first_offset(self) -> int:
-        """Where the earliest of them begins, NO_OFFSET where there is none: what a segment that ends here says."""
+        """The first offset of the earliest open transaction, or NO_OFFSET if none is open.
+
+        A segment that ends here has it as its first unstable offset.
+        """
         return min(self._opened.values(), default=NO_OFFSET)

@@ -13,8 +13,8 @@
     entry 34 | i32  | epoch of the coordinator that ended its last transaction, -1: none
     entry 38 | i64  | first offset of its open transaction, -1: none
 
-Everything is big-endian (Kafka's `ProducerStateManager`). Of the five batches that Kafka remembers per producer only
-the last is here.
+Everything is big-endian (Kafka's `ProducerStateManager`). Kafka remembers five batches per producer; only the last
+one is in this file.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ _CRC_START = 6
 def read_producer_snapshot(data: bytes, *, file: str = "") -> npt.NDArray[np.void]:
     """The entries (ENTRY rows) of the snapshot `data`.
 
-    CorruptIndexError: of another version, cut off, or not what its checksum says. Kafka then takes the one before.
+    Raises CorruptIndexError if the snapshot has another version, is cut off, or does not match its checksum. Kafka
+    then takes the snapshot before it.
     """
     if len(data) < _HEADER.size:
         raise CorruptIndexError("a producer snapshot is cut off: delete it", file=file or None)
@@ -58,6 +59,6 @@ def read_producer_snapshot(data: bytes, *, file: str = "") -> npt.NDArray[np.voi
 
 
 def write_producer_snapshot(entries: npt.NDArray[np.void]) -> bytes:
-    """The file that holds `entries`, ENTRY rows."""
+    """The bytes of the file that holds `entries`, ENTRY rows."""
     body = struct.pack(">i", len(entries)) + entries.astype(ENTRY).tobytes()
     return struct.pack(">hI", _VERSION, crc32c(body)) + body

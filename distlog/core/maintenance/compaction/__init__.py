@@ -1,1 +1,1 @@
-"""Compaction: of each key the last record stays, at its offset (Kafka's `LogCleaner`)."""
+"""Compaction: keeps the last record of each key, at its offset (Kafka's `LogCleaner`)."""

@@ -1,9 +1,9 @@
-"""Compaction of batches: a chunk in, the batches that stay out (Kafka's `cleanInto` and `MemoryRecords.filterTo`).
+"""Filters the batches of a chunk and gives those that stay (Kafka's `cleanInto` and `MemoryRecords.filterTo`).
 
-A batch that loses nothing is copied as it is. Of one that loses records, base offset, last offset and base sequence
-stay; one that loses all of them goes, or stays as 61 bytes where its offsets or its producer's sequence matter.
-A tombstone, and a marker with nothing left to mark, first gets a delete horizon (KIP-534): `delete.retention.ms` from
-now; a compaction at or after that horizon drops it.
+A batch that loses no record is copied as it is. A batch that loses some records keeps its base offset, last offset
+and base sequence. A batch that loses all records is dropped, or stays as 61 bytes if its offsets or its producer's
+sequence matter. A tombstone first gets a delete horizon (KIP-534), which is `delete.retention.ms` from now; so does a
+marker with nothing left to mark. A compaction at or after that horizon drops it.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class FilteredBatches:
-    """Batches, BATCH rows, back to back in `data`, and per batch the stored offset of its largest timestamp.
+    """Batches (BATCH rows) back to back in `data`, and per batch the stored offset of its largest timestamp.
 
-    That is -1 where no record has it: a batch that was emptied keeps its time. `unchanged`: they are those that went
-    in; `unkeyed` records were dropped for want of a key.
+    That offset is -1 if no record has the timestamp: an emptied batch keeps its time. `unchanged` says that the
+    batches are those that went in. `unkeyed` is the number of records dropped because they have no key.
     """
 
     data: npt.NDArray[np.uint8]
@@ -55,9 +55,9 @@ class FilteredBatches:
 
 @dataclass(frozen=True, slots=True)
 class BatchFilter:
-    """What decides; times in ms, offsets absolute.
+    """Decides which records and batches stay; times are in ms, offsets are absolute.
 
-    The batch that ends at `end_offset`, where cleaning ends, stays even if it is empty.
+    Cleaning ends at `end_offset`; the batch that ends there stays even if it is empty.
     """
 
     survivors: Survivors
@@ -67,7 +67,10 @@ class BatchFilter:
     delete_retention_ms: int
 
     def apply(self, chunk: Chunk) -> Iterator[FilteredBatches]:
-        """What stays of a checked chunk of one piece; in parts where batches are compressed. CorruptRecordError."""
+        """The batches that stay of a checked chunk of one piece; in parts if batches are compressed.
+
+        Raises CorruptRecordError.
+        """
         fates = self._fates(chunk)
         start, rows = 0, np.flatnonzero(~fates.discarded & (chunk.batches["record_count"] > 0))
         while start < len(chunk.batches):
@@ -99,7 +102,7 @@ class BatchFilter:
     def _choose(
         self, batches: np.ndarray, fates: _Fates, read: npt.NDArray[np.intp], scanned: ScannedRecords | None
     ) -> _Choice:
-        """Decide on `batches`, of which those numbered `read` were scanned."""
+        """Decide on `batches`; `read` are the numbers of those whose records were scanned."""
         kept = np.zeros(len(batches), KEPT)
         keep, unkeyed = np.empty(0, bool), 0
         if scanned is not None:
@@ -134,7 +137,7 @@ class BatchFilter:
 
 @dataclass(frozen=True, slots=True)
 class _Fates:
-    """Per batch, what is known without its records: they are `discarded` all, the batch stays if it is empty, ..."""
+    """Per batch, what is known without its records: whether all are `discarded`, whether it stays if empty, ..."""
 
     base_offsets: Longs
     discarded: Flags
@@ -150,9 +153,9 @@ class _Fates:
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """Per batch: its header to be, what is kept (KEPT), and whether it is copied, rewritten, emptied, or goes.
+    """Per batch: its new header, what is kept (KEPT), and whether it is copied, rewritten, emptied, or dropped.
 
-    `keep` is per record of the batches that were `read`.
+    `keep` has a flag per record of the batches that were `read`.
     """
 
     headers: np.ndarray
@@ -168,7 +171,7 @@ class _Choice:
 
 
 def _mistimed(batches: np.ndarray, kept: np.ndarray) -> Flags:
-    """The batches of which no record has the largest timestamp that their header names."""
+    """The batches whose largest timestamp in the header is not that of their kept records."""
     by_record = batches["attributes"] & APPEND_TIME == 0
     wrong: Flags = by_record & (batches["max_timestamp"] != kept["max_timestamp"])
     return wrong
@@ -192,7 +195,7 @@ def _empty(headers: np.ndarray, emptied: Flags) -> None:
 
 
 def _write(chunk: Chunk, choice: _Choice, scanned: ScannedRecords | None) -> FilteredBatches:
-    """The batches that stay, in their order."""
+    """Write the batches that stay, in their order."""
     payload, payload_starts, payload_sizes = _payloads(choice, scanned)
     headers, sources = choice.headers, choice.headers["position"].copy()
     headers["size"][choice.rewritten] = HEADER_SIZE + payload_sizes
@@ -212,7 +215,7 @@ def _write(chunk: Chunk, choice: _Choice, scanned: ScannedRecords | None) -> Fil
 
 
 def _payloads(choice: _Choice, scanned: ScannedRecords | None) -> tuple[np.ndarray, Longs, Longs]:
-    """The records sections of the rewritten batches: a buffer, where each begins in it, and its size."""
+    """The records sections of the rewritten batches: a buffer, the start of each section in it, and each size."""
     rows = np.flatnonzero(choice.rewritten)
     if scanned is None or len(rows) == 0:
         nothing = np.zeros(0, np.int64)
@@ -234,7 +237,7 @@ def _payloads(choice: _Choice, scanned: ScannedRecords | None) -> tuple[np.ndarr
 def _compressed(
     target: np.ndarray, codecs: np.ndarray, starts: Longs, ends: Longs
 ) -> tuple[np.ndarray, Longs, Longs]:
-    """The same sections, each with its codec, at the codec's default level as Kafka does it."""
+    """The same sections, each compressed with its codec at the codec's default level, as Kafka does it."""
     rows = zip(codecs.tolist(), starts.tolist(), ends.tolist(), strict=True)
     parts = [compression.compress(codec, target[start:end]) for codec, start, end in rows]
     sizes = np.array([len(part) for part in parts], np.int64)

@@ -1,8 +1,8 @@
-"""What transactions and idempotent producers mean for each batch, found out before anything is rewritten.
+"""Finds, before the rewrite, what transactions and idempotent producers mean for each batch.
 
 The rules are those of Kafka's `CleanedTransactionMetadata` and of its producer state. They need everything before a
-batch, and the last batch of each producer; with verdicts, each group of segments can be rewritten by itself. Segments
-that Kafka did not write and that hold no transaction have no producers, and are not read.
+batch, and the last batch of each producer. With these verdicts, each group of segments can be rewritten by itself.
+Segments that Kafka did not write and that hold no transaction have no producers, so they are not read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from distlog.core.indexes.transaction_index import AbortedTransaction
 from distlog.core.maintenance.compaction.scanned_records import ScannedRecords, checked_chunks, scan_records
 from distlog.core.reading.segment_reader import SegmentReader
 
-#: Kafka's producer.id.expiration.ms: how long a producer that is silent is remembered.
+#: Kafka's producer.id.expiration.ms: how long a silent producer is remembered.
 PRODUCER_EXPIRATION_MS = DAY_MS
 
 _NO_OFFSETS: npt.NDArray[np.int64] = np.zeros(0, np.int64)
@@ -31,11 +31,11 @@ _NO_OFFSETS: npt.NDArray[np.int64] = np.zeros(0, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Verdicts:
-    """The batches, by their absolute base offsets in ascending order, that are not treated as any other.
+    """The batches that need special treatment, by their absolute base offsets in ascending order.
 
-    `discardable`: data of an aborted transaction, or a marker of a transaction of which no data is left. `last`: the
-    last batch of a producer, which stays, if empty, for its sequence number. `aborted`: the transactions whose abort
-    marker still has data to abort, in the order of their markers.
+    A batch is `discardable` if it holds data of an aborted transaction, or a marker of a transaction that has no data
+    left. A batch is `last` if it is the last one of a producer; it stays even if empty, for its sequence number.
+    `aborted` are the transactions whose abort marker still has data to abort, in the order of their markers.
     """
 
     discardable_offsets: npt.NDArray[np.int64] = field(default_factory=lambda: _NO_OFFSETS)
@@ -51,7 +51,7 @@ class Verdicts:
         return _contains(self.last_offsets, base_offsets)
 
     def within(self, start_offset: int, end_offset: int) -> Verdicts:
-        """The verdicts on the batches of some segments, and on the transactions that end there."""
+        """The verdicts on the batches in [start_offset, end_offset), and on the transactions that end there."""
         return Verdicts(
             _within(self.discardable_offsets, start_offset, end_offset),
             _within(self.last_offsets, start_offset, end_offset),
@@ -72,7 +72,7 @@ def _within(offsets: npt.NDArray[np.int64], start_offset: int, end_offset: int) 
 
 
 def judge(reader: SegmentReader, segments: Sequence[SegmentInfo], now_ms: int) -> Verdicts:
-    """The verdicts on the batches of `segments`, which are all that the partition has, to its end."""
+    """The verdicts on the batches of `segments`, which are all of the partition's segments, to its end."""
     read = [segment for segment in segments if has_producers(segment)]
     if not read:
         return Verdicts()
@@ -91,13 +91,13 @@ def judge(reader: SegmentReader, segments: Sequence[SegmentInfo], now_ms: int) -
 
 
 def has_producers(segment: SegmentInfo) -> bool:
-    """Whether batches of the segment may carry producer ids: Kafka wrote it, or it is known to."""
+    """Whether batches of the segment may carry producer ids: Kafka wrote it, or it is known to hold transactions."""
     return segment.has_transactions or paths.stem_read_version(segment.stem) is None
 
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """What is looked at of a batch; `kind` is the type of its control record, or one of the constants below."""
+    """The fields of a batch that matter here; `kind` is its control record's type or one of the constants below."""
 
     base_offset: int
     last_offset: int
@@ -113,7 +113,7 @@ _CONTROL_KEY_SIZE = 4
 
 
 class _Transactions:
-    """Walks the batches in their order; `aborted` are the transactions, by their first offset."""
+    """Walks the batches in their order; `aborted` are the aborted transactions, sorted by first offset."""
 
     def __init__(self, aborted: Sequence[AbortedTransaction]) -> None:
         self._waiting = deque(aborted)
@@ -140,7 +140,7 @@ class _Transactions:
         return False
 
     def _is_obsolete(self, batch: _Batch) -> bool:
-        """Whether the marker has nothing left to mark, so that it may go when its delete horizon has passed."""
+        """Whether the marker has nothing left to mark, so it may be dropped when its delete horizon has passed."""
         producer = batch.producer_id
         if batch.kind == ABORT:
             transaction, seen = self._aborting.pop(producer, None), producer in self._seen
@@ -156,7 +156,7 @@ class _Transactions:
 
 
 class _Producer:
-    """What the log says of a producer: where its last data is or, without any, its markers of the same epoch."""
+    """What the log says of a producer: its last data batch or, if it has no data, its markers of the same epoch."""
 
     def __init__(self) -> None:
         self._epoch, self._last_timestamp = -1, -1
@@ -173,7 +173,7 @@ class _Producer:
         self._last_timestamp = batch.max_timestamp
 
     def is_active(self, now_ms: int) -> bool:
-        # with a transaction open it is active in any case, but its last batch is not cleanable then
+        # with an open transaction a producer is active in any case, but then its last batch is not cleanable
         return now_ms - self._last_timestamp < PRODUCER_EXPIRATION_MS
 
 
@@ -192,7 +192,7 @@ def _batches(reader: SegmentReader, segments: Sequence[SegmentInfo]) -> Iterator
 
 
 def _control_types(records: ScannedRecords) -> npt.NDArray[np.int64]:
-    """The second int16 of each control record's key; a key that is too short names no type that means anything."""
+    """The type of each control record: the second int16 of its key, or _UNKNOWN if the key is too short."""
     key = records.fields.key
     whole = np.diff(key.offsets[: records.count + 1]) >= _CONTROL_KEY_SIZE
     at = np.where(whole, key.positions[: records.count] + 2, 0)

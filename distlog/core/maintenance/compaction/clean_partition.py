@@ -1,4 +1,4 @@
-"""One round of compaction over one partition, in one process (Kafka's `Cleaner`); nothing is committed."""
+"""Does one round of compaction over one partition, in one process (Kafka's `Cleaner`). Commits nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEDUPE_BUFFER_BYTES = 128 << 20
 
 @dataclass(frozen=True, slots=True)
 class CleanedRange:
-    """What a round makes of a partition: keys of [start_offset, end_offset) were looked for in all of `groups`."""
+    """The result of a round over a partition: the keys of [start_offset, end_offset) were looked for in `groups`."""
 
     partition: int
     start_offset: int
@@ -30,9 +30,9 @@ class CleanedRange:
 def clean_partition(
     handle: TopicHandle, plan: CleaningPlan, dedupe_buffer_bytes: int = DEDUPE_BUFFER_BYTES
 ) -> CleanedRange:
-    """Do what is planned, up to where the memory for keys is full.
+    """Do what `plan` says, up to the offset at which the memory for keys is full.
 
-    Raises CorruptRecordError, InvalidConfigError where there is no memory for a single key.
+    Raises CorruptRecordError, and InvalidConfigError if there is no memory for a single key.
     """
     # a clock that is ahead would drop tombstones before their time
     now_ms = handle.trusted_ms()

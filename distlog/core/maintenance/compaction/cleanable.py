@@ -1,7 +1,7 @@
-"""Which partitions compaction works on, and from where to where (Kafka's `LogCleanerManager`). Metadata only.
+"""Decides which partitions to compact, and which offsets of them (Kafka's `LogCleanerManager`). Reads metadata only.
 
-A partition is cleaned below its first dirty offset, dirty from there to its first uncleanable offset, and left alone
-above. Every segment is sealed, so Kafka's exception for the active segment has no counterpart here.
+A partition is clean below its first dirty offset, and dirty from there to its first uncleanable offset. What lies
+above is left alone. Every segment is sealed, so Kafka's exception for the active segment has no counterpart here.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from distlog.core.config import MAX_INT, MAX_LONG, TopicConfig
 
 @dataclass(frozen=True, slots=True)
 class Cleanable:
-    """What a compaction of one partition would look at: the dirty range, and bytes before it and in it.
+    """The dirty range of one partition, and how many bytes lie before it and in it.
 
-    A segment that `first_dirty_offset` cuts counts as both, as in Kafka. `overdue`: a dirty record is older than
-    `max.compaction.lag.ms`.
+    A segment that `first_dirty_offset` cuts counts in both byte counts, as in Kafka. `overdue` says that a dirty
+    record is older than `max.compaction.lag.ms`.
     """
 
     partition: int
@@ -35,7 +35,7 @@ class Cleanable:
 
     @property
     def dirty_ratio(self) -> float:
-        """The dirty share of the bytes; 0 where there are none."""
+        """The dirty share of the bytes; 0 if there are no bytes."""
         return self.dirty_bytes / max(self.clean_bytes + self.dirty_bytes, 1)
 
 
@@ -44,8 +44,8 @@ def plan_compaction(
 ) -> list[Cleanable]:
     """The partitions to compact at `now_ms`, the dirtiest first; none unless `cleanup.policy` has compact.
 
-    Those whose dirty ratio is above `min.cleanable.dirty.ratio`, and those that are overdue. `last_stable_offsets`
-    is needed of partitions with open transactions only, which are not cleaned above it.
+    A partition is compacted if its dirty ratio is above `min.cleanable.dirty.ratio`, or if it is overdue.
+    `last_stable_offsets` is needed only for partitions with open transactions: they are not cleaned above it.
     """
     config = snapshot.config
     if "compact" not in config.cleanup_policy:
@@ -66,7 +66,7 @@ def plan_compaction(
 def cleanable(
     partition: int, state: PartitionState, config: TopicConfig, now_ms: int, last_stable_offset: int
 ) -> Cleanable:
-    """What is cleanable of one partition, whatever its dirty ratio."""
+    """The cleanable range of one partition, whatever its dirty ratio."""
     table = state.segments
     start = first_dirty_offset(state)
     end = max(start, _first_uncleanable_offset(state, start, config, now_ms, last_stable_offset))
@@ -82,7 +82,7 @@ def cleanable(
 
 
 def first_dirty_offset(state: PartitionState) -> int:
-    """Where the partition is no longer clean; the log start if what is noted lies outside of the log."""
+    """The offset from which the partition is dirty; the log start if the noted offset lies outside of the log."""
     if state.log_start_offset <= state.first_dirty_offset <= state.log_end_offset:
         return state.first_dirty_offset
     return state.log_start_offset
@@ -91,7 +91,10 @@ def first_dirty_offset(state: PartitionState) -> int:
 def _first_uncleanable_offset(
     state: PartitionState, start: int, config: TopicConfig, now_ms: int, last_stable_offset: int
 ) -> int:
-    """The start of a segment, unless everything is cleanable: no segment is cleaned in part."""
+    """The first offset that must not be cleaned yet.
+
+    It is the start of a segment unless everything is cleanable, since no segment is cleaned in part.
+    """
     table = state.segments
     end = min(last_stable_offset, state.log_end_offset)
     if config.min_compaction_lag_ms > 0:
@@ -104,24 +107,30 @@ def _first_uncleanable_offset(
 
 
 def _age_timestamps(state: PartitionState) -> npt.NDArray[np.int64]:
-    """The time that each segment's age is counted from: when it was written, where no record has a timestamp."""
+    """The time from which each segment's age is counted.
+
+    It is the largest timestamp, or the time at which the segment was written if no record has a timestamp.
+    """
     timestamps = state.segments.max_timestamps
     created = state.segments.columns()["created_ms"].to_numpy()
     return np.where(timestamps >= 0, timestamps, created)
 
 
 def _oldest_timestamp(state: PartitionState, first: int) -> int:
-    """The smallest first timestamp, above 0, of the segments from `first` on; Kafka asks for no other record."""
+    """The smallest first timestamp above 0 of the segments from `first` on.
+
+    Like Kafka, it looks at the first record of each segment only.
+    """
     timestamps = state.segments.columns()["first_timestamp"].to_numpy()[first:]
     known = timestamps[timestamps > 0]
     return int(known.min()) if known.size else MAX_LONG
 
 
 def group_segments(segments: Iterable[SegmentInfo], config: TopicConfig) -> list[list[SegmentInfo]]:
-    """Runs of adjacent `segments` that become one: Kafka's greedy `groupSegmentsBySize`.
+    """Groups of adjacent `segments`, each to become one segment: Kafka's greedy `groupSegmentsBySize`.
 
-    A group keeps within `segment.bytes`, `segment.index.bytes` and a span of 2^31 - 1 offsets, but for segments
-    without bytes; a segment that alone does not is a group by itself.
+    A group stays within `segment.bytes`, `segment.index.bytes` and a span of 2^31 - 1 offsets. A segment without
+    bytes is not held to the span. A segment that exceeds a limit alone is a group by itself.
     """
     groups: list[list[SegmentInfo]] = []
     limits = (config.segment_size, config.segment_index_bytes, config.segment_index_bytes, MAX_INT)

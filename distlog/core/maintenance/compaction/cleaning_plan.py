@@ -1,4 +1,4 @@
-"""What one round of compaction does to one partition: which keys it looks for, and in which segments."""
+"""The plan of one round of compaction over one partition: which keys it looks for, and in which segments."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from distlog.core.maintenance.compaction.cleanable import Cleanable, first_dirty
 
 @dataclass(frozen=True, slots=True)
 class GroupToRewrite:
-    """Adjacent segments that become one, and what decides on their records, but for which are superseded.
+    """Adjacent segments that become one, and all that decides which records stay, except which are superseded.
 
-    Verdicts are those on its own batches. The batch that ends at `end_offset`, where cleaning ends, stays.
+    `verdicts` are those on the group's own batches. Cleaning ends at `end_offset`; the batch that ends there stays.
     """
 
     segments: list[SegmentInfo]
@@ -28,10 +28,10 @@ class GroupToRewrite:
 
 @dataclass(frozen=True, slots=True)
 class CleaningPlan:
-    """Keys of [start_offset, end_offset), which are dirty, are looked for in all segments below, from the log start.
+    """One round: looks for the keys of the dirty range [start_offset, end_offset) in all segments below `end_offset`.
 
-    `segments` are all that there are, to the end of the log: what transactions mean depends on them. They, and the
-    topic's `config`, are those of `read_version`. A plan pickles, so that a task needs to read no commit.
+    `segments` are all segments from the log start to the end of the log, since the meaning of transactions depends on
+    them. They and the topic's `config` are those of `read_version`. A plan pickles, so a task reads no commit.
     """
 
     partition: int
@@ -43,7 +43,7 @@ class CleaningPlan:
 
     @classmethod
     def of(cls, snapshot: Snapshot, due: Cleanable) -> CleaningPlan:
-        """What one round over the whole of what is due has to do."""
+        """The plan of one round over the whole dirty range that is due."""
         state = snapshot.partitions[due.partition]
         segments = list(state.segments[state.segments.find(state.log_start_offset) :])
         start, end = first_dirty_offset(state), due.first_uncleanable_offset
@@ -51,26 +51,26 @@ class CleaningPlan:
 
     @property
     def cleaned(self) -> list[SegmentInfo]:
-        """The segments below the end."""
+        """The segments that begin below `end_offset`."""
         return [one for one in self.segments if one.base_offset < self.end_offset]
 
     @property
     def dirty(self) -> list[SegmentInfo]:
-        """The segments whose keys are looked for."""
+        """The segments that hold the dirty range, whose keys are looked for."""
         return [one for one in self.cleaned if one.next_offset > self.start_offset]
 
     @property
     def dirty_records(self) -> int:
-        """How many keys there are at most."""
+        """The number of records in the dirty segments: there are at most as many keys."""
         return sum(one.record_count for one in self.dirty)
 
     @property
     def log_bytes(self) -> int:
-        """The size of the segments below the end."""
+        """The size of the segments that begin below `end_offset`."""
         return sum(one.log_bytes for one in self.cleaned)
 
     def groups(self, verdicts: Verdicts, now_ms: int, end_offset: int) -> list[GroupToRewrite]:
-        """The runs of segments below `end_offset` that become one each."""
+        """The groups of adjacent segments below `end_offset`; each group becomes one segment."""
         below = [one for one in self.segments if one.base_offset < end_offset]
         return [
             GroupToRewrite(

@@ -1,4 +1,4 @@
-"""The commit of a compaction: rewritten groups of segments take the place of what they were made of."""
+"""Commits a compaction: rewritten groups of segments replace the segments that they were made from."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from distlog.core.topic_handle import TopicHandle
 def commit_compaction(
     handle: TopicHandle, snapshot: Snapshot, cleaned: Sequence[CleanedRange]
 ) -> tuple[dict[int, int], Snapshot]:
-    """Put groups that were rewritten at `snapshot` in the place of their inputs, in one commit, and the new state.
+    """Replace the inputs of groups that were rewritten at `snapshot` by the new segments, in one commit.
 
-    How many groups were left out is counted by partition. A group of which an input is gone is left out, and its
-    partition stays dirty from there. Nothing is committed where the topic is not compacted any more.
+    Returns how many groups were left out, by partition, and the new state. A group is left out if one of its inputs
+    is gone; its partition stays dirty from there. Nothing is committed if the topic is no longer compacted.
     """
     skipped: dict[int, int] = {}
 
@@ -35,16 +35,16 @@ def commit_compaction(
 
 def _replace(state: PartitionState, cleaned: CleanedRange) -> tuple[list[Action], int]:
     """The actions for one partition, and how many groups are left out."""
-    # what lies below the log start is not brought back, and need not be clean
+    # a group below the log start must not come back, and need not be clean
     groups = [one for one in cleaned.groups if one.next_offset > state.log_start_offset]
     live = state.segments.live({segment.stem for group in groups for segment in group.inputs})
     stale = [one for one in groups if not live.issuperset(segment.stem for segment in one.inputs)]
-    # in a stale group the keys of the range were not looked for: it is dirty from there, if not from before
+    # the keys of the range were not looked for in what replaced a stale group: it is dirty from there, or from before
     clean = min([cleaned.end_offset, *(group.base_offset for group in stale)])
     dirty = max(clean, first_dirty_offset(state))
-    # where nothing is clean, offsets that no segment holds would look like a loss
+    # above the clean part, offsets that no segment holds would look like a loss
     gaps = [one for one in groups if not one.outputs and one.next_offset > dirty]
-    # and a segment before it would say again that a transaction is open, of which the marker is gone
+    # without the marker that ends a transaction, a segment before it would again say that the transaction is open
     markers = [one for one in groups if one.forgets_transactions and one.base_offset > dirty]
     left_out = {group.base_offset for group in (*stale, *gaps, *markers)}
     actions: list[Action] = []

@@ -1,7 +1,7 @@
-"""Compaction: of each key the last record stays, at its offset (Kafka's `LogCleaner`).
+"""Compaction: keeps the last record of each key, at its offset (Kafka's `LogCleaner`).
 
-It goes in rounds, of which each is one commit. A round takes the keys of a partition's dirty range, as many as there
-is memory for, and rewrites all segments up to there against them.
+It works in rounds, and each round is one commit. A round collects the keys of a partition's dirty range, as many as
+fit in memory. Then it rewrites all segments up to there, and drops the records that a later one supersedes.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from distlog.core.reading.segment_reader import SegmentReader
 from distlog.core.reading.stable_offset import last_stable_offset
 from distlog.core.topic_handle import TopicHandle
 
-#: One round over some of the partitions that are due, at least one of them: here, or in tasks.
+#: One round over at least one of the partitions that are due, in this process or in tasks.
 Clean = Callable[[Snapshot, Sequence[Cleanable]], Sequence[CleanedRange | Uncleanable]]
 
 
 def compact(
     handle: TopicHandle, snapshot: Snapshot, clean: Clean | None = None, *, dry_run: bool = False
 ) -> tuple[CompactionReport, Snapshot]:
-    """Compact the partitions that the topic's config says are due, and the new state.
+    """Compact the partitions that are due by the topic's config; returns the report and the new state.
 
-    Each goes in as many rounds of `clean` as it needs, by default alone and in this process. One that cannot be
-    cleaned is left as it is, and named in the report. Raises CommitConflictError when the topic was dropped,
-    TransactionTooOldError when a round took longer than vacuum waits, CommitStateUnknownError.
+    Each partition takes as many rounds of `clean` as it needs, by default alone and in this process. A partition that
+    cannot be cleaned is left as it is and named in the report. Raises CommitConflictError when the topic was dropped,
+    TransactionTooOldError when a round took longer than vacuum waits, and CommitStateUnknownError.
     """
     clean = clean or partial(clean_dirtiest, handle)
     before = after = handle.log.refresh(snapshot)
@@ -56,13 +56,13 @@ def clean_dirtiest(
     due: Sequence[Cleanable],
     dedupe_buffer_bytes: int = DEDUPE_BUFFER_BYTES,
 ) -> list[CleanedRange | Uncleanable]:
-    """A round over the dirtiest partition that is due, in this process: it gets all the memory for keys."""
+    """One round over the dirtiest partition that is due, in this process. It gets all the memory for keys."""
     work = partial(clean_partition, handle, dedupe_buffer_bytes=dedupe_buffer_bytes)
     return [done_or_reason(work, CleaningPlan.of(snapshot, due[0]))]
 
 
 def _last_stable_offsets(reader: SegmentReader, snapshot: Snapshot) -> tuple[dict[int, int], dict[int, str]]:
-    """By partition, where it is stable up to, or why that cannot be known."""
+    """The last stable offset by partition, and by partition the reason if it cannot be known."""
     stable, failed = dict[int, int](), dict[int, str]()
     for number, state in enumerate(snapshot.partitions):
         found = unless_uncleanable(number, partial(last_stable_offset, reader, state))
@@ -74,7 +74,7 @@ def _last_stable_offsets(reader: SegmentReader, snapshot: Snapshot) -> tuple[dic
 
 
 class _Rounds:
-    """What is due, and by partition what was done of it."""
+    """The partitions that are due, and the rounds that were done for each."""
 
     def __init__(self, due: Sequence[Cleanable], failed: Mapping[int, str]) -> None:
         self._due, self._failed = due, dict(failed)
@@ -91,7 +91,7 @@ class _Rounds:
         self._failed |= {one.partition: one.reason for one in failed}
 
     def dirty(self, snapshot: Snapshot) -> list[Cleanable]:
-        """Where there is more to clean, and the last round got on with it."""
+        """The partitions that have more to clean and whose last round made progress."""
         return [one for one in self._due if one.partition not in self._failed and self._is_dirty(snapshot, one)]
 
     def _is_dirty(self, snapshot: Snapshot, due: Cleanable) -> bool:
@@ -99,7 +99,7 @@ class _Rounds:
         return dirty < due.first_uncleanable_offset and (not done or dirty > done[-1].start_offset)
 
     def results(self, before: Snapshot, after: Snapshot) -> Iterator[PartitionCompaction]:
-        """What became of each partition that was due."""
+        """The result for each partition that was due."""
         for due in self._due:
             number, end = due.partition, due.first_uncleanable_offset
             old, new = (_totals(snapshot.partitions[number], end) for snapshot in (before, after))

@@ -1,4 +1,4 @@
-"""Compaction of adjacent segments: all of a group become one segment, or none where nothing of them stays."""
+"""Rewrites a group of adjacent segments as one segment, or as none if nothing of them stays."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from distlog.core.topic_handle import TopicHandle
 
 @dataclass(frozen=True, slots=True)
 class RewrittenGroup:
-    """Adjacent segments, `inputs`, and what takes their place; the same where nothing is to be changed.
+    """Adjacent segments, `inputs`, and the `outputs` that replace them; both are the same if nothing changes.
 
-    `outputs` cover the offsets of the inputs, with gaps where records were dropped. `unkeyed` records were dropped
-    since they have no key.
+    `outputs` cover the offsets of the inputs, with gaps where records were dropped. `unkeyed` is the number of
+    records dropped because they have no key.
     """
 
     inputs: tuple[SegmentInfo, ...]
@@ -39,12 +39,12 @@ class RewrittenGroup:
 
     @property
     def base_offset(self) -> int:
-        """Where the first input begins."""
+        """The offset at which the first input begins."""
         return self.inputs[0].base_offset
 
     @property
     def next_offset(self) -> int:
-        """Where the last input ends."""
+        """The offset at which the last input ends."""
         return self.inputs[-1].next_offset
 
     @property
@@ -54,13 +54,13 @@ class RewrittenGroup:
 
     @property
     def forgets_transactions(self) -> bool:
-        """Whether an input may hold transactions, and no output does."""
+        """Whether an input may hold transactions but no output does."""
         had, has = (any(one.has_transactions for one in some) for some in (self.inputs, self.outputs))
         return had and not has
 
 
 def rewrite_group(handle: TopicHandle, group: GroupToRewrite, survivors: Survivors) -> RewrittenGroup:
-    """Write what stays of `group` as new segments; no commit names them yet.
+    """Write the records of `group` that stay as new segments; no commit names these yet.
 
     Memory is bounded by a few chunks. Raises CorruptRecordError.
     """
@@ -82,7 +82,7 @@ def rewrite_group(handle: TopicHandle, group: GroupToRewrite, survivors: Survivo
 
 
 class _Output:
-    """The segments that take the place of a group; a second one only where the first may not grow any more."""
+    """The segments that replace a group. There is a second one only if the first must not grow any more."""
 
     def __init__(self, handle: TopicHandle, group: GroupToRewrite) -> None:
         self._handle, self._group, self._segments = handle, group, group.segments
@@ -103,7 +103,7 @@ class _Output:
             if end == first and file.next_offset > 0:
                 self._seal(int(base_offsets[first]))
                 continue
-            # a batch that is too large for any segment was so before
+            # a batch that is too large for any segment was too large before, so it gets a segment all the same
             end = max(end, first + 1)
             rows = batches[first:end].copy()
             start = int(rows["position"][0])
@@ -116,12 +116,12 @@ class _Output:
             first = end
 
     def close(self) -> list[SegmentInfo]:
-        """Make everything durable; the segments, none if nothing was written."""
+        """Make everything durable; returns the segments, none if nothing was written."""
         self._seal(self._segments[-1].next_offset)
         return self._sealed
 
     def abort(self) -> None:
-        """Abort what is not sealed."""
+        """Abort the segment that is not sealed, if there is one."""
         if self._file is not None:
             self._file.abort()
             self._file = None
@@ -132,7 +132,7 @@ class _Output:
         return SegmentFile(handle.storage, handle.name, group.segments[0].partition, self._stem, group.config)
 
     def _seal(self, next_offset: int) -> None:
-        """End the open segment, which covers everything up to `next_offset`."""
+        """Seal the open segment, which covers everything up to `next_offset`."""
         if self._file is None:
             return
         sealed = self._file.seal(self._handle.clock())
@@ -147,14 +147,17 @@ class _Output:
                 compacted=True,
                 has_transactions=self._has_producers,
                 first_unstable_offset=self._first_unstable_offset(next_offset),
-                # as Kafka keeps the file's time: retention counts from it where records have none
+                # Kafka keeps the file's time too: retention counts from it if records have no time
                 created_ms=self._segments[-1].created_ms,
             )
         )
         self._base_offset, self._has_producers = next_offset, False
 
     def _first_unstable_offset(self, next_offset: int) -> int:
-        """That of the output that ends at `next_offset`; what began below the clean end is decided, if behind it."""
+        """The first unstable offset of the output that ends at `next_offset`.
+
+        A transaction that began below the clean end is decided, though its end may lie behind it.
+        """
         known = [segment.first_unstable_offset for segment in self._segments if segment.has_transactions]
         clean_end = self._group.end_offset
         if next_offset <= clean_end or not known:
@@ -164,7 +167,7 @@ class _Output:
         return known[-1]
 
     def _write_transactions(self, next_offset: int) -> bytes:
-        """Write the index of the aborted transactions that end in the segment; its bytes."""
+        """Write the index of the aborted transactions that end in the segment; returns its bytes."""
         aborted = self._group.verdicts.aborted
         own = [each for each in aborted if self._base_offset <= each.last_offset < next_offset]
         data = encode_transactions(each.moved(-self._base_offset) for each in own)

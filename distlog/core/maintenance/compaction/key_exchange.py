@@ -1,7 +1,7 @@
-"""What tasks that share the compaction of one partition hand to each other: keys by buckets, offsets by groups.
+"""The data that tasks exchange when they share the compaction of one partition: keys by bucket, offsets by group.
 
-A record is 24 bytes on its way to the task that finds the last one of its key (its hash and its offset), and 8 on the
-way back, if it is superseded. Both travel as blobs, so that there is no row per record.
+A record's hash and offset, 24 bytes, go to the task that finds the last record of each key. If the record is
+superseded, its offset, 8 bytes, comes back. Both travel as blobs, so there is no row per record.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from distlog.core.kernels.key_exchange import ROW_BYTES, ROW_WORDS, count_keys, 
 from distlog.core.maintenance.compaction.offset_map import LOAD_FACTOR, SLOT_BYTES
 from distlog.core.maintenance.compaction.record_keys import KeyedRecords
 
-#: A task sends what it has when it is this much, so its memory does not grow with what it reads.
+#: A task sends its data when it has this many bytes, so its memory does not grow with what it reads.
 BLOBS_BYTES = 8 << 20
 
-#: Hashes do not fill buckets evenly: room for so many standard deviations, and keys, above the mean.
+#: Hashes do not fill buckets evenly: each has room for this many standard deviations, and keys, above the mean.
 _DEVIATIONS, _SPARE_KEYS = 8, 8
 
 Longs = npt.NDArray[np.int64]
@@ -36,14 +36,14 @@ class Blobs:
 
 
 def map_slots(records: int) -> int:
-    """The slots of an offset map that `records` keys fit into for sure."""
+    """The number of slots of an offset map that surely has room for `records` keys."""
     return int(records / LOAD_FACTOR) + 2
 
 
 def plan_buckets(records: int, memory_bytes: int, at_least: int) -> tuple[int, int]:
-    """How many buckets `records` keys make, and the slots of the offset map of each, which should fit in the memory.
+    """The number of buckets for `records` keys, and the slots of each bucket's offset map.
 
-    As many as `at_least`, but no more than there are records.
+    Each map should fit in `memory_bytes`. There are `at_least` buckets or more, but no more than `records`.
     """
     buckets = max(at_least, ceil(records * SLOT_BYTES / LOAD_FACTOR / max(memory_bytes, 1)))
     while buckets < records and _bucket_slots(records, buckets) * SLOT_BYTES > memory_bytes:
@@ -59,9 +59,9 @@ def _bucket_slots(records: int, buckets: int) -> int:
 
 
 def keys_by_bucket(parts: Sequence[KeyedRecords], start_offset: int, buckets: int) -> Blobs:
-    """The rows of all records with a key, a part for each bucket: `words` as OffsetMap takes them.
+    """The rows of all records with a key, one part per bucket; `words` are in the form that OffsetMap takes.
 
-    The rows of offsets below `start_offset` are apart from the others: their targets are counted on from `buckets`.
+    Rows with offsets below `start_offset` are in separate parts: the target of these is `buckets` + the bucket.
     """
     counts = np.zeros(2 * buckets, np.int64)
     for part in parts:
@@ -75,12 +75,12 @@ def keys_by_bucket(parts: Sequence[KeyedRecords], start_offset: int, buckets: in
 
 
 def key_rows(blob: bytes | memoryview) -> Longs:
-    """The rows of a blob of keys."""
+    """The rows in a blob of keys."""
     return np.frombuffer(blob, np.int64).reshape(-1, ROW_WORDS)
 
 
 def offsets_by_group(offsets: Longs, base_offsets: Longs) -> Blobs:
-    """Offsets, a part for each group, which begin at `base_offsets`, of which the first is below all offsets."""
+    """The offsets, one part per group. Groups begin at `base_offsets`; no offset is below the first of these."""
     offsets = np.sort(offsets)
     ends = np.append(np.searchsorted(offsets, base_offsets[1:]), len(offsets))
     targets = np.flatnonzero(np.diff(ends, prepend=0))
@@ -88,10 +88,10 @@ def offsets_by_group(offsets: Longs, base_offsets: Longs) -> Blobs:
 
 
 def blob_offsets(blob: bytes | memoryview) -> Longs:
-    """The offsets of a blob of offsets."""
+    """The offsets in a blob of offsets."""
     return np.frombuffer(blob, np.int64)
 
 
 def exchanged_bytes(part: KeyedRecords) -> int:
-    """What the records take on their way, at most."""
+    """How many bytes the records take on their way, at most."""
     return len(part.offsets) * ROW_BYTES

@@ -1,6 +1,6 @@
-"""The map that compaction is made with: from the hash of a key to its last offset (Kafka's `SkimpyOffsetMap`).
+"""The map that compaction uses: from the hash of a key to the key's last offset (Kafka's `SkimpyOffsetMap`).
 
-Keys are compared by their hash alone, as Kafka compares them by their MD5.
+Keys are compared by their hashes alone, as Kafka compares them by their MD5.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ Longs = npt.NDArray[np.int64]
 
 
 class OffsetMap:
-    """Room for `slots` keys, of which LOAD_FACTOR are used; full, it takes no record with a key any more.
+    """A map with `slots` slots. It is full when the share LOAD_FACTOR of them is used; then it takes no more keys.
 
-    Memory is SLOT_BYTES a slot, given by the system as it is touched. `latest_offset` is the last offset put, or what
-    it was moved to. InvalidConfigError when there is room for no key.
+    Memory is SLOT_BYTES per slot; the system provides it as it is touched. `latest_offset` is the last offset put, or
+    the offset it was moved to. Raises InvalidConfigError when there is no room for a single key.
     """
 
     def __init__(self, slots: int) -> None:
@@ -38,14 +38,14 @@ class OffsetMap:
 
     @classmethod
     def within(cls, memory_bytes: int, records: int) -> OffsetMap:
-        """A map for up to `records` records that takes at most `memory_bytes`."""
+        """A map for up to `records` records, in at most `memory_bytes` of memory."""
         return cls(min(memory_bytes // SLOT_BYTES, int(records / LOAD_FACTOR) + 2))
 
     def put(self, hashes: Longs, valid: npt.NDArray[np.bool_], offsets: Longs) -> int:
-        """Note the offsets of records in their order; those that are not `valid`, without a key, are passed over.
+        """Note the offsets of records, in order. Records that are not `valid` have no key, and are passed over.
 
-        Returns how many records were taken: fewer than there are when the map is full. As in Kafka a full map stops
-        at the next key even where it knows that key.
+        Returns how many records were taken, which is not all of them if the map gets full. As in Kafka, a full map
+        stops at the next record with a key, even if it knows that key.
         """
         taken, self.size, latest = put_all(self._table, self.slots, self._limit, self.size, hashes, valid, offsets)
         if latest >= 0:
@@ -53,16 +53,16 @@ class OffsetMap:
         return taken
 
     def get(self, hashes: Longs) -> Longs:
-        """The last offset of each key, -1 where the map does not know it."""
+        """The last offset of each key, or -1 if the map does not know the key."""
         found = np.empty(len(hashes), np.int64)
         get_all(self._table, self.slots, hashes, found)
         return found
 
     def take(self, rows: Longs) -> Longs:
-        """Note records in any order, each a row of its hash and its offset; the offsets of those that are superseded.
+        """Note records in any order, each a row of its hash and its offset; returns the superseded offsets.
 
-        They are, of two records of a key, the earlier one, be it noted now or before. Raises InvalidConfigError when
-        there is no room for a key.
+        Of two records with one key the earlier one is superseded, no matter which of them was noted first. Raises
+        InvalidConfigError when there is no room for a key.
         """
         superseded = np.empty(len(rows), np.int64)
         count, self.size = take_all(self._table, self.slots, self._limit, self.size, rows, superseded)
@@ -73,10 +73,10 @@ class OffsetMap:
         return superseded[:count]
 
     def superseded(self, rows: Longs) -> Longs:
-        """The offsets of those records, rows as of `take`, of whose key a later one is noted."""
+        """The offsets of the records in `rows`, as for `take`, whose key has a later record in the map."""
         superseded = np.empty(len(rows), np.int64)
         return superseded[: find_superseded(self._table, self.slots, rows, superseded)]
 
     def update_latest_offset(self, offset: int) -> None:
-        """Say that everything up to `offset` was looked at."""
+        """Set `latest_offset`: everything up to `offset` was looked at."""
         self.latest_offset = offset

@@ -1,6 +1,6 @@
-"""The keys of segments as hashes, with their offsets: how the last record of each key is found.
+"""Reads the keys of segments as hashes, with their offsets, to find the last record of each key.
 
-A hash of 16 bytes and an offset of 8 are all that tasks must exchange for it.
+For this, tasks exchange only a hash of 16 bytes and an offset of 8 bytes per record.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ Longs = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class KeyedRecords:
-    """Some consecutive records: hashes, which of them have a key, offsets.
+    """Some consecutive records: the hashes of their keys, whether each has a key, and their offsets.
 
-    `record_ends` counts them per batch; `settled[i]` is the last offset before batch i, `settled[-1]` after all.
+    `record_ends[i]` is the number of records up to the end of batch i. `settled[i]` is the last offset before batch
+    i; `settled[-1]` is the last offset after all of them.
     """
 
     hashes: Longs
@@ -38,9 +39,9 @@ class KeyedRecords:
 def keyed_records(
     reader: SegmentReader, segment: SegmentInfo, start_offset: int, verdicts: Verdicts, secret: bytes
 ) -> Iterator[KeyedRecords]:
-    """The records of a segment that count for compaction: not control records, not those of aborted transactions.
+    """The records of a segment that count for compaction: no control records, none of aborted transactions.
 
-    Their keys are hashed under `secret`, one for a whole run. Memory is a few chunks. Raises CorruptRecordError.
+    Their keys are hashed under `secret`, the same for a whole run. Memory is a few chunks. Raises CorruptRecordError.
     """
     for chunk in checked_chunks(reader, segment, start_offset):
         batches = chunk.batches
@@ -65,9 +66,10 @@ def build_map(
     offset_map: OffsetMap,
     secret: bytes,
 ) -> None:
-    """Put the keys of the dirty range [start_offset, end_offset), which `segments` hold, as far as there is room.
+    """Put the keys of the dirty range [start_offset, end_offset) into `offset_map` until it is full.
 
-    Afterwards everything up to `offset_map.latest_offset` is in it (Kafka's `buildOffsetMap`).
+    `segments` hold the range. Afterwards every key up to `offset_map.latest_offset` is in the map (Kafka's
+    `buildOffsetMap`).
     """
     for segment in segments:
         for records in keyed_records(reader, segment, start_offset, verdicts, secret):

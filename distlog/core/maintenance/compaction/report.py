@@ -1,4 +1,4 @@
-"""What compaction did, partition by partition, and which partitions it could not clean."""
+"""The report of a compaction: what it did in each partition, and which partitions it could not clean."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from distlog.core.errors import CorruptionError, SnapshotTooOldError, Unsupporte
 
 Result = TypeVar("Result")
 
-#: What a partition's own files can be the reason of, so that it says nothing about other partitions.
+#: Errors that come from a partition's own files, so they say nothing about other partitions.
 _OF_ITS_FILES = (CorruptionError, SnapshotTooOldError, UnsupportedVersionError)
 _COUNTED = ("segments", "bytes", "records")
 
 
 @dataclass(frozen=True, slots=True)
 class Uncleanable:
-    """A partition that cannot be cleaned, and why: it stays as it is, and the others go on without it."""
+    """A partition that cannot be cleaned, and why. It stays as it is, and the others are cleaned without it."""
 
     partition: int
     reason: str
 
 
 def unless_uncleanable(partition: int, work: Callable[[], Result]) -> Result | Uncleanable:
-    """What `work` on one partition gives, or what is wrong with the partition's files; raises everything else."""
+    """The result of `work`, or what is wrong with the partition's files. Raises all other errors."""
     try:
         return work()
     except _OF_ITS_FILES as error:
@@ -43,20 +43,20 @@ Item = TypeVar("Item", bound=_OfPartition)
 
 
 def done_or_reason(work: Callable[[Item], Result], item: Item) -> Result | Uncleanable:
-    """`work(item)`, or what is wrong with the files of the item's partition; raises everything else.
+    """The result of `work(item)`, or what is wrong with the files of the item's partition. Raises all other errors.
 
-    As a value the reason comes back from a task, where an exception would end the job for every partition.
+    The reason is a value so that it can come back from a task. An exception would end the job for every partition.
     """
     return unless_uncleanable(item.partition, lambda: work(item))
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionCompaction:
-    """One partition below `end_offset`, before and after; a dry run has the same numbers twice.
+    """One partition below `end_offset`, before and after the compaction; a dry run has the same numbers twice.
 
-    `unkeyed_records` were dropped since they have no key. `skipped_groups` of segments were changed by somebody else
-    meanwhile, and are left to the next compaction. `error` says why the partition could not be cleaned, or not to
-    the end.
+    `unkeyed_records` is the number of records dropped because they have no key. `skipped_groups` is the number of
+    groups of segments that another process changed meanwhile; the next compaction takes them. `error` says why the
+    partition could not be cleaned, or not to the end.
     """
 
     partition: int
@@ -75,7 +75,7 @@ class PartitionCompaction:
 
 @dataclass(frozen=True, slots=True)
 class CompactionReport:
-    """What compaction did, or with `dry_run` would look at, by partition."""
+    """What compaction did in each partition, or would look at with `dry_run`."""
 
     partitions: tuple[PartitionCompaction, ...]
     dry_run: bool
@@ -100,7 +100,7 @@ class CompactionReport:
         return pa.Table.from_pylist(self._rows(), schema)
 
     def to_dict(self) -> dict[str, Any]:
-        """The sums, and the rows of the table."""
+        """The totals, and the rows of the table."""
         return {"ok": self.ok, "dry_run": self.dry_run, **self._sums(), "partitions": self._rows()}
 
     def _failed(self) -> list[PartitionCompaction]:

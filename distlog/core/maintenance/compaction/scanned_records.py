@@ -1,4 +1,4 @@
-"""The records of a chunk as compaction looks at them: their keys, offsets, times, and whether they have a value."""
+"""Scans the records of a chunk for compaction: their keys, offsets, times, and whether they have a value."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from distlog.core.reading.segment_reader import SegmentReader
 from distlog.core.reading.slices import SegmentSlice
 from distlog.core.reading.whole_log import whole_log
 
-#: Compressed batches are opened until they have expanded to this much.
+#: Compressed batches are opened until they have expanded to this many bytes.
 OPENED_BYTES = 16 << 20
 
 Longs = npt.NDArray[np.int64]
@@ -30,7 +30,7 @@ Longs = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class ScannedRecords:
-    """The records of the first `len(sections)` of the batches asked for, in `data`; offsets are absolute."""
+    """The records, in `data`, of the first `len(sections)` of the requested batches; offsets are absolute."""
 
     data: np.ndarray
     sections: np.ndarray
@@ -53,7 +53,7 @@ class ScannedRecords:
         return self.fields.key.valid[: self.count]
 
     def hashes(self, secret: bytes) -> Longs:
-        """The hash of each record's key under `secret`, as `hash_keys` gives it."""
+        """The hash of each record's key under `secret`, in the form of `hash_keys`."""
         key = self.fields.key
         return hash_keys(self.data, key.positions[: self.count], key.offsets[: self.count + 1], secret)
 
@@ -61,9 +61,10 @@ class ScannedRecords:
 def scan_records(
     chunk: Chunk, rows: npt.NDArray[np.intp], columns: Collection[str], start_offset: int = 0
 ) -> ScannedRecords:
-    """The records from `start_offset` on of batches `rows` of a chunk of one piece, at least one, of format 2.
+    """Scan the records from `start_offset` on in batches `rows`, at least one, of a chunk of one piece.
 
-    Where batches are compressed, of the first rows alone, as many as expand to OPENED_BYTES.
+    If batches are compressed, it scans only the first rows, as many as expand to OPENED_BYTES. Raises
+    UnsupportedVersionError for a batch that is not of message format 2.
     """
     (piece,) = chunk.pieces
     batches = chunk.batches[rows]
@@ -80,9 +81,10 @@ def scan_records(
 
 
 def checked_chunks(reader: SegmentReader, segment: SegmentInfo, start_offset: int = 0) -> Iterator[Chunk]:
-    """The segment's chunks with batches from `start_offset` on, their checksums compared: CorruptRecordError.
+    """The segment's chunks with batches from `start_offset` on; compares the checksums of the batches.
 
-    Where that is all of them, the checksum of the whole file too, after the last: until then nothing is committed.
+    If these are all batches, the checksum of the whole file is compared too, after the last chunk. Nothing made from
+    the chunks may be committed before that. Raises CorruptRecordError.
     """
     if start_offset <= segment.base_offset:
         yield from whole_log(reader, segment)

@@ -1,1 +1,1 @@
-"""Whether what is stored is what was written: verify, and indexes made again from their logs."""
+"""Integrity: verify checks that the stored data is what was written; rebuild makes indexes again from their logs."""

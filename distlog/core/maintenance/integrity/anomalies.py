@@ -1,4 +1,4 @@
-"""The words for what can be wrong with a topic: Redpanda's scrubber's, and kafka-dump-log's."""
+"""Anomalies: what can be wrong with a topic, in the words of Redpanda's scrubber and of kafka-dump-log."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from typing import Literal
 from distlog.core.errors import DistlogError
 
 Word = Literal[
-    # a file that the metadata names is not there
+    # the metadata names a file that is not there
     "missing_segment",
     "missing_index",
     "missing_commit",
-    # batches, or segments, leave offsets out that they should hold, or hold some twice
+    # batches or segments leave out offsets that they should hold, or hold some offsets twice
     "offset_gap",
     "offset_overlap",
-    # the offset deltas of a batch's records do not increase, or pass its last one
+    # the offset deltas of a batch's records do not increase, or exceed the batch's last one
     "non_monotonical_delta",
-    # the header of a batch names another largest timestamp than its records have
+    # the largest timestamp in the header of a batch is not that of its records
     "timestamp_mismatch",
-    # bytes are not what was written: a batch by its header or checksum, a record, entries that no index can have
+    # the bytes are not those that were written: a bad batch header or checksum, a bad record, or entries that no
+    # index can have
     "corrupt_batch",
     "corrupt_record",
     "corrupt_index",
     "corrupt_commit",
-    # two that must agree do not: an index and its log, metadata and the files, a checkpoint and the commits
+    # two things that must agree do not: an index and its log, metadata and files, a checkpoint and the commits
     "index_mismatch",
     "time_index_mismatch",
     "metadata_mismatch",
@@ -35,7 +36,7 @@ Word = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
-    """One thing that is wrong, and where: `position` is a byte of `file`, `offset` a record's as readers know it."""
+    """One thing that is wrong, and where. `position` is a byte of `file`; `offset` is the one that readers see."""
 
     word: Word
     message: str
@@ -46,7 +47,7 @@ class Anomaly:
 
     @classmethod
     def of(cls, word: Word, error: DistlogError, shift: int = 0) -> Anomaly:
-        """What `error` tells; `shift` is added to its offset."""
+        """The anomaly that `error` describes; `shift` is added to its offset."""
         details = error.details
         offset = details.get("offset")
         return cls(

@@ -1,8 +1,8 @@
-"""Index files as they are found, compared with the batches of their log as these come by.
+"""Compares stored index files with their log, batch by batch.
 
-Right is an entry by which a reader finds what it looks for. In files of distlog's own that is what the writing rule
-gives, for any `index.interval.bytes`; a broker also makes one entry for several batches appended together, and in old
-versions names the record that has a timestamp, not the end of its batch.
+An entry is right if a reader finds by it what it looks for. In distlog's own files it is what the writing rule gives,
+for any `index.interval.bytes`. A broker also makes one entry for several batches that were appended together. Old
+brokers name the record that has the timestamp, not the end of its batch.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ Longs = npt.NDArray[np.int64]
 
 
 class IndexCheck(ABC):
-    """The entries of one index file of `segment`; `data` is its content, `file` its name for errors.
+    """The check of one index file of `segment`; `data` is its content, `file` its name for errors.
 
-    Raises CorruptIndexError for entries that no log can have. All offsets in here are stored ones.
+    Raises CorruptIndexError for entries that no log can have. All offsets here are stored ones.
     """
 
     ENTRY: ClassVar[np.dtype[np.void]]
@@ -44,18 +44,18 @@ class IndexCheck(ABC):
 
     @abstractmethod
     def _checked_keys(self) -> Longs:
-        """What places each entry in the log, ascending; CorruptIndexError where that cannot be."""
+        """The keys that place the entries in the log, ascending. Raises CorruptIndexError if they cannot be right."""
 
     @abstractmethod
     def _fit(self, batches: npt.NDArray[Any], position: int, entries: slice) -> npt.NDArray[np.bool_]:
-        """Which of `entries`, all placed within `batches`, are right."""
+        """Which of `entries` are right; all of them are placed within `batches`."""
 
     @abstractmethod
     def _end(self, batches: npt.NDArray[Any], position: int) -> int:
-        """The key that is behind all entries of `batches`."""
+        """The key right behind all entries of `batches`."""
 
     def add(self, batches: npt.NDArray[Any], position: int) -> None:
-        """Compare with the next batches of the log, at least one; `position` is that of the first in the file."""
+        """Compare with the next batches of the log, at least one; the first is at byte `position` of the log file."""
         end = int(np.searchsorted(self._keys, self._end(batches, position)))
         entries = slice(self._next, end)
         wrong = np.flatnonzero(~self._fit(batches, position, entries))
@@ -64,7 +64,7 @@ class IndexCheck(ABC):
         self._next = end
 
     def mismatch(self) -> CorruptIndexError | None:
-        """After the last batch: what does not fit, if anything."""
+        """The first entry that does not fit, or None; call it after the last batch."""
         if self._mismatch is None and self._next < len(self._keys):
             return self._wrong_entry("is behind the end of its log", self._next)
         return self._mismatch
@@ -73,7 +73,7 @@ class IndexCheck(ABC):
         return self._entries[name].astype(np.int64)
 
     def _check(self, values: Longs, step: int, largest: int) -> None:
-        """CorruptIndexError unless `values`, one per entry, lie in 0 to `largest` and ascend by `step` at least."""
+        """Raise CorruptIndexError unless `values`, one per entry, are 0 to `largest`, ascending by `step` or more."""
         bad = (values < 0) | (values > largest)
         bad[1:] |= np.diff(values) < step
         if bad.any():
@@ -93,12 +93,12 @@ class IndexCheck(ABC):
 
     @property
     def _last(self) -> int:
-        """The segment's last offset, relative to its first."""
+        """The segment's last offset, relative to its base offset."""
         return self._segment.next_offset - self._segment.base_offset - 1
 
 
 class OffsetIndexCheck(IndexCheck):
-    """An offset index: each entry leads to the start of a batch that ends with its offset."""
+    """Checks an offset index: each entry names the last offset of a batch and the position where the batch starts."""
 
     ENTRY = offset_index.ENTRY
 
@@ -126,7 +126,10 @@ class OffsetIndexCheck(IndexCheck):
 
 
 class TimeIndexCheck(IndexCheck):
-    """A time index: each entry names a batch that is later than all before it, the last one the latest."""
+    """Checks a time index: each entry names a batch with a larger timestamp than all before it.
+
+    The last entry names the batch with the largest timestamp.
+    """
 
     ENTRY = time_index.ENTRY
 
@@ -151,7 +154,7 @@ class TimeIndexCheck(IndexCheck):
         return np.asarray(named & (batches["max_timestamp"][rows] == timestamps) & (newest[rows] < timestamps))
 
     def mismatch(self) -> CorruptIndexError | None:
-        """After the last batch: what does not fit, if anything."""
+        """What does not fit, or None; call it after the last batch."""
         last = int(self._timestamps[-1]) if len(self._timestamps) else NO_TIMESTAMP
         wrong = super().mismatch()
         if wrong is None and self._exact and last != self._newest:
@@ -160,13 +163,13 @@ class TimeIndexCheck(IndexCheck):
 
 
 class TransactionIndexCheck(IndexCheck):
-    """A transaction index: each entry names the control batch that ended its transaction."""
+    """Checks a transaction index: each entry names the control batch that ended its transaction."""
 
     ENTRY = transaction_index.ENTRY
 
     def _checked_keys(self) -> Longs:
         bad = self._entries["version"] != transaction_index.VERSION
-        # a transaction may begin before its segment, where a relocated one counts below 0
+        # a transaction may begin before its segment; in a relocated segment its first offset is then below 0
         bad |= self._entries["first_offset"] < -max(self._segment.shift, 0)
         bad |= self._entries["first_offset"] > self._entries["last_offset"]
         if bad.any():

@@ -1,4 +1,4 @@
-"""The index files of a segment as they stand in storage: there or not, whole or not, sane or not."""
+"""Reads the index files of a segment from storage and says what state each is in."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from distlog.core.maintenance.integrity.index_check import (
 from distlog.core.reading.segment_reader import SegmentReader
 from distlog.core.segments.index_facts import checksum_error, index_size
 
-#: What is wrong with an index file: it is not there, shorter than its segment says, of entries that no log can have
-#: (or of more bytes, or another checksum, than its segment says), of another log; or nothing.
+#: The state of an index file. "missing": the file is not there. "truncated": shorter than its segment says.
+#: "corrupted": has entries that no log can have, or more bytes or another checksum than its segment says. "stale": is
+#: of another log. "fine": nothing is wrong.
 State = Literal["fine", "missing", "truncated", "corrupted", "stale"]
 
 CHECKS: dict[str, type[IndexCheck]] = {
@@ -32,7 +33,7 @@ CHECKS: dict[str, type[IndexCheck]] = {
 
 @dataclass(slots=True)
 class IndexFile:
-    """One index file, compared with its log as its batches come by; `error` says what is wrong where something is."""
+    """One index file, compared with its log batch by batch; `error` says what is wrong, if anything is."""
 
     suffix: str
     data: bytes
@@ -41,7 +42,7 @@ class IndexFile:
     check: IndexCheck | None
 
     def add(self, batches: npt.NDArray[Any], position: int) -> None:
-        """Compare with the next batches of the log; `position` is that of the first in the file."""
+        """Compare with the next batches of the log; `position` is the first one's byte position in the log file."""
         if self.check is not None:
             self.check.add(batches, position)
 
@@ -53,7 +54,7 @@ class IndexFile:
 
 
 def find_indexes(reader: SegmentReader, segment: SegmentInfo) -> list[IndexFile]:
-    """The segment's index files, read from storage itself and not from a cache."""
+    """The segment's index files, read from the storage and not from a cache."""
     return [_find(reader, segment, suffix) for suffix in CHECKS]
 
 

@@ -1,4 +1,4 @@
-"""What a log file says of itself, gathered batch by batch, and where the metadata of its segment says otherwise."""
+"""Gathers facts of a log file batch by batch, and finds where the metadata of its segment says something else."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from distlog.core.times import NO_TIMESTAMP
 
 
 class LogFacts:
-    """Sums over a segment's batches and records; offsets are those that readers know.
+    """Facts of a segment's batches and records: counts, offsets, times, checksums. Offsets are those readers see.
 
-    Hidden batches, those of control records and those that compaction emptied, count in some metadata and not in
-    other: both are right. They have no codec, whatever the topic's is.
+    Batches of control records and batches that compaction emptied are hidden. They count in some metadata and not in
+    other metadata, and both are right. They have no codec, whatever the topic's codec is.
     """
 
     def __init__(self, segment: SegmentInfo) -> None:
         self._segment = segment
-        # what the headers say of all batches, and what the records say that readers get
+        # `_stated` is what the headers of all batches say; `_read` is what the records that readers get say
         self._log, self._stated, self._read = LogDescription(), RecordFacts(), RecordFacts()
         self._newest_hidden, self._offset_of_newest_hidden = NO_TIMESTAMP, -1
 
     @property
     def batches(self) -> int:
-        """How many batches there are."""
+        """The number of batches."""
         return self._log.batches
 
     @property
     def records(self) -> int:
-        """How many records readers get."""
+        """The number of records that readers get."""
         return self._read.count
 
     def add_batches(self, data: memoryview, batches: npt.NDArray[Any]) -> None:
-        """Count the next batches, at least one, which are all of `data`."""
+        """Count the next batches, at least one; `data` holds these batches and nothing else."""
         bases = batches["base_offset"] + self._segment.shift
         self._log.add(data, batches, bases - self._segment.base_offset)
         self._stated.add_batches(batches, bases, NO_TIMESTAMP)
@@ -53,11 +53,11 @@ class LogFacts:
             self._offset_of_newest_hidden = last + self._segment.shift
 
     def add_records(self, records: pa.RecordBatch) -> None:
-        """Count the next records that readers get: offset, timestamp."""
+        """Count the next records that readers get; the columns are offset and timestamp."""
         self._read.add_records(records)
 
     def contradictions(self) -> Iterator[str]:
-        """The fields of the segment's metadata that are not what the log says, in words."""
+        """Messages about the fields of the segment's metadata that contradict the log."""
         for name, right in self._expected():
             value = getattr(self._segment, name)
             if value not in right:
@@ -91,5 +91,5 @@ class LogFacts:
 
 
 def is_contiguous(segment: SegmentInfo) -> bool:
-    """Whether every offset of the segment is in a batch: unless it was compacted, by distlog or by Kafka."""
+    """Whether every offset of the segment is in a batch: true unless distlog or Kafka has compacted it."""
     return segment.dense or (paths.stem_read_version(segment.stem) is not None and not segment.compacted)

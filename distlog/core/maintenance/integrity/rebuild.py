@@ -1,9 +1,9 @@
-"""Index rebuild: the index files of each segment from its log alone, with every checksum compared.
+"""Index rebuild: makes the index files of each segment from its log alone, and compares every checksum of the log.
 
-What is right is left alone, also an index of another `index.interval.bytes` unless `force` is given. Each file is
-replaced in one step, under its name. Then a commit tells the new sizes and checksums, and facts of the log that no
-commit told before. A reader in between finds an index with another checksum than it expects, and scans the log. A
-transaction index cannot be made from one segment, since a transaction may begin in another: it is checked, and kept.
+An index that is right is left alone, even one of another `index.interval.bytes` unless `force` is given. Each file is
+replaced in one step, under its old name. Then a commit records the new sizes and checksums, and facts of the log that
+no commit recorded before. A reader in between finds an index with an unexpected checksum and scans the log instead.
+A transaction index is checked and kept: it cannot be made from one segment, since a transaction may begin in another.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from distlog.core.topic_handle import TopicHandle
 
 @dataclass(frozen=True, slots=True)
 class RebuiltIndexes:
-    """What was found of a segment's index files, and those that must be written, by suffix.
+    """The state of a segment's index files (`found`), and the `files` that must be written, both by suffix.
 
-    `facts` are fields of SegmentInfo as they should be then, whether they change or not. `error` says why the log
-    itself cannot be trusted; nothing is written then.
+    `facts` are fields of SegmentInfo as they should be after the write, whether they change or not. `error` says why
+    the log itself cannot be trusted; then nothing is written.
     """
 
     segment: SegmentInfo
@@ -50,10 +50,10 @@ class RebuiltIndexes:
 def rebuild_segment(
     reader: SegmentReader, segment: SegmentInfo, config: TopicConfig, *, force: bool = False
 ) -> RebuiltIndexes:
-    """The index files that the segment should have, made from its log; only those that must be written.
+    """Make the index files that the segment should have from its log; returns only those that must be written.
 
-    With `force` these are all that differ from what the topic's config gives today. Nothing is written here. Memory
-    is a few chunks of the log, and the indexes.
+    With `force` these are all files that differ from what the topic's present config gives. Nothing is written here.
+    Memory is a few chunks of the log, and the indexes.
     """
     indexes = find_indexes(reader, segment)
     log = LogDescription(config.index_interval_bytes)
@@ -75,7 +75,7 @@ def rebuild_segment(
 
 def _walk(reader: SegmentReader, segment: SegmentInfo, log: LogDescription, indexes: Sequence[IndexFile]) -> None:
     position = 0
-    # a time index has the times that are in the log, also where the commit gave another
+    # a time index has the times in the log, even if the commit gave the records another time
     for chunk in whole_log(reader, dataclasses.replace(segment, append_time_ms=-1)):
         log.add(chunk.data, chunk.batches, chunk.batches["base_offset"] - segment.stored_base_offset)
         for index in indexes:
@@ -84,13 +84,13 @@ def _walk(reader: SegmentReader, segment: SegmentInfo, log: LogDescription, inde
 
 
 def _must_be_written(segment: SegmentInfo, index: IndexFile, data: bytes) -> bool:
-    """Whether the file is not `data`, which it should be, or its segment knows it as another one."""
+    """Whether the file differs from `data`, its right content, or from the size or checksum that its segment has."""
     known = index_size(segment, index.suffix), index_checksum(segment, index.suffix)
     return index.data != data or known not in ((len(data), crc32c(data)), (len(data), UNKNOWN))
 
 
 def write_indexes(reader: SegmentReader, rebuilt: RebuiltIndexes, *, dry_run: bool = False) -> SegmentRebuild:
-    """Replace the segment's files by those of `rebuilt`; an index that is empty now is only forgotten."""
+    """Replace the segment's index files by those of `rebuilt`; an empty index is forgotten, not written."""
     if not dry_run:
         names = {reader.name(rebuilt.segment, suffix): data for suffix, data in rebuilt.files.items() if data}
         reader.storage.put_many(names)
@@ -108,7 +108,7 @@ def rebuild_segments(
     dry_run: bool = False,
     tell: Tell = tell_nothing,
 ) -> Iterator[SegmentRebuild]:
-    """Rebuild the indexes of every segment, without the commit that tells new sizes and checksums."""
+    """Rebuild the indexes of every segment, without the commit that records the new sizes and checksums."""
     work = partial(_rebuild, handle.reader, config=snapshot.config, force=force, dry_run=dry_run)
     return each_segment(run or run_here(handle.storage), work, snapshot, tell)
 
@@ -120,7 +120,7 @@ def _rebuild(
 
 
 def commit_facts(handle: TopicHandle, snapshot: Snapshot, rebuilt: Sequence[SegmentRebuild]) -> Snapshot:
-    """Tell what is new of the segments that are still live, in one commit if there is anything."""
+    """Record the changed facts of the segments that are still live, in one commit if anything changed."""
 
     def plan(current: Snapshot) -> list[Action] | None:
         return [action for each in rebuilt for action in _describe(current, each)] or None
@@ -139,7 +139,7 @@ def _describe(snapshot: Snapshot, rebuilt: SegmentRebuild) -> list[Action]:
 
 
 def live_segment(snapshot: Snapshot, segment: SegmentInfo) -> SegmentInfo | None:
-    """The segment as `snapshot` knows it, or None where it is not live any more."""
+    """The segment as it is in `snapshot`, or None if it is no longer live."""
     table = snapshot.partitions[segment.partition].segments
     index = table.find(segment.base_offset)
     return table[index] if index < len(table) and table[index].stem == segment.stem else None
@@ -154,11 +154,11 @@ def rebuild_indexes(
     dry_run: bool = False,
     tell: Tell = tell_nothing,
 ) -> tuple[RebuildReport, Snapshot]:
-    """Make the index files of all segments right; what was found and done, and the new state.
+    """Make the index files of all segments right; returns the report and the new state.
 
-    With `force` every index becomes what the topic's config gives today. A segment whose log is damaged is reported
-    and left as it is; `tell` gets the records and log bytes of each that is done. Raises CommitStateUnknownError; the
-    indexes are right then, their sizes and checksums perhaps not yet told.
+    With `force` every index becomes what the topic's present config gives. A segment with a damaged log is reported
+    and left as it is. `tell` gets the records and log bytes of each segment when it is done. Raises
+    CommitStateUnknownError: then the indexes are right, but their sizes and checksums are perhaps not recorded yet.
     """
     after = snapshot = handle.log.refresh(snapshot)
     rebuilt = list(rebuild_segments(handle, snapshot, run, force=force, dry_run=dry_run, tell=tell))
@@ -166,7 +166,7 @@ def rebuild_indexes(
         rebuilt = _with_unstable_offsets(handle.reader, snapshot, rebuilt)
         after = commit_facts(handle, snapshot, rebuilt)
     if any(each.error for each in rebuilt):
-        # what was removed and vacuumed meanwhile is not damaged
+        # a segment that was removed and vacuumed meanwhile is not damaged
         after = handle.log.refresh(after)
         rebuilt = [each for each in rebuilt if not each.error or live_segment(after, each.segment)]
     return RebuildReport(after.version, tuple(rebuilt), dry_run), after
@@ -175,7 +175,7 @@ def rebuild_indexes(
 def _with_unstable_offsets(
     reader: SegmentReader, snapshot: Snapshot, rebuilt: Sequence[SegmentRebuild]
 ) -> list[SegmentRebuild]:
-    """`rebuilt` with first unstable offsets in the partitions where they are not known yet."""
+    """Returns `rebuilt` with the first unstable offsets of the partitions where they are not known yet."""
     found = dict[tuple[int, str], int]()
     for number, state in enumerate(snapshot.partitions):
         broken = any(each.error for each in rebuilt if each.segment.partition == number)

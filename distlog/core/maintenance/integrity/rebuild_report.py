@@ -1,4 +1,4 @@
-"""What an index rebuild found and did: of each segment, and of a topic."""
+"""The reports of an index rebuild: what it found and did, for each segment and for a topic."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _REPORT = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class SegmentRebuild:
-    """What became of one segment: what was found, and the sizes of the index files that were written, by suffix.
+    """The rebuild of one segment: the states found, and the sizes of the index files written, both by suffix.
 
-    `facts` are the fields of SegmentInfo that the metadata should say of them, and of the log.
+    `facts` are the right values of SegmentInfo's fields about the index files and the log.
     """
 
     segment: SegmentInfo
@@ -60,7 +60,7 @@ class SegmentRebuild:
 
 @dataclass(frozen=True, slots=True)
 class RebuildReport:
-    """Every segment that was looked at; with `dry_run`, what was written is what would be."""
+    """The rebuild of every segment of a topic; with `dry_run`, `written` is what would be written."""
 
     version: int
     segments: tuple[SegmentRebuild, ...]
@@ -73,7 +73,7 @@ class RebuildReport:
 
     @property
     def rebuilt(self) -> tuple[SegmentRebuild, ...]:
-        """The segments of which an index file was written."""
+        """The segments that got a new index file."""
         return tuple(segment for segment in self.segments if segment.written)
 
     def __str__(self) -> str:
@@ -88,7 +88,7 @@ class RebuildReport:
         return pa.Table.from_pylist([segment.row() for segment in self.segments], _REPORT)
 
     def to_dict(self) -> dict[str, Any]:
-        """The sums, and a row for each segment that was not fine."""
+        """The totals, and a row for each segment that was not fine."""
         rows = self.to_table().to_pylist()
         return {
             "version": self.version,

@@ -1,4 +1,4 @@
-"""Verify: every checksum, batch, record, index entry and metadata invariant of a topic. Nothing is written."""
+"""Verify: checks every checksum, batch, record, index entry and metadata invariant of a topic. Writes nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _TABLE = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What was found in each segment, and in the commits, the checkpoints and the order of segments."""
+    """What verify found in each segment, in the commits, in the checkpoints and in the order of the segments."""
 
     version: int
     segments: tuple[SegmentVerdict, ...]
@@ -47,7 +47,7 @@ class VerifyReport:
 
     @property
     def anomalies(self) -> tuple[Anomaly, ...]:
-        """All that is wrong, the topic's anomalies first."""
+        """All anomalies, the topic's own first."""
         return (*self.topic_anomalies, *(each for verdict in self.segments for each in verdict.anomalies))
 
     def __str__(self) -> str:
@@ -61,7 +61,7 @@ class VerifyReport:
         return pa.Table.from_pylist([_row(verdict) for verdict in self.segments], _TABLE)
 
     def to_dict(self) -> dict[str, Any]:
-        """The sums, and every anomaly."""
+        """The totals, and every anomaly."""
         return {
             "version": self.version,
             "ok": self.ok,
@@ -87,16 +87,16 @@ def _row(verdict: SegmentVerdict) -> dict[str, Any]:
 def verify(
     handle: TopicHandle, snapshot: Snapshot, run: Run | None = None, *, tell: Tell = tell_nothing
 ) -> VerifyReport:
-    """Check all of the topic at `snapshot`; appends and maintenance may go on meanwhile.
+    """Check the whole topic at `snapshot`; appends and maintenance may go on meanwhile.
 
-    `tell` gets the records and log bytes of each segment that is done. Raises StorageError when the storage does not
-    answer, and TopicNotFoundError when the topic was dropped.
+    `tell` gets the records and log bytes of each segment when it is done. Raises StorageError when the storage does
+    not answer, and TopicNotFoundError when the topic was dropped.
     """
     topic = (*verify_commits(handle.storage, snapshot), *verify_table(snapshot))
     work = partial(verify_segment, handle.reader)
     verdicts = list(each_segment(run or run_here(handle.storage), work, snapshot, tell))
     if not all(verdict.ok for verdict in verdicts):
-        # what was removed and vacuumed since is not missing, and indexes that were rebuilt since are looked at again
+        # a segment that was removed and vacuumed since is not missing; indexes rebuilt since are checked again
         head = handle.log.refresh(snapshot)
         settled = (_settle(handle.reader, head, verdict) for verdict in verdicts)
         verdicts = [verdict for verdict in settled if verdict is not None]
@@ -104,7 +104,7 @@ def verify(
 
 
 def _settle(reader: SegmentReader, head: Snapshot, verdict: SegmentVerdict) -> SegmentVerdict | None:
-    """The verdict on the segment as it is at `head`; None where only that it was removed was wrong."""
+    """The verdict on the segment as it is at `head`; None if it is missing because it was removed since."""
     if verdict.ok:
         return verdict
     live = live_segment(head, verdict.segment)

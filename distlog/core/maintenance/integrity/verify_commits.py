@@ -1,4 +1,4 @@
-"""Whether a topic's commits are all there and follow each other, and its checkpoints say what the commits say."""
+"""Checks that a topic's commits are all there and follow each other, and that its checkpoints agree with them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from distlog.core.errors import CorruptMetadataError
 from distlog.core.maintenance.integrity.anomalies import Anomaly, Word
 from distlog.core.storage.storage import Storage
 
-#: Commits that are read at the same time.
+#: How many commits are read at the same time.
 _GROUP = 64
 
 
 def verify_commits(storage: Storage, snapshot: Snapshot) -> Iterator[Anomaly]:
-    """What is wrong with the commits up to `snapshot`, with the checkpoints up to it, and with itself.
+    """What is wrong with the commits and checkpoints up to `snapshot`, and with `snapshot` itself.
 
-    Nothing is checked behind a commit that is missing or damaged, since the state there is not known.
+    Nothing is checked behind a missing or damaged commit, since the state there is not known.
     """
     checkpoints = _checkpoints(storage)
     state: Snapshot | None = None
@@ -83,7 +83,10 @@ def _word(storage: Storage, version: int) -> Word:
 
 
 def verify_table(snapshot: Snapshot) -> Iterator[Anomaly]:
-    """Offsets that two segments of a partition hold, or none; compaction may leave some out, where it has been."""
+    """The offsets that two segments of a partition hold, and those that no segment holds.
+
+    Below the first dirty offset gaps are right: compaction may leave out offsets there.
+    """
     for partition, state in enumerate(snapshot.partitions):
         for end, start in _seams(state):
             if start < end:
@@ -95,7 +98,10 @@ def verify_table(snapshot: Snapshot) -> Iterator[Anomaly]:
 
 
 def _seams(state: PartitionState) -> list[tuple[int, int]]:
-    """Where one segment ends and the next one begins; the log's start and its end are seams too."""
+    """Pairs of the offset where one segment ends and the offset where the next one begins.
+
+    The start and the end of the log are seams too.
+    """
     starts, ends = state.segments.base_offsets.tolist(), state.segments.next_offsets.tolist()
     first = min([state.log_start_offset, *starts[:1]])
     return list(zip([first, *ends], [*starts, state.log_end_offset], strict=True))

@@ -1,6 +1,6 @@
-"""Everything that can be checked about one segment: each byte of its log, each entry of its indexes, its metadata.
+"""Checks all there is to check of one segment: each byte of its log, each entry of its indexes, its metadata.
 
-Read only. It goes on behind what is damaged, as far as batches can be told apart; what depends on damaged bytes is
+It only reads. It goes on behind damaged bytes, as far as it can tell batches apart. What depends on damaged bytes is
 not reported a second time.
 """
 
@@ -31,7 +31,7 @@ from distlog.core.reading.chunk import OUTPUT_BYTES
 from distlog.core.reading.read_ahead import LogFile
 from distlog.core.reading.segment_reader import CHUNK_BYTES, SegmentReader
 
-#: A segment with so many anomalies is not looked at any further.
+#: The check of a segment stops when it has this many anomalies.
 MAX_ANOMALIES = 100
 
 _MISMATCH: dict[str, Word] = {
@@ -45,7 +45,7 @@ Batches = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class SegmentVerdict:
-    """What was read of one segment, and what is wrong with it."""
+    """How many batches and records of one segment were read, and what is wrong with it."""
 
     segment: SegmentInfo
     batches: int
@@ -59,7 +59,7 @@ class SegmentVerdict:
 
 
 def verify_segment(reader: SegmentReader, segment: SegmentInfo) -> SegmentVerdict:
-    """Check one segment; memory is a few chunks of its log, and its indexes. Raises StorageError, nothing else."""
+    """Check one segment. Memory is a few chunks of its log, and its indexes. Raises only StorageError."""
     return _Verifier(reader, segment).verdict()
 
 
@@ -73,7 +73,7 @@ class _Verifier:
         self._indexes = find_indexes(reader, segment)
         self._facts = LogFacts(segment)
         self._anomalies: list[Anomaly] = []
-        # the stored offset at which the next batch begins, or before which it does not; -1: not known
+        # the stored offset at which the next batch begins, or its lower bound if there may be gaps; -1: not known
         self._following = segment.stored_base_offset
 
     def verdict(self) -> SegmentVerdict:
@@ -103,7 +103,7 @@ class _Verifier:
             raise _TooManyAnomaliesError
 
     def _end_of_log(self) -> int | None:
-        """How much of the log file there is to read, or None where there is no file."""
+        """How many bytes of the log file to read, or None if there is no file."""
         try:
             size = self._reader.storage.size(self._name)
         except FileNotFoundError:
@@ -149,7 +149,7 @@ class _Verifier:
             file.close()
 
     def _headers(self, data: memoryview, position: int) -> tuple[Batches, CorruptRecordError | None]:
-        """The batches before the first damaged header, and what is wrong with that."""
+        """The batches before the first damaged header, and what is wrong with that header."""
         try:
             return read_headers(data, file=self._name, file_position=position), None
         except CorruptRecordError as error:
@@ -159,7 +159,7 @@ class _Verifier:
     def _check_batches(self, data: memoryview, batches: Batches, position: int) -> None:
         for index in self._indexes:
             index.add(batches, position)
-        # the indexes are of the times in the log; what readers see may be of the time of the commit
+        # indexes hold the times in the log; readers may see the time of the commit instead
         give_append_times(batches, np.full(len(batches), self._segment.append_time_ms))
         self._facts.add_batches(data, batches)
         whole = self._check_crcs(data, batches, position)
@@ -167,7 +167,7 @@ class _Verifier:
         control = batches["attributes"] & CONTROL != 0
         for records in self._decoded(data, batches[whole & ~control], position):
             self._facts.add_records(records)
-        # the decoder passes over control batches, unless they do not say that they are some
+        # the decoder passes over control batches: without the flag it decodes them too
         hidden = batches[whole & control]
         hidden["attributes"] &= ~CONTROL
         for _ in self._decoded(data, hidden, position):
@@ -217,13 +217,16 @@ class _Verifier:
                 start = bad + 1
 
     def _check_times(self, records: pa.RecordBatch, batches: Batches, position: int) -> int:
-        """Compare `records`, all those of the first of `batches`, with the headers; how many batches these are."""
+        """Compare `records`, which are all records of the first few `batches`, with the headers of these.
+
+        Returns how many batches these are.
+        """
         ends = np.cumsum(batches["record_count"])
         count = int(np.searchsorted(ends, records.num_rows, side="right"))
         timestamps = records.column("timestamp").cast(pa.int64()).to_numpy()
         newest = np.maximum.reduceat(timestamps, np.append(0, ends[: count - 1]))
         stated = batches["max_timestamp"][:count]
-        # what old brokers and clients put around messages of format 1 is not known as well
+        # format 1 is left out: it is not known as well what old brokers and clients put around its messages
         for row in np.flatnonzero((newest != stated) & (batches["magic"][:count] == 2)).tolist():
             message = f"the largest timestamp is {stated[row]} in the header of a batch, {newest[row]} in its records"
             place = {"position": position + int(batches["position"][row]), "offset": int(batches["base_offset"][row])}
