@@ -1,7 +1,7 @@
 """Finds the commit of a Spark write by its `write_id` and, for a batch of a stream, its `run_id`.
 
 Both ids are in the commit. With them the driver finds the offsets that its write got, Spark may ask twice for one
-commit, and two writes of one micro-batch differ from a write that is repeated after a restart.
+commit, and two writes of one micro-batch are not taken for a write that is repeated after a restart.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def commit_log(storage: Storage) -> CommitLog:
 
 
 def find_write(storage: Storage, write_id: str, after: int, head: int | None = None) -> AppendResult | None:
-    """The result of the write `write_id`, or None if no commit later than version `after` is of it.
+    """The result of the write `write_id`, or None if it is not committed in a version later than `after`.
 
     The commit found is made durable. `head` is the last version to look at; without it this finds the head. It reads
     no manifests of other writes' commits.

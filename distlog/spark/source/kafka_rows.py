@@ -53,7 +53,7 @@ _STORED = {name: "timestamp_type" if name == "timestampType" else name for name 
 
 
 def schema_of(columns: Sequence[str] | None, include_headers: bool) -> StructType:
-    """The schema of a read: `columns` in that order, or all; headers are among all only with `include_headers`."""
+    """The schema of a read: `columns` in that order, or all columns, without headers unless `include_headers`."""
     names = columns or [name for name in TYPES if include_headers or name != "headers"]
     for name in names:
         if name not in TYPES:
