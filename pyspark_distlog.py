@@ -1,7 +1,8 @@
-"""What makes Spark find the format `distlog` without `register`: it looks for `DefaultSource` in modules named so.
+"""Makes Spark find the format `distlog` without `register`.
 
-One such module that fails to be imported hides those of all other packages. So this one can be imported even
-where `distlog.spark` cannot. It says why when the format is asked for.
+Spark looks for `DefaultSource` in modules whose names begin with `pyspark_`. One such module that cannot be imported
+hides those of all other packages. So this module can be imported even if `distlog.spark` cannot. It raises the reason
+when the format is used.
 """
 
 from typing import Any
@@ -14,7 +15,7 @@ except Exception as error:
     _reason = error
 
     class DefaultSource(DataSource):  # type: ignore[no-redef]
-        """The format of that name, which raises what its import raised."""
+        """Stands in for the format `distlog`, and raises the error of its import."""
 
         def __init__(self, options: dict[str, Any]) -> None:
             text = f"the format distlog cannot be imported: {type(_reason).__name__}: {_reason}"
@@ -22,5 +23,5 @@ except Exception as error:
 
         @classmethod
         def name(cls) -> str:
-            """What `spark.read.format` is given."""
+            """The name that `spark.read.format` takes."""
             return "distlog"

@@ -1,1 +1,1 @@
-"""What a newcomer sees first: `make demo`."""
+"""The demo for newcomers: `make demo`."""

@@ -1,4 +1,4 @@
-"""A click stream that looks like one: few users click much, pages follow a power law, times go forward unevenly."""
+"""Generates a realistic click stream: few users click much, pages follow a power law, times advance unevenly."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ PAGES = 2_000
 
 
 def clicks(spark: SparkSession, rows: int) -> DataFrame:
-    """`rows` clicks of about two days: key (the user), value (JSON), timestamp; the same for every run."""
+    """`rows` clicks over about two days: key (the user), value (JSON), timestamp. Every run gives the same."""
     user = F.concat(F.lit("user-"), _ranked(USERS, 1))
     page = F.concat(F.lit("/page/"), _ranked(PAGES, 2))
-    # a step of 172.8 s / 1,000 clicks on average, and a little disorder as real streams have
+    # even steps over two days (172.8 s per 1,000 clicks of a million), and a little disorder, as in real streams
     time = F.timestamp_millis(
         F.lit(START_MS) + F.col("id") * F.lit(172_800_000 // max(rows, 1)) + (_noise(3) * 5_000).cast("long")
     )
@@ -32,7 +32,7 @@ def clicks(spark: SparkSession, rows: int) -> DataFrame:
 
 
 def _noise(seed: int) -> Column:
-    """A number in [0, 1) of the row and the seed alone, unlike rand(), so that a retried task gives the same."""
+    """A number in [0, 1) that depends only on the row and the seed, unlike rand(): a retried task gives the same."""
     return F.pmod(F.xxhash64(F.col("id"), F.lit(seed)), F.lit(1 << 30)) / F.lit(1 << 30)
 
 

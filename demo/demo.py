@@ -22,13 +22,13 @@ from distlog.spark.jobs.job_inputs import Input
 FOLDER = Path(".demo")
 ROWS = 1_000_000
 PARTITIONS = 4
-#: The combined log format of web servers; a log file whose lines look so gets keys and times.
+#: The combined log format of web servers. Log files in this format get keys and timestamps.
 ACCESS_LOG = r'^(?P<key>\S+) \S+ \S+ \[(?P<timestamp>[^\]]+)\] ".*'
 
 
 @contextmanager
 def step(title: str) -> Iterator[None]:
-    """Say what is being done, and how long it took."""
+    """Print a step's title, and how long the step took."""
     print(f"\n== {title}", flush=True)
     started = time.monotonic()
     yield
@@ -55,7 +55,7 @@ def is_access_log(path: str) -> bool:
 
 
 def show(records: Iterator[distlog.Record]) -> None:
-    """Print records as people read them."""
+    """Print records in a readable form."""
     for record in records:
         moment = datetime.fromtimestamp(record.timestamp / 1000, timezone.utc).isoformat(timespec="milliseconds")
         value = (record.value or b"").decode("utf-8", "replace")
@@ -107,7 +107,7 @@ def shape(topic: distlog.Topic) -> str:
 
 
 def maintain(spark: SparkSession, topic: distlog.Topic) -> None:
-    """Retention, compaction and index rebuild, and what each did."""
+    """Run retention, compaction and index rebuild, and print what each did."""
     print(f"\nThe topic has {shape(topic)}.")
     sizes = [int(state.segments.log_bytes.sum()) for state in topic.snapshot.partitions]
     with step("Retention: keep half of what the largest partition has"):
@@ -128,7 +128,7 @@ def maintain(spark: SparkSession, topic: distlog.Topic) -> None:
 
 
 def damage(folder: Path) -> None:
-    """Delete the first time index that there is, and overwrite another."""
+    """Delete the first time index, and overwrite another one if there is one."""
     first, *others = sorted(folder.glob("*/*.timeindex"))
     first.unlink()
     if others:
@@ -136,7 +136,7 @@ def damage(folder: Path) -> None:
 
 
 def main() -> None:
-    """Run the demo; the folder of the run before is replaced."""
+    """Run the demo. It replaces the folder of the run before."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--input", help="your own file: .jsonl, .csv, .parquet, or lines of text")
     parser.add_argument("--key", help="its column or field that is the key")

@@ -1,4 +1,7 @@
-"""The `distlog` command: a topic's URL first, `--json` everywhere; it ends as `distlog.console.report` says."""
+"""The `distlog` command.
+
+Each command takes a topic's URL first, and `--json`. `distlog.console.report` describes its exit status.
+"""
 
 from __future__ import annotations
 

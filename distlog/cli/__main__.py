@@ -1,4 +1,4 @@
-"""`python -m distlog.cli`: the command where its script is not on the path."""
+"""`python -m distlog.cli`: runs the `distlog` command if its script is not on the path."""
 
 from distlog.cli import main
 

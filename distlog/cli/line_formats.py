@@ -1,8 +1,8 @@
-"""Lines of a file as Arrow tables that can be appended.
+"""Parses the lines of a file into Arrow tables that can be appended.
 
-text    a line is a value; with a key separator, what stands before the first one is the key
-jsonl   a line is an object: `value` (needed) and `key`, `timestamp`, `partition`, `headers`; what `read --json`
-        prints. Bytes are text, null, or {"base64": "..."}; a timestamp is ms since 1970 or ISO 8601.
+text    A line is a value. With a key separator, the text before the first separator is the key.
+jsonl   A line is an object, as `read --json` prints it: `value` (required), `key`, `timestamp`, `partition`,
+        `headers`. Bytes are text, null, or {"base64": "..."}. A timestamp is ms since 1970 or ISO 8601.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from distlog.core.topics.appendable import ACCEPTED, IGNORED
 
 BLOCK_BYTES = 4 << 20
 
-#: From a block of whole lines, and how many lines came before it, to a table.
+#: Makes a table from a block of whole lines and the number of lines before the block.
 LineFormat = Callable[[bytes, int], pa.Table]
 
 _SCHEMA = pa.schema(
@@ -38,7 +38,7 @@ _SCHEMA = pa.schema(
 
 
 def blocks(file: BinaryIO, size: int = BLOCK_BYTES) -> Iterator[bytes]:
-    """The file in blocks of whole lines, about `size` bytes each, without the last line's end."""
+    """The file in blocks of whole lines, of about `size` bytes. A block has no newline at its end."""
     kept = b""
     while block := file.read(size):
         lines, newline, rest = (kept + block).rpartition(b"\n")
@@ -50,7 +50,10 @@ def blocks(file: BinaryIO, size: int = BLOCK_BYTES) -> Iterator[bytes]:
 
 
 def text_format(key_separator: str | None) -> LineFormat:
-    """Lines as values, or as keys and values. A line without the separator is an InvalidRecordError."""
+    """A parser of lines as values, or as keys and values.
+
+    The parser raises InvalidRecordError for a line without the separator.
+    """
 
     def parse(block: bytes, lines_before: int) -> pa.Table:
         text = pa.scalar(block.replace(b"\r\n", b"\n").removesuffix(b"\r"), pa.binary())
@@ -71,7 +74,7 @@ def _keyed(lines: pa.Array, separator: str, lines_before: int) -> pa.Table:
 
 
 def jsonl_format(block: bytes, lines_before: int) -> pa.Table:
-    """Objects as records; blank lines are skipped. InvalidRecordError names the line and what is wrong with it."""
+    """Objects as records. Skips blank lines. Raises InvalidRecordError, which names the line and what is wrong."""
     rows = []
     for number, line in enumerate(block.split(b"\n"), lines_before + 1):
         if line.strip():

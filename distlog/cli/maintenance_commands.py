@@ -1,4 +1,4 @@
-"""Commands that keep a topic in shape; each prints what it did, by partition or file, and may be repeated."""
+"""Commands that maintain a topic. Each prints what it did, by partition or file. Each may be repeated."""
 
 from __future__ import annotations
 
@@ -117,6 +117,6 @@ def vacuum(url: Url, *, dry_run: DryRun = False, storage: Storage, as_json: Json
 
 
 def _end(report: Report, as_json: bool) -> None:
-    """Print what was done, and exit with the status that it has."""
+    """Print the report, and exit with the report's status."""
     print_report(report, as_json=as_json)
     raise typer.Exit(status_of(report))

@@ -1,4 +1,4 @@
-"""Commands about a topic as a whole: none of them reads a record."""
+"""Commands about a topic as a whole. None of them reads records."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from distlog.cli.options import Json, Storage, Url, settings, usage
 from distlog.console import arguments, output
 from distlog.console.report import Summary, print_report
 
-#: What people see; JSON has every column.
+#: The columns of the printed tables. JSON has all columns.
 _SEGMENT_COLUMNS = ("partition", "base_offset", "next_offset", "log_bytes", "stem")
 _COMMIT_COLUMNS = ("version", "timestamp", "operation", "records_added", "segments")
 

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def usage(parse: Callable[[str], T]) -> Callable[[str], T]:
-    """`parse`, with its ValueError as what is wrong with the command line."""
+    """Wraps `parse` for typer: its ValueError becomes an error of the command line."""
 
     def parsed(text: str) -> T:
         try:
@@ -30,7 +30,7 @@ def settings(name: str, about: str) -> Any:
 
 
 def time(about: str) -> Any:
-    """An option that is a time of records."""
+    """An option whose value is a time that a record may have."""
     return typer.Option(metavar="TIME", parser=usage(arguments.record_time), help=about)
 
 

@@ -1,4 +1,4 @@
-"""The records that `distlog read` was asked for, partition by partition."""
+"""Reads the records for `distlog read`, partition by partition."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from distlog.core.topics.topic import Topic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """From an offset on, or of the times `since` (in) to `until` (out), in ms; None is no bound."""
+    """Records from `offset` on, or with times from `since` (in) to `until` (out), in ms. None means no bound."""
 
     offset: int | None = None
     since: int | None = None
@@ -27,7 +27,7 @@ def batches(
 ) -> Iterator[pa.RecordBatch]:
     """Batches of the records within `bounds`, at most `limit` records in all.
 
-    Raises OffsetOutOfRangeError for an offset outside of a partition, ValueError for a time before 1970.
+    Raises OffsetOutOfRangeError for an offset outside a partition, and ValueError for a time before 1970.
     """
     for partition in partitions:
         topic.check_partition(partition)

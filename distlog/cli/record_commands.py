@@ -1,4 +1,4 @@
-"""Commands that carry records in and out."""
+"""Commands that append and print records."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from distlog.console.report import Summary, print_report
 from distlog.core.batches.record_batch import COLUMNS
 from distlog.core.reading.scan import check_columns
 
-#: What people see unless they ask for other columns.
+#: The columns of the printed tables unless others are requested.
 _SHOWN = tuple(name for name in COLUMNS if name != "timestamp_type")
 
 
 class Format(str, Enum):
-    """What a line of the input is."""
+    """The format of the input's lines."""
 
     TEXT = "text"
     JSONL = "jsonl"

@@ -1,4 +1,4 @@
-"""Arguments as the command line and the jobs take them; each function raises ValueError saying what is expected."""
+"""Parses arguments of the command line and the jobs. Each function raises a ValueError that says what it expects."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SPECIAL_TIMES = {"earliest": EARLIEST, "latest": LATEST, "max-timestamp": MAX_T
 
 
 def setting(text: str) -> tuple[str, str]:
-    """`NAME=VALUE` as a pair; the value may hold further equals signs."""
+    """`NAME=VALUE` as a pair. The value may contain equals signs."""
     name, equals, value = text.partition("=")
     if not (name and equals):
         raise ValueError("write NAME=VALUE")
@@ -20,7 +20,7 @@ def setting(text: str) -> tuple[str, str]:
 
 
 def partition_offset(text: str) -> tuple[int | None, int]:
-    """`PARTITION:OFFSET`, or an offset alone with None for the partition; the offset -1 is the log end."""
+    """`PARTITION:OFFSET` as a pair; for an offset alone the partition is None. The offset -1 is the log end."""
     match = _PARTITION_OFFSET.fullmatch(text)
     if not match:
         raise ValueError(f"{text!r} is neither like 100 nor like 0:100")
@@ -36,7 +36,7 @@ def time(text: str) -> int:
 
 
 def record_time(text: str) -> int:
-    """A time that a record may have: none before 1970."""
+    """A time that a record may have: not before 1970."""
     found = time(text)
     if found < 0:
         raise ValueError(f"{text!r} is before 1970, and no record is")

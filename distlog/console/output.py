@@ -1,7 +1,7 @@
-"""What commands and jobs print: tables on a terminal, tab-separated lines in a pipe, or JSON.
+"""Prints the output of commands and jobs: tables on a terminal, tab-separated lines in a pipe, or JSON.
 
-In JSON, times are ms since 1970, and bytes are text where they are UTF-8, else {"base64": "..."}. Elsewhere, times
-are ISO 8601, bytes that are no text are shown as \\xNN, and so are control characters.
+In JSON, times are ms since 1970, and bytes are text if they are UTF-8, else {"base64": "..."}. In tables and lines,
+times are ISO 8601, and bytes that are not UTF-8 and control characters are shown as \\xNN.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from distlog.core.times import NO_TIMESTAMP
 
 Row = Mapping[str, Any]
 
-#: Rows of one table, so that the first show before the last are laid out.
+#: Rows of one table. More rows make several tables, so the first rows show before the last are laid out.
 _TABLE_ROWS = 200
 _ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {9: "\\t", 10: "\\n", 13: "\\r"}
 
@@ -39,7 +39,7 @@ class Milliseconds(int):
 
 
 def rows_of(table: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
-    """The rows as dicts; timestamps are Milliseconds."""
+    """The rows as dicts. Timestamps are Milliseconds."""
     columns = [_values(table.column(name)) for name in table.schema.names]
     return [dict(zip(table.schema.names, row, strict=True)) for row in zip(*columns, strict=True)]
 
@@ -48,13 +48,13 @@ def _values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     if pa.types.is_timestamp(column.type):
         return [None if ms is None else Milliseconds(ms) for ms in column.cast(pa.int64()).to_pylist()]
     if pa.types.is_binary(column.type):
-        with suppress(pa.ArrowInvalid):  # text already, as it mostly is, saves a call per value
+        with suppress(pa.ArrowInvalid):  # most bytes are text: decoding here saves a call per value
             return column.cast(pa.string()).to_pylist()  # type: ignore[no-any-return]
     return column.to_pylist()  # type: ignore[no-any-return]
 
 
 def print_json(*values: object) -> None:
-    """Each value on a line of its own; in ASCII, if standard output cannot have all of it as it is."""
+    """Print each value on a line of its own; in ASCII if standard output's encoding lacks some character."""
     lines = [_JSON.encode(value) for value in values]
     try:
         "".join(lines).encode(sys.stdout.encoding or "utf-8")
@@ -64,7 +64,7 @@ def print_json(*values: object) -> None:
 
 
 def to_json(value: object) -> object:
-    """Bytes as JSON has them: text where they are UTF-8, else {"base64": "..."}."""
+    """Bytes as a JSON value: text if they are UTF-8, else {"base64": "..."}. Raises TypeError for other types."""
     if isinstance(value, bytes):
         try:
             return value.decode()
@@ -78,7 +78,7 @@ _ASCII_JSON = json.JSONEncoder(default=to_json)
 
 
 def print_rows(rows: Sequence[Row], names: Sequence[str] | None = None, *, titles: bool = True) -> None:
-    """The columns `names` (default: all) of `rows`: tables on a terminal, else a line of titles and a line each."""
+    """Print the columns `names` (default: all) of `rows`: tables on a terminal, else a title line and a line each."""
     names = names or list(rows[0] if rows else ())
     if sys.stdout.isatty():
         for start in range(0, len(rows), _TABLE_ROWS):
@@ -108,7 +108,7 @@ def _print_table(rows: Sequence[Row], names: Sequence[str]) -> None:
 
 
 def text(value: object) -> str:
-    """A value for people, on one line, a header as key=value: no control character reaches the terminal."""
+    """A value as one line for people; a header is key=value. Control characters are escaped for the terminal."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "backslashreplace").translate(_ESCAPES)
     if isinstance(value, list):

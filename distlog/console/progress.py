@@ -1,4 +1,4 @@
-"""How far a long operation is: one line on a terminal, nothing in a pipe."""
+"""Shows the progress of a long operation: one line on a terminal, nothing in a pipe."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 class Progress:
-    """Rows and bytes done, the rate, and the time left when `total_bytes` is known; for a `with` block.
+    """Shows rows and bytes done, the rate, and the time left if `total_bytes` is known. Use it in a `with` block.
 
-    The line is drawn anew every `interval_s` at the most, on `stream` (standard error), and only if that is a
-    terminal. `clock` gives seconds.
+    It redraws its line at most every `interval_s` seconds, on `stream` (default: standard error), and only if that is
+    a terminal. `clock` gives seconds.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Progress:
             self._draw()
 
     def line(self) -> str:
-        """What the terminal shows."""
+        """The line that the terminal shows."""
         seconds = max(self._clock() - self._started, 1e-9)
         rate = self.bytes / seconds
         parts = [self._label, f"{self.rows:,} rows", size_text(self.bytes), f"{size_text(rate)}/s"]

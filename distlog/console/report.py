@@ -1,4 +1,4 @@
-"""How a command or a job ends: what it did, for people or as JSON, or why it failed, and the exit status.
+"""Ends a command or a job: prints what it did, for people or as JSON, or why it failed, and sets the exit status.
 
 Exit status: 0 done, 1 it failed or found something wrong, 2 the command line is wrong.
 """
@@ -19,7 +19,7 @@ DONE, FAILED, WRONG_USAGE = 0, 1, 2
 
 
 class Report(Protocol):
-    """What was done: a text for people as `str`, and the facts, in which `ok` may say that something is wrong."""
+    """Says what was done: `str` gives a text for people. `ok` among the facts may say that something is wrong."""
 
     def to_dict(self) -> dict[str, Any]:
         """The object that `--json` prints."""
@@ -27,15 +27,15 @@ class Report(Protocol):
 
 @runtime_checkable
 class WithTable(Protocol):
-    """A report that has more to show to people than its text."""
+    """A report that shows people a table too."""
 
     def to_table(self) -> pa.Table:
-        """The rows."""
+        """The rows of the table."""
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A report that is made where it is printed; people see the columns `names` (default: all) of `rows`."""
+    """A report made by its caller. People see its text and the columns `names` (default: all) of `rows`."""
 
     text: str
     facts: Mapping[str, Any]
@@ -51,7 +51,7 @@ class Summary:
 
 
 def print_report(report: Report, *, as_json: bool) -> None:
-    """One JSON object on the last line, or the text and then the rows, if there are any."""
+    """Print one JSON object as the last line; or the text, and then the rows if there are any."""
     if as_json:
         output.print_json(report.to_dict())
     else:
@@ -74,6 +74,9 @@ def status_of(report: Report) -> int:
 
 
 def fail(program: str, error: Exception, reason: str | None = None) -> int:
-    """Say on one line of standard error why `program` failed; by default as the error says it. The exit status."""
+    """Print on one line of standard error why `program` failed. Returns the exit status.
+
+    The default reason is the error's text.
+    """
     print(f"{program}: {reason or ' '.join(str(error).split())}", file=sys.stderr)
     return WRONG_USAGE if isinstance(error, InvalidConfigError) else FAILED

@@ -1,4 +1,4 @@
-"""distlog in Spark: the data source `distlog`, and what needs more than a data source.
+"""distlog in Spark: the data source `distlog`, and functions for what a data source cannot do.
 
 >>> from distlog.spark import append, read, session
 >>> spark = session("example")

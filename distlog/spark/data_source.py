@@ -1,4 +1,4 @@
-"""The Spark data source `distlog`: what `spark.read.format("distlog")` and `df.write.format("distlog")` find."""
+"""The Spark data source `distlog`, for `spark.read.format("distlog")` and `df.write.format("distlog")`."""
 
 from __future__ import annotations
 
@@ -31,28 +31,28 @@ class DistlogDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What `format()` takes."""
+        """The name that `format()` takes."""
         return "distlog"
 
     def schema(self) -> StructType:
-        """The columns of a read; Spark asks at `load()`, so this is where the snapshot is taken."""
+        """The columns of a read. Spark calls this at `load()`, so the snapshot is taken here."""
         options = ReadOptions.parse(self.options)
         schema = schema_of(options.columns, options.include_headers)
         self._snapshot = _load(options)
         return schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """What plans and reads `schema`, which the user may have given and so is checked."""
+        """The reader that plans the read and reads `schema`. The schema is checked: it may come from the user."""
         freeze_imports()
         options = ReadOptions.parse(self.options)
         check_schema(schema)
-        # from here on this object travels to the tasks, and the snapshot is too large for that
+        # this object is sent to the tasks later, and the snapshot is too large to send
         snapshot, self._snapshot = self._snapshot or _load(options), None
         kind = FilteringReader if options.push_filters else DistlogReader
         return kind(options, snapshot, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """What appends rows of `schema`, all of them in one commit."""
+        """The writer that appends rows of `schema`, all of them in one commit."""
         freeze_imports()
         if overwrite:
             raise InvalidConfigError("a log is only appended to: use mode('append'), or drop the topic first")

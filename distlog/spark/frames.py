@@ -1,4 +1,4 @@
-"""DataFrames into and out of topics as function calls: what `df.write` and `spark.read` do, with Python's types."""
+"""Functions that append and read DataFrames: they do what `df.write` and `spark.read` do, with Python's types."""
 
 from __future__ import annotations
 
@@ -43,15 +43,16 @@ def append(
     batch_id: BatchId | None = None,
     compression: str | None = None,
 ) -> AppendResult:
-    """Append the rows of a DataFrame in one commit; the version and the offsets they got.
+    """Append the rows of a DataFrame in one commit. Returns the version and the offsets of the rows.
 
-    A column that is not given is that of the same name, if there is one; `partition` too is taken from the frame.
-    Without `shuffle` each task writes a segment for every partition that it meets, in the order of the tasks; with
-    it there is one segment per partition, and the order between input tasks is lost. The same (app_id, batch_id)
-    again returns the first result and appends nothing; a batch_id of digits is a number. `compression` is the codec
-    where the topic's compression.type is producer.
+    A column that is not given is the frame's column of that name, if it has one; so is `partition`. Without
+    `shuffle` each task writes a segment for every partition among its rows, in the order of the tasks. With
+    `shuffle` there is one segment per partition, and the order between input tasks is lost. A repeated
+    (app_id, batch_id) appends nothing and returns the first result; a batch_id of digits is a number. `compression`
+    is the codec if the topic's compression.type is producer.
 
-    Raises InvalidRecordError before any task, and Spark's own exceptions with the text of ours afterwards.
+    Raises InvalidRecordError before any task runs. After that it raises Spark's own exceptions, with the text of
+    distlog's.
     """
     return append_to(
         open_topic(url, storage_options=storage_options),
@@ -71,7 +72,7 @@ def _project(df: DataFrame, given: Mapping[str, str | Column | None]) -> DataFra
     chosen: dict[str, str | Column] = {**{name: name for name in ACCEPTED if name in df.columns}, **named}
     columns = [(F.col(source) if isinstance(source, str) else source).alias(name) for name, source in chosen.items()]
     if not named:
-        # nothing is left out silently: an unknown column is refused by the sink
+        # keep unknown columns, so that the sink refuses them: nothing is left out silently
         columns += [F.col(name) for name in df.columns if name not in ACCEPTED + IGNORED]
     return df.select(*columns)
 
@@ -96,8 +97,8 @@ def read(
 ) -> DataFrame:
     """The records from `start` (in) to `end` (out) as a DataFrame with the columns of Spark's Kafka source.
 
-    It means what `Topic.scan` means, of the newest version now, or of one given by number or time. Where pandas is
-    installed, rows come by `mapInArrow`, which is faster than the data source.
+    The arguments mean what they mean in `Topic.scan`. The version is the newest one now, or one given by number or
+    time. If pandas is installed, rows come by `mapInArrow`, which is faster than the data source.
     """
     schema = schema_of(None if columns is None else list(columns), include_headers)
     topic = open_topic(url, version, timestamp, storage_options)
@@ -121,9 +122,9 @@ def read(
 
 
 def _has_map_in_arrow() -> bool:
-    """Spark insists on pandas for it, and yet does without."""
+    """Whether Spark allows `mapInArrow`: it insists on pandas, although it does not use it there."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # a pandas that is new to Spark will do
+        warnings.simplefilter("ignore", FutureWarning)  # a pandas newer than Spark knows works too
         try:
             require_minimum_pandas_version()
         except ImportError:
@@ -132,7 +133,7 @@ def _has_map_in_arrow() -> bool:
 
 
 def _spans(slices: Iterable[SegmentSlice]) -> dict[int, tuple[int, int]]:
-    """By partition the offsets (first, end) of its slices."""
+    """The offsets (first, end) of the slices, by partition."""
     spans: dict[int, tuple[int, int]] = {}
     for piece in slices:
         start, end = piece.span
@@ -141,7 +142,7 @@ def _spans(slices: Iterable[SegmentSlice]) -> dict[int, tuple[int, int]]:
 
 
 def _source_options(topic: Topic, spans: Mapping[int, tuple[int, int]]) -> dict[str, str]:
-    """The options by which the data source reads these offsets of this version."""
+    """The options that make the data source read these offsets of this version."""
     starts, ends = ({number: span[side] for number, span in spans.items()} for side in (0, 1))
     return {
         "versionAsOf": str(topic.version),

@@ -1,4 +1,4 @@
-"""Maintenance that reads the logs of a topic, spread over Spark tasks: the same reports as those of `Topic`."""
+"""Maintenance that reads the logs of a topic, as Spark tasks. The reports are the same as those of `Topic`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from distlog.spark.tasks.run import TaskRun
 
 
 def verify(spark: SparkSession, url: str, *, storage_options: Mapping[str, Any] | None = None) -> VerifyReport:
-    """Check everything about the topic, as `Topic.verify` does, its segments in parallel.
+    """Check everything about the topic, as `Topic.verify` does, but its segments in parallel.
 
     Raises TopicNotFoundError, StorageError.
     """
@@ -36,7 +36,7 @@ def rebuild_indexes(
     dry_run: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> RebuildReport:
-    """Make the index files of all segments right, as `Topic.rebuild_indexes` does, in parallel and in one commit.
+    """Repair the index files of all segments, as `Topic.rebuild_indexes` does, in parallel and in one commit.
 
     Raises TopicNotFoundError, StorageError, CommitStateUnknownError.
     """
@@ -52,12 +52,12 @@ def compact(
     dedupe_buffer_bytes: int = DEDUPE_BUFFER_BYTES,
     storage_options: Mapping[str, Any] | None = None,
 ) -> CompactReport:
-    """Compact or merge, as `Topic.compact` does, partitions or groups of segments in parallel.
+    """Compact partitions or merge groups of segments in parallel, as `Topic.compact` does.
 
-    A partition with more keys than fit in `dedupe_buffer_bytes`, 24 bytes each, is shared by many tasks, of which
-    none needs more than that for keys. A partition that cannot be cleaned, and segments that cannot be merged, are
-    named in the report, and the others go on. Raises TopicNotFoundError, CommitConflictError,
-    CommitStateUnknownError, and Spark's own exceptions with the text of ours.
+    Keys need 24 bytes each. If the keys of a partition do not fit in `dedupe_buffer_bytes`, many tasks share the
+    partition, and no task needs more memory than that for keys. The report names partitions that cannot be cleaned
+    and segments that cannot be merged; the others go on. Raises TopicNotFoundError, CommitConflictError,
+    CommitStateUnknownError, and Spark's own exceptions with the text of distlog's.
     """
     topic = open_topic(url, storage_options=storage_options)
     clean = partial(clean_in_tasks, spark, topic.handle, dedupe_buffer_bytes)

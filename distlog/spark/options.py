@@ -1,7 +1,7 @@
-"""Options as Spark hands them over: strings under names without case.
+"""Parses the options that Spark passes: strings under case-insensitive names.
 
-What Spark or a Kafka job adds is ignored; a name that is almost one of ours is refused, since a misspelt option that
-does nothing is worse than an error.
+Options that Spark or a Kafka job adds are ignored. A name that is almost one of ours is refused, since a misspelt
+option that does nothing is worse than an error.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from distlog.core.storage.storage import Storage
 
 STORAGE_PREFIX = "storage."
 
-#: How alike an unknown name must be to one of ours to be taken for a slip of the pen.
+#: How similar (0 to 1) an unknown name must be to one of ours to count as misspelt.
 _ALIKE = 0.75
 
 
@@ -34,7 +34,7 @@ def storage_of(given: Mapping[str, str]) -> Storage:
 
 
 def storage_texts(settings: Mapping[str, Any] | None) -> dict[str, str]:
-    """Settings of a storage's client as options, from which `storage_of` makes them again."""
+    """The settings of a storage's client as options; `storage_of` turns them back into settings."""
     return {f"{STORAGE_PREFIX}{name}": _text(value) for name, value in (settings or {}).items()}
 
 
@@ -43,7 +43,7 @@ def _text(value: Any) -> str:
 
 
 class Options:
-    """The options `given`, by case-insensitive name, as what they mean; `known` are the names that there are."""
+    """Parses the options `given`, by case-insensitive name. `known` are all valid names."""
 
     def __init__(self, given: Mapping[str, str], known: list[str]) -> None:
         self._given = {name.lower(): value for name, value in given.items()}
@@ -67,7 +67,7 @@ class Options:
         return int(text)
 
     def flag(self, name: str, *, default: bool) -> bool:
-        """Whether it is true."""
+        """Whether the option is true."""
         return self.choice(name, (str(default).lower(), str(not default).lower())) == "true"
 
     def choice(self, name: str, choices: tuple[str, ...]) -> str:

@@ -1,4 +1,4 @@
-"""A Spark session that suits distlog, and registering the data source in one that exists."""
+"""Makes a Spark session that suits distlog, and registers the data source in an existing session."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pyspark.sql import SparkSession
 
 from distlog.spark.data_source import DistlogDataSource
 
-#: What Spark does not do by itself, unless spark-submit or the caller says otherwise.
+#: Settings that differ from Spark's defaults. spark-submit and the caller can override them.
 DEFAULTS: Mapping[str, str] = {
     # rows pass between the JVM and Python twice as fast as over TCP
     "spark.python.unix.domain.socket.enabled": "true",
-    # batches of rows on their way to a Python writer; the number of rows must not cut them smaller
+    # batches sent to a Python writer have this many bytes; the limit of rows is high, so as not to make them smaller
     "spark.sql.execution.arrow.maxBytesPerBatch": "4194304",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1000000",
-    # a second attempt beside the first is correct, but writes everything twice
+    # running a second attempt beside the first is correct, but writes everything twice
     "spark.speculation": "false",
     # a time without a zone means UTC everywhere in distlog
     "spark.sql.session.timeZone": "UTC",
@@ -28,12 +28,12 @@ DEFAULTS: Mapping[str, str] = {
 
 
 def session(app_name: str = "distlog", **conf: str) -> SparkSession:
-    """The Spark session, with settings that suit distlog, unless others were chosen; `distlog` is registered in it.
+    """The Spark session, with settings that suit distlog unless others were chosen. `distlog` is registered in it.
 
-    `conf` goes above what spark-submit says, and that above the defaults; Spark's names hold dots, so write
-    `session("app", **{"spark.master": "local[2]"})`.
+    `conf` overrides the settings of spark-submit, and those override the defaults. Spark's names have dots in them,
+    so write `session("app", **{"spark.master": "local[2]"})`.
     """
-    # Spark plans Python data sources with this interpreter, and with `python3` on PATH otherwise.
+    # so that Spark plans Python data sources with this interpreter, not with `python3` on PATH
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     builder = SparkSession.builder.appName(app_name)
@@ -45,25 +45,25 @@ def session(app_name: str = "distlog", **conf: str) -> SparkSession:
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format `distlog` known to a session; needed where distlog came by `--py-files`."""
+    """Make the format `distlog` known to a session; needed if distlog came by `--py-files`."""
     spark.dataSource.register(DistlogDataSource)
 
 
 def activate(spark: SparkSession) -> None:
     """Let this thread find the format `distlog`.
 
-    Spark looks for Python data sources in the active session, and a thread that Python started has none until it
-    makes a DataFrame of its own.
+    Spark looks for Python data sources in the active session. A thread that Python started has no active session
+    until it makes a DataFrame of its own.
     """
     if SparkSession.getActiveSession() is not spark:
         spark.createDataFrame([], "nothing int")
 
 
 def cores(spark: SparkSession) -> int:
-    """How many tasks run at once, as far as can be known."""
+    """How many tasks run at once; the number of this machine's processors if Spark does not tell."""
     try:
         return int(spark.sparkContext.defaultParallelism)
-    except Exception:  # Spark Connect has no context, and each kind of session its own way to say so
+    except Exception:  # Spark Connect has no context, and each kind of session raises another error
         return os.cpu_count() or 1
 
 
@@ -74,14 +74,14 @@ def default_settings() -> dict[str, str]:
         chosen["spark.executorEnv.NUMBA_CACHE_DIR"] = folder
     if "SPARK_REMOTE" in os.environ or "SPARK_CONNECT_MODE_ENABLED" in os.environ:
         return {name: value for name, value in chosen.items() if name.startswith("spark.sql.")}
-    SparkContext._ensure_initialized()  # what spark-submit was told is known to the JVM only
+    SparkContext._ensure_initialized()  # only the JVM knows the settings of spark-submit
     submitted = SparkConf()
     kept = {name: value for name, value in chosen.items() if not submitted.contains(name)}
-    # PySpark itself turns the bar on, so who did it cannot be told: it shows on a terminal, and never in a pipe
+    # PySpark turns the progress bar on by itself, so we cannot tell who did: show it on a terminal, never in a pipe
     return {**kept, "spark.ui.showConsoleProgress": str(_is_on_terminal()).lower()}
 
 
 def _is_on_terminal() -> bool:
-    """spark-submit takes the streams of Python, so it is asked for its own."""
+    """Whether output goes to a terminal. spark-submit takes over Python's streams, so the JVM is asked as well."""
     jvm = SparkContext._jvm
     return sys.stderr.isatty() or (jvm is not None and jvm.java.lang.System.console() is not None)

@@ -1,1 +1,1 @@
-"""What the programs of `jobs/` do: their arguments, one call, a summary, an exit status."""
+"""The work of the programs in `jobs/`: they parse arguments, make one call, print a summary, set an exit status."""

@@ -21,7 +21,7 @@ from distlog.spark.sink.frame_write import append_to
 
 
 def append_files(spark: SparkSession, chosen: argparse.Namespace) -> Summary:
-    """Append what the arguments name, all in one commit; create the topic before, if that is asked for."""
+    """Append the files that the arguments name, all in one commit. With --create, create the topic first."""
     started = time.monotonic()
     if (chosen.app_id is None) != (chosen.batch_id is None):
         raise InvalidConfigError("--app-id and --batch-id go together: one alone protects from nothing")
@@ -52,7 +52,7 @@ def append_files(spark: SparkSession, chosen: argparse.Namespace) -> Summary:
 
 
 def _open_or_create(url: str, partitions: int | None, config: dict[str, str], storage: dict[str, str]) -> Topic:
-    """Create the topic unless it is there; a job that is repeated finds the topic of its first run."""
+    """Open the topic, or create it if it does not exist. A repeated job finds the topic of its first run."""
     try:
         topic = open_topic(url, storage_options=storage)
     except TopicNotFoundError:
@@ -66,7 +66,7 @@ def _open_or_create(url: str, partitions: int | None, config: dict[str, str], st
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """Rows without bad lines; `seen` counts those left out, once the rows have been read."""
+    """Rows without bad lines. `seen` counts the bad lines, and is known once the rows have been read."""
 
     rows: DataFrame
     seen: Observation | None
@@ -77,7 +77,7 @@ class Checked:
 
 
 def check_lines(rows: DataFrame, *, skip: bool) -> Checked:
-    """Leave bad lines out and count them, or make the job fail at the first, with the line in its message."""
+    """Leave bad lines out and count them, or fail the job at the first one with the line in the message."""
     bad = F.col(BAD)
     if skip:
         seen = Observation("lines")

@@ -1,4 +1,4 @@
-"""What every job does around its one call: arguments that all take, the session, a summary, the exit status."""
+"""What all jobs share: the common arguments, the session, the printed summary and the exit status."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from distlog.spark.spark_session import session
 
 T = TypeVar("T")
 
-#: Where a Python or Java stack trace names an exception, the text behind it up to the trace's next line.
+#: An exception's name in a Python or Java stack trace, and the text after it on the same line.
 _RAISED = re.compile(r"^\s*(?:\w+\.)*(\w+(?:Error|Exception)): (.+)$", re.MULTILINE)
 _USER_RAISED = re.compile(r"\[USER_RAISED_EXCEPTION\] (.+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
 
@@ -29,7 +29,7 @@ def job_parser(description: str) -> argparse.ArgumentParser:
 
 
 def add_shared_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what every job takes whatever it works on: --json and --storage."""
+    """Add the arguments that every job takes, for a topic or a root: --json and --storage."""
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     add_settings(parser, "--storage", "a setting of the storage's client, as in endpoint_url=URL; may be repeated")
 
@@ -41,7 +41,7 @@ def add_settings(parser: argparse.ArgumentParser, name: str, about: str) -> None
 
 
 def argument(parse: Callable[[str], T]) -> Callable[[str], T]:
-    """`parse` for argparse, with its ValueError as what is wrong with the command line."""
+    """Wraps `parse` for argparse: its ValueError becomes an error of the command line."""
 
     def parsed(text: str) -> T:
         try:
@@ -57,7 +57,7 @@ def run_job(
     work: Callable[[SparkSession, argparse.Namespace], Summary],
     given: Sequence[str] | None = None,
 ) -> int:
-    """Parse the arguments, do the work in a session, print its summary; returns the exit status."""
+    """Parse the arguments, do the work in a session, print its summary. Returns the exit status."""
     chosen = parser.parse_args(given)
     try:
         summary = work(session(parser.prog), chosen)
@@ -68,7 +68,7 @@ def run_job(
 
 
 def reason(error: BaseException) -> str:
-    """Why Spark or distlog failed, on one line: of Spark's pages of stack traces the innermost exception's text."""
+    """Why Spark or distlog failed, on one line. From Spark's long stack traces it takes the innermost exception."""
     text = str(error)
     for pattern in (_USER_RAISED, _RAISED):
         if found := pattern.findall(text):

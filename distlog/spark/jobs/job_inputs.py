@@ -1,7 +1,7 @@
-"""Files as rows that can be appended: JSON lines, CSV, Parquet, and text with a regular expression.
+"""Reads files as rows to append: JSON lines, CSV, Parquet, and text with a regular expression.
 
-A frame of rows has the columns key and value (binary), timestamp, and `bad`: null, or what is wrong with the line.
-Everything is a Spark expression, so that no row passes through Python before the write itself.
+A frame of rows has the columns key and value (binary), timestamp, and `bad`, which is null or says what is wrong with
+the line. Everything is a Spark expression, so no row passes through Python before the write itself.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _CORRUPT = "_corrupt_record"
 _FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv", ".parquet": "parquet"}
 _NAMED_GROUP = re.compile(r"(?<!\\)\(\?P<\w+>")
 _BACK_REFERENCE = re.compile(r"\(\?P=(\w+)\)")
-#: As much of a bad line as an error shows.
+#: How many characters of a bad line an error shows.
 _SHOWN = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """Which files, and what in them is key, value and timestamp; None leaves it to the format."""
+    """The input files, and which columns are key, value and timestamp. None leaves the choice to the format."""
 
     paths: Sequence[str]
     format: str | None = None
@@ -47,7 +47,7 @@ class Input:
     time_format: str | None = None
 
     def rows(self, spark: SparkSession) -> DataFrame:
-        """The rows of the files; InvalidConfigError for a column, pattern or time format that cannot be."""
+        """The rows of the files. Raises InvalidConfigError for an impossible column, pattern or time format."""
         kind = self.format or next((name for end, name in _FORMATS.items() if self.paths[0].endswith(end)), "text")
         if self.pattern is not None and kind != "text":
             raise InvalidConfigError("a pattern goes with the format text", format=kind)
@@ -68,9 +68,9 @@ def _text(spark: SparkSession, source: Input) -> DataFrame:
 
 
 def java_pattern(pattern: str) -> tuple[str, Mapping[str, int]]:
-    """Java's form of a Python regular expression, and the numbers of its groups key, value and timestamp.
+    """A Python regular expression in Java's syntax, and the numbers of its groups key, value and timestamp.
 
-    Java's names allow no underscore, so groups go by number. Raises InvalidConfigError.
+    Java's group names allow no underscore, so groups are used by number. Raises InvalidConfigError.
     """
     try:
         names = re.compile(pattern).groupindex
@@ -128,7 +128,7 @@ def _check_columns(source: Input, names: Sequence[str]) -> None:
 
 
 def _columns(source: Input, names: Sequence[str]) -> dict[str, Column]:
-    """The columns asked for; without a value the whole row as a JSON object."""
+    """The requested columns. If no value column is requested, the value is the whole row as a JSON object."""
     wanted = {"key": source.key, "value": source.value, "timestamp": source.timestamp}
     chosen = {name: _named(column) for name, column in wanted.items() if column is not None}
     return {"value": F.to_json(F.struct(*map(_named, names))), **chosen}
@@ -160,7 +160,10 @@ def _bytes(name: str, kind: DataType) -> Column:
 
 
 def _time(kind: DataType, time_format: str | None) -> Column:
-    """A column of times as timestamps, null where it cannot be: typed, ms since 1970, ISO 8601, or `time_format`."""
+    """The time column as timestamps; null for what is no time.
+
+    The column holds typed times, ms since 1970, or text in ISO 8601 or `time_format`.
+    """
     column = F.col("timestamp")
     if isinstance(kind, IntegralType):
         return F.timestamp_millis(column)

@@ -1,6 +1,6 @@
-"""What every maintenance job does around its one call: one topic or all below a root, a report of each, the status.
+"""What all maintenance jobs share: they work on one topic or all below a root, report each, and set the exit status.
 
-Topics come one after the other, and what fails in one does not stop the others.
+Topics are done one after the other. A failure in one topic does not stop the others.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from distlog.spark.jobs.job import add_shared_arguments, argument, reason
 from distlog.spark.maintenance import compact, rebuild_indexes, verify
 from distlog.spark.spark_session import session
 
-#: Kafka's least; with far less a partition would be shared by more tasks than Spark can plan.
+#: Kafka's minimum. With far less, a partition would be shared by more tasks than Spark can plan.
 _LEAST_BUFFER_BYTES = 1 << 20
 
-#: Maintains the topic at a URL as the arguments say.
+#: A function that maintains the topic at a URL as the arguments say.
 Work = Callable[[str, argparse.Namespace], Report]
 
 
 def maintenance_parser(description: str | None, *, read_only: bool = False) -> argparse.ArgumentParser:
     """A parser with the arguments of maintenance jobs: --topic or --root, --storage, --json, and --dry-run.
 
-    A job that is `read_only` anyhow has no --dry-run.
+    A job that is `read_only` has no --dry-run, since it changes nothing.
     """
     parser = argparse.ArgumentParser(description=description, allow_abbrev=False)
     where = parser.add_mutually_exclusive_group(required=True)
@@ -69,7 +69,7 @@ def _size(text: str) -> int:
 
 
 def run_maintenance(parser: argparse.ArgumentParser, work: Work, given: Sequence[str] | None = None) -> int:
-    """Parse the arguments, do the work on each topic and tell what it did; returns the exit status."""
+    """Parse the arguments, do the work on each topic and print its report. Returns the exit status."""
     chosen = parser.parse_args(given)
     started = time.monotonic()
     try:
@@ -92,14 +92,17 @@ def _below(root: str, storage: dict[str, str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Maintained:
-    """What was done to one topic, or why not."""
+    """What was done to one topic, or why it failed."""
 
     facts: Mapping[str, Any]
     status: int
 
 
 def _maintain(prog: str, url: str, work: Work, chosen: argparse.Namespace) -> Maintained | None:
-    """Do it and print it; None for a topic that was dropped, of which nothing but files is left."""
+    """Do the work on one topic and print its report.
+
+    Returns None for a topic below a root that was dropped: only files are left of it.
+    """
     try:
         report = work(url, chosen)
     except Exception as error:
@@ -135,7 +138,7 @@ def compact_topic(url: str, chosen: argparse.Namespace) -> CompactReport:
 
 
 def vacuum_topic(url: str, chosen: argparse.Namespace) -> VacuumReport:
-    """Delete the files that no reader or writer can need, of a dropped topic too; the work of `jobs/vacuum.py`."""
+    """Delete the files that no reader or writer can need, also those of a dropped topic; for `jobs/vacuum.py`."""
     storage = Storage(url, dict(chosen.storage))
     return vacuum(storage, topic_log(storage), dry_run=chosen.dry_run)
 
@@ -146,7 +149,7 @@ def verify_topic(url: str, chosen: argparse.Namespace) -> VerifyReport:
 
 
 def rebuild_topic(url: str, chosen: argparse.Namespace) -> RebuildReport:
-    """Make the indexes of a topic right by Spark tasks; the work of `jobs/rebuild_index.py`."""
+    """Repair the indexes of a topic by Spark tasks; the work of `jobs/rebuild_index.py`."""
     return rebuild_indexes(
         session("rebuild_index"),
         url,
@@ -158,7 +161,7 @@ def rebuild_topic(url: str, chosen: argparse.Namespace) -> RebuildReport:
 
 @dataclass(frozen=True, slots=True)
 class Upkeep:
-    """What was done to a topic, by the name of the operation, in the order in which it was done."""
+    """The reports of the operations on a topic, by the operation's name, in the order in which they ran."""
 
     reports: Mapping[str, Report]
 
@@ -172,10 +175,10 @@ class Upkeep:
 
 
 def maintain_topic(url: str, chosen: argparse.Namespace) -> Upkeep:
-    """All that a topic's config asks for: the work of `jobs/maintain.py`.
+    """Do all maintenance that a topic's config asks for; the work of `jobs/maintain.py`.
 
-    Retention comes first, so that nothing is compacted that leaves anyhow, and vacuum last, for what went before
-    `file.delete.delay.ms`. A dropped topic is only vacuumed.
+    Retention comes first, so that no segment is compacted that retention deletes. Vacuum comes last, and deletes the
+    files of segments that were removed more than `file.delete.delay.ms` ago. A dropped topic is only vacuumed.
     """
     try:
         done: dict[str, Report] = {"retention": retain(url, chosen), "compact": compact_topic(url, chosen)}

@@ -14,12 +14,12 @@ from distlog.console.report import Summary
 from distlog.core.errors import InvalidConfigError
 from distlog.spark.frames import read
 
-#: Records printed when no limit is given: enough to see what is there.
+#: How many records are printed if no limit is given: enough to see what the topic holds.
 CONSOLE_LIMIT = 20
 
 
 def read_topic(spark: SparkSession, chosen: argparse.Namespace) -> Summary:
-    """Read what the arguments name, and print it or write it to files."""
+    """Read the records that the arguments name, and print them or write them to files."""
     started = time.monotonic()
     if chosen.format and not chosen.output:
         raise InvalidConfigError("--format goes with --output")
@@ -74,7 +74,7 @@ def _cell(name: str, value: object) -> str:
 
 
 def json_line() -> Column:
-    """A record as the command line prints it: bytes as text where they are UTF-8, else {"base64": "..."}."""
+    """A record as the command line prints it: bytes as text if they are UTF-8, else {"base64": "..."}."""
     header = F.transform(
         "headers",
         lambda each: _object({"key": _json_text(each["key"]), "value": _json_bytes(each["value"])}),
@@ -107,5 +107,5 @@ def _json_bytes(column: Column) -> Column:
 
 
 def _json_text(column: Column) -> Column:
-    """A JSON string: that of a list of one, without its brackets."""
+    """The text as a JSON string: Spark's JSON of a list of one, without the brackets."""
     return F.regexp_replace(F.to_json(F.array(column)), r"^\[|\]$", "")

@@ -1,10 +1,10 @@
-"""Python's time formats as Spark's, so that a job takes the format that everybody knows by heart."""
+"""Translates Python's time formats to Spark's, so that a job takes the format that most people know."""
 
 from __future__ import annotations
 
 import re
 
-#: strptime's directives to Spark's pattern letters; names of days cannot be parsed by Spark.
+#: Spark's pattern letters for strptime's directives. Names of days are missing: Spark cannot parse them.
 _PATTERNS = {
     "Y": "yyyy",
     "y": "yy",
@@ -27,7 +27,10 @@ _PIECE = re.compile(r"%(?P<directive>.)|(?P<literal>[^%]+)", re.DOTALL)
 
 
 def spark_pattern(time_format: str) -> str:
-    """Spark's pattern for a strptime format like `%d/%b/%Y:%H:%M:%S %z`; ValueError for what Spark cannot parse."""
+    """Spark's pattern for a strptime format like `%d/%b/%Y:%H:%M:%S %z`.
+
+    Raises ValueError for a directive that Spark cannot parse.
+    """
     pieces = []
     end = 0
     for match in _PIECE.finditer(time_format):
@@ -48,6 +51,6 @@ def _pattern(directive: str) -> str:
 
 
 def _quoted(literal: str) -> str:
-    """Letters and Spark's own marks stand in quotes; a quote stands twice."""
+    """The literal as Spark's pattern: letters and Spark's own marks are quoted, and a quote is doubled."""
     quoted = literal.replace("'", "''")
     return f"'{quoted}'" if re.search(r"[A-Za-z\[\]{}#;]", literal) else quoted

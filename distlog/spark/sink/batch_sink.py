@@ -1,8 +1,9 @@
 """The batch sink: each task writes its rows as unreferenced segments, then the driver commits them all at once.
 
-A task that fails, is repeated or is aborted leaves files under names of its own; only those of the attempt whose
-message Spark hands to `commit` become part of the topic. So nothing is ever undone, and `abort` deletes nothing: the
-outcome of the commit may be unknown, and another attempt may still be writing.
+Each attempt of a task writes files under its own names, and leaves them there when it fails, is repeated or is
+aborted. Only the files of the attempt whose message Spark passes to `commit` become part of the topic. So nothing is
+ever undone. `abort` deletes nothing either: the outcome of the commit may be unknown, and another attempt may still
+be writing.
 """
 
 from __future__ import annotations
@@ -37,20 +38,20 @@ from distlog.spark.tasks.worker import freeze_imports
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """What a task wrote, and the micro-batch that it was part of, if any."""
+    """The segments that a task wrote, and the micro-batch that it was part of, if any."""
 
     segments: tuple[SegmentInfo, ...] = ()
     micro_batch: MicroBatch | None = None
 
 
 class TaskWriter:
-    """What runs in a task: rows in, segments out; `compression` is what the write asks for."""
+    """Runs in a task: takes rows and writes segments. `compression` is the codec that the write asks for."""
 
     def __init__(self, storage: Storage, topic: TopicFacts, compression: str | None) -> None:
         self._storage, self._topic, self._compression = storage, topic, compression
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> Written:
-        """Write all rows; InvalidRecordError tells what does not fit, and then nothing of the task is kept."""
+        """Write all rows. Raises InvalidRecordError for a row that does not fit; then nothing of the task is kept."""
         context = TaskContext.get()
         topic = self._topic
         appender = Appender(
@@ -59,7 +60,7 @@ class TaskWriter:
             topic.config,
             topic.partitions,
             read_version=topic.version,
-            # many small writes of one task each must not all begin at partition 0
+            # so that many small writes, of one task each, do not all begin at partition 0
             first_partition=topic.version + (context.partitionId() if context else 0),
             clock=now_ms,
             random=Random(),
@@ -78,7 +79,10 @@ class TaskWriter:
 
 
 class DistlogWriter(DataSourceArrowWriter):
-    """Spark's view of one write; made in the planner, copied to every task, and used again by the driver's commit."""
+    """One write, as Spark sees it.
+
+    Spark makes it in the planner, copies it to every task, and uses it again for the driver's commit.
+    """
 
     def __init__(self, options: WriteOptions, topic: TopicFacts) -> None:
         self._options, self._topic = options, topic
@@ -86,7 +90,7 @@ class DistlogWriter(DataSourceArrowWriter):
 
     @classmethod
     def open(cls, options: WriteOptions, schema: StructType) -> DistlogWriter:
-        """Look at the topic, unless the driver did, and refuse before any task runs what could not be written.
+        """Load the facts of the topic, unless the driver passed them, and check the write before any task runs.
 
         Raises TopicNotFoundError, InvalidRecordError, InvalidConfigError.
         """
@@ -98,18 +102,18 @@ class DistlogWriter(DataSourceArrowWriter):
         return cls(options, topic)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write the rows of one task; they become visible with the commit."""
+        """Write the rows of one task. They become visible with the commit."""
         if not self._topic.is_done:
             return TaskWriter(self._options.storage, self._topic, self._options.compression).write(iterator)
-        for _ in iterator:  # Spark fails a task that leaves rows behind
+        for _ in iterator:  # Spark fails a task that does not read all its rows
             pass
         return Written()
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Name the segments of all tasks, in the order of the tasks, in one commit, however often this is asked for.
+        """Commit the segments of all tasks, in the order of the tasks, in one commit; a second call adds no other.
 
-        Raises CommitConflictError (nothing was appended) or CommitStateUnknownError (it may have been; repeat with
-        the same txnAppId and txnVersion).
+        Raises CommitConflictError (nothing was appended) or CommitStateUnknownError (the rows may have been appended;
+        repeat the write with the same txnAppId and txnVersion).
         """
         freeze_imports()
         written = [message for message in messages if isinstance(message, Written)]
@@ -125,7 +129,10 @@ class DistlogWriter(DataSourceArrowWriter):
             self._append(log, snapshot, written)
 
     def _check_done(self, version: int) -> None:
-        """Make durable what the driver found done; the rows of this write are gone, so its word is not enough."""
+        """Check that the batch was committed, as the driver found, and make that commit durable.
+
+        The rows of this write are gone, so the driver's word is not enough.
+        """
         storage, app_id, batch_id = self._options.storage, self._options.app_id, self._options.batch_id
         if not holds_batch(storage, version, app_id, batch_id):
             raise CommitConflictError(
@@ -136,7 +143,10 @@ class DistlogWriter(DataSourceArrowWriter):
         storage.sync(paths.COMMITS_DIR)
 
     def _append(self, log: CommitLog, snapshot: Snapshot, written: Sequence[Written]) -> None:
-        """Without a transaction of its own, the write of a micro-batch takes the query and the batch as such."""
+        """Append the segments in one commit.
+
+        A micro-batch's write without a transaction of its own uses the query and the batch as its transaction.
+        """
         segments = [segment for message in written for segment in message.segments]
         batch = next((message.micro_batch for message in written if message.micro_batch), None)
         app_id, batch_id = self._options.app_id, self._options.batch_id
@@ -154,13 +164,16 @@ class DistlogWriter(DataSourceArrowWriter):
         )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Leave everything to vacuum."""
+        """Do nothing: vacuum deletes the files."""
 
 
 def _check_is_repeated(
     storage: Storage, snapshot: Snapshot, micro_batch: MicroBatch, segments: Sequence[SegmentInfo]
 ) -> None:
-    """Raise InvalidRecordError for a second write of one micro-batch, which would be taken for a repeated first."""
+    """Raise InvalidRecordError for a second write of one micro-batch.
+
+    Without this check it would be taken for a repetition of the first write.
+    """
     earlier = replayed(snapshot, micro_batch.query_id, micro_batch.batch_id)
     if earlier is None or earlier.version is None:
         return
@@ -177,7 +190,7 @@ def _check_is_repeated(
 
 
 def _micro_batch(context: TaskContext | None) -> MicroBatch | None:
-    """The micro-batch that a task is part of: Spark tells it to tasks alone."""
+    """The micro-batch that a task is part of, or None. Spark tells it only to tasks."""
     if context is None:
         return None
     query_id = context.getLocalProperty("sql.streaming.queryId")

@@ -1,7 +1,7 @@
-"""What a Spark write leaves in its commit to be known again by: a `write_id` and, in a stream's batch, a `run_id`.
+"""Finds the commit of a Spark write by its `write_id` and, for a batch of a stream, its `run_id`.
 
-So the driver finds the offsets that its write got, Spark may ask twice for one commit, and two writes of one
-micro-batch are told from a write that is repeated after a restart.
+Both ids are in the commit. With them the driver finds the offsets that its write got, Spark may ask twice for one
+commit, and two writes of one micro-batch are not taken for a write that is repeated after a restart.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from distlog.core.topics.append import AppendResult, BatchId, offsets_of
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """A batch of a streaming query: the query's id lasts as long as its checkpoint, the run's until it is stopped.
+    """A batch of a streaming query.
 
-    The run is None where Spark does not tell it.
+    The query's id lasts as long as its checkpoint; the run's id lasts until the query is stopped. `run_id` is None if
+    Spark does not give it.
     """
 
     query_id: str
@@ -34,15 +35,16 @@ class MicroBatch:
 
 
 def commit_log(storage: Storage) -> CommitLog:
-    """The commit log of a topic, whose commits will say that Spark made them."""
+    """The commit log of a topic. The commits it makes say that Spark made them."""
     writer = f"distlog {VERSION} spark {platform.node()}"
     return CommitLog(storage, clock=now_ms, random=random.Random(), writer=writer)
 
 
 def find_write(storage: Storage, write_id: str, after: int, head: int | None = None) -> AppendResult | None:
-    """What the write `write_id` got, if it was committed, durably, later than version `after`.
+    """The result of the write `write_id`, or None if it is not committed in a version later than `after`.
 
-    `head` is the last version to look at; without it the head is found. Of others' commits no manifest is read.
+    The commit found is made durable. `head` is the last version to look at; without it this finds the head. It reads
+    no manifests of other writes' commits.
     """
     files = CommitFiles(storage)
     known, end = (-1, MAX_LONG) if head is None else (head, head + 1)
@@ -55,12 +57,12 @@ def find_write(storage: Storage, write_id: str, after: int, head: int | None = N
 
 
 def is_of_run(storage: Storage, version: int, run_id: str | None) -> bool:
-    """Whether the commit of `version` was made in this run of a streaming query, as far as is known."""
+    """Whether the commit of `version` was made in this run of a streaming query; False if `run_id` is None."""
     return run_id is not None and CommitFiles(storage).read_existing(version, whole=False).run_id == run_id
 
 
 def holds_batch(storage: Storage, version: int, app_id: str | None, batch_id: BatchId | None) -> bool:
-    """Whether the commit of `version` is that of the application's batch."""
+    """Whether the commit of `version` is the commit of the application's batch."""
     commit = CommitFiles(storage).read(version)
     made = (action for action in commit.actions if isinstance(action, SetTransaction)) if commit else ()
     return any((one.app_id, one.batch_id) == (app_id, batch_id) for one in made)

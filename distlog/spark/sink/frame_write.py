@@ -1,4 +1,4 @@
-"""One write of a frame into a topic that the driver has open, and the offsets that the rows got."""
+"""Appends a DataFrame to a topic that the driver has open, and returns the offsets of the rows."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def append_to(
     batch_id: BatchId | None = None,
     compression: str | None = None,
 ) -> AppendResult:
-    """Append rows with the columns of a topic; means and raises what `distlog.spark.append` does.
+    """Append rows with the columns of a topic. The arguments and errors are those of `distlog.spark.append`.
 
-    The topic's metadata is not loaded again but for the commit.
+    The topic's metadata is loaded again only for the commit.
     """
     check_batch(app_id, batch_id)
     batch_id = None if batch_id is None else parse_batch_id(str(batch_id))
@@ -50,7 +50,7 @@ def append_to(
 
 
 def _first_result(spark: SparkSession, topic: Topic, app_id: str | None, batch_id: BatchId | None) -> AppendResult:
-    """What the first one got, of a write that was a repetition; or nothing, since there were no rows."""
+    """The result of the first write, if this one repeated it; an empty result if there were no rows."""
     if app_id is None:
         app_id, batch_id = _micro_batch(spark)
     before = replayed(topic.snapshot, app_id, batch_id)
@@ -58,13 +58,13 @@ def _first_result(spark: SparkSession, topic: Topic, app_id: str | None, batch_i
 
 
 def _micro_batch(spark: SparkSession) -> tuple[str | None, int | None]:
-    """The query and batch that a function of foreachBatch runs for."""
+    """The query and batch that a foreachBatch function runs for, or (None, None) outside of one."""
     try:
         context = spark.sparkContext
         query, batch = (
             context.getLocalProperty("sql.streaming.queryId"),
             context.getLocalProperty("streaming.sql.batchId"),
         )
-    except Exception:  # Spark Connect has no context, and each kind of session its own way to say so
+    except Exception:  # Spark Connect has no context, and each kind of session raises another error
         return None, None
     return (query, int(batch)) if query and batch else (None, None)

@@ -1,4 +1,4 @@
-"""The partition of each row as a Spark column, by Kafka's rule, for a shuffle before a write."""
+"""Computes the partition of each row as a Spark column, by Kafka's rule, for a shuffle before a write."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from distlog.core.topics.routing import StickyState, assign_partitions
 
 
 def partition_column(rows: DataFrame, partitions: int) -> Column:
-    """The given `partition` where there is one, else that of the `key`, else sticky runs."""
+    """The row's `partition` if given, else the partition of its `key`, else a sticky one for a run of rows."""
     key = F.col("key") if "key" in rows.columns else F.lit(None)
     routed: Column = _router(partitions)(key.cast("binary"), F.col("value").cast("binary"))
     return F.coalesce(F.col("partition"), routed) if "partition" in rows.columns else routed

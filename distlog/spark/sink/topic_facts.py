@@ -1,4 +1,4 @@
-"""What a write must know of its topic: small enough to travel to the planner and the tasks, as no snapshot is."""
+"""The facts that a write needs about its topic. Unlike a snapshot, they are small enough to send to every task."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def _config(settings: Any) -> TopicConfig:
 
 @dataclass(frozen=True, slots=True)
 class TopicFacts:
-    """A topic at `version`, which is that of the files that are begun from here on.
+    """A topic at `version`. Files that the write begins get this version.
 
-    `done_in` is the version, up to then, that the write's (app_id, batch_id) was committed in, if it was.
+    `done_in` is the version that already committed the write's (app_id, batch_id), or None.
     """
 
     version: int = stored(LONG)
@@ -49,11 +49,11 @@ class TopicFacts:
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is left to write."""
+        """Whether the batch is committed already, so that nothing is left to write."""
         return self.done_in is not None
 
     def check(self, head: Snapshot) -> None:
-        """Raise CommitConflictError unless these are facts of the topic that `head` is of, as it was once."""
+        """Raise CommitConflictError unless these facts are of `head`'s topic, at its version or an earlier one."""
         if self.topic_id != head.topic_id:
             raise CommitConflictError("nothing was committed: the topic was dropped and created again meanwhile")
         if self.name != head.name or self.version > head.version:
@@ -68,7 +68,7 @@ class TopicFacts:
 
     @classmethod
     def parse(cls, text: str) -> TopicFacts:
-        """The facts from their text; InvalidConfigError for any other."""
+        """The facts from the text that `str` gives. Raises InvalidConfigError for any other text."""
         try:
             return fields.read(cls, json.loads(text))
         except (ValueError, RecursionError) as error:

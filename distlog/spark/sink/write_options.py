@@ -1,4 +1,4 @@
-"""The options of a write, by the names that Delta's writer and Spark's Kafka sink have, and those of ours."""
+"""The options of a write: names of Delta's writer, names of Spark's Kafka sink, and our own."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ WRITE_NAMES = ["compression", "kafka.compression.type", "path", "topicFacts", "t
 class WriteOptions:
     """The options of a write: txnAppId and txnVersion make it idempotent, as Delta's do.
 
-    compression, which Spark's Kafka sink calls kafka.compression.type, is the codec, where the topic leaves it open.
-    writeId stands in the commit. topicFacts is what the driver knows of the topic, so that no task loads it again.
+    compression is the codec, if the topic leaves it open; Spark's Kafka sink calls it kafka.compression.type. writeId
+    is stored in the commit. topicFacts is what the driver knows about the topic, so that no task loads it again.
     """
 
     storage: Storage
@@ -32,7 +32,7 @@ class WriteOptions:
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> WriteOptions:
-        """Read the options; InvalidConfigError, or for ids InvalidRecordError, says what is wrong."""
+        """Parse the options. Raises InvalidConfigError, and InvalidRecordError for bad ids."""
         options = Options(given, WRITE_NAMES)
         app_id, version = options.text("txnAppId"), options.text("txnVersion")
         if (app_id is None) != (version is None):
@@ -51,6 +51,6 @@ class WriteOptions:
 
 
 def parse_batch_id(text: str) -> BatchId:
-    """A number where it is one: Spark's options are strings, and its batches have numbers."""
+    """The batch id as a number if the text is one: Spark's options are strings, but its batches have numbers."""
     is_number = len(text) <= LONGEST_NAME and text.isascii() and text.isdecimal()
     return int(text) if is_number else text

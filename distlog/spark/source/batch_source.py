@@ -1,4 +1,4 @@
-"""The batch source: in the driver a snapshot and options become splits, in the tasks splits become Arrow batches."""
+"""The batch source: the driver turns a snapshot and options into splits, tasks turn splits into Arrow batches."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from distlog.spark.source.read_options import Bound, ReadOptions
 from distlog.spark.source.splits import Split, SplitSize, split
 from distlog.spark.tasks.worker import freeze_imports
 
-#: By partition the offsets (start, end).
+#: The offsets (start, end), by partition.
 Ranges = Mapping[int, tuple[int, int]]
 
 
 class SplitReader:
-    """What runs in a task: reads splits of one topic as rows of one schema. Small to pickle, and reads no commit."""
+    """Runs in a task: reads splits of one topic as rows of one schema. It is small to pickle, and reads no commit."""
 
     def __init__(self, storage: Storage, topic: str, schema: StructType) -> None:
         self._storage, self._topic = storage, topic
@@ -41,7 +41,7 @@ class SplitReader:
         Raises CorruptRecordError, and FileNotFoundError for a file that vacuum has removed since the snapshot.
         """
         reader = SegmentReader(self._storage, self._topic, IndexCache())
-        # Spark runs a task for each core already
+        # one thread, since Spark runs a task for each core already
         batches = read(reader, part.slices, self._format.stored_columns, part.isolation, max_workers=1)
         for batch in self._format.format(batches):
             yield batch
@@ -49,7 +49,7 @@ class SplitReader:
 
 
 class DistlogReader(DataSourceReader):
-    """Spark's view of one read; what only the planner needs does not travel to the tasks."""
+    """One read, as Spark sees it. State that only the planner needs is not sent to the tasks."""
 
     def __init__(self, options: ReadOptions, snapshot: Snapshot, schema: StructType) -> None:
         self._options: ReadOptions | None = options
@@ -74,15 +74,15 @@ class DistlogReader(DataSourceReader):
         return bounds, times
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one split; of none when there was nothing to plan."""
+        """The rows of one split, or no rows if there was nothing to plan and so `partition` is no split."""
         return self._splits.read(partition) if isinstance(partition, Split) else iter(())
 
 
 def read_bounds(reader: SegmentReader, snapshot: Snapshot, options: ReadOptions) -> dict[int, tuple[int, int]]:
-    """By partition the offsets (start, end) that the options mean at `snapshot`.
+    """The offsets (start, end), by partition, that the options mean at `snapshot`.
 
-    Raises InvalidConfigError for options that do not fit the topic, and OffsetOutOfRangeError for offsets that it
-    does not have, unless `failOnDataLoss` is false: then what is there is read.
+    Raises InvalidConfigError for options that do not fit the topic, and OffsetOutOfRangeError for offsets that the
+    topic does not have. If `failOnDataLoss` is false, the offsets are cut to those that the topic has instead.
     """
     partitions = _partitions(snapshot, options)
     for bound in (options.start, options.end):

@@ -1,8 +1,8 @@
-"""Filter pushdown, for those who ask for it with `pushFilters=true`: filters narrow what is planned.
+"""Filter pushdown, which `pushFilters=true` turns on: filters narrow the plan of a read.
 
-Every filter is given back, so Spark applies it to each row all the same: a filter that is not understood costs
-time, never a wrong row. But Spark 4.3.0 keeps the plan of the first scan of a DataFrame for all its later scans, so a
-narrowed plan is right for one action per `load()` only; that is why this is not the default.
+Every filter is also returned to Spark, which applies it to each row. So a filter that we do not understand costs
+time, but never gives a wrong row. Pushdown is not the default, because Spark 4.3.0 keeps the plan of the first scan
+of a DataFrame for all its later scans: a narrowed plan is right for only one action per `load()`.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from distlog.spark.source.batch_source import DistlogReader, Ranges
 
 
 class FilteringReader(DistlogReader):
-    """A reader that leaves out what cannot pass the filters: partitions, segments, batches, records by their time."""
+    """A reader that skips what cannot pass the filters: partitions, segments, batches, and records by their time."""
 
     _filters: tuple[Filter, ...] = ()
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Remember the filters, and leave all of them to Spark as well."""
+        """Keep the filters, and return all of them, so that Spark applies them too."""
         self._filters = tuple(filters)
         return filters
 
@@ -81,11 +81,14 @@ def _offsets(each: Filter, start: int, end: int) -> tuple[int, int]:
 
 
 def _times(each: Filter) -> TimeRange:
-    """The times at which records may pass the filter, to the millisecond; for Spark one without a time has -1 too."""
+    """The times, in ms, at which records may pass the filter.
+
+    Records without a timestamp are no special case: their time is -1 for Spark too.
+    """
     values = each.value if isinstance(each, In) else (getattr(each, "value", None),)
     if getattr(each, "attribute", None) != ("timestamp",) or not values:
         return ALWAYS
-    # a time without a zone would be one of the session's
+    # a time without a zone would be in the session's zone
     if not all(isinstance(value, datetime) and value.tzinfo for value in values):
         return ALWAYS
     oldest, newest = to_ms(min(values)), to_ms(max(values))

@@ -1,4 +1,4 @@
-"""Records as the rows of Spark's own Kafka source: its columns and types, and Arrow batches of exactly those."""
+"""Turns records into rows of Spark's own Kafka source: Arrow batches with exactly its columns and types."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ TYPES: Mapping[str, DataType] = {
     "headers": HEADERS,
 }
 
-#: What can be appended, and the types of it; other columns that a read gives are ignored.
+#: The columns that can be appended, and their types. Other columns that a read gives are ignored.
 _WRITABLE: Mapping[str, tuple[type[DataType], ...]] = {
     "key": (BinaryType, StringType),
     "value": (BinaryType, StringType),
@@ -48,12 +48,12 @@ _WRITABLE: Mapping[str, tuple[type[DataType], ...]] = {
     "partition": (IntegerType, LongType, ShortType, ByteType),
 }
 
-#: Spark's name of a column to the core's; the topic's name is in no record.
+#: The core's name of each column, by Spark's name. `topic` is missing: no record holds the topic's name.
 _STORED = {name: "timestamp_type" if name == "timestampType" else name for name in TYPES if name != "topic"}
 
 
 def schema_of(columns: Sequence[str] | None, include_headers: bool) -> StructType:
-    """The schema of a read: `columns` in that order, or all, with the headers only if they are asked for."""
+    """The schema of a read: `columns` in that order, or all columns, without headers unless `include_headers`."""
     names = columns or [name for name in TYPES if include_headers or name != "headers"]
     for name in names:
         if name not in TYPES:
@@ -96,7 +96,7 @@ def _are_headers(kind: DataType) -> bool:
 
 
 class RowFormat:
-    """Turns batches of the core into batches of a Spark schema, which must have passed `check_schema`; picklable."""
+    """Turns batches of the core into batches of a Spark schema that passed `check_schema`. It can be pickled."""
 
     def __init__(self, topic: str, schema: StructType) -> None:
         self._topic = topic
@@ -104,11 +104,11 @@ class RowFormat:
 
     @property
     def stored_columns(self) -> tuple[str, ...]:
-        """The core's columns that are needed."""
+        """The columns to read, by the core's names."""
         return tuple(_STORED[name] for name in self._schema.names if name in _STORED)
 
     def format(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The same records, batch by batch; InvalidRecordError for a time that Spark cannot hold."""
+        """The same records, batch by batch. Raises InvalidRecordError for a time that Spark cannot hold."""
         topics = pa.nulls(0, pa.string())
         for batch in batches:
             if len(topics) < batch.num_rows and "topic" in self._schema.names:
@@ -138,7 +138,7 @@ def _to_microseconds(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _headers(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Empty lists in place of nulls: Spark is slow on runs of null arrays, quadratically so."""
+    """The headers, with empty lists in place of nulls: Spark takes quadratic time for runs of null arrays."""
     names, values = column.values.flatten()
     entries = pa.StructArray.from_arrays([names, values], fields=list(kind.value_type))
     return pa.ListArray.from_arrays(column.offsets, entries, type=kind)

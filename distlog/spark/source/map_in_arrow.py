@@ -1,6 +1,6 @@
-"""Splits as a DataFrame without the data source: a tiny frame of splits, each turned into its records by mapInArrow.
+"""Reads splits without the data source: mapInArrow turns each row of a tiny frame of splits into its records.
 
-Same process, same socket, same batches as with the data source, but a third faster in the JVM.
+Process, socket and batches are the same as with the data source, but the JVM is a third faster.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from distlog.spark.source.splits import Split
 
 
 def read_splits(spark: SparkSession, topic: Topic, schema: StructType, splits: Sequence[Split]) -> DataFrame:
-    """The records of `splits`, one task each."""
+    """The records of `splits` as a DataFrame, with one task for each split."""
     reader = SplitReader(topic.storage, topic.name, schema)
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -1,4 +1,4 @@
-"""Offsets of a topic's partitions as the JSON of Spark's Kafka source: {"clicks": {"0": 23, "1": -2}}."""
+"""Parses and formats offsets by partition as JSON, as Spark's Kafka source: {"clicks": {"0": 23, "1": -2}}."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ByPartition:
     numbers: Mapping[int, int]
 
     def check(self, topic: str, partitions: Collection[int], option: str) -> None:
-        """Raise InvalidConfigError unless this is about `topic`, and about each of `partitions` and no other."""
+        """Raise InvalidConfigError unless this is about `topic` and has a number for exactly `partitions`."""
         if self.topic != topic:
             raise InvalidConfigError(f"option {option} is about another topic", topic=self.topic, expected=topic)
         if set(self.numbers) != set(partitions):
@@ -32,7 +32,7 @@ class ByPartition:
 
 
 def parse_offsets(text: str, option: str) -> ByPartition:
-    """The numbers in `text`, which is JSON like {"topic": {"0": 23, "1": -2}}; InvalidConfigError if it is not."""
+    """The numbers in `text`, JSON like {"topic": {"0": 23, "1": -2}}. Raises InvalidConfigError for other text."""
     topic, numbers = _one_topic(text, option, f"earliest, latest, or JSON like {_EXAMPLE}")
     if not isinstance(numbers, dict) or not all(_is_entry(*entry) for entry in numbers.items()):
         raise InvalidConfigError(f"option {option} must be JSON like {_EXAMPLE}", value=text)
@@ -40,7 +40,7 @@ def parse_offsets(text: str, option: str) -> ByPartition:
 
 
 def parse_assign(text: str) -> ByPartition:
-    """The partitions in `text`, which is JSON like {"topic": [0, 1]}, each with the number 0."""
+    """The partitions in `text`, JSON like {"topic": [0, 1]}, each with the number 0."""
     topic, partitions = _one_topic(text, "assign", 'JSON like {"topic": [0, 1]}')
     if not isinstance(partitions, list) or not partitions or not all(_is_entry(str(each), 0) for each in partitions):
         raise InvalidConfigError('option assign must be JSON like {"topic": [0, 1]}', value=text)
@@ -48,12 +48,12 @@ def parse_assign(text: str) -> ByPartition:
 
 
 def format_offsets(topic: str, offsets: Mapping[int, int]) -> str:
-    """The JSON of offsets by partition, always in the same order."""
+    """Offsets by partition as JSON, ordered by partition."""
     return json.dumps({topic: {str(partition): offsets[partition] for partition in sorted(offsets)}})
 
 
 def format_assign(topic: str, partitions: Collection[int]) -> str:
-    """The JSON of some partitions of a topic."""
+    """Some partitions of a topic as JSON."""
     return json.dumps({topic: sorted(partitions)})
 
 

@@ -1,4 +1,4 @@
-"""The options of a read: names, values and errors as Spark's own Kafka source has them, and a few more."""
+"""The options of a read: those of Spark's own Kafka source, with its values and errors, and a few more."""
 
 from __future__ import annotations
 
@@ -42,7 +42,10 @@ READ_NAMES = [
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Where a read starts or ends: offsets (LATEST, EARLIEST among them) or times in ms, one for all or one each."""
+    """Where a read starts or ends.
+
+    `value` is an offset, which may be LATEST or EARLIEST, or a time in ms: one for all partitions, or one for each.
+    """
 
     kind: Literal["offset", "time"]
     value: int | ByPartition
@@ -51,9 +54,9 @@ class Bound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """The options of a read, parsed; what depends on the topic itself is checked when the read is planned.
+    """The parsed options of a read. What depends on the topic is checked later, when the read is planned.
 
-    `start` and `end` mean offsets, as in Kafka, even if they are given as times; `times` are those of the records.
+    `start` and `end` mean offsets, as in Kafka, even if they are given as times. `times` are the times of records.
     """
 
     storage: Storage
@@ -75,7 +78,7 @@ class ReadOptions:
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> ReadOptions:
-        """Read the options; InvalidConfigError says what is wrong, and never shows the value of a storage option."""
+        """Parse the options. Raises InvalidConfigError, which never shows the value of a storage option."""
         options = Options(given, READ_NAMES)
         columns = options.text("columns")
         assign = options.text("assign")
@@ -108,7 +111,7 @@ class ReadOptions:
 
 
 def _bound(options: Options, side: str, default: int) -> Bound:
-    """In Kafka's order of precedence: one time, times by partition, offsets."""
+    """The bound of one side. The options are tried in Kafka's order: one time, times by partition, offsets."""
     if (text := options.text(name := f"{side}Timestamp")) is not None:
         return Bound("time", _time(name, text), name)
     if (text := options.text(name := f"{side}OffsetsByTimestamp")) is not None:

@@ -1,4 +1,4 @@
-"""What one Spark task reads: slices of segments, packed and cut so that tasks are few and alike in size."""
+"""Packs and cuts slices of segments into splits, one for each Spark task: few, and similar in size."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from pyspark.sql.datasource import InputPartition
 from distlog.core.reading.slices import SegmentSlice, split_by_bytes
 from distlog.core.transactions.isolation import Isolation
 
-#: A task costs 20 to 60 ms, so it should have this much to do; more would leave cores idle at the end of a job.
+#: Splits usually have from MIN_BYTES to MAX_BYTES. A task costs 20 to 60 ms, so it should have at least MIN_BYTES to
+#: read. Splits of more than MAX_BYTES would leave cores idle at the end of a job.
 MIN_BYTES = 64 << 20
 MAX_BYTES = 128 << 20
 SPLITS_PER_CORE = 4
 
 
 class Split(InputPartition):
-    """Slices to be read in their order, and what of them may be seen; everything that a task needs to know."""
+    """All that a task needs to know: slices to read in their order, and the isolation, which says what is visible."""
 
     def __init__(self, slices: Sequence[SegmentSlice], isolation: Isolation) -> None:
         super().__init__(None)
@@ -31,14 +32,17 @@ class Split(InputPartition):
 
 @dataclass(frozen=True, slots=True)
 class SplitSize:
-    """How large splits are: for `cores`, at least `min_splits`, at most `max_records` each; None sets no limit."""
+    """How large splits are: for `cores` cores, at least `min_splits` splits, at most `max_records` records in each.
+
+    None sets no limit.
+    """
 
     cores: int
     min_splits: int | None = None
     max_records: int | None = None
 
     def target_bytes(self, total_bytes: int) -> int:
-        """Log bytes of one split, so that the cores have equally much to do, the last time round too."""
+        """Log bytes of one split, chosen so that all cores have equal work, also in the last round of tasks."""
         usual = min(max(ceil(total_bytes / (SPLITS_PER_CORE * self.cores)), MIN_BYTES), MAX_BYTES)
         count = ceil(total_bytes / usual)
         if count > self.cores:
@@ -47,7 +51,7 @@ class SplitSize:
 
 
 def split(slices: Sequence[SegmentSlice], size: SplitSize) -> list[list[SegmentSlice]]:
-    """Groups of slices, together exactly the records of `slices` in their order; none are empty lists."""
+    """Groups of slices that together hold exactly the records of `slices`, in order. No group is empty."""
     target = size.target_bytes(sum(piece.estimated_bytes for piece in slices))
     pieces = [part for piece in slices for part in _cut_by_offsets(piece, target, size.max_records)]
     groups = split_by_bytes(pieces, target)
@@ -57,7 +61,7 @@ def split(slices: Sequence[SegmentSlice], size: SplitSize) -> list[list[SegmentS
 
 
 def _cut_by_offsets(piece: SegmentSlice, target_bytes: int, max_records: int | None) -> Iterator[SegmentSlice]:
-    """Cut where a cut by bytes would not do: for a limit of records, and where only some offsets are wanted."""
+    """Cut a slice by offsets if a cut by bytes cannot: for a limit of records, or if only some offsets are wanted."""
     start = max(piece.start_offset, piece.segment.base_offset)
     end = min(piece.end_offset, piece.segment.next_offset)
     parts = 1 if piece.whole else max(1, round(piece.estimated_bytes / target_bytes))

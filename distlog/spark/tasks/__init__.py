@@ -1,1 +1,1 @@
-"""Work of distlog as Spark tasks: what they are given, run, and hand to each other."""
+"""Runs work of distlog as Spark tasks: their inputs, their code, and the data they pass to each other."""

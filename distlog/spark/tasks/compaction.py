@@ -1,10 +1,11 @@
-"""Compaction as Spark tasks: small partitions one task each, large ones shared by tasks, in one job for all of them.
+"""Compaction as Spark tasks. One task cleans a small partition. Tasks share large ones, in one job for all of these.
 
-What is shared goes in three stages. Tasks read adjacent segments and send hashes and offsets of their records, by
-buckets of hashes. A task for each bucket finds out which offsets are superseded, and sends them on by groups of
-segments. A task for each group writes what stays of it. A task needs memory for a few chunks, in the second stage for
-the offset map of its bucket, of which there are as many as the given memory asks for, in the third for a bit per
-offset.
+A shared partition takes three stages. First, tasks read adjacent segments and send the hashes and offsets of their
+records to buckets of hashes. Second, a task for each bucket finds the superseded offsets and sends them to groups of
+segments. Third, a task for each group writes the records that stay.
+
+A task needs memory for a few chunks. In the second stage it also needs the offset map of its bucket; the number of
+buckets is chosen to fit the given memory. In the third stage it also needs a bit per offset.
 """
 
 from __future__ import annotations
@@ -35,16 +36,16 @@ from distlog.spark.tasks.compaction_stages import ITEM, BucketItem, FindSupersed
 from distlog.spark.tasks.exchange import frame_of, run_stage
 from distlog.spark.tasks.run import TaskRun, pack
 
-#: What one task cleans in some seconds, so that sharing it would not be worth a job of three stages.
+#: One task cleans this many bytes in some seconds. Less is not worth a job of three stages.
 ALONE_BYTES = 1 << 30
-#: Measured: tasks that share a partition take twice the processor time of one task.
+#: Measured: tasks that share a partition need twice the processor time of one task.
 _COST_OF_SHARING = 2
 
 
 def clean_in_tasks(
     spark: SparkSession, handle: TopicHandle, dedupe_buffer_bytes: int, snapshot: Snapshot, due: Sequence[Cleanable]
 ) -> list[CleanedRange | Uncleanable]:
-    """A round over all partitions that are due: what `compact` is given. Raises Spark's exceptions."""
+    """Run one round of cleaning over all partitions that are due, for `compact`. Raises Spark's exceptions."""
     plans = [CleaningPlan.of(snapshot, one) for one in due]
     large = too_large(plans, dedupe_buffer_bytes, cores(spark))
     shared = {plan.partition for plan in large}
@@ -55,7 +56,7 @@ def clean_in_tasks(
 
 
 def too_large(plans: Sequence[CleaningPlan], dedupe_buffer_bytes: int, cores: int) -> list[CleaningPlan]:
-    """The partitions that one task does not clean alone: their keys are too many, or the other cores would wait."""
+    """The partitions that tasks share: one has too many keys for one task, or the other cores would wait for it."""
     most_bytes = max(ALONE_BYTES, _COST_OF_SHARING * sum(plan.log_bytes for plan in plans) // cores)
     return [
         plan
@@ -67,7 +68,7 @@ def too_large(plans: Sequence[CleaningPlan], dedupe_buffer_bytes: int, cores: in
 def clean_shared(
     spark: SparkSession, handle: TopicHandle, plans: Sequence[CleaningPlan], dedupe_buffer_bytes: int
 ) -> list[CleanedRange | Uncleanable]:
-    """One round over each partition, which tasks share; nothing is committed."""
+    """Run one round of cleaning over each partition, which tasks share. Commits nothing."""
     if not plans:
         return []
     now_ms = handle.trusted_ms()
@@ -81,7 +82,7 @@ def clean_shared(
 def _judge_all(
     spark: SparkSession, handle: TopicHandle, plans: Sequence[CleaningPlan], now_ms: int
 ) -> list[Verdicts | Uncleanable]:
-    """The verdicts on the batches of each partition, by tasks where there is something to read."""
+    """The verdicts on the batches of each partition. Tasks find them if there is something to read."""
     read = [plan for plan in plans if any(map(has_producers, plan.segments))]
     judged = TaskRun(spark)(partial(done_or_reason, partial(_judge, handle, now_ms)), read)
     found = {plan.partition: verdicts for plan, verdicts in zip(read, judged, strict=True)}
@@ -94,17 +95,17 @@ def _judge(handle: TopicHandle, now_ms: int, plan: CleaningPlan) -> Verdicts:
 
 @dataclass(frozen=True, slots=True)
 class _Stages:
-    """What each task of the three stages works on, of all partitions that are shared."""
+    """The items of the three stages, one for each task, of all partitions that are shared."""
 
     keys: list[KeysItem] = field(default_factory=list)
     buckets: list[BucketItem] = field(default_factory=list)
     groups: list[GroupToRewrite] = field(default_factory=list)
 
     def run(self, spark: SparkSession, handle: TopicHandle) -> list[RewrittenGroup | Uncleanable]:
-        """What became of every group, or why there is nothing; one Spark job."""
+        """Run the stages as one Spark job. Returns the rewritten groups, or the reasons why a partition has none."""
         if not self.groups:
             return []
-        # with the code, as the storage's own secrets, and not in a row, which a shuffle would write to a disk
+        # sent with the code, like the storage's own secrets, and not in a row: a shuffle would write it to a disk
         secret = handle.random.randbytes(SECRET_BYTES)
         keys, buckets, groups = (_frame(spark, items) for items in (self.keys, self.buckets, self.groups))
         hashed = run_stage(keys, len(self.keys), lambda: HashKeys(handle, secret))
@@ -116,7 +117,7 @@ class _Stages:
 def _plan_stages(
     plans: Sequence[tuple[CleaningPlan, Verdicts]], dedupe_buffer_bytes: int, now_ms: int, cores: int
 ) -> _Stages:
-    """Who does what: tasks of the first stage read about equally much, buckets are shared out by records."""
+    """Plan the tasks: those of the first stage read about the same amount; buckets are allotted by records."""
     stages, records = _Stages(), sum(plan.dirty_records for plan, _ in plans)
     target = SplitSize(cores).target_bytes(sum(plan.log_bytes for plan, _ in plans))
     for plan, verdicts in plans:
@@ -137,7 +138,7 @@ def _frame(spark: SparkSession, items: Iterable[object]) -> DataFrame:
 
 
 def _cleaned(plan: CleaningPlan, done: Sequence[RewrittenGroup | Uncleanable]) -> CleanedRange | Uncleanable:
-    """What a partition has become: its groups in their order, or the first reason why one is missing."""
+    """The cleaned partition with its groups in order, or the first reason why a group is missing."""
     groups = list[RewrittenGroup]()
     for one in done:
         if isinstance(one, Uncleanable):

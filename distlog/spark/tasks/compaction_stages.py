@@ -1,7 +1,7 @@
-"""What tasks do that share the compaction of large partitions: the three steps, each from blobs to blobs.
+"""The three stages in which tasks share the compaction of large partitions. Each takes blobs and sends blobs.
 
-Each stage gets an item first, which says what it works on. A partition of which a file is damaged or gone is given
-up where that shows, and the reason goes on to the end in place of a result: trying again would not help.
+Each stage first gets an item, which says what it works on. If a file of a partition is damaged or gone, the stage
+that finds out gives the partition up, and sends the reason on in place of a result: trying again would not help.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from distlog.core.maintenance.compaction.survivors import OffsetSurvivors
 from distlog.core.topic_handle import TopicHandle
 from distlog.spark.tasks.exchange import blob_rows, rows
 
-#: Kinds of rows, in the order in which a task must get them: with a dirty key its clean records can be judged.
+#: Kinds of rows, in the order in which a task must get them: it needs the dirty keys to judge clean records.
 ITEM, DIRTY, CLEAN, SUPERSEDED, RESULT = range(5)
 
 
 @dataclass(frozen=True, slots=True)
 class KeysItem:
-    """Adjacent segments to read the keys of, which go to `buckets` targets from `first_bucket` on."""
+    """Adjacent segments whose keys a task reads. The keys go to `buckets` targets from `first_bucket` on."""
 
     partition: int
     segments: list[SegmentInfo]
@@ -51,13 +51,13 @@ class KeysItem:
 
 
 class HashKeys:
-    """Sends the hashes, under the secret of the run, and offsets of a KeysItem to their buckets."""
+    """Sends the hashes and offsets of a KeysItem's records to their buckets. The hashes use the run's secret."""
 
     def __init__(self, handle: TopicHandle, secret: bytes) -> None:
         self._reader, self._secret = handle.reader, secret
 
     def take(self, kind: int, data: memoryview) -> Iterator[pa.RecordBatch]:
-        """Read all segments, and send what they have whenever it is enough."""
+        """Read all segments, and send their keys whenever there are enough."""
         item: KeysItem = pickle.loads(data)
         parts, size, keyed = list[KeyedRecords](), 0, self._keyed(item)
         while part := unless_uncleanable(item.partition, partial(next, keyed, None)):
@@ -72,7 +72,7 @@ class HashKeys:
         yield _send_keys(item, parts)
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """Nothing is left."""
+        """Send nothing: all is sent already."""
         yield from ()
 
     def _keyed(self, item: KeysItem) -> Iterator[KeyedRecords]:
@@ -88,7 +88,10 @@ def _send_keys(item: KeysItem, parts: list[KeyedRecords]) -> pa.RecordBatch:
 
 @dataclass(frozen=True, slots=True)
 class BucketItem:
-    """The slots that the keys of a bucket need, and where the partition's groups, from `first_group` on, begin."""
+    """The slots that the keys of a bucket need, and the base offsets of the partition's groups.
+
+    The groups are the targets from `first_group` on.
+    """
 
     slots: int
     first_group: int
@@ -103,7 +106,7 @@ class FindSuperseded:
         self._size = 0
 
     def take(self, kind: int, data: memoryview) -> Iterator[pa.RecordBatch]:
-        """Take the item, or keys."""
+        """Take the item, or keys; pass on why a partition was given up."""
         if kind == ITEM:
             self._item: BucketItem = pickle.loads(data)
             self._keys = OffsetMap(self._item.slots)
@@ -118,7 +121,7 @@ class FindSuperseded:
                 yield from self.finish()
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """Send what was found."""
+        """Send the superseded offsets found since the last sending."""
         blobs = offsets_by_group(np.concatenate([*self._found, _NONE]), self._item.base_offsets)
         yield blob_rows(blobs, self._item.first_group + blobs.targets, np.full(len(blobs.ends), SUPERSEDED))
         self._found, self._size = [], 0
@@ -128,14 +131,14 @@ _NONE = np.zeros(0, np.int64)
 
 
 class RewriteGroup:
-    """Writes what stays of a GroupToRewrite, and sends the RewrittenGroup, or why there is none."""
+    """Writes the records of a GroupToRewrite that stay. Sends the RewrittenGroup, or why there is none."""
 
     def __init__(self, handle: TopicHandle) -> None:
         self._handle = handle
         self._has_failed = False
 
     def take(self, kind: int, data: memoryview) -> Iterator[pa.RecordBatch]:
-        """Take the item, or superseded offsets."""
+        """Take the item, or superseded offsets; pass on why a partition was given up."""
         if kind == ITEM:
             group: GroupToRewrite = pickle.loads(data)
             self._group, start = group, group.segments[0].base_offset

@@ -1,7 +1,7 @@
-"""Tasks that hand blobs to each other: a few large rows in, a few large rows out, none per record.
+"""Passes blobs between tasks: a few large rows in and a few large rows out, not one per record.
 
-A row goes to a target, which is one task of the next stage. It has a kind, and a task gets its rows ordered by kind.
-Made of a table function over Arrow: that needs no pandas, unlike `mapInArrow`, and no more than Spark Connect has.
+A row goes to a target, which is one task of the next stage. A row has a kind, and a task gets its rows ordered by
+kind. The stages run in an Arrow table function: unlike `mapInArrow` it needs no pandas, and Spark Connect has it too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SCHEMA = pa.schema([("target", pa.int32()), ("kind", pa.int32()), ("data", pa.b
 
 
 class Stage(Protocol):
-    """What is done with the rows of one target, in one task. It may be done twice, so it must do no harm."""
+    """The work on the rows of one target, in one task. It may run twice, so a second run must do no harm."""
 
     def take(self, kind: int, data: memoryview) -> Iterable[pa.RecordBatch]:
         """Take a row in, and send rows on."""
@@ -32,13 +32,13 @@ class Stage(Protocol):
 
 
 def rows(targets: Iterable[int], kind: int, data: Sequence[bytes]) -> pa.RecordBatch:
-    """Rows to send: `data` to `targets`, one each."""
+    """Rows to send: one element of `data` to each of `targets`."""
     columns = [pa.array(targets, pa.int32()), pa.array([kind] * len(data), pa.int32()), pa.array(data, pa.binary())]
     return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
 
 
 def blob_rows(blobs: Blobs, targets: np.ndarray, kinds: np.ndarray) -> pa.RecordBatch:
-    """A row for each blob, without a copy of it."""
+    """A row for each blob; no blob is copied."""
     ends = np.append(0, blobs.ends * blobs.words.itemsize).astype(np.int32)
     buffers = [None, pa.py_buffer(ends), pa.py_buffer(blobs.words)]
     data = pa.Array.from_buffers(pa.binary(), len(blobs.ends), buffers)
@@ -48,12 +48,12 @@ def blob_rows(blobs: Blobs, targets: np.ndarray, kinds: np.ndarray) -> pa.Record
 
 
 def frame_of(spark: SparkSession, kind: int, data: Sequence[bytes]) -> DataFrame:
-    """Rows to begin with: item i goes to target i."""
+    """The rows of a first stage: item i of `data` goes to target i."""
     return spark.createDataFrame(pa.Table.from_batches([rows(range(len(data)), kind, data)]))
 
 
 def run_stage(frame: DataFrame, targets: int, make: Callable[[], Stage]) -> DataFrame:
-    """The rows that the stages made by `make` send, where each of 0 to `targets` - 1 is a task with a stage."""
+    """The rows that the stages send. `make` makes a stage for each target from 0 to `targets` - 1, each in a task."""
 
     class Distlog:
         def __init__(self) -> None:
@@ -61,7 +61,7 @@ def run_stage(frame: DataFrame, targets: int, make: Callable[[], Stage]) -> Data
 
         def eval(self, batch: pa.RecordBatch) -> Iterator[pa.Table]:
             for target, kind, data in _unpacked(batch):
-                # Spark may decide to do the work of two tasks in one
+                # Spark may run the work of two tasks in one task
                 stage = self._stages.get(target) or self._stages.setdefault(target, make())
                 yield from map(_table, stage.take(kind, data))
 

@@ -1,4 +1,4 @@
-"""A function over a list as Spark tasks, with results that are small; it needs no pandas, unlike `mapInArrow`."""
+"""Runs a function over a list as Spark tasks. Results must be small. Unlike `mapInArrow`, it needs no pandas."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class TaskRun:
-    """A `Run` of Spark tasks: each takes items that are next to each other, and has about equally much to do."""
+    """A `Run` of Spark tasks. Each task takes adjacent items, and all tasks have about the same amount of work."""
 
     spark: SparkSession
 
     def __call__(self, work: Callable[[SizedItem], Result], items: Sequence[SizedItem], /) -> Iterable[Result]:
-        """The results, when all of them are there; raises Spark's exceptions with the text of ours."""
+        """The results, once all are there. Raises Spark's exceptions with the text of distlog's."""
         target = SplitSize(cores(self.spark)).target_bytes(sum(item.log_bytes for item in items))
         return chain.from_iterable(run_tasks(self.spark, partial(_each, work), list(pack(items, target))))
 
@@ -40,7 +40,7 @@ def _each(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]
 
 
 def pack(items: Iterable[SizedItem], target_bytes: int) -> Iterator[list[SizedItem]]:
-    """The items in groups of about `target_bytes` of log, in their order; none is cut, and no group is empty."""
+    """The items, in order, in groups of about `target_bytes` of log. No item is cut, and no group is empty."""
     group: list[SizedItem] = []
     size = 0
     for item in items:
@@ -54,9 +54,9 @@ def pack(items: Iterable[SizedItem], target_bytes: int) -> Iterator[list[SizedIt
 
 
 def run_tasks(spark: SparkSession, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """`work` of each item, a task each, in the order of the items; a task that fails is tried again by Spark.
+    """Run `work` on each item, a task each. Returns the results in the order of the items.
 
-    So `work` must do no harm when it runs twice. Items and results are pickled on their way.
+    Spark tries a failed task again, so `work` must do no harm when it runs twice. Items and results are pickled.
     """
     if not items:
         return []
@@ -73,7 +73,7 @@ def run_tasks(spark: SparkSession, work: Callable[[Item], Result], items: Sequen
         }
     )
     frame = spark.createDataFrame(table).repartitionById(len(items), "number")
-    # Spark may ask a function twice that is called deterministic
+    # nondeterministic, since Spark may call a deterministic function twice
     result = F.udf(run, BinaryType(), useArrow=False).asNondeterministic()(F.col("item")).alias("result")
     rows = frame.select("number", result).collect()
     return [pickle.loads(row["result"]) for row in sorted(rows, key=lambda row: int(row["number"]))]
