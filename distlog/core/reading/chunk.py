@@ -1,6 +1,6 @@
 """A chunk: whole batches of one or several segments, back to back in one buffer, checked and decoded at once.
 
-The kernels run over the whole buffer, not over each piece, so a thousand small segments cost no more than a large one.
+The kernels run over the whole buffer, not over each piece, so a thousand small segments cost what one large costs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from distlog.core.kernels.batch_order import RUN, first_misplaced
 from distlog.core.reading.piece import Files, Longs, Piece, headers_of, headers_of_all
 from distlog.core.transactions.isolation import Isolation, PerBatch
 
-#: A chunk's records are cut into batches above this size: for Spark one batch of 5 MB is better than 4 and 1.
+#: Decoded records above this size are cut: for Spark a batch of 5 MB is as good as two, and better than 4 and 1.
 OUTPUT_BYTES = 8 << 20
 
 
@@ -55,7 +55,7 @@ class Chunk:
             raise self._located(error) from None
 
     def check(self) -> None:
-        """Raise CorruptRecordError for a wrong checksum. Offsets are outside the checksums, and were checked before."""
+        """Raise CorruptRecordError for a wrong checksum. Offsets are outside of these, and were checked before."""
         source = self._source()
         try:
             check_crcs(self.data, self.batches, file=source.file, file_position=source.file_position)
@@ -86,8 +86,8 @@ class Chunk:
     def check_offsets(self) -> None:
         """Raise CorruptRecordError for a batch at offsets that its segment does not have there.
 
-        Base offsets are outside the checksums, so only their order can be checked: from the file's first offset to its
-        last, batches follow each other, without a gap if the segment is dense.
+        Base offsets are outside the checksums, so only their place can be checked: batches follow each other from
+        the file's first offset to its last, without a gap if the segment is dense.
         """
         wrong = first_misplaced(self.batches, self.owner, np.array([piece.facts() for piece in self.pieces], RUN))
         if wrong >= 0:

@@ -45,8 +45,8 @@ def read(
 ) -> Iterator[pa.RecordBatch]:
     """The records of `slices`, in order, in batches of some MB if there is that much.
 
-    `max_workers` threads, including the caller's, decode local files; the caller decodes remote files alone. Memory is
-    bounded by a few chunks for each thread, whatever the size of a segment. Raises CorruptRecordError, and
+    `max_workers` threads, including the caller's, decode local files; the caller decodes remote files alone. Memory
+    is bounded by a few chunks for each thread, whatever the size of a segment. Raises CorruptRecordError, and
     SnapshotTooOldError for a file that vacuum has removed since the snapshot.
     """
     is_local = reader.storage.is_local
@@ -86,7 +86,7 @@ def _small(piece: SegmentSlice) -> bool:
 
 
 def _local_chunks(reader: SegmentReader, slices: Iterable[SegmentSlice]) -> Iterator[Opened]:
-    """The chunks of local files. Reads of them answer at once, so the thread that decodes small ones reads them too."""
+    """The chunks of local files. These answer at once, so the thread that decodes small ones reads them too."""
     for number, group in enumerate(_groups(slices, min(FIRST_BYTES, GROUP_BYTES))):
         if _small(group[0]):
             yield partial(reader.whole, group)

@@ -21,9 +21,9 @@ class LogFile:
     """The bytes of one log file, read forward to `end`, or now and then beyond it.
 
     The first read of a remote file is one request, since it may be the only one. A second read shows that more is
-    wanted: from then on windows are fetched ahead, each twice as large as the one before. With `mapped`, the bytes of a
-    local file, which must be sealed, are mapped as long as they are held: a copy costs three times as much, but with a
-    map a disk's error ends the process. Files on a network are copied.
+    wanted: from then on windows are fetched ahead, each twice as large as the one before. With `mapped`, the bytes of
+    a local file, which must be sealed, are mapped as long as they are held: a copy costs three times as much, but
+    with a map a disk's error ends the process. Files on a network are copied.
     """
 
     def __init__(self, storage: Storage, name: str, end: int, *, mapped: bool) -> None:

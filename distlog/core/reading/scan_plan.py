@@ -50,7 +50,9 @@ def times(
     start_time: Time | None,
     end_time: Time | None,
 ) -> TimeRange:
-    """The times that are asked for. Raises ValueError if a side has an offset and a time, or for a value that is no time.
+    """The times that are asked for.
+
+    Raises ValueError if a side has an offset and a time, or for a value that is no time.
     """
     if (start is not None and start_time is not None) or (end is not None and end_time is not None):
         raise ValueError("give an offset or a time for a bound, not both")
@@ -80,10 +82,10 @@ def plan(
 ) -> tuple[list[SegmentSlice], Isolation]:
     """The slices of what is asked, and the isolation that says which of their batches may be seen.
 
-    Reads no data, with two exceptions. Of a large segment whose first records may be before `times`, it reads the time
-    index and the batch that this leads to. For read_committed it reads the transaction indexes, and the segments with
-    transactions if the metadata does not have the last stable offset. Raises ValueError for an unknown isolation
-    or policy.
+    Reads no data, with two exceptions. For a large segment that lies in `times` only from some record on, it reads
+    the time index and the batch that this leads to. For read_committed it reads the transaction indexes, and the
+    segments with transactions if the metadata does not have the last stable offset. Raises ValueError for an unknown
+    isolation or policy.
     """
     _check_choice("isolation", isolation, IsolationLevel)
     _check_choice("out_of_range", out_of_range, OutOfRange)
@@ -104,7 +106,7 @@ def plan(
 def slices_of(
     reader: SegmentReader, snapshot: Snapshot, partition: int, start: int | None, times: TimeRange = ALWAYS
 ) -> Iterator[SegmentSlice]:
-    """The slices that `plan` gives for one partition from `start` on, planned a few segments at a time, when needed."""
+    """The slices that `plan` gives for one partition from `start` on, planned some segments at a time when needed."""
     state = snapshot.partitions[partition]
     low = slices.bounded_start(partition, state.log_start_offset if start is None else start, state, "fail")
     row, count = state.segments.find(low), 1

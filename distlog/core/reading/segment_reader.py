@@ -70,7 +70,7 @@ class SegmentReader:
         return chunk_of_files(pieces, data)
 
     def chunks(self, part: SegmentSlice, step: int = CHUNK_BYTES) -> Iterator[Chunk]:
-        """Chunks with the batches that `part` owns, of about `step` log bytes: a caller that may stop soon asks for few.
+        """Chunks with the batches that `part` owns, of about `step` log bytes: few for a caller that may stop soon.
 
         Memory is a few chunks. Raises CorruptRecordError for bytes that are no batch or a batch that is out of place
         (checksums are left to `Chunk.check`), and SnapshotTooOldError if the file is gone.
@@ -141,7 +141,7 @@ class SegmentReader:
         return size
 
     def _bounds(self, part: SegmentSlice) -> tuple[int, int]:
-        """(where a batch begins, at or before the first owned one; a position where the last owned one should end)."""
+        """(where a batch begins, at or before the first owned one; where the last owned one should have ended)."""
         segment = part.segment
         starts_inside = part.start_offset > segment.base_offset or part.start_position > 0
         ends_inside = part.end_offset < segment.next_offset

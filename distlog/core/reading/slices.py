@@ -112,7 +112,7 @@ def _partition_slices(state: PartitionState, start: int, end: int, times: TimeRa
 
 
 def windows(slices: Iterable[SegmentSlice], step: int) -> Iterator[list[SegmentSlice]]:
-    """Cut `slices` into runs: the first has `step` offsets (positive), each next one twice as many as the one before."""
+    """Cut `slices` into runs: the first of `step` offsets (positive), each next one twice as many."""
     run: list[SegmentSlice] = []
     room = step
     for piece in slices:

@@ -22,9 +22,10 @@ class TimeRange:
 
     @classmethod
     def between(cls, start: Time | None, end: Time | None) -> TimeRange:
-        """The range from `start` (in) to `end` (out); None is no bound. With a bound, it has no record without a timestamp.
+        """The range from `start` (in) to `end` (out); None is no bound.
 
-        Raises ValueError for a value that is no time, or a time before 1970.
+        With a bound, records without a timestamp are not in it. Raises ValueError for a value that is no time, or a
+        time before 1970.
         """
         if start is None and end is None:
             return ALWAYS
@@ -43,7 +44,7 @@ class TimeRange:
         return (segments.max_timestamps >= self.oldest) & (oldest <= self.newest) & (self.oldest <= self.newest)
 
     def left_of(self, segment: SegmentInfo) -> TimeRange:
-        """The range that records of `segment`, which overlaps this one, must be checked by: ALWAYS if all lie in it."""
+        """The range to check records of `segment` by, which overlaps this range; ALWAYS if all lie in it."""
         oldest = MIN_LONG if segment.min_timestamp >= max(self.oldest, 0) else self.oldest
         newest = MAX_LONG if segment.max_timestamp <= self.newest else self.newest
         return ALWAYS if (oldest, newest) == (MIN_LONG, MAX_LONG) else TimeRange(oldest, newest)
