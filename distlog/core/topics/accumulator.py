@@ -20,8 +20,8 @@ class Accumulator:
 
     Records are put in without a lock, since a lock would cost half as much as all else. The writer does
     `fields += (...)`, which no other thread can interrupt, then `bytes += size`, then `advance` if `bytes` is not
-    below `limit`. The limit is 0 while the buffer is empty, so its first record calls `advance` too. Threads that race
-    for `bytes` can only make one buffer a little larger or smaller.
+    below `limit`. The limit is 0 while the buffer is empty, so its first record calls `advance` too. Threads that
+    race for `bytes` can only make one buffer a little larger or smaller.
     """
 
     def __init__(

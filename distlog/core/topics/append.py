@@ -130,7 +130,7 @@ class Appender:
         )
 
     def close(self) -> list[SegmentInfo]:
-        """Make all files durable; returns the segments by partition, in order. After an error nothing is left open."""
+        """Make all files durable; returns the segments by partition, in order. An error leaves nothing open."""
         self._is_closing = True
         queues = [self._queues[partition] for partition in sorted(self._queues)]
         crew = Crew(_CLOSERS, "distlog-close")

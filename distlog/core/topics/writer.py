@@ -55,8 +55,8 @@ class WritableTopic(Protocol):
 class Writer:
     """Buffers records and appends them in one commit when `buffer_bytes` are there, or after `linger_ms`.
 
-    One background thread commits, in order. `append` waits for it only if the writer holds two full buffers: 32 MiB of
-    records, at their largest size in a batch. Small records take several times as much as Python objects.
+    One background thread commits, in order. `append` waits for it only if the writer holds two full buffers: 32 MiB
+    of records, at their largest size in a batch. Small records take several times as much as Python objects.
 
     A record is durable when `flush` or `close` has returned, or when `on_delivery` was called with its Delivery, not
     before. A `with` block closes the writer, and so commits what it took, however the block ends, as Kafka's producer
