@@ -1,4 +1,4 @@
-"""A file that is written in place: positioned reads and writes, and cuts, through calls that a test can let fail."""
+"""A file that is written in place: positioned reads, writes and cuts. Tests can make its system calls fail."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class FileCalls(Protocol):
 
 
 class ActiveFile:
-    """A file with one writer at a time, opened when it is first used; every OSError comes out as StorageError.
+    """A file with one writer at a time, opened when it is first used; every OSError becomes a StorageError.
 
-    It has no position of its own, so threads, and processes after a fork, may read while one writes. To close it is
-    for who knows that nobody uses it.
+    It has no position of its own, so threads, and processes after a fork, may read while one writes. Close it only
+    when nobody uses it.
     """
 
     def __init__(self, path: str, calls: FileCalls = os, *, writable: bool = True) -> None:
@@ -41,11 +41,11 @@ class ActiveFile:
         self._opening = ProcessLock()
 
     def create(self) -> None:
-        """Make the file, empty; StorageError if there is one."""
+        """Create the file, empty; StorageError if it exists."""
         self._open(os.O_CREAT | os.O_EXCL)
 
     def write(self, data: Buffer, position: int) -> None:
-        """Write all of `data` at `position`, making the file if there is none; StorageFullError on a full disk."""
+        """Write all of `data` at `position`; creates a missing file. Raises StorageFullError on a full disk."""
         file = self._file if self._file is not None else self._open(os.O_CREAT)
         view = byte_view(data)
         try:
@@ -59,12 +59,12 @@ class ActiveFile:
             raise self._failure("write", error) from error
 
     def read(self, start: int, end: int) -> memoryview:
-        """The bytes from `start` to `end`, fewer where the file ends before; read-only."""
+        """The bytes from `start` (in) to `end` (out), read-only; fewer if the file ends before `end`."""
         view = new_array(max(end - start, 0), np.uint8).data
         return view[: self.read_into(view, start)].toreadonly()
 
     def read_into(self, view: memoryview, position: int) -> int:
-        """Fill `view` from `position` on: how many bytes there were."""
+        """Fill `view` with the bytes from `position` on; returns how many bytes there were."""
         done = 0
         try:
             file = self._file if self._file is not None else self._open(0)
@@ -75,7 +75,7 @@ class ActiveFile:
         return done
 
     def size(self) -> int:
-        """How long the file is; 0 if there is none."""
+        """The file's size in bytes; 0 if there is no file."""
         try:
             return os.stat(self.path).st_size if self._file is None else os.fstat(self._file).st_size
         except FileNotFoundError:
@@ -84,9 +84,9 @@ class ActiveFile:
             raise self._failure("look at", error) from error
 
     def cut(self, size: int, allocated: int = 0) -> None:
-        """Cut the file to `size` bytes; zeros follow up to `allocated`. Nothing is called where it is so already.
+        """Cut the file to `size` bytes; zeros follow up to `allocated`. A file that needs no cut is left alone.
 
-        Raises StorageError where the file is shorter than `size`.
+        Raises StorageError if the file is shorter than `size`.
         """
         length = self.size()
         if length < size:
@@ -105,14 +105,14 @@ class ActiveFile:
             raise self._failure("cut", error) from error
 
     def allocate(self, size: int) -> None:
-        """Make the file `size` bytes long, with blocks of the disk for all of it; StorageFullError without."""
+        """Make the file `size` bytes long and allocate its disk blocks; StorageFullError if the disk is full."""
         try:
             self._calls.posix_fallocate(self._file if self._file is not None else self._open(0), 0, size)
         except OSError as error:
             raise self._failure("preallocate", error) from error
 
     def sync(self) -> None:
-        """Return when what was written, by any process, is on the device; nothing was where there is no file."""
+        """Sync the file: returns when what any process wrote is on the device. Does nothing if there is no file."""
         if self._file is None and not os.path.exists(self.path):
             return
         try:
@@ -121,7 +121,7 @@ class ActiveFile:
             raise self._failure("sync", error) from error
 
     def close(self) -> None:
-        """Let go of the file; a later use opens it again."""
+        """Close the file; a later use opens it again."""
         file, self._file = self._file, None
         if file is not None:
             os.close(file)

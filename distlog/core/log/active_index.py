@@ -1,10 +1,10 @@
 """An index file of a segment that is being appended to: entries are written and read in place, never mapped.
 
 Many processes have such a file open. One of them appends under the partition's lock, and cuts the file to its entries
-when it seals the segment. A process that had it mapped would be killed (SIGBUS) by touching what was cut, and it does
-touch that where its state is of before a recovery that dropped entries. A read of such a place is short instead, and
-a short read is an answer: the log is walked from the last entry that is there. How many entries count is in the
-segment's state, not in the file's length; behind them are zeros, up to the preallocated size.
+when it seals the segment. A process that had the file mapped would be killed (SIGBUS) by touching a part that was
+cut. It would touch such a part if its state were older than a recovery that dropped entries. A read of that part only
+comes out short, and the log is then walked from the last entry that is there. The segment's state says how many
+entries count, not the file's length; behind them are zeros, up to the preallocated size.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class ActiveIndex:
         self._stride, self._key_bytes = entry.itemsize, entry[0].itemsize
 
     def create(self) -> None:
-        """Make the file, of `max_bytes` zeros."""
+        """Create the file, filled with `max_bytes` zeros."""
         self.file.create()
         self.file.cut(0, self.max_bytes)
 
     def floor(self, target: int, size: int) -> tuple[int, int]:
-        """(key, second field) of the last entry of the first `size` bytes whose key is not above `target`.
+        """(key, second field) of the last entry in the first `size` bytes whose key is not above `target`.
 
-        (-1, 0) where there is none. The last 8192 bytes are read first, then more and more of those before.
+        (-1, 0) if there is none. Reads the last 8192 bytes first, then larger and larger parts before them.
         """
         end, step = size, WARM_BYTES // self._stride * self._stride
         while end > 0:
@@ -54,7 +54,7 @@ class ActiveIndex:
             self.file.cut(size)
 
     def clear(self, size: int) -> None:
-        """Have zeros behind the entries, which are `size` bytes, up to `max_bytes`."""
+        """Fill the file with zeros from `size`, the end of the entries, up to `max_bytes`."""
         if self.max_bytes or size or self.file.size():
             self.file.cut(size)
             self.file.cut(size, self.max_bytes)

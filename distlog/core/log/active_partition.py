@@ -1,8 +1,8 @@
-"""One partition's active segment under the partition's lock: to find it, to open it, to seal it.
+"""Finds, opens and seals one partition's active segment, under the partition's lock.
 
-The commit log says which segments there are. The page in the lock's file says how far the active one has come, and is
-written after the bytes that it counts. The page says CHANGING from before a seal's commit until after it, so whoever
-finds that, or a page that does not check, asks the commit log first. A process may end between any two steps.
+The commit log says which segments there are. The page in the lock's file says where the active one ends, and is
+written after the bytes that it counts. The page says CHANGING from before a seal's commit until after it. A process
+that finds this, or a page that does not check, asks the commit log first. A process may end between any two steps.
 
     open    create the files, commit `active`, page ACTIVE      found: NONE and `active`: the segment is recovered
     append  write the log, the indexes, then the page           found: a log that is longer: its tail is walked
@@ -33,7 +33,7 @@ from distlog.core.storage.local.file_lock import TIMEOUT_S, FileLock
 from distlog.core.storage.local.shared_page import SharedPage
 from distlog.core.topic_handle import TopicHandle
 
-#: For how long a commit is tried by who holds a lock that others wait for.
+#: How long a commit is tried while its process holds a lock that others wait for.
 COMMIT_TIMEOUT_S = TIMEOUT_S / 2
 
 
@@ -44,7 +44,7 @@ class Snapshots(Protocol):
     def snapshot(self) -> Snapshot: ...
 
     def refresh(self) -> Snapshot:
-        """Move on to the head; TopicNotFoundError where the topic was dropped."""
+        """Move on to the newest version; TopicNotFoundError if the topic was dropped."""
         ...
 
     def advance(self, snapshot: Snapshot) -> None:
@@ -53,14 +53,14 @@ class Snapshots(Protocol):
 
 
 class SealedSegment(NamedTuple):
-    """A segment that was sealed but for the commit: its state before, and, unless it is empty, what was added."""
+    """A segment whose seal lacks only its commit: the state before, and the segment to add, None if it is empty."""
 
     partition: int
     before: SegmentState
     info: SegmentInfo | None
 
     def actions(self) -> list[Action]:
-        """What the commit says of it."""
+        """The actions of the commit that seals it."""
         seal = Seal(self.partition, self.before.stem)
         return [seal] if self.info is None else [seal, Add(self.info)]
 
@@ -68,8 +68,8 @@ class SealedSegment(NamedTuple):
 class ActivePartition:
     """A partition, its lock and its active segment, as one process knows them.
 
-    All methods but `held` and `close` need the lock. Errors are those of LogSegment and CommitLog. Where a method
-    fails, or the process ends in it, the next `recover`, in any process, puts things right.
+    All methods but `held` and `close` need the lock, unless they say otherwise. Errors are those of LogSegment and
+    CommitLog. If a method fails, or the process ends in it, the next `recover`, in any process, repairs the state.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class ActivePartition:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the lock; StorageError, naming the process that has it, when it is not free in time."""
+        """Hold the lock. Raises StorageError, which names the process that has it, if it is not free in time."""
         if not os.path.isdir(self.folder):
             with failing_as("make", self.folder):
                 make_folders(self.folder)
@@ -101,11 +101,14 @@ class ActivePartition:
             yield
 
     def record(self) -> StateRecord | None:
-        """What the page says now; None where it does not check. Needs no lock."""
+        """The page's record now; None if it does not check. Needs no lock."""
         return StateRecord.unpack(self._page.read())
 
     def recover(self) -> LogSegment | None:
-        """The active segment, ready to be appended to, whoever changed it or died meanwhile; None: there is none."""
+        """The active segment, ready for appends, or None if there is none.
+
+        Another process may have changed it meanwhile, or died while it did.
+        """
         value, segment = self._page.read(), self._segment
         if segment is None or value is None or value != self._known or segment.unknown_bytes():
             self._take_over(value)
@@ -114,7 +117,7 @@ class ActivePartition:
         return self._segment
 
     def open(self, operation: str = "active", sealed: SealedSegment | None = None) -> LogSegment:
-        """Begin an active segment at the log end by a commit, which seals `sealed` too."""
+        """Begin an active segment at the log end with a commit, which also seals `sealed`."""
         snapshot = self.snapshots.refresh()
         stem, created_ms = self.handle.new_stem(snapshot.version), self.handle.clock()
         LogSegment.create(self.folder, stem, 0, snapshot.config, clock=self.handle.clock, calls=self.calls).close()
@@ -143,11 +146,11 @@ class ActivePartition:
             raise
 
     def begin_seal(self) -> SealedSegment:
-        """End the active segment's files; what follows is a commit, then `end_seal` or `take_back`."""
+        """Finish the active segment's files. The caller then commits, and calls `end_seal` or `take_back`."""
         segment = self._segment
         assert segment is not None
         before = segment.state
-        # until it is over, whoever comes asks the commit log
+        # until the seal is over, every process asks the commit log
         self._publish(Status.CHANGING, before)
         self._segment = self._known = None
         try:
@@ -157,12 +160,12 @@ class ActivePartition:
         return SealedSegment(self.partition, before, state.segment_info(self.partition) if state.batches else None)
 
     def end_seal(self) -> None:
-        """Say that no segment is active, after the commit that sealed it."""
+        """Publish that no segment is active, after the commit that sealed it."""
         self._let_go()
         self._publish(Status.NONE, None)
 
     def take_back(self, sealed: SealedSegment) -> None:
-        """Go on with the segment, since its seal was not committed and will not be."""
+        """Make the segment active again, since its seal was not committed and will not be."""
         segment = self._opened(sealed.before)
         segment.recover_tail(opened_before(sealed.before.first_unstable_offset))
         self._use(segment)
@@ -178,17 +181,17 @@ class ActivePartition:
             raise
 
     def moved_on(self) -> None:
-        """Publish the state of the active segment, which has changed."""
+        """Publish the active segment's changed state."""
         assert self._segment is not None
         self._known = self._heads[Status.ACTIVE] + self._segment.packed_state()
         self._page.write(self._known)
 
     def doubt(self) -> None:
-        """Recover before the next use: nobody knows what the files are after an error."""
+        """Forget the segment, so that the next use recovers it: after an error the files' content is not known."""
         self._let_go()
 
     def close(self) -> None:
-        """Let go of the files and of the lock's; nothing is flushed."""
+        """Close the segment's files and the lock's file; nothing is flushed."""
         self._let_go()
         self._lock.close()
 
@@ -201,12 +204,12 @@ class ActivePartition:
         return self.snapshots.snapshot.partitions[self.partition].active
 
     def _take_over(self, value: bytes | None) -> None:
-        """Go on from what the page says, or, where that is not enough, from what the commit log says."""
+        """Continue from the page's state, or, if that is not enough, from the commit log."""
         record = StateRecord.unpack(value)
         state = record.state_of(self._topic_id, self._active) if record else None
         if record is None or state is None or record.status != Status.ACTIVE:
             self.snapshots.refresh()
-            # who committed it may have died before it was durable
+            # the process that committed it may have died before the commit was durable
             self.handle.storage.sync(paths.COMMITS_DIR)
             state = record.state_of(self._topic_id, self._active) if record else None
         if self._active is None:
@@ -237,7 +240,7 @@ class ActivePartition:
 
     def _walk(self, segment: LogSegment) -> None:
         segment.recover(opened_before(_first_unstable(self.snapshots.snapshot, self.partition)))
-        # nobody knows how much of it is on the device
+        # it is not known how much of the log is on the device
         segment.flush()
 
     def _opened(self, state: SegmentState) -> LogSegment:
@@ -261,6 +264,6 @@ class ActivePartition:
 
 
 def _first_unstable(snapshot: Snapshot, partition: int) -> int:
-    """Where the oldest transaction begins that is open before the active segment."""
+    """The first offset of the oldest transaction that is open before the active segment; NO_OFFSET for none."""
     segments = snapshot.partitions[partition].segments
     return segments[-1].first_unstable_offset if len(segments) else NO_OFFSET

@@ -1,6 +1,6 @@
-"""Walking the whole batches of a file that may be written to meanwhile, or that a crash left torn.
+"""Walks the whole batches of a file. The file may be written to meanwhile, or a crash may have torn its end.
 
-Kafka's `FileLogInputStream`: a batch that is cut short by the end is no batch, and no error.
+As in Kafka's `FileLogInputStream`, a batch that is cut short by the end is ignored, without an error.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WALK_BYTES = 4 << 20
 
 
 class Batches(NamedTuple):
-    """Whole batches, from `position` of the file on: their bytes, and BATCH rows with positions in these."""
+    """Whole batches, from `position` of the file on: their bytes, and BATCH rows with positions in those bytes."""
 
     position: int
     data: memoryview
@@ -41,14 +41,15 @@ class Batches(NamedTuple):
 def batches_from(file: ActiveFile, position: int, end: int, step: int) -> Iterator[Batches]:
     """The whole batches between `position`, where one begins, and `end`, about `step` bytes at a time.
 
-    Checksums are the caller's. CorruptRecordError: what is there cannot be a batch; those before it came already.
+    Checksums are left to the caller. Raises CorruptRecordError for bytes that cannot be a batch, after the batches
+    before them were yielded.
     """
     buffer = new_array(0, np.uint8)
     while position < end:
         size = min(step, end - position)
         if buffer.size < size:
             buffer = new_array(size, np.uint8)
-        # each is used up when the next is asked for, so that one buffer does for all
+        # callers are done with a step's batches when they ask for the next, so one buffer is enough
         data = buffer.data[: file.read_into(buffer.data[:size], position)]
         rows, error = _headers(data, file.path, position)
         if len(rows):
@@ -65,7 +66,7 @@ def batches_from(file: ActiveFile, position: int, end: int, step: int) -> Iterat
 
 
 def _headers(data: memoryview, path: str, position: int) -> tuple[npt.NDArray[Any], CorruptRecordError | None]:
-    """The rows before the first that cannot be one, and what is wrong with that."""
+    """(the rows before the first bad batch, the error of that batch or None)."""
     try:
         return read_headers(data, file=path, file_position=position), None
     except CorruptRecordError as error:
@@ -73,7 +74,7 @@ def _headers(data: memoryview, path: str, position: int) -> tuple[npt.NDArray[An
 
 
 def _size_of_first(data: memoryview) -> int:
-    """The size of the batch that `data` is the beginning of, or of what tells its size."""
+    """The size of the batch that `data` begins; LOG_OVERHEAD if `data` is too short to tell."""
     if data.nbytes < LOG_OVERHEAD:
         return LOG_OVERHEAD
     return LOG_OVERHEAD + int.from_bytes(data[8:LOG_OVERHEAD], "big", signed=True)
@@ -82,7 +83,7 @@ def _size_of_first(data: memoryview) -> int:
 def sound_batches(file: ActiveFile, position: int, end: int, next_offset: int) -> Iterator[Batches]:
     """The batches from `position` on up to the first that is torn, fails its checksum or is out of order.
 
-    They are those that a crash left whole: offsets are not below `next_offset`, and ascend.
+    A crash left these whole. Their offsets begin at `next_offset` or above, and ascend.
     """
     walk = batches_from(file, position, end, WALK_BYTES)
     while True:
@@ -99,7 +100,7 @@ def sound_batches(file: ActiveFile, position: int, end: int, next_offset: int) -
 
 
 def _whole(found: Batches, path: str) -> int:
-    """How many of the batches there are before the first whose checksum is wrong."""
+    """The number of batches before the first one with a wrong checksum."""
     try:
         check_crcs(found.data, found.rows, file=path, file_position=found.position)
     except CorruptRecordError as error:
@@ -109,7 +110,7 @@ def _whole(found: Batches, path: str) -> int:
 
 
 def _in_order(rows: npt.NDArray[Any], next_offset: int) -> int:
-    """How many of the batches there are before the first that begins below the end of the one before."""
+    """The number of batches before the first one that begins below the end of the batch before it."""
     ends = rows["base_offset"] + rows["last_offset_delta"] + 1
     bad = rows["base_offset"] < np.concatenate([[next_offset], ends[:-1]])
     return int(bad.argmax()) if bad.any() else len(rows)

@@ -1,9 +1,9 @@
 """One segment on a local disk that is appended to in place: Kafka's `LogSegment`.
 
-It knows nothing of locks, commits and topics. Whoever appends, recovers, truncates or seals holds the partition's
-lock; reading needs none, for it looks at nothing behind the state of its moment. Many processes have a segment open:
+It knows nothing of locks, commits and topics. Callers that append, recover, truncate or seal hold the partition's
+lock. Reading needs no lock, since it reads nothing behind the end that it knows. Many processes have a segment open:
 `resume` takes over the state that another one left. Its files are read and written, never mapped (`active_index` says
-why), and `close` leaves them as long as they are: only `seal` trims, since others may be appending.
+why). `close` does not change their length: only `seal` trims, since others may be appending.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _FLUSHED = list(places(("flushed_offset", "flushed_position")))
 class LogSegment:
     """A segment whose state is known; `clock` tells the time in ms, `calls` are the system calls that change files.
 
-    Errors of the disk are StorageError, StorageFullError where it is full. After one that leaves doubt about what is
-    in the files every change is refused until `recover`.
+    Errors of the disk are raised as StorageError, or StorageFullError if it is full. After an error that leaves doubt
+    about the files' content, every change is refused until `recover`.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class LogSegment:
         self._files = SegmentFiles.of(folder, state.stem, config, calls, writable=writable)
         self._files.check_size()
         self._numbers = state.numbers()
-        # the same for all processes, which know no other number of it
+        # seeded by the stem, so that all processes choose the same jitter
         self._span_ms = jittered(time_span(config), config, Random(state.stem))
         self._refusal: str | None = None
         self._has_durable_names = False
@@ -79,7 +79,7 @@ class LogSegment:
         calls: FileCalls = os,
         first_unstable_offset: int = NO_OFFSET,
     ) -> LogSegment:
-        """A new segment, whose names are durable; `first_unstable_offset` is that of the log before it."""
+        """Create a segment, with durable file names; `first_unstable_offset` is that of the log before it."""
         state = SegmentState.new(stem, base_offset, clock(), first_unstable_offset)
         segment = cls(folder, state, config, clock=clock, calls=calls)
         segment._files.create()
@@ -105,7 +105,7 @@ class LogSegment:
         return int(self._numbers[POSITION])
 
     def resume(self, state: SegmentState) -> None:
-        """Go on from the state of this segment that another process left."""
+        """Take over the state of this segment that another process left."""
         if state.stem != self.stem:
             raise ValueError(f"this is the state of segment {state.stem}, not of {self.stem}")
         self._numbers = state.numbers()
@@ -120,12 +120,12 @@ class LogSegment:
         aborted: Sequence[AbortedTransaction] = (),
         first_unstable_offset: int | None = None,
     ) -> None:
-        """Write batches behind what is there: all of `data`, whose headers are `rows` (BATCH rows, absolute offsets).
+        """Append batches: all of `data`, whose headers are `rows` (BATCH rows, absolute offsets).
 
-        Per batch, who knows them gives the offset of the first record with the largest timestamp, and the smallest
-        timestamp. `aborted` are the transactions whose markers are among the batches, `first_unstable_offset` is that
-        of the log behind them, if it changes. Raises ValueError and OverflowError as of `fold`, before anything is
-        written; after any other error the files are as before.
+        If known, `newest_offsets` gives the offset of the first record with the largest timestamp of each batch, and
+        `min_timestamps` its smallest timestamp. `aborted` are the transactions whose markers are among the batches.
+        `first_unstable_offset` is that of the log behind them, if it changes. Raises the ValueError and OverflowError
+        of `fold`, before anything is written; after any other error the files are as before.
         """
         if not len(rows):
             return
@@ -143,7 +143,7 @@ class LogSegment:
         self._numbers = after
 
     def should_roll(self, size: int, max_timestamp: int, max_offset: int) -> bool:
-        """Whether batches of `size` bytes, with this largest timestamp (ms) and last offset, want another segment."""
+        """Whether batches of `size` bytes, with this largest timestamp (ms) and last offset, need a new segment."""
         return must_roll(self._numbers, self.config, self._span_ms, self._clock, size, max_timestamp, max_offset)
 
     def read(
@@ -159,12 +159,12 @@ class LogSegment:
         return segment_reads.translate(self._files, self._numbers, offset)
 
     def find_offset_by_timestamp(self, timestamp: int, starting_offset: int | None = None) -> TimedOffset | None:
-        """See `segment_reads.find_offset_by_timestamp`; from the base offset on if no other is given."""
+        """See `segment_reads.find_offset_by_timestamp`; starts at the base offset by default."""
         begin = int(self._numbers[BASE_OFFSET]) if starting_offset is None else starting_offset
         return segment_reads.find_offset_by_timestamp(self._files, self._numbers, timestamp, begin)
 
     def look_through(self, transactions: WalkedTransactions) -> SegmentState:
-        """The state that `recover` would come to, for who may only read: nothing is written or cut."""
+        """The state that `recover` would come to, for a process that may only read: nothing is written or cut."""
         numbers = segment_recovery.look_through(self._files, emptied(self._numbers), self._interval, transactions)
         return SegmentState.of_numbers(self.stem, numbers)
 
@@ -173,18 +173,18 @@ class LogSegment:
         return segment_recovery.unknown_bytes(self._files, self._numbers)
 
     def recover_tail(self, transactions: WalkedTransactions) -> Recovery:
-        """Walk what lies behind the state, with the transactions that are open there, and cut off what is torn."""
+        """Walk the log behind the state's end, where `transactions` are open, and cut off a torn end."""
         return self._recovered(self._numbers, transactions)
 
     def recover(self, transactions: WalkedTransactions) -> Recovery:
-        """Walk the whole log, make its indexes anew, and cut off what is torn.
+        """Walk the whole log, make its indexes anew, and cut off a torn end.
 
         `transactions` are those that were open before the segment.
         """
         return self._recovered(emptied(self._numbers), transactions)
 
     def truncate_to(self, offset: int, transactions: WalkedTransactions) -> int:
-        """Drop the batch that holds `offset`, or else the next one, and all behind it: how many bytes that were."""
+        """Drop the batch that holds `offset`, or else the next one, and all behind it; returns the bytes dropped."""
         place = self.translate_offset(offset)
         if place is None:
             return 0
@@ -193,28 +193,28 @@ class LogSegment:
         return dropped
 
     def drop_unflushed(self, transactions: WalkedTransactions) -> None:
-        """Drop all that is not known to be on the device, after a sync that failed."""
+        """After a failed sync, drop all that is not known to be on the device."""
         flushed = self._numbers[_FLUSHED]
         self._recovered(emptied(self._numbers), transactions, int(flushed[1]))
         self._numbers[_FLUSHED] = np.minimum(flushed, self._numbers[[NEXT_OFFSET, POSITION]])
 
     def know_flushed(self, offset: int, position: int) -> None:
-        """Take it that the device has the log up to these, as who synced the file knows."""
+        """Note that the log is on the device up to this offset and position: the caller has synced the file."""
         self._numbers[_FLUSHED] = np.maximum(self._numbers[_FLUSHED], (offset, position))
 
     def flush(self) -> None:
-        """Return when what was appended before is on the device; appends may go on beside.
+        """Return when all earlier appends are on the device; other appends may go on meanwhile.
 
-        An error is final: a second sync after one that failed would succeed, without what was lost.
+        An error is final: a second sync after a failed one would succeed, without what was lost.
         """
         reached = self._usable()[[NEXT_OFFSET, POSITION]]
         self._sync()
         self.know_flushed(*reached.tolist())
 
     def seal(self) -> SegmentState:
-        """End the segment: its last time entry is added, its files are trimmed, and on the device.
+        """End the segment: add its last time entry, trim its files, and sync them.
 
-        Kafka's `onBecomeInactiveSegment`. It can be read, and nothing else, until it is closed.
+        Kafka's `onBecomeInactiveSegment`. The segment can then only be read, until it is closed.
         """
         before = segment_reads.with_newest_offset(self._files, self._usable())
         after, entries = fold_seal(before)
@@ -226,7 +226,7 @@ class LogSegment:
         return self.state
 
     def close(self) -> None:
-        """Let go of the files, which stay as they are; nothing is flushed."""
+        """Close the files, which stay as they are; nothing is flushed."""
         self._files.close()
 
     def _usable(self) -> Numbers:
@@ -235,7 +235,7 @@ class LogSegment:
         return self._numbers
 
     def _take_back(self, before: Numbers) -> None:
-        """Cut off what was half written."""
+        """Cut off a write that failed halfway."""
         try:
             self._files.cut(before)
         except StorageError:
@@ -250,7 +250,7 @@ class LogSegment:
         try:
             self._files.sync()
             if self._numbers[TXN_INDEX] > 0 and not self._has_durable_names:
-                # the transaction index came with its first entry
+                # the transaction index's file was made with its first entry, so its name may not be durable
                 self._files.sync_names()
                 self._has_durable_names = True
         except StorageError:

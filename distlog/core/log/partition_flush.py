@@ -1,11 +1,11 @@
-"""Flushing a partition together: one sync is for all that was written before it, by any thread of any process.
+"""Flushes a partition: one sync covers all that any thread of any process wrote before it.
 
-Who wants a flush waits for the flush lock, and then looks at the page again: what a sync of another one covered
-meanwhile needs none. A sync runs without the partition's lock, so appends go on beside it.
+A flush waits for the flush lock, and then reads the page again: if another sync covered its records meanwhile, it
+needs no sync of its own. A sync runs without the partition's lock, so appends go on during it.
 
-A sync that failed is never tried again, since the next one would succeed without what was lost (Linux marks the pages
-clean). The segment is cut to what was on the device before, and is sealed there. All who wait for what was cut off
-get an error: their segment is not active any more, and ends before their records.
+A failed sync is never tried again, since the next one would succeed without what was lost (Linux marks the pages
+clean). The segment is cut to what was on the device before, and is sealed there. Each flush that waits for records
+that were cut off gets an error: their segment is no longer active, and ends before them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from distlog.core.storage.local.file_lock import FileLock
 
 
 class Appended(NamedTuple):
-    """The (first, end) offsets of what was appended, the segment that it is in, and a version that knows that."""
+    """Where records were appended: their (first, end) offsets, their segment, and a version that has this segment."""
 
     first_offset: int
     end_offset: int
@@ -39,11 +39,11 @@ class PartitionFlush:
     def __init__(self, partition: ActivePartition, timeout_s: float) -> None:
         self._partition, self._timeout_s = partition, timeout_s
         self._lock = FileLock(os.path.join(partition.folder, paths.FLUSH_FILE))
-        # of its own, so that nobody closes it during a sync: used under the flush lock only
+        # a file object of its own, so that nobody closes it during a sync; used under the flush lock only
         self._log: ActiveFile | None = None
 
     def flush(self, wanted: Appended | None) -> None:
-        """See PartitionLog."""
+        """See `PartitionLog.flush`."""
         wanted = wanted or self._all()
         if wanted is None or self._is_flushed(wanted):
             return
@@ -59,7 +59,7 @@ class PartitionFlush:
                 self._sync(state)
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         if self._log is not None:
             with self._lock.held(self._timeout_s):
                 self._use(None)
@@ -121,7 +121,10 @@ class PartitionFlush:
             partition.end_seal()
 
     def _check_sealed(self, wanted: Appended) -> None:
-        """A seal syncs; but a segment that ends below what is wanted was cut by a sync that failed."""
+        """Raise StorageError if the sealed segment ends below the wanted records: a failed sync cut them off.
+
+        Otherwise they are on the device, since a seal syncs.
+        """
         snapshot = self._partition.snapshots.snapshot
         segments = snapshot.partitions[self._partition.partition].segments
         place = segments.find(wanted.end_offset - 1)
@@ -131,7 +134,7 @@ class PartitionFlush:
             raise _lost(wanted)
 
     def _sealed_end(self, snapshot: Snapshot, wanted: Appended) -> int:
-        """Where the segment ended when it was sealed, which it was since, whatever became of it later."""
+        """The offset at which the segment ended when it was sealed. Later commits may have replaced it."""
         partition = self._partition.partition
         for commit in self._partition.handle.log.commits(wanted.version + 1, snapshot.version + 1):
             if Seal(partition, wanted.stem) in commit.actions:

@@ -1,7 +1,7 @@
 """Appending ready-made batches to one partition in place: Kafka's `UnifiedLog`, for any number of processes.
 
-Each append is under the partition's lock, and goes on from where the last one ended, whichever process made it.
-Nothing is synced by an append: `flush` is, for all that wait for it together.
+Each append holds the partition's lock, and continues where the last one ended, whichever process made it.
+An append does not sync. `flush` does, once for all that wait for it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ _IN_TRANSACTIONS = TRANSACTIONAL | CONTROL
 
 
 class LogEnd(NamedTuple):
-    """The offset behind the last record, and up to where (out) the device has the log: Kafka's recovery point."""
+    """Where the log ends: the offset behind the last record, and the offset behind the last one on the device.
+
+    The second is Kafka's recovery point.
+    """
 
     end_offset: int
     flushed_offset: int
@@ -37,8 +40,8 @@ class LogEnd(NamedTuple):
 class PartitionLog:
     """The log of one partition of a topic on a local disk; for the threads of one process.
 
-    `snapshots` hold the commit log's newest snapshot, which this moves on. `calls` are the system calls that change
-    files. Who waits longer than `timeout_s` for a lock gets a StorageError that names the process that holds it.
+    `snapshots` hold the commit log's newest snapshot; the log moves it on. `calls` are the system calls that change
+    files. A wait of more than `timeout_s` for a lock raises a StorageError that names the process that holds it.
     """
 
     def __init__(
@@ -65,9 +68,9 @@ class PartitionLog:
         """Give the batches their offsets, and write them; `rows` (BATCH rows) are the headers of all of `data`.
 
         The batches are of format 2, encoded from offset 0 on without a gap; their base offsets are written into
-        `data`. `newest_offsets`, in the batches' own offsets, and `min_timestamps` are as of LogSegment. Raises
-        InvalidRecordError for what no segment or no batch of the topic may be, StorageError, TopicNotFoundError,
-        CommitStateUnknownError; then nothing was appended.
+        `data`. `newest_offsets`, in the batches' own offsets, and `min_timestamps` are those of `LogSegment.append`.
+        Raises InvalidRecordError for batches that the topic or a segment cannot take, StorageError,
+        TopicNotFoundError, CommitStateUnknownError; then nothing was appended.
         """
         _check(rows, self._snapshots.snapshot.config, data.nbytes)
         end = int(rows[-1]["base_offset"] + rows[-1]["last_offset_delta"]) + 1
@@ -96,22 +99,22 @@ class PartitionLog:
             raise
 
     def roll(self) -> None:
-        """End the active segment and begin the next one; nothing where none is active, or it is empty."""
+        """End the active segment and begin the next one; does nothing if none is active, or it is empty."""
         with self._active.held():
             segment = self._active.recover()
             if segment is not None and segment.size:
                 self._active.roll()
 
     def flush(self, appended: Appended | None = None) -> None:
-        """Return when what `appended` tells is on the device, or all that is there now.
+        """Return when the records of `appended` are on the device; without it, when all records are.
 
-        Threads and processes that wait for this share one sync. Raises StorageError where a sync failed, in this
-        process or another: what was not on the device before is lost, and is cut off.
+        Threads and processes that wait for this share one sync. Raises StorageError if a sync failed, in this process
+        or another: records that were not on the device before are lost, and are cut off.
         """
         self._flush.flush(appended)
 
     def end(self) -> LogEnd:
-        """Where the log ends, and up to where it is on the device; recovers it, if need be."""
+        """The log's end, and the end of what is on the device; recovers the log if needed."""
         with self._active.held():
             segment = self._active.recover()
             if segment is None:
@@ -121,7 +124,7 @@ class PartitionLog:
             return LogEnd(state.next_offset, state.flushed_offset)
 
     def close(self) -> None:
-        """Let go of the files; nothing is flushed, and the active segment stays open for whoever comes next."""
+        """Close the files; nothing is flushed, and the active segment stays active for the next process."""
         self._flush.close()
         self._active.close()
 

@@ -1,8 +1,8 @@
-"""Committing what needs the end of a partition sealed: bulk appends, rolls by retention, a drop.
+"""Commits that must seal active segments first: bulk appends, rolls by retention, a drop.
 
-The locks of the partitions whose active segments must be sealed are taken in ascending order, so that no two of those
-who do this wait for each other. Their pages say CHANGING before the commit, which seals the segments together with
-the caller's own actions. Who meets a segment that became active meanwhile gives up, and begins again with its lock.
+Each partition whose active segment must be sealed is locked, in ascending order: so two such commits never deadlock.
+Their pages say CHANGING before the commit. The commit seals the segments together with the caller's own actions. If
+another segment became active meanwhile, the commit is given up and begun again, with the lock of that segment too.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from distlog.core.log.active_partition import COMMIT_TIMEOUT_S, ActivePartition,
 from distlog.core.storage.local.file_lock import TIMEOUT_S
 from distlog.core.topic_handle import TopicHandle
 
-#: Which partitions must have no active segment, as of a snapshot.
+#: Takes a snapshot and returns the partitions that must have no active segment.
 Needed = Callable[[Snapshot], Collection[int]]
 
 
 def every_partition(snapshot: Snapshot) -> Collection[int]:
-    """All of them, as for a drop."""
+    """All partitions, as a drop needs."""
     return range(len(snapshot.partitions))
 
 
@@ -44,10 +44,10 @@ def sealed_commit(
     calls: FileCalls = os,
     timeout_s: float = TIMEOUT_S,
 ) -> tuple[Commit | None, Snapshot]:
-    """`CommitLog.commit`, with the active segments of the `needed` partitions sealed in the same commit.
+    """Like `CommitLog.commit`, and seals the active segments of the `needed` partitions in the same commit.
 
     `plan` gets snapshots in which they are sealed already; if it has nothing to do, they stay active. `snapshot` is
-    the commit log's, without tails. Locks are waited for `timeout_s`: StorageError. Other errors are those of
+    the commit log's, without tails. Raises StorageError if a lock is not free within `timeout_s`, and the errors of
     CommitLog and LogSegment.
     """
     while True:
@@ -77,7 +77,7 @@ class _FoundActiveError(Exception):
 
 @dataclass
 class _Snapshots:
-    """See Snapshots; `snapshot` moves on."""
+    """Implements the protocol Snapshots; `snapshot` moves on."""
 
     handle: TopicHandle
     snapshot: Snapshot
@@ -93,7 +93,7 @@ class _Snapshots:
 
 @dataclass
 class _Sealing:
-    """The plan of a commit that seals, around the caller's; it notes whether that was what failed."""
+    """Adds the sealing to the caller's plan. `failed` keeps the error of a plan that failed."""
 
     sealed: dict[int, SealedSegment]
     needed: Needed
@@ -117,7 +117,7 @@ class _Sealing:
 def _locked(
     snapshots: _Snapshots, needed: Needed, calls: FileCalls, timeout_s: float
 ) -> Iterator[list[ActivePartition]]:
-    """The partitions that must be sealed, with their locks; the snapshot is as new as that."""
+    """Lock the partitions that must be sealed, and yield them; if any is locked, the snapshot is refreshed after."""
     with ExitStack() as stack:
         partitions = []
         for number in _active(snapshots.snapshot, needed):
@@ -141,7 +141,7 @@ def _commit(
 ) -> tuple[Commit | None, Snapshot]:
     sealing = _Sealing({}, needed, plan)
     try:
-        # not for nothing: what is not held yet would be met by the plan
+        # checked before anything is sealed: the plan would find a partition that is not locked only afterwards
         if set(_active(snapshots.snapshot, needed)) - {partition.partition for partition in partitions}:
             raise _FoundActiveError(snapshots.snapshot)
         for partition in partitions:
@@ -157,7 +157,7 @@ def _commit(
     except BaseException as error:
         if error is sealing.failed or isinstance(error, CommitConflictError):
             _take_back(partitions, sealing)
-        # else the pages stay as they are: whoever comes next asks the commit log
+        # else the pages stay at CHANGING, so the next process asks the commit log
         raise
     if commit is None:
         _take_back(partitions, sealing)

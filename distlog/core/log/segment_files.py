@@ -19,7 +19,7 @@ from distlog.core.storage.local.durable_files import failing_as, make_folders, r
 
 
 class SegmentFiles(NamedTuple):
-    """The log, which has `log_bytes` from its beginning if it is preallocated, and the three indexes."""
+    """The log and the three indexes. A preallocated log has `log_bytes` from the start, else that is 0."""
 
     log: ActiveFile
     offsets: ActiveIndex
@@ -43,11 +43,11 @@ class SegmentFiles(NamedTuple):
 
     @property
     def indexes(self) -> tuple[tuple[int, ActiveIndex], ...]:
-        """Each index behind the place of its size in the numbers; the order is that of `Folded.entries`."""
+        """(the place of its size in the numbers, the index) of each index, in the order of `Folded.entries`."""
         return (OFFSET_INDEX, self.offsets), (TIME_INDEX, self.times), (TXN_INDEX, self.transactions)
 
     def create(self) -> None:
-        """Make the log and the preallocated indexes, with durable names; the rest comes with its first entry."""
+        """Make the log and the preallocated indexes, and sync their names; others are made with their first entry."""
         with failing_as("create", self.log.path):
             make_folders(os.path.dirname(self.log.path))
         self.log.create()
@@ -59,42 +59,42 @@ class SegmentFiles(NamedTuple):
         self.sync_names()
 
     def check_size(self) -> None:
-        """Raise StorageError for a log that is larger than any can be."""
+        """Raise StorageError for a log that is larger than MAX_INT bytes."""
         if self.log.size() > MAX_INT:
             raise StorageError(f"a log file cannot have more than {MAX_INT} bytes", file=self.log.path)
 
     def write_entries(self, before: Numbers, entries: tuple[bytes, bytes, bytes]) -> None:
-        """Write what is new in the indexes behind what `before` counts."""
+        """Append new entries to the indexes, at the sizes that `before` has."""
         for (place, index), data in zip(self.indexes, entries, strict=True):
             if data:
                 index.file.write(data, int(before[place]))
 
     def cut(self, numbers: Numbers) -> None:
-        """Cut everything to what `numbers` count, with zeros behind it where space is preallocated."""
+        """Cut every file to its size in `numbers`; preallocated space behind that becomes zeros."""
         self.log.cut(int(numbers[POSITION]))
         self.log.cut(int(numbers[POSITION]), self.log_bytes)
         for place, index in self.indexes:
             index.clear(int(numbers[place]))
 
     def trim(self, numbers: Numbers) -> None:
-        """Cut every file to what `numbers` count, for good."""
+        """Cut every file to its size in `numbers`, and give back preallocated space."""
         self.log.cut(int(numbers[POSITION]))
         for place, index in self.indexes:
             index.trim(int(numbers[place]))
 
     def sync(self) -> None:
-        """Return when all that was written is on the device, the log first."""
+        """Sync all files, the log first; returns when all that was written is on the device."""
         self.log.sync()
         for _, index in self.indexes:
             index.file.sync()
 
     def sync_names(self) -> None:
-        """Return when the names of the files are durable."""
+        """Sync the folder; returns when the names of the files are durable."""
         with failing_as("sync", self.log.path):
             sync_folder(os.path.dirname(self.log.path))
 
     def close(self) -> None:
-        """Let go of the files, which stay as they are."""
+        """Close the files, which stay as they are."""
         self.log.close()
         for _, index in self.indexes:
             index.file.close()

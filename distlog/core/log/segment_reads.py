@@ -1,6 +1,6 @@
-"""Reading a segment that is being appended to, by its files and the numbers of a moment: nothing behind them is seen.
+"""Reads a segment that is being appended to, up to the end that its numbers had at one moment.
 
-Its sealed form is read by `reading.segment_reader`, from maps; here everything is read in place (`ActiveIndex`).
+`reading.segment_reader` reads sealed segments, from maps; here everything is read in place (`ActiveIndex`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class BatchPlace(NamedTuple):
 
 
 class FetchedBatches(NamedTuple):
-    """What a read gives: bytes from the beginning of a batch on, which may end inside one.
+    """The result of a read: bytes that begin with a batch, and may end inside one.
 
     `is_cut` says that not even the first batch is whole.
     """
@@ -49,7 +49,7 @@ class FetchedBatches(NamedTuple):
 
 
 class TimedOffset(NamedTuple):
-    """A record that was found by its time, ms, and the leader epoch of its batch, -1 where that has none."""
+    """A record that was found by its time (ms), and the leader epoch of its batch; -1 if that has none."""
 
     timestamp: int
     offset: int
@@ -57,7 +57,7 @@ class TimedOffset(NamedTuple):
 
 
 def translate(files: SegmentFiles, numbers: Numbers, offset: int) -> BatchPlace | None:
-    """The first batch that ends at `offset` or above it; None where there is none."""
+    """The first batch whose last offset is `offset` or above; None if there is none."""
     for found in _from_offset(files, numbers, offset, _HEADER_STEP):
         rows = found.rows
         last = rows["base_offset"] + rows["last_offset_delta"]
@@ -77,10 +77,10 @@ def read(
     *,
     min_one_batch: bool = False,
 ) -> FetchedBatches | None:
-    """Batches from that on which holds `start_offset`, or else the next; None where none is left.
+    """Read from the batch that holds `start_offset`, or the next one, on; None if there is none.
 
-    At most `max_size` bytes, but with `min_one_batch` the first batch whole, and none from `max_position` on.
-    Raises ValueError for a negative size.
+    Gives at most `max_size` bytes, but with `min_one_batch` at least the whole first batch. Gives no bytes from
+    `max_position` on. Raises ValueError for a negative size.
     """
     if max_size < 0:
         raise ValueError(f"a size must not be negative: {max_size}")
@@ -96,7 +96,7 @@ def read(
 def find_offset_by_timestamp(
     files: SegmentFiles, numbers: Numbers, timestamp: int, starting_offset: int
 ) -> TimedOffset | None:
-    """The first record at or after `timestamp` (ms) from `starting_offset` on; None where there is none."""
+    """The first record at or after `timestamp` (ms) from `starting_offset` on; None if there is none."""
     _, delta = files.times.floor(timestamp, int(numbers[TIME_INDEX]))
     begin = max(int(numbers[BASE_OFFSET]) + delta, starting_offset)
     for found in _from_offset(files, numbers, begin, _TIME_STEP):
@@ -108,7 +108,7 @@ def find_offset_by_timestamp(
 
 
 def with_newest_offset(files: SegmentFiles, numbers: Numbers) -> Numbers:
-    """`numbers` with the first record of the largest timestamp, which is looked for where no header told."""
+    """`numbers` with the offset of the first record with the largest timestamp; searched if no header told it."""
     if numbers[OFFSET_OF_MAX] >= 0 or numbers[MAX_TIMESTAMP] < 0:
         return numbers
     found = find_offset_by_timestamp(files, numbers, int(numbers[MAX_TIMESTAMP]), int(numbers[BASE_OFFSET]))
@@ -139,7 +139,7 @@ def _first_in_batch(
 
 
 def _from_offset(files: SegmentFiles, numbers: Numbers, offset: int, step: int) -> Iterator[Batches]:
-    """Batches from the index's entry for `offset` on; from the beginning where the index does not fit the log."""
+    """Batches from the index's entry for `offset` on; from the log's start if the index does not fit the log."""
     base_offset, end = int(numbers[BASE_OFFSET]), int(numbers[POSITION])
     delta, position = files.offsets.floor(offset - base_offset, int(numbers[OFFSET_INDEX]))
     walk = batches_from(files.log, position, end, step)
@@ -149,7 +149,7 @@ def _from_offset(files: SegmentFiles, numbers: Numbers, offset: int, step: int) 
         first = next(walk, None)
         if first is not None and _ends_at(first, base_offset + delta):
             return chain([first], walk)
-    # whoever recovered the segment meanwhile may have dropped what was known a moment ago
+    # a recovery in another process may have dropped this entry or batch meanwhile
     return batches_from(files.log, 0, end, step)
 
 

@@ -1,7 +1,7 @@
-"""What a crash left of a segment: a walk over its log, whose whole batches stay and whose torn end goes.
+"""Recovers a segment after a crash: walks its log, keeps the whole batches, and cuts off a torn end.
 
-The walk folds headers as appends do, so the state and the indexes that it comes to are theirs (Kafka's
-`LogSegment.recover`). Checksums are compared; what is compressed stays so.
+The walk folds headers as appends do, so it gets the same state and indexes as they did (Kafka's
+`LogSegment.recover`). It compares checksums, and decompresses nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from distlog.core.log.walked_transactions import WalkedTransactions, new_epochs
 
 
 class Recovery(NamedTuple):
-    """What a walk came to: the numbers, (leader epoch, start offset) of each epoch, how many bytes were cut off."""
+    """The result of a walk: the numbers, (leader epoch, start offset) of each epoch, how many bytes were cut off."""
 
     numbers: Numbers
     epochs: list[tuple[int, int]]
@@ -34,7 +34,7 @@ def recover(
     """Walk from what `numbers` count up to `end`, write index entries, and cut all files behind the last sound batch.
 
     `transactions` are those that are open where the walk begins. Raises OverflowError, before anything is cut, for
-    offsets that indexes cannot tell.
+    offsets that an index cannot hold.
     """
     size, epochs = files.log.size(), list[tuple[int, int]]()
     numbers = _with_unstable(numbers, transactions)
@@ -47,7 +47,7 @@ def recover(
 
 
 def look_through(files: SegmentFiles, numbers: Numbers, interval: int, transactions: WalkedTransactions) -> Numbers:
-    """The numbers that `recover` would come to, for who may only read: nothing is written or cut."""
+    """The numbers that `recover` would return, for a process that may only read: nothing is written or cut."""
     numbers = _with_unstable(numbers, transactions)
     for _, folded, _ in _folds(files, numbers, interval, transactions, files.log.size()):
         numbers = folded.numbers
@@ -57,7 +57,7 @@ def look_through(files: SegmentFiles, numbers: Numbers, interval: int, transacti
 def unknown_bytes(files: SegmentFiles, numbers: Numbers) -> int:
     """How many bytes the log has behind what `numbers` count; negative if it is shorter.
 
-    Preallocated space is not counted: no batch begins with as many zeros.
+    Preallocated space is not counted. It is told by its zeros: no batch begins with LOG_OVERHEAD of them.
     """
     position = int(numbers[POSITION])
     beyond = files.log.size() - position

@@ -1,7 +1,7 @@
-"""Whether the next batches want another segment: Kafka's `LogSegment.shouldRoll`.
+"""Decides whether the next batches need a new segment: Kafka's `LogSegment.shouldRoll`.
 
-The span of time is that of `segments.roll`. An empty segment takes whatever fits its offsets, so that no roll leads
-to another one.
+The span of time is that of `segments.roll`. An empty segment takes everything that fits its offsets, so that one roll
+does not lead to another.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def must_roll(
     max_timestamp: int,
     max_offset: int,
 ) -> bool:
-    """Whether batches of `size` bytes, with this largest timestamp (ms) and last offset, want another segment.
+    """Whether batches of `size` bytes, with this largest timestamp (ms) and last offset, need a new segment.
 
-    That is where they would pass `segment.bytes`, are more than `span_ms` later than the first batch (by the
-    clock where that has no time), find an index full, or leave the offsets that an index can tell.
+    They do if they would pass `segment.bytes`, are more than `span_ms` later than the first batch (by the clock if
+    that has no time), find an index full, or have an offset that an index cannot hold.
     """
     if not 0 <= max_offset - int(numbers[BASE_OFFSET]) <= MAX_INT:
         return True

@@ -1,9 +1,8 @@
-"""All that is known of a segment that is being appended to: what its next append, its readers and its seal need.
+"""The state of a segment that is being appended to: all that its next append, its readers and its seal need.
 
-A state is the fold over the headers of the segment's batches, whoever folds: an append in place, or a walk over the
-log (recovery). So a segment is sealed without a byte of its log being read again, and what a crash left is found to
-be what the appends said. Its numbers are kept as one int64 array where appends work on them; as SegmentState they
-have names.
+A state is the fold over the headers of the segment's batches. An append in place and a walk over the log (recovery)
+fold alike. So a seal reads no byte of the log again, and a recovery after a crash comes to the state of the appends.
+Appends work on the numbers as one int64 array; SegmentState gives them names.
 """
 
 from __future__ import annotations
@@ -48,14 +47,14 @@ _crc_or_unknown = partial(_between, UNKNOWN, _MAX_CRC, UNKNOWN)
 
 @dataclass(frozen=True, slots=True)
 class SegmentState:
-    """A segment of `position` log bytes; offsets are absolute, times in ms, -1 where there is none.
+    """The state of a segment of `position` log bytes; offsets are absolute, times in ms, -1 for none.
 
     The order of the fields is that of the numbers in `kernels.segment_fold`.
     """
 
     stem: str
-    # What the index rule needs: log bytes since the last entry, the largest timestamp, the last offset of its batch
-    # less the base offset, the timestamp of the last time entry, the number of batches.
+    # For the index rule: log bytes since the last entry, the largest timestamp, the last offset of its batch minus
+    # the base offset, the timestamp of the last time entry, the number of batches.
     since_entry: int = _size()
     max_timestamp: int = _time()
     max_timestamp_delta: int = _size()
@@ -67,9 +66,9 @@ class SegmentState:
     record_count: int = _long()
     first_timestamp: int = _time()
     min_timestamp: int = _time()
-    # The first record with the largest timestamp; -1 also where no header tells.
+    # The first record with the largest timestamp; -1 also if no header tells it.
     offset_of_max_timestamp: int = _time()
-    # From when the segment's time is counted (Kafka's rollingBasedTimestamp).
+    # The time at which the segment's span of time begins (Kafka's rollingBasedTimestamp).
     roll_timestamp: int = _time()
     first_batch_crc: int = _crc_or_unknown()
     last_batch_crc: int = _crc_or_unknown()
@@ -77,7 +76,7 @@ class SegmentState:
     codecs: int = _between(0, 255)
     leader_epoch: int = _between(-1, MAX_INT, -1)
     has_transactions: int = _between(0, 1)
-    # CRC-32C of the log, and of each index as far as it has entries.
+    # The CRC-32C of the log, and of the entries of each index.
     crc32c: int = _crc()
     offset_index_bytes: int = _size()
     offset_index_crc32c: int = _crc()
@@ -87,7 +86,7 @@ class SegmentState:
     txn_index_crc32c: int = _crc()
     created_ms: int = _long()
     first_unstable_offset: int = _between(NOT_LOOKED, MAX_LONG, NO_OFFSET)
-    # Up to where the device has the log.
+    # The end of the part of the log that is on the device.
     flushed_offset: int = _long()
     flushed_position: int = _size()
 
@@ -115,19 +114,19 @@ class SegmentState:
         return np.array([getattr(self, name) for name in NAMES], np.int64)
 
     def pack(self) -> bytes:
-        """STATE_BYTES that `unpack` takes, on a machine of the same kind."""
+        """The state as STATE_BYTES bytes; `unpack` accepts them on a machine of the same kind."""
         return pack_state(self.stem, self.numbers())
 
     @classmethod
     def unpack(cls, data: bytes | memoryview) -> SegmentState:
-        """The state that `pack` or `pack_state` made STATE_BYTES of; ValueError for what none can be."""
+        """The state in `data`, which `pack` or `pack_state` made; ValueError for bytes that cannot be a state."""
         stem, *values = _PACKED.unpack(data)
         state = cls(paths.check_stem(stem.rstrip(b"\0").decode("ascii", "replace")), *values)
         state.check()
         return state
 
     def check(self) -> None:
-        """Raise ValueError where a number is out of its bounds, or contradicts another."""
+        """Raise ValueError if a number is out of its bounds, or contradicts another."""
         for name, (low, high) in _BOUNDS.items():
             if not low <= getattr(self, name) <= high:
                 raise ValueError(f"{name} of a segment's state must be between {low} and {high}")
@@ -146,7 +145,7 @@ class SegmentState:
             raise ValueError("an offset in a segment's state lies behind its end")
 
     def segment_info(self, partition: int) -> SegmentInfo:
-        """The segment as the commit that seals it says."""
+        """The segment as the commit that seals it describes it."""
         return SegmentInfo(
             partition=partition,
             stem=self.stem,
@@ -176,7 +175,7 @@ class SegmentState:
         )
 
     def tail_info(self, partition: int) -> SegmentInfo:
-        """The segment as readers see it before that: without indexes, which nobody may map (`active_index`)."""
+        """The segment as readers see it before its seal: without indexes, which cannot be mapped (`active_index`)."""
         info = self.segment_info(partition)
         return dataclasses.replace(info, offset_index_bytes=0, time_index_bytes=0, is_active=True)
 
@@ -193,17 +192,17 @@ STATE_BYTES = _PACKED.size
 
 
 def pack_state(stem: str, numbers: Numbers) -> bytes:
-    """What `SegmentState.pack` gives, of numbers alone."""
+    """The same bytes as `SegmentState.pack`, made from the stem and the numbers."""
     return stem.encode("ascii").ljust(_STEM_BYTES, b"\0") + numbers.tobytes()
 
 
 def places(names: Iterable[str]) -> tuple[int, ...]:
-    """Where the numbers of these names are."""
+    """The places of the numbers with these names."""
     return tuple(NAMES.index(name) for name in names)
 
 
 def emptied(numbers: Numbers) -> Numbers:
-    """The numbers of the segment without a batch."""
+    """The numbers that the segment had before its first batch."""
     base_offset, created_ms, first_unstable_offset = numbers[list(_KEPT)].tolist()
     state = SegmentState(
         "",

@@ -1,6 +1,6 @@
-"""From a segment's numbers and the next batches to the numbers behind them, and the index entries to write.
+"""Folds the next batches into a segment's numbers: gives the new numbers, and the index entries to write.
 
-The rule for entries is that of `IndexBuilder`, so an index that grew in place is the one that a rebuild makes.
+The rule for entries is that of `IndexBuilder`, so an index that grew in place equals the one that a rebuild makes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from distlog.core.log.segment_state import Numbers, places
 
 Longs = npt.NDArray[np.int64]
 
-#: Where nobody knows better than the headers.
+#: Stands for values that only the headers tell.
 BY_HEADERS: Longs = np.empty(0, np.int64)
 
 OFFSET_INDEX, TIME_INDEX, TXN_INDEX = places(("offset_index_bytes", "time_index_bytes", "txn_index_bytes"))
@@ -30,7 +30,7 @@ _CRC, _CREATED = places(("crc32c", "created_ms"))
 
 
 class Folded(NamedTuple):
-    """The numbers behind some batches, and what their entries add to the offset, time and transaction index."""
+    """The numbers after some batches, and the bytes that these add to the offset, time and transaction index."""
 
     numbers: Numbers
     entries: tuple[bytes, bytes, bytes]
@@ -48,10 +48,11 @@ def fold(
     min_timestamps: Longs = BY_HEADERS,
     aborted: Sequence[AbortedTransaction] = (),
 ) -> Folded:
-    """`numbers` behind `rows` (BATCH rows), which are all of `data`; with `aborted`, whose markers are among them.
+    """Fold `rows` (BATCH rows), the headers of all of `data`, into `numbers`, which stay as they are.
 
-    Raises ValueError where the rows are not of the data or their offsets are not above what is there, and
-    OverflowError where an offset or a position leaves the 2^31-1 that indexes can tell.
+    `aborted` are the transactions whose abort markers are among the batches. Raises ValueError if the rows do not fit
+    the data, or their offsets are not above those in the segment, and OverflowError if an offset or a position
+    is above the 2^31-1 that indexes can hold.
     """
     if not {len(newest_offsets), len(min_timestamps)} <= {0, len(rows)}:
         raise ValueError("what is told of the batches must be told of each of them")
@@ -76,7 +77,7 @@ def fold(
 
 
 def fold_seal(numbers: Numbers) -> Folded:
-    """What is added when a segment is sealed: the time entry of its largest timestamp, if it has none."""
+    """Add what a seal adds: the time entry of the largest timestamp, if it has none."""
     if numbers[MAX_TIMESTAMP] <= numbers[LAST_ENTRY_TIMESTAMP]:
         return Folded(numbers, _NO_ENTRIES)
     after = numbers.copy()

@@ -1,7 +1,7 @@
-"""What the page of a partition's lock holds: which segment is active, and how far it has come.
+"""The content of a partition's lock page: which segment is active, and its state.
 
-The page outlives processes, not the machine: after a power loss it may hold anything, so it bears the boot's id. What
-is here is believed only if everything of it checks; else the commit log and the segment's own log are asked.
+The page outlives processes, but not a restart of the machine: after a power loss it may hold anything, so it holds
+the boot id. It is believed only if all of it checks; otherwise the commit log and the segment's own log are asked.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ class Status(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class StateRecord:
-    """The state of the active segment of a partition of a topic (its id); None where no segment is active."""
+    """The state of a partition's active segment, with the topic's id; `state` is None if no segment is active."""
 
     topic_id: str
     status: Status
     state: SegmentState | None = None
 
     def pack(self) -> bytes:
-        """RECORD_BYTES that `unpack` takes until the machine is started again."""
+        """The record as RECORD_BYTES bytes; `unpack` accepts them until the machine is started again."""
         state = bytes(STATE_BYTES) if self.state is None else self.state.pack()
         return head(self.topic_id, self.status) + state
 
     @classmethod
     def unpack(cls, data: bytes | None) -> StateRecord | None:
-        """The record that `pack` made `data` of since the machine was started; None for anything else."""
+        """The record of `data`, if `pack` made it since the machine was started; None for anything else."""
         if data is None or len(data) != RECORD_BYTES:
             return None
         version, status, boot, topic = _HEAD.unpack_from(data)
@@ -56,7 +56,7 @@ class StateRecord:
         return cls(str(uuid.UUID(bytes=topic)), Status(status), state)
 
     def state_of(self, topic_id: str, active: Active | None) -> SegmentState | None:
-        """The state, if it is that of the segment that is `active` in the topic of that id; else None."""
+        """The state, if it belongs to this topic and to this `active` segment; else None."""
         state = self.state
         if state is None or active is None or topic_id != self.topic_id:
             return None
@@ -64,5 +64,5 @@ class StateRecord:
 
 
 def head(topic_id: str, status: Status) -> bytes:
-    """What stands before the packed state."""
+    """The bytes before the packed state."""
     return _HEAD.pack(_VERSION, status, boot_id(), uuid.UUID(topic_id).bytes)

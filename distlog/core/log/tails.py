@@ -1,6 +1,6 @@
-"""What readers see of active segments: each is the last segment of its partition, up to where it has come.
+"""Gives readers the active segments: each is the last segment of its partition, up to its current end.
 
-No lock is taken. The page in the lock's file says how far the segment has come; where that does not check, is of
+No lock is taken. The page in the lock's file says where the segment ends. If the page does not check, is from
 before the machine was started, or is of another segment, the log is walked.
 """
 
@@ -21,14 +21,14 @@ from distlog.core.storage.local.durable_files import failing_as
 from distlog.core.storage.local.shared_page import PAGE_BYTES, newest_value
 from distlog.core.topic_handle import TopicHandle
 
-#: Two writes during one look at the page are rare; how often it is looked at before the log is walked.
+#: How often the page is read before the log is walked. Two writes during one read of the page are rare.
 _LOOKS = 3
 
 
 def with_tails(handle: TopicHandle, snapshot: Snapshot) -> Snapshot:
-    """`snapshot` as readers see it now: with the active segments as far as they have come.
+    """Return `snapshot` as readers see it now: with the active segments, up to their current ends.
 
-    Nothing may be committed from it. Raises StorageError.
+    It must not be the base of a commit. Raises StorageError.
     """
     if not any(state.active for state in snapshot.partitions):
         return snapshot
@@ -40,7 +40,7 @@ def with_tails(handle: TopicHandle, snapshot: Snapshot) -> Snapshot:
 
 
 def tail(handle: TopicHandle, snapshot: Snapshot, partition: int) -> SegmentInfo | None:
-    """The partition's active segment as it is now; None where there is none, or it is empty."""
+    """The partition's active segment as it is now; None if there is none, or it is empty."""
     active = snapshot.partitions[partition].active
     if active is None:
         return None
@@ -67,7 +67,7 @@ def _known_state(folder: str, snapshot: Snapshot, active: Active) -> SegmentStat
 
 
 def _page(path: str) -> bytes:
-    """The bytes of the page; none where there is no file. To read it is enough, and makes no file."""
+    """The bytes of the page; empty if there is no file. Only reads, so no file is created."""
     with failing_as("read", path):
         try:
             with open(path, "rb", buffering=0) as file:

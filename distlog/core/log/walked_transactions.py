@@ -1,4 +1,4 @@
-"""What a walk over a log tells of transactions and of leader epochs, which headers alone do not fold into a state."""
+"""Tracks transactions and leader epochs in a walk over a log, since folding headers alone does not tell them."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ _NOBODY = -2
 
 
 class WalkedTransactions:
-    """The open transactions, by producer id with their first offsets, as the batches come by in their order."""
+    """The first offset of each open transaction, by producer id, after the batches seen so far, in their order."""
 
     def __init__(self, opened: Mapping[int, int] | None = None) -> None:
         self._opened = dict(opened or {})
 
     @property
     def opened(self) -> dict[int, int]:
-        """Those that are open now."""
+        """The first offsets of the transactions that are open now, by producer id."""
         return dict(self._opened)
 
     @property
     def first_unstable_offset(self) -> int:
-        """Where the earliest of them begins, NO_OFFSET where there is none."""
+        """The first offset of the earliest open transaction; NO_OFFSET if there is none."""
         return min(self._opened.values(), default=NO_OFFSET)
 
     def see(self, batches: Batches) -> list[AbortedTransaction]:
-        """Take the next batches; those transactions whose abort markers are among them."""
+        """Take the next batches; returns the transactions whose abort markers are among them."""
         aborted = []
         for row in batches.rows[(batches.rows["attributes"] & TRANSACTIONAL) != 0]:
             producer, offset = int(row["producer_id"]), int(row["base_offset"])
@@ -44,23 +44,23 @@ class WalkedTransactions:
             elif (kind := control_type(batches.data, row)) in _MARKERS and producer in self._opened:
                 first = self._opened.pop(producer)
                 if kind == ABORT:
-                    # as if it had never been: the earliest of the others
+                    # the earliest of the other transactions, as if this one had never been
                     stable = min(self._opened.values(), default=offset + 1)
                     aborted.append(AbortedTransaction(producer, first, offset, stable))
         return aborted
 
 
 def opened_before(first_unstable_offset: int) -> WalkedTransactions:
-    """What a walk begins with where nobody knows more of the transactions that are open than where they begin.
+    """The start of a walk when only the first offset of the open transactions is known.
 
-    They stay open: whose they are is told by the segments before.
+    They stay open, since only the segments before tell which producers they belong to.
     """
     is_open = first_unstable_offset != NO_OFFSET
     return WalkedTransactions({_NOBODY: first_unstable_offset} if is_open else {})
 
 
 def control_type(data: memoryview, row: Any) -> int:
-    """The type of the control record that the batch holds, which is never compressed; -1 where there is none."""
+    """The type of the control record in the batch, which is never compressed; -1 if there is none."""
     body = bytes(data[int(row["position"]) + HEADER_SIZE : int(row["position"] + row["size"])])
     # length, attributes, timestamp delta, offset delta, key length: varints but for the attributes
     at = _after_varints(body, 0, 1) + 1

@@ -1,6 +1,6 @@
 """A chunk: whole batches of one or several segments, back to back in one buffer, checked and decoded at once.
 
-The kernels run over the buffer and not over its pieces, so a thousand small segments cost what one large costs.
+The kernels run over the whole buffer, not over each piece, so a thousand small segments cost what one large costs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from distlog.core.kernels.batch_order import RUN, first_misplaced
 from distlog.core.reading.piece import Files, Longs, Piece, headers_of, headers_of_all
 from distlog.core.transactions.isolation import Isolation, PerBatch
 
-#: What a chunk expands to is cut above this: for Spark a batch of 5 MB is as good as two, and better than 4 and 1.
+#: Decoded records above this size are cut: for Spark a batch of 5 MB is as good as two, and better than 4 and 1.
 OUTPUT_BYTES = 8 << 20
 
 
@@ -41,7 +41,7 @@ class Chunk:
     def records(self, columns: Sequence[str], isolation: Isolation) -> Iterator[pa.RecordBatch]:
         """The records that the pieces ask for, checked, in batches of at most about OUTPUT_BYTES.
 
-        Raises CorruptRecordError, naming the file and position, before a record that is not what was written.
+        Raises CorruptRecordError, with file and position, before it yields a record that is not what was written.
         """
         self.check()
         asked = self._asked()
@@ -55,7 +55,7 @@ class Chunk:
             raise self._located(error) from None
 
     def check(self) -> None:
-        """Compare all checksums: CorruptRecordError. Offsets are outside of them, and were checked before."""
+        """Raise CorruptRecordError for a wrong checksum. Offsets are outside of these, and were checked before."""
         source = self._source()
         try:
             check_crcs(self.data, self.batches, file=source.file, file_position=source.file_position)
@@ -63,7 +63,7 @@ class Chunk:
             raise self._located(error) from None
 
     def rows(self, start: int, end: int) -> Chunk:
-        """The chunk of batches [start, end), at least one, and of their bytes; only of a chunk of one piece."""
+        """The chunk with batches [start, end), at least one, and their bytes. This chunk must have only one piece."""
         (piece,) = self.pieces
         batches = self.batches[start:end].copy()
         low, high = int(batches["position"][0]), int(batches["position"][-1] + batches["size"][-1])
@@ -72,9 +72,9 @@ class Chunk:
         return Chunk([part], self.data[low:high], batches, self.owner[start:end])
 
     def timed(self) -> Chunk:
-        """The chunk whose bytes have the time of LogAppendTime that its rows have; only of a chunk of one piece.
+        """The chunk with the LogAppendTime of its rows written into its bytes. This chunk must have only one piece.
 
-        It is this one where its segment has no such time. Checksums are compared before, since they are made anew.
+        Returns this chunk if its segment has no such time. Compare the checksums before, since they are made anew.
         """
         (piece,) = self.pieces
         if piece.slice.segment.append_time_ms < 0:
@@ -86,8 +86,8 @@ class Chunk:
     def check_offsets(self) -> None:
         """Raise CorruptRecordError for a batch at offsets that its segment does not have there.
 
-        Base offsets are outside of the checksums, so only their place tells: batches follow each other, without a
-        gap where the segment is dense, from the first offset of the file to the last.
+        Base offsets are outside the checksums, so only their place can be checked: batches follow each other from
+        the file's first offset to its last, without a gap if the segment is dense.
         """
         wrong = first_misplaced(self.batches, self.owner, np.array([piece.facts() for piece in self.pieces], RUN))
         if wrong >= 0:
@@ -95,12 +95,12 @@ class Chunk:
             raise self._located(self._source().corrupt(message, wrong, self.batches[wrong]))
 
     def check_identity(self) -> None:
-        """Raise CorruptRecordError for a file whose first or last batch, where they are here, is another log's."""
+        """Raise CorruptRecordError for a file whose first or last batch, if the chunk has it, is another log's."""
         if len(self.batches) == 0:
             return
         crcs, positions = self.batches["crc"], self.batches["position"]
         if len(self.pieces) == 1:
-            # a point read has little else to do
+            # the fast way, since a point read does little else
             self.pieces[0].check_ends(int(crcs[0]), int(crcs[-1]), int(positions[-1]))
             return
         changes = np.flatnonzero(np.diff(self.owner)) + 1
@@ -128,7 +128,7 @@ class Chunk:
         return Source(file, self._per_batch(piece.origin for piece in self.pieces))
 
     def _per_batch(self, values: Iterable[int]) -> PerBatch:
-        """`values`, one for each piece, as one for each batch, or as one for all where they are equal."""
+        """`values`, one for each piece, as an array with one for each batch, or as one number if all are equal."""
         found = list(values)
         return found[0] if found.count(found[0]) == len(found) else np.array(found, np.int64)[self.owner]
 
@@ -138,7 +138,7 @@ class Chunk:
 
 def _cut(records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     if records.get_total_buffer_size() <= OUTPUT_BYTES:
-        # most are, and to know the exact size costs more
+        # most are this small, and the exact size costs more to compute
         return iter([records] if records.num_rows else [])
     parts = ceil(records.nbytes / OUTPUT_BYTES)
     rows = ceil(records.num_rows / parts) or 1
@@ -146,7 +146,7 @@ def _cut(records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def chunk_of_files(pieces: Sequence[Piece], data: memoryview) -> Chunk:
-    """The chunk of whole log files, which fill `data`; CorruptRecordError for one that is not what was written."""
+    """The chunk of whole log files, which fill `data`; CorruptRecordError for a file that is not what was written."""
     batches = headers_of_all(pieces, data)
     ends = np.array([piece.end for piece in pieces])
     chunk = Chunk(pieces, data, batches, np.searchsorted(ends, batches["position"], side="right"))
@@ -157,7 +157,7 @@ def chunk_of_files(pieces: Sequence[Piece], data: memoryview) -> Chunk:
 
 
 def chunk_of_batches(piece: Piece, data: memoryview) -> Chunk | None:
-    """The chunk of the whole batches that `data` begins with, None where there is not even one."""
+    """The chunk of the whole batches that `data` begins with; None if there is not even one."""
     batches = headers_of(piece, data)
     if len(batches) == 0:
         return None

@@ -18,7 +18,7 @@ from distlog.core.reading.chunk import Chunk
 from distlog.core.reading.segment_reader import CHUNK_BYTES, SegmentReader
 from distlog.core.reading.slices import SegmentSlice, bounded_start
 
-#: Bytes that are read beyond those asked for: an index leads to a position before the first batch.
+#: Bytes read beyond those asked for, since an index leads to a position before the first batch.
 _SPARE_BYTES = 64 << 10
 
 
@@ -27,8 +27,9 @@ class FetchedBatches:
     """Whole record batches, back to back; `bytes(batches)` is what a Kafka broker would answer.
 
     `base_offsets[i]` belongs in the first 8 bytes of the batch at `positions[i]` of `data`; they lie outside the
-    checksum. If `moved`, `data` has other ones there. `next_offset` is where to fetch next. `path` is the local file
-    that holds `data`, at `file_position`, or None: of LogAppendTime the time is not in the file, but in the commit.
+    checksum. If `moved`, `data` has other offsets there. `next_offset` is where to fetch next. `path` is the local
+    file that holds `data`, at `file_position`, or None. With LogAppendTime it is None too: the time is in the commit,
+    not in the file.
     """
 
     data: memoryview
@@ -66,7 +67,7 @@ class FetchedBatches:
         return len(self)
 
     def _parts(self) -> Iterator[tuple[int, int, bytes]]:
-        """(start, end, the bytes to be sent before [start, end) of the file)."""
+        """(start, end, prefix): the prefix is sent before the bytes [start, end) of `data`."""
         if not self.moved:
             yield 0, len(self.data), b""
             return
@@ -78,10 +79,10 @@ class FetchedBatches:
 def fetch(
     reader: SegmentReader, state: PartitionState, partition: int, offset: int, max_bytes: int
 ) -> FetchedBatches:
-    """Whole batches of one segment from the batch that holds `offset`, or the next one, on; none at the log end.
+    """Whole batches of one segment, from the batch that holds `offset`, or the next one, on; none at the log end.
 
-    As many as fit into `max_bytes`, at least one (`LogSegment.read` with minOneMessage), but none where that is 0.
-    Every CRC is checked: CorruptRecordError. Raises OffsetOutOfRangeError, InvalidConfigError below 0.
+    As many as fit into `max_bytes`, at least one (`LogSegment.read` with minOneMessage), but none if that is 0. Every
+    CRC is checked. Raises CorruptRecordError, OffsetOutOfRangeError, InvalidConfigError for a negative `max_bytes`.
     """
     bounded_start(partition, whole_number("offset", offset), state, "fail")
     if whole_number("max_bytes", max_bytes) < 0:
@@ -123,7 +124,7 @@ def _fetched(reader: SegmentReader, segment: SegmentInfo, taken: Sequence[Chunk]
     positions = [chunk.batches["position"] + start for chunk, start in zip(taken, starts[:-1], strict=True)]
     last_offsets = batches["base_offset"] + batches["last_offset_delta"] + segment.shift
     base_offsets = header_offsets(batches, batches["base_offset"] + segment.shift)
-    # some of these bytes may differ from those of the file
+    # with LogAppendTime some of these bytes may differ from those of the file
     is_stored = reader.storage.is_local and segment.append_time_ms < 0
     return FetchedBatches(
         data=taken[0].data if len(taken) == 1 else memoryview(b"".join([chunk.data for chunk in taken])),

@@ -1,4 +1,4 @@
-"""What it means that a file of a segment is not there, or not as long as its segment says."""
+"""The errors for a segment's file that is missing, or shorter than its segment says."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from distlog.core.storage.storage import Storage
 
 
 def check_log(storage: Storage, segment: SegmentInfo, name: str) -> None:
-    """Raise SnapshotTooOldError where the log file `name` is gone, CorruptRecordError where it is too short."""
+    """Raise SnapshotTooOldError if the log file `name` is gone, CorruptRecordError if it is too short."""
     try:
         size = storage.size(name)
     except FileNotFoundError:
@@ -23,7 +23,7 @@ def check_log(storage: Storage, segment: SegmentInfo, name: str) -> None:
 
 
 def gone(segment: SegmentInfo, name: str) -> SnapshotTooOldError:
-    """The error for a file of the segment that is not there."""
+    """The error for a file of the segment that is missing."""
     return SnapshotTooOldError(
         "a file of this version is gone, vacuumed since its segment was removed: refresh the topic and read again",
         file=name,

@@ -1,6 +1,6 @@
-"""What was opened of files, the last few of them, each used as long as its file is the one that was opened.
+"""Keeps the last few opened files, each as long as the file on disk is still the one that was opened.
 
-To open a file and to check it costs much more than to look something up in it. But files are replaced, and people
+Opening and checking a file costs much more than looking something up in it. But files are replaced, and people
 damage them; so each use asks the file system once.
 """
 
@@ -20,9 +20,10 @@ _Identity = tuple[int, int, int]
 
 
 class OpenFiles(Generic[T]):
-    """Up to `limit` things that were made of a file each, by key; for many threads, and picklable, then empty.
+    """Up to `limit` objects by key, each opened from one file; safe between threads, and empty after pickling.
 
-    With `timed` a file that was touched is another one; a copy's time is its last use.
+    With `timed`, a file with another modification time counts as another file. Copies in a cache are not `timed`:
+    the time of a copy is its last use.
     """
 
     def __init__(self, limit: int, *, timed: bool) -> None:
@@ -34,7 +35,7 @@ class OpenFiles(Generic[T]):
         return _empty, (self._limit, self._timed)
 
     def known(self, key: Hashable) -> T | None:
-        """What was opened under `key`, unless its file is gone or another one since."""
+        """The object opened under `key`; None if there is none, or its file is gone or was replaced."""
         found = self._open.get(key)
         if found is None:
             return None
@@ -48,21 +49,21 @@ class OpenFiles(Generic[T]):
         return None
 
     def get(self, key: Hashable, path: str, open_file: Callable[[], T]) -> T:
-        """What is known under `key`, or what `open_file` makes of the file at `path`, whose errors are raised."""
+        """The object known under `key`, or else what `open_file` makes of the file at `path`; raises its errors."""
         opened = self.known(key)
         if opened is not None:
             return opened
-        # looked at before it is opened: of a file that is replaced in between the next use learns
+        # identified before it is opened: if the file is replaced in between, the next use sees that
         identity, opened = self._identity(path), open_file()
         with self._lock:
             self._open[key] = path, identity, opened
-            # not closed: another thread may be looking something up; its memory goes with the last reference
+            # not closed, since another thread may be using it; its memory is freed with the last reference
             while len(self._open) > self._limit:
                 self._open.popitem(last=False)
         return opened
 
     def forget(self, key: Hashable) -> None:
-        """Open the file anew when it is needed."""
+        """Forget the object, so that its file is opened again when it is needed."""
         with self._lock:
             self._open.pop(key, None)
 

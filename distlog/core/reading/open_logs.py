@@ -15,7 +15,7 @@ from distlog.core.reading.open_files import OpenFiles
 from distlog.core.segments.log_identity import HEAD_BYTES, IdentifiedLogs
 from distlog.core.storage.storage import Storage
 
-#: Logs that stay mapped. The disk space of a deleted one is free only when it is unmapped.
+#: How many logs stay mapped. The disk space of a deleted one is free only when it is unmapped.
 OPEN_LOGS = 16
 
 
@@ -35,10 +35,10 @@ class OpenLogs:
         self._open: OpenFiles[OpenLog] = OpenFiles(OPEN_LOGS, timed=True)
 
     def get(self, segment: SegmentInfo) -> OpenLog:
-        """The segment's log as it is now, checked to be the segment's and of the length in its metadata.
+        """The segment's log as it is now, checked to be the segment's and to have the length in its metadata.
 
-        Raises FileNotFoundError, StorageError where it cannot be mapped, for it is active, or is shorter,
-        CorruptRecordError where it is another log.
+        Raises FileNotFoundError, StorageError if it cannot be mapped, since it is active or too short, and
+        CorruptRecordError if it is another log.
         """
         if segment.is_active:
             raise StorageError("an active segment is not mapped", partition=segment.partition, stem=segment.stem)

@@ -22,8 +22,8 @@ Longs = npt.NDArray[np.int64]
 class Piece:
     """Bytes [start, end) of a chunk: whole batches of `file`, from `file_position` on.
 
-    `first_offset` is the stored offset at which they begin, or, where the segment has gaps, not before which; -1 when
-    that is not known.
+    `first_offset` is the stored offset at which they begin, or, if the segment has gaps, a lower bound of it; -1 if
+    it is not known.
     """
 
     slice: SegmentSlice
@@ -35,7 +35,7 @@ class Piece:
 
     @property
     def origin(self) -> int:
-        """Where in the file the chunk's first byte would lie."""
+        """The position in the file that the chunk's first byte would have."""
         return self.file_position - self.start
 
     @property
@@ -44,7 +44,7 @@ class Piece:
         return self.origin + self.end == self.slice.segment.log_bytes
 
     def facts(self) -> tuple[int, int, int, int]:
-        """What its batches are checked by, a RUN row."""
+        """The values that its batches are checked against, as a RUN row."""
         segment = self.slice.segment
         return self.first_offset, segment.next_offset - segment.shift, segment.dense, self.ends_file
 
@@ -57,7 +57,7 @@ class Piece:
             raise another_log(segment, self.file, self.origin + last_position)
 
     def located(self, error: CorruptRecordError) -> CorruptRecordError:
-        """`error`, which knows the file and what is stored, with the partition, and the offset that readers know."""
+        """`error`, which has the file and the stored offset, with the partition and the offset that readers see."""
         segment, details = self.slice.segment, dict(error.details)
         if "offset" in details:
             details["offset"] += segment.shift
@@ -89,7 +89,7 @@ def headers_of_all(pieces: Sequence[Piece], data: memoryview) -> npt.NDArray[Any
             return batches
     except CorruptRecordError:
         pass
-    # one of the files is damaged: each by itself tells where
+    # one of the files is damaged: reading each by itself tells where
     return np.concatenate([_headers_of_file(piece, data) for piece in pieces])
 
 
@@ -113,7 +113,7 @@ def headers_of(piece: Piece, data: memoryview) -> npt.NDArray[Any]:
 
 
 def cut_short(piece: Piece, position: int) -> CorruptRecordError:
-    """The error for a file of which the last batch, at `position`, is not all there."""
+    """The error for a file whose last batch, at `position`, is cut short."""
     return CorruptRecordError(
         "the file ends within a batch: verify, then restore it from a copy",
         file=piece.file,

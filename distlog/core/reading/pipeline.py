@@ -1,8 +1,8 @@
-"""The one way from slices of segments to Arrow. Its stages, of which the prefetcher `in_order` works ahead:
+"""The one way from slices of segments to Arrow, in three stages. The prefetcher `in_order` runs them ahead:
 
 1. groups: small segments that are read together, and each large one alone
 2. chunks: the bytes of some MB of whole batches, in order; those of remote segments are fetched ahead
-3. record batches: a chunk is checked, expanded and decoded; of local segments several at the same time
+3. record batches: a chunk is checked, expanded and decoded; for local segments several chunks at the same time
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from distlog.core.transactions.isolation import Isolation
 
 #: Segments up to this size are read whole and decoded together.
 SMALL_BYTES = 1 << 20
-#: So much of small segments is one chunk.
+#: The size up to which small segments are put into one chunk.
 GROUP_BYTES = CHUNK_BYTES
-#: The first of local chunks is so small: it is decoded before others, and may be all that is wanted.
+#: The size of the first local chunk. It is small, since it is decoded before others and may be all that is wanted.
 FIRST_BYTES = 1 << 20
 #: How many batches of one chunk, of at most about OUTPUT_BYTES each, are decoded before they are asked for.
 AHEAD_BATCHES = 4
 
 Group = list[SegmentSlice]
-#: Gives a chunk. Its bytes are here already, or they are local and read now.
+#: Gives a chunk: its bytes are in memory already, or they are local and are read by the call.
 Opened = Callable[[], Chunk]
 
 
@@ -43,14 +43,14 @@ def read(
     isolation: Isolation,
     max_workers: int,
 ) -> Iterator[pa.RecordBatch]:
-    """The records of `slices`, in order, in batches of some MB where there is that much.
+    """The records of `slices`, in order, in batches of some MB if there is that much.
 
-    `max_workers` threads decode local files, of which the caller is one; remote files are decoded by the caller.
-    Memory is bounded by a few chunks for each thread, whatever the size of a segment. Raises CorruptRecordError, and
+    `max_workers` threads, including the caller's, decode local files; the caller decodes remote files alone. Memory
+    is bounded by a few chunks for each thread, whatever the size of a segment. Raises CorruptRecordError, and
     SnapshotTooOldError for a file that vacuum has removed since the snapshot.
     """
     is_local = reader.storage.is_local
-    # of remote files the requests are what takes time, and what is decoded ahead would be more to fetch ahead
+    # with remote files the requests take the time, and decoding ahead would need more to be fetched ahead
     workers = max_workers if is_local else 1
     chunks = _local_chunks(reader, slices) if is_local else _remote_chunks(reader, _groups(slices, GROUP_BYTES))
     # the first chunk may be all that is wanted: it is decoded before more is read
@@ -62,7 +62,7 @@ def read(
 
 
 def _groups(slices: Iterable[SegmentSlice], room: int) -> Iterator[Group]:
-    """Runs of small segments worth a chunk, the first of up to `room` bytes; a large one alone."""
+    """Group small segments into runs of a chunk's size, the first of up to `room` bytes; a large segment is alone."""
     group: Group = []
     held = 0
     for piece in slices:
@@ -86,7 +86,7 @@ def _small(piece: SegmentSlice) -> bool:
 
 
 def _local_chunks(reader: SegmentReader, slices: Iterable[SegmentSlice]) -> Iterator[Opened]:
-    """The chunks of local files, which answer at once: small ones are read by the thread that decodes them."""
+    """The chunks of local files. These answer at once, so the thread that decodes small ones reads them too."""
     for number, group in enumerate(_groups(slices, min(FIRST_BYTES, GROUP_BYTES))):
         if _small(group[0]):
             yield partial(reader.whole, group)
@@ -96,7 +96,7 @@ def _local_chunks(reader: SegmentReader, slices: Iterable[SegmentSlice]) -> Iter
 
 
 def _begun_small(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
-    """The chunks of one segment, of which the first is cut behind FIRST_BYTES."""
+    """The chunks of one segment, the first one cut in two behind FIRST_BYTES."""
     for chunk in islice(chunks, 1):
         count = int(np.searchsorted(chunk.batches["position"], FIRST_BYTES))
         yield chunk.rows(0, count)
@@ -128,13 +128,13 @@ def _same(chunk: Chunk) -> Chunk:
 
 
 def _decoded(opened: Opened, columns: Sequence[str], isolation: Isolation, workers: int) -> Iterator[pa.RecordBatch]:
-    """The records of one chunk: with several workers AHEAD_BATCHES are made now, the rest when it is asked for."""
+    """The records of one chunk; with several workers AHEAD_BATCHES are decoded now, the rest when they are needed."""
     batches = opened().records(columns, isolation)
     made: list[pa.RecordBatch] = []
     try:
         made.extend(islice(batches, AHEAD_BATCHES if workers > 1 else 0))
     except Exception as error:
-        # it comes behind the batches that were made before it
+        # raised only after the batches that were decoded before it were yielded
         return chain(made, map(_fail, [error]))
     return chain(made, batches)
 

@@ -1,8 +1,7 @@
-"""Reads a few records from a mapped log: of a local segment this takes microseconds, since no chunk is read.
+"""Reads a few records from a mapped log. For a local segment this takes microseconds, since no chunk is read.
 
-What is given out is as checked as what a scan gives: the log is its segment's, its batches follow each other, and
-the checksum of the batch is right. Whatever is not as it should be, or unusual, is left to a scan, which knows what
-to say of it.
+Its records are checked as those of a scan are: the log is its segment's, its batches follow each other, and the
+checksum of the batch is right. Anything wrong or unusual is left to a scan, which raises the right error for it.
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ from distlog.core.kernels.record_scan import NOT_APPEND_TIME
 from distlog.core.reading.open_logs import OpenLog
 from distlog.core.reading.segment_reader import SegmentReader
 
-#: Records, and batches, that are looked at one by one; for more of them a scan is the faster way.
+#: How many records, and batches, are looked at one by one; for more of them a scan is faster.
 FEW = 64
 
 Headers = list[tuple[str, bytes | None]]
 
 
 class PointRecord(NamedTuple):
-    """A record as readers get it: its offset, its time in ms and which kind of time that is, and its contents."""
+    """A record as readers get it: its offset, its time in ms and the kind of that time, and its contents."""
 
     offset: int
     timestamp: int
@@ -53,7 +52,7 @@ class PointRecord(NamedTuple):
 
 
 class PointBatch(NamedTuple):
-    """A checked batch of format 2: its place in the log, stored offsets, and what its header says."""
+    """A checked batch of format 2: its place in the log, its stored offsets, and the fields of its header."""
 
     position: int
     size: int
@@ -71,13 +70,13 @@ class PointBatch(NamedTuple):
 
 
 class _LeftToScanError(Exception):
-    """A point read met what it does not judge: a scan must look."""
+    """A point read met something that it cannot judge: a scan must look."""
 
 
 def first_records(reader: SegmentReader, segment: SegmentInfo, offset: int, limit: int) -> list[PointRecord]:
-    """The first records of the segment from `offset` on, FEW or `limit` at the most.
+    """The first records of the segment from `offset` on, at most `limit` and at most FEW.
 
-    Fewer than `limit` does not mean that there are no more: a scan finds those behind the last of these.
+    There may be more even if it returns fewer than `limit`: a scan finds those behind the last one.
     """
     found: list[PointRecord] = []
     room, stored = min(limit, FEW), offset - segment.shift
@@ -98,9 +97,9 @@ def first_records(reader: SegmentReader, segment: SegmentInfo, offset: int, limi
 def first_at(
     reader: SegmentReader, segment: SegmentInfo, timestamp_ms: int, start: int, entry: TimestampOffset | None
 ) -> PointRecord | None:
-    """The segment's first record from offset `start` on that is not before `timestamp_ms`; None: a scan must look.
+    """The segment's first record from offset `start` on that is not before `timestamp_ms`; None if a scan must look.
 
-    `entry` is the time index's (a stored offset), or None; its batch must agree with it.
+    `entry` is the time index's entry (a stored offset), or None; its batch must agree with it.
     """
     stored = start - segment.shift
     if not reader.storage.is_local:
@@ -122,13 +121,13 @@ def first_at(
 
 
 def _position(reader: SegmentReader, segment: SegmentInfo, stored_offset: int) -> int:
-    """The position of a batch that holds the offset or ends below it; 0 without an index."""
+    """The position of a batch that holds the offset, or ends below it; 0 without an index."""
     index = reader.offset_index(segment)
     return 0 if index is None else index.lookup(stored_offset).position
 
 
 def _batches(segment: SegmentInfo, log: OpenLog, stored_offset: int, position: int) -> Iterator[PointBatch]:
-    """Up to FEW checked batches, found from `position` on: from the one that holds the offset, or the next."""
+    """Up to FEW checked batches from `position` on, the first being the one that holds the offset, or the next."""
     end_offset, end, dense = segment.next_offset - segment.shift, segment.log_bytes, segment.dense
     following = segment.stored_base_offset if position == 0 else -1
     for _ in range(FEW):

@@ -1,4 +1,4 @@
-"""The bytes of a log file, of which what will be wanted next is fetched while what is here is decoded."""
+"""Reads a log file, and fetches the bytes that will be wanted next while the last ones are decoded."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from distlog.core.storage.storage import Storage
 
 #: The largest GET of a remote file that is read from end to end.
 WINDOW_BYTES = 8 << 20
-#: GETs under way ahead of the reader; memory is bounded by as many windows.
+#: How many GETs are under way ahead of the reader; memory is bounded by this many windows.
 DEPTH = 3
 
 
 class LogFile:
     """The bytes of one log file, read forward to `end`, or now and then beyond it.
 
-    Of a remote file the first read is one request, since it may be the only one. A second read says that more is
-    wanted, so from there on windows, each twice as large as the one before, are fetched ahead. Of a local file, which
-    is sealed, what is read is mapped if that is asked for, and stays mapped as long as the bytes are held: a copy
-    costs three times as much, but a disk's error then ends the process. Files on a network are copied.
+    The first read of a remote file is one request, since it may be the only one. A second read shows that more is
+    wanted: from then on windows are fetched ahead, each twice as large as the one before. With `mapped`, the bytes of
+    a local file, which must be sealed, are mapped as long as they are held: a copy costs three times as much, but
+    with a map a disk's error ends the process. Files on a network are copied.
     """
 
     def __init__(self, storage: Storage, name: str, end: int, *, mapped: bool) -> None:
@@ -34,7 +34,7 @@ class LogFile:
         self._windows: Iterator[memoryview] | None = None
 
     def read(self, start: int, end: int) -> memoryview:
-        """Bytes [start, end); `start` never goes back. StorageError when the file ends before."""
+        """Bytes [start, end); `start` must never go back. Raises StorageError if the file ends before `end`."""
         if self._is_mapped:
             return self._mapped(start, end)
         if self._storage.is_local or end > self._end:
@@ -48,7 +48,7 @@ class LogFile:
         return self._held[start - self._position : end - self._position]
 
     def read_with_head(self, size: int, start: int, end: int) -> tuple[memoryview, memoryview]:
-        """The first `size` bytes of the file, and bytes [start, end), instead of a first `read`: at the same time."""
+        """The first `size` bytes of the file, and bytes [start, end), read at once; replaces the first `read`."""
         if self._is_mapped:
             return self._mapped(0, size), self._mapped(start, end)
         head, data = self._storage.read_ranges([(self._name, 0, size), (self._name, start, end)])
@@ -77,6 +77,6 @@ class LogFile:
         return self._storage.read_joined([(self._name, start, end)])
 
     def close(self) -> None:
-        """Stop what runs ahead."""
+        """Stop the requests that run ahead."""
         if self._windows is not None:
             self._windows.close()  # type: ignore[attr-defined]

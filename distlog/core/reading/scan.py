@@ -20,7 +20,7 @@ from distlog.core.transactions.isolation import READ_UNCOMMITTED, Isolation
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Offsets that `first` looks at to begin with, when its limit is not smaller.
+#: How many offsets `first` looks at to begin with, unless its limit is smaller.
 FIRST_OFFSETS = 10_000
 
 
@@ -36,8 +36,8 @@ def check_columns(columns: Iterable[str] | None) -> tuple[str, ...]:
 def first(
     reader: SegmentReader, slices: Iterable[SegmentSlice], columns: Sequence[str], limit: int
 ) -> Iterator[pa.RecordBatch]:
-    """The first `limit` records of `slices`, all where there are fewer; a small limit reads little."""
-    # more and more offsets are looked at: few of them may be records, or of the times asked for
+    """The first `limit` records of `slices`, or all if there are fewer; a small limit reads little."""
+    # each window has more offsets: few of them may be records, or have the times asked for
     for window in windows(slices, min(limit, FIRST_OFFSETS)) if limit > 0 else ():
         for batch in read(reader, window, columns, READ_UNCOMMITTED, max_workers=1):
             yield batch.slice(0, limit)
@@ -47,7 +47,7 @@ def first(
 
 
 def _known_count(piece: SegmentSlice) -> int | None:
-    """How many records of the slice there are, or None where metadata do not tell."""
+    """How many records the slice has; None if the metadata do not tell."""
     segment = piece.segment
     if piece.times != ALWAYS:
         return None
@@ -103,7 +103,7 @@ class Scan:
         return self.to_table().to_pandas()
 
     def count(self) -> int:
-        """How many records there are: from metadata alone where every offset of a segment is a record of the scan."""
+        """The number of records, from metadata alone where every offset of a segment is a record of the scan."""
         known = [_known_count(piece) for piece in self.slices]
         unknown = [piece for piece, count in zip(self.slices, known, strict=True) if count is None]
         batches = read(self._reader, unknown, ("offset",), self.isolation, self.max_workers)

@@ -1,4 +1,4 @@
-"""From what a reader asks for, offsets, times and isolation, to slices of segments."""
+"""Turns a reader's request, its offsets, times and isolation, into slices of segments."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ def bounds(
     start: int | Mapping[int, int] | None,
     end: int | Mapping[int, int] | None,
 ) -> Bounds:
-    """The offsets that are asked for by partition; InvalidConfigError for what is no number."""
+    """The offsets that are asked for, by partition.
+
+    Raises InvalidConfigError for a value that is no number, TopicNotFoundError for a partition that does not exist.
+    """
     chosen = range(len(snapshot.partitions)) if partitions is None else sorted({*_numbers(partitions)})
     for number in (*chosen, *_numbers(_given(start)), *_numbers(_given(end))):
         if not 0 <= number < len(snapshot.partitions):
@@ -47,7 +50,10 @@ def times(
     start_time: Time | None,
     end_time: Time | None,
 ) -> TimeRange:
-    """The times that are asked for; a ValueError where a side has an offset and a time, or for what is no time."""
+    """The times that are asked for.
+
+    Raises ValueError if a side has an offset and a time, or for a value that is no time.
+    """
     if (start is not None and start_time is not None) or (end is not None and end_time is not None):
         raise ValueError("give an offset or a time for a bound, not both")
     return TimeRange.between(start_time, end_time)
@@ -74,11 +80,12 @@ def plan(
     out_of_range: OutOfRange = "fail",
     times: TimeRange = ALWAYS,
 ) -> tuple[list[SegmentSlice], Isolation]:
-    """The slices of what is asked, and what of them may be seen.
+    """The slices of what is asked, and the isolation that says which of their batches may be seen.
 
-    Reads no data, but of large segments that lie in `times` only from some record on the time index, and the batch it
-    leads to; for read_committed the transaction indexes, and the segments with transactions where the metadata does
-    not say how far they are stable. A word that is no isolation or policy is a ValueError.
+    Reads no data, with two exceptions. For a large segment that lies in `times` only from some record on, it reads
+    the time index and the batch that this leads to. For read_committed it reads the transaction indexes, and the
+    segments with transactions if the metadata does not have the last stable offset. Raises ValueError for an unknown
+    isolation or policy.
     """
     _check_choice("isolation", isolation, IsolationLevel)
     _check_choice("out_of_range", out_of_range, OutOfRange)
@@ -99,7 +106,7 @@ def plan(
 def slices_of(
     reader: SegmentReader, snapshot: Snapshot, partition: int, start: int | None, times: TimeRange = ALWAYS
 ) -> Iterator[SegmentSlice]:
-    """What `plan` gives of one partition from `start` on, planned some segments at a time as they are asked for."""
+    """The slices that `plan` gives for one partition from `start` on, planned some segments at a time when needed."""
     state = snapshot.partitions[partition]
     low = slices.bounded_start(partition, state.log_start_offset if start is None else start, state, "fail")
     row, count = state.segments.find(low), 1
@@ -111,7 +118,7 @@ def slices_of(
 
 
 def _begun_later(reader: SegmentReader, found: list[SegmentSlice]) -> list[SegmentSlice]:
-    """The slices without the beginnings that time indexes rule out, a few indexes being asked at once."""
+    """The slices without the first offsets that time indexes rule out; a few indexes are read at once."""
     rows = [row for row, piece in enumerate(found) if _is_worth_an_index(piece)]
     starts = in_order((partial(start_by_index, reader, found[row]) for row in rows), DEPTH)
     for row, start in zip(rows, starts, strict=True):

@@ -1,7 +1,7 @@
-"""The indexes of segments, opened when they are asked for; the last few stay open.
+"""Opens the indexes of segments when they are needed; the last few stay open.
 
-To open a large index and to check it takes milliseconds, a lookup a microsecond. The checksum is compared when an
-index is opened, where its segment knows one.
+Opening and checking a large index takes milliseconds, a lookup a microsecond. If the metadata has a checksum, it is
+compared when the index is opened.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from distlog.core.reading.open_files import OpenFiles
 from distlog.core.segments.index_facts import checksum_error, index_checksum, index_size
 from distlog.core.storage.storage import Storage
 
-#: Indexes that stay open; one costs a mapping of its file.
+#: How many indexes stay open; each costs a mapping of its file.
 OPEN_INDEXES = 64
 
 _SUFFIXES = (".index", ".timeindex", ".txnindex")
@@ -34,7 +34,7 @@ IndexT = TypeVar("IndexT", bound=MappedIndex)
 
 
 class SegmentIndexes:
-    """The indexes of one topic's segments, by way of a cache of remote files; for many threads, and picklable."""
+    """The indexes of one topic's segments; remote ones come from a cache. Safe between threads, and picklable."""
 
     def __init__(self, storage: Storage, topic: str, cache: IndexCache) -> None:
         self._storage, self._topic, self._cache = storage, topic, cache
@@ -62,7 +62,7 @@ class SegmentIndexes:
     def aborted_transactions(self, segment: SegmentInfo) -> list[AbortedTransaction]:
         """The aborted transactions that end in the segment, at stored offsets.
 
-        Raises CorruptIndexError, UnsupportedVersionError, StorageError, FileNotFoundError for a file that is gone.
+        Raises CorruptIndexError, UnsupportedVersionError, StorageError, and FileNotFoundError if the file is gone.
         """
 
         def read(path: str) -> list[AbortedTransaction]:
@@ -71,7 +71,7 @@ class SegmentIndexes:
             index.sanity_check()
             found = index.transactions()
             if len(found) * ENTRY.itemsize != segment.txn_index_bytes:
-                # an index file that is missing would count as an empty one
+                # a missing index file counts as empty, so compare the size
                 raise CorruptIndexError("a copy of a transaction index was lost while it was read", file=path)
             return found
 
@@ -87,7 +87,7 @@ class SegmentIndexes:
             ) from error
 
     def forget(self, segment: SegmentInfo) -> None:
-        """Forget the segment's indexes, and delete the copies of them: they were found wrong, or replaced."""
+        """Forget the segment's indexes, and delete their copies: they were found wrong, or replaced."""
         for suffix in _SUFFIXES:
             self._drop(segment, suffix)
 
@@ -96,7 +96,7 @@ class SegmentIndexes:
     ) -> IndexT | None:
         if not index_size(segment, suffix):
             return None
-        # marks the copy of a remote one as used
+        # not for a remote index: asking the cache for its copy marks that as used
         known: IndexT | None = self._open.known(_key(segment, suffix)) if self._storage.is_local else None
         if known is not None:
             return known
@@ -107,7 +107,7 @@ class SegmentIndexes:
             return None
 
     def _fetched(self, segment: SegmentInfo, suffix: str, use: Callable[[str], T]) -> T:
-        """What `use` makes of the index's local path; if its copy is bad, or gone since, of another one."""
+        """What `use` makes of the index's local path; if the copy is bad or gone, a new copy is fetched and used."""
         try:
             return use(self._cache.path(*self._address(segment, suffix), tag=_tag(segment, suffix)))
         except (CorruptIndexError, UnsupportedVersionError, FileNotFoundError):
@@ -129,7 +129,7 @@ class SegmentIndexes:
         return opened
 
     def _check_checksum(self, segment: SegmentInfo, suffix: str, index: MappedIndex | TransactionIndex) -> None:
-        """Raise CorruptIndexError unless the index, or the copy of it, has the checksum in its segment's metadata."""
+        """Raise CorruptIndexError unless the index, or its copy, has the checksum in its segment's metadata."""
         name = self._address(segment, suffix)[1]
         error = checksum_error(segment, suffix, name, index.checksum())
         if error is not None:
@@ -145,11 +145,11 @@ class SegmentIndexes:
 
 
 def _key(segment: SegmentInfo, suffix: str) -> tuple[Any, ...]:
-    """The key of an index: no other index of the topic, of any version, has it."""
+    """The key of an index: no other index of the topic has it, in any version."""
     size, checksum = index_size(segment, suffix), index_checksum(segment, suffix)
     return segment.partition, segment.stem, segment.crc32c, suffix, size, checksum
 
 
 def _tag(segment: SegmentInfo, suffix: str) -> str:
-    """The key of a copy: an index of the same name and size, but of another log or rebuilt since, has another."""
+    """The key of a copy: an index of the same name and size has another if its log differs, or if it was rebuilt."""
     return f"{segment.crc32c:08x} {index_checksum(segment, suffix):x}"

@@ -1,4 +1,4 @@
-"""Reading one segment: find a position by an index, walk whole batches, hand them out as chunks.
+"""Reads one segment: finds a position by an index, walks whole batches, and gives them out as chunks.
 
 A missing or bad index costs time, never the answer: the log is walked from its start instead, with a warning.
 """
@@ -57,7 +57,7 @@ class SegmentReader:
         return paths.segment_file(self.topic, segment.partition, segment.stem, suffix)
 
     def whole(self, slices: Sequence[SegmentSlice]) -> Chunk:
-        """One chunk of all batches of the segments of `slices`, small ones; errors as of `chunks`."""
+        """One chunk with all batches of the segments of `slices`, which are small; raises what `chunks` raises."""
         names = [self.name(part.segment) for part in slices]
         sizes = [part.segment.log_bytes for part in slices]
         with self._explained([part.segment for part in slices]):
@@ -70,10 +70,10 @@ class SegmentReader:
         return chunk_of_files(pieces, data)
 
     def chunks(self, part: SegmentSlice, step: int = CHUNK_BYTES) -> Iterator[Chunk]:
-        """Chunks with the batches that `part` owns, of about `step` log bytes: few for who may stop soon.
+        """Chunks with the batches that `part` owns, of about `step` log bytes: few for a caller that may stop soon.
 
-        Memory is a few chunks. Raises CorruptRecordError for a batch that is none or is out of its place (checksums
-        are left to `Chunk.check`), and SnapshotTooOldError when the file is gone.
+        Memory is a few chunks. Raises CorruptRecordError for bytes that are no batch or a batch that is out of place
+        (checksums are left to `Chunk.check`), and SnapshotTooOldError if the file is gone.
         """
         start, hint = self._bounds(part)
         walk = self._walk(part, start, hint, step)
@@ -83,18 +83,18 @@ class SegmentReader:
             except StopIteration:
                 return
             except (CorruptIndexError, CorruptRecordError) as error:
-                # the index may be what is wrong: the log is read from its start
+                # the index may be wrong: the log is read from its start
                 self._distrust(part.segment, error)
                 walk = self._walk(part, 0, part.end_position, step)
         yield from walk
 
     def _walk(self, part: SegmentSlice, position: int, hint: int, step: int) -> Iterator[Chunk]:
-        """Walk whole batches from `position`, where one begins; those wanted should end at `hint`."""
+        """Walk whole batches from `position`, where one begins; the wanted batches should end at `hint`."""
         segment, name = part.segment, self.name(part.segment)
         by_index, size = position > 0, 0
         following = -1 if by_index else segment.stored_base_offset
         if by_index and self.storage.is_local:
-            # to look costs little where the file is opened anyway, and files are replaced
+            # files are replaced, and to check again costs little when the file is opened anyway
             self._identified.forget(segment)
         with self._explained([segment]):
             file = LogFile(self.storage, name, hint, mapped=not segment.is_active)
@@ -121,7 +121,7 @@ class SegmentReader:
             file.close()
 
     def _read_identified(self, file: LogFile, segment: SegmentInfo, position: int, end: int) -> memoryview:
-        """Bytes of a log; where they are not its first ones, those are read and checked too, once."""
+        """Bytes of a log. If they are not its first bytes, those are read and checked too, once."""
         if position == 0 or self._identified.knows(segment):
             return file.read(position, end)
         head, data = file.read_with_head(HEAD_BYTES, position, end)
@@ -129,7 +129,7 @@ class SegmentReader:
         return data
 
     def _size_of_batch(self, piece: Piece, data: memoryview) -> int:
-        """The size of the batch of which `data` is the beginning."""
+        """The size of the batch that begins with `data`."""
         position, file_end = piece.file_position, piece.slice.segment.log_bytes
         header = data
         if len(data) < LOG_OVERHEAD <= file_end - position:
@@ -157,13 +157,13 @@ class SegmentReader:
             return 0, part.end_position
 
     def offset_index(self, segment: SegmentInfo) -> OffsetIndex | None:
-        """The segment's offset index, or None where there is none to use, or the segment is too small for one."""
+        """The segment's offset index, or None if there is no usable one, or the segment is too small for one."""
         return self._indexes.offsets(segment) if segment.log_bytes > INDEX_WORTH_BYTES else None
 
     def time_entry(self, segment: SegmentInfo, timestamp_ms: int) -> TimestampOffset | None:
         """The time index's last entry below `timestamp_ms` (stored offset), or None without a usable index."""
         if segment.append_time_ms >= 0:
-            # its entries have the times with which the batches were written
+            # its entries have the times that the batches were written with
             return None
         index = self._indexes.times(segment) if segment.log_bytes > INDEX_WORTH_BYTES else None
         if index is None:
@@ -178,8 +178,8 @@ class SegmentReader:
     def aborted_transactions(self, segment: SegmentInfo) -> list[AbortedTransaction]:
         """The aborted transactions that end in the segment, at the offsets that readers see.
 
-        Without them aborted data would be shown, so here a bad index is an error: CorruptIndexError, or
-        SnapshotTooOldError where it is gone.
+        Without them aborted data would be shown, so a bad index is an error here: CorruptIndexError, or
+        SnapshotTooOldError if it is gone.
         """
         try:
             transactions = self._indexes.aborted_transactions(segment)
@@ -197,7 +197,7 @@ class SegmentReader:
 
     @contextmanager
     def _explained(self, segments: Sequence[SegmentInfo]) -> Iterator[None]:
-        """Say what it means that a log file of `segments` cannot be read as a whole."""
+        """If a log file of `segments` is missing or too short, raise the error that says so."""
         try:
             yield
         except (FileNotFoundError, StorageError):
@@ -220,7 +220,7 @@ def _bounds_by(index: OffsetIndex, part: SegmentSlice) -> tuple[int, int]:
     by_offset = index.lookup(part.start_offset - segment.shift).position
     start = max(by_offset, index.position_floor(part.start_position).position)
     if start >= part.end_position:
-        # there is nothing to read then; that is believed when the log says so too
+        # by the index there is nothing to read; the log's last part is read to confirm it
         start = index.position_floor(part.end_position - 1).position
     if part.end_offset >= segment.next_offset:
         return start, part.end_position
@@ -229,14 +229,14 @@ def _bounds_by(index: OffsetIndex, part: SegmentSlice) -> tuple[int, int]:
 
 
 def _end_of(index: OffsetIndex, last_offset: int) -> int | None:
-    """A position behind the batch that holds `last_offset`, or None where the index does not reach."""
+    """A position behind the batch that holds `last_offset`, or None if the index does not reach that far."""
     entry = index.ceiling(last_offset)
     after = index.ceiling(entry.offset + 1) if entry else None
     return after.position if after else None
 
 
 def _owned(chunk: Chunk) -> Chunk | None:
-    """The chunk of those batches that begin in the byte range of its slice and may hold its offsets."""
+    """The chunk of the batches that begin in the slice's byte range and may hold its offsets; None for no batch."""
     (piece,), batches = chunk.pieces, chunk.batches
     part, shift = piece.slice, piece.slice.segment.shift
     if part.whole:

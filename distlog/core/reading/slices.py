@@ -1,4 +1,7 @@
-"""Which bytes a read needs: a snapshot and ranges of offsets and times become slices of segments; no file is read."""
+"""Finds the bytes that a read needs: turns a snapshot and ranges of offsets and times into slices of segments.
+
+No file is read.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,9 @@ OutOfRange = Literal["fail", "earliest", "latest"]
 class SegmentSlice:
     """The records of one segment with start_offset <= offset < end_offset, in batches that begin in a byte range.
 
-    Positions are of the log file; a batch belongs to the slice in which its first byte lies, so slices that
-    share a segment need not know where its batches begin. `times` is the range by which records are filtered: ALWAYS
-    where the whole segment is known to lie in the range that is read.
+    Positions are of the log file. A batch belongs to the slice that holds its first byte, so slices that share a
+    segment need not know where its batches begin. `times` filters the records: it is ALWAYS if the whole segment is
+    known to lie in the range that is read.
     """
 
     segment: SegmentInfo
@@ -43,12 +46,12 @@ class SegmentSlice:
 
     @property
     def span(self) -> tuple[int, int]:
-        """The offsets (first, end) of the segment that are asked for; none where the first is not below the end."""
+        """The offsets (first, end) of the segment that are asked for; there are none if first is not below end."""
         return max(self.start_offset, self.segment.base_offset), min(self.end_offset, self.segment.next_offset)
 
     @property
     def estimated_bytes(self) -> int:
-        """Log bytes to be read, taking the records of a segment as equal in size."""
+        """Log bytes to be read, if all records of the segment are equal in size."""
         start, end = self.span
         every = self.segment.next_offset - self.segment.base_offset
         return (self.end_position - self.start_position) * (end - start) // max(every, 1)
@@ -76,7 +79,10 @@ def plan(
 
 
 def bounded_start(partition: int, offset: int, state: PartitionState, out_of_range: OutOfRange) -> int:
-    """`offset` if it is in the log or at its end, else what `out_of_range` says: OffsetOutOfRangeError for fail."""
+    """`offset` if it is in the log or at its end, else the bound that `out_of_range` names.
+
+    Raises OffsetOutOfRangeError for fail.
+    """
     if state.log_start_offset <= offset <= state.log_end_offset:
         return offset
     if out_of_range == "fail":
@@ -99,14 +105,14 @@ def _partition_slices(state: PartitionState, start: int, end: int, times: TimeRa
         yield from (SegmentSlice(segment, start, end, 0, segment.log_bytes) for segment in segments[first:last])
         return
     rows = np.flatnonzero(times.may_hold(segments)[first:last]) + first
-    # one run that holds all of them: to pick each costs more than to read some segments too many
+    # one run that holds all of them: picking each row costs more than building some segments too many
     run = segments[int(rows[0]) : int(rows[-1]) + 1] if len(rows) else []
     for segment in (run[row] for row in (rows - rows[:1]).tolist()):
         yield SegmentSlice(segment, start, end, 0, segment.log_bytes, times.left_of(segment))
 
 
 def windows(slices: Iterable[SegmentSlice], step: int) -> Iterator[list[SegmentSlice]]:
-    """`slices` in runs of `step` offsets at first, which must be positive, and of twice as many each time."""
+    """Cut `slices` into runs: the first of `step` offsets (positive), each next one twice as many."""
     run: list[SegmentSlice] = []
     room = step
     for piece in slices:
@@ -123,7 +129,7 @@ def windows(slices: Iterable[SegmentSlice], step: int) -> Iterator[list[SegmentS
 
 
 def split_by_bytes(slices: Iterable[SegmentSlice], target_bytes: int) -> list[list[SegmentSlice]]:
-    """Groups of `slices`, in order, of nearly `target_bytes` each; a segment is cut where a group is full."""
+    """Groups of `slices`, in order, of nearly `target_bytes` each; a segment is cut when a group is full."""
     groups: list[list[SegmentSlice]] = [[]]
     room, tolerance = target_bytes, target_bytes // 8
     for piece in slices:
@@ -134,7 +140,7 @@ def split_by_bytes(slices: Iterable[SegmentSlice], target_bytes: int) -> list[li
                 groups[-1].append(head)
                 room = 0
             groups.append([])
-            # the next group gets what one lacks, so that there is not one group more
+            # the next group gets the bytes that this one lacks, so that there is not one group more
             room += target_bytes
         groups[-1].append(rest)
         room -= rest.estimated_bytes

@@ -14,9 +14,9 @@ from distlog.core.transactions.isolation import OpenTransactions
 
 
 def last_stable_offset(reader: SegmentReader, state: PartitionState) -> int:
-    """Where the first open transaction begins, or the log end.
+    """The first offset of the earliest open transaction, or the log end offset if none is open.
 
-    The metadata says it. Where it does not, the segments with transactions are read: CorruptRecordError.
+    If the metadata does not have it, the segments with transactions are read. Raises CorruptRecordError.
     """
     segments = transactional_segments(state)
     first = _known(segments[-1], state) if segments else NO_OFFSET
@@ -26,9 +26,9 @@ def last_stable_offset(reader: SegmentReader, state: PartitionState) -> int:
 
 
 def _known(segment: SegmentInfo, state: PartitionState) -> int:
-    """The first unstable offset of the last segment with transactions, NOT_LOOKED where it is not known."""
+    """The first unstable offset of the last segment with transactions; NOT_LOOKED if it is not known."""
     first = segment.first_unstable_offset
-    # what is clean is decided: compaction has dropped the end marker with the segment's last transactional data
+    # a clean segment's transactions are decided: compaction has dropped the end marker with its last such data
     return NOT_LOOKED if 0 <= first < state.first_dirty_offset else first
 
 
@@ -39,9 +39,9 @@ def transactional_segments(state: PartitionState) -> list[SegmentInfo]:
 
 
 def first_unstable_offsets(reader: SegmentReader, state: PartitionState) -> Iterator[tuple[SegmentInfo, int]]:
-    """Each segment with transactions, and where the oldest begins that is open at its end: NO_OFFSET for none.
+    """Yield each segment with transactions, and the first offset of the oldest one that is open at the segment's end.
 
-    All of these segments are read. Raises CorruptRecordError.
+    That is NO_OFFSET if none is open. Reads all of these segments. Raises CorruptRecordError.
     """
     transactions = OpenTransactions()
     for segment in transactional_segments(state):

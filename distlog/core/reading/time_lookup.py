@@ -1,4 +1,4 @@
-"""From times to offsets, in Kafka's four steps (`UnifiedLog.fetchOffsetByTimestamp`, `LogSegment`).
+"""Finds offsets by times, in Kafka's four steps (`UnifiedLog.fetchOffsetByTimestamp`, `LogSegment`).
 
 1. The earliest segment whose largest timestamp is not below the target: metadata.
 2. Its time index: an offset before which nothing can match.
@@ -82,7 +82,7 @@ def _offset_of_max_timestamp(reader: SegmentReader, state: PartitionState) -> Fo
 def _largest(reader: SegmentReader, segment: SegmentInfo, log_start_offset: int) -> Found | None:
     if segment.offset_of_max_timestamp >= log_start_offset:
         return segment.offset_of_max_timestamp, segment.max_timestamp
-    # the metadata tells of a record below the log start, or of none: this one segment is searched
+    # the metadata name a record below the log start, or none: this one segment is searched
     return _largest_from(reader, segment, max(segment.base_offset, log_start_offset))
 
 
@@ -102,9 +102,9 @@ def _largest_from(reader: SegmentReader, segment: SegmentInfo, start: int) -> Fo
 
 
 def start_by_index(reader: SegmentReader, piece: SegmentSlice) -> int:
-    """An offset below which the slice has no record of its times, by the time index; its own start without one.
+    """An offset below which the slice has no record of its times, by the time index; without an index, its own start.
 
-    Reads the index of a large segment, and the batch that it leads to, which checks the index.
+    Reads the index of a large segment, and checks it by the batch that it leads to.
     """
     start, end = piece.span
     entry = _entry(reader, piece.segment, piece.times.oldest, start)
@@ -129,13 +129,16 @@ def _search(reader: SegmentReader, segment: SegmentInfo, timestamp_ms: int, star
 
 
 def _entry(reader: SegmentReader, segment: SegmentInfo, timestamp_ms: int, start: int) -> TimestampOffset | None:
-    """What the time index says of records before `timestamp_ms`, where that leads behind `start`."""
+    """The time index's last entry before `timestamp_ms`; None if it does not lead behind `start`."""
     entry = reader.time_entry(segment, timestamp_ms)
     return entry if entry is not None and entry.offset + segment.shift > start else None
 
 
 def _from_entry(reader: SegmentReader, segment: SegmentInfo, entry: TimestampOffset | None) -> Iterator[Chunk]:
-    """Chunks from the index entry's batch on, up to whose end all records are older; none without a usable index."""
+    """Chunks from the index entry's batch on; none without a usable index.
+
+    All records up to the end of that batch are older than the time looked for.
+    """
     if entry is None:
         return
     chunks = iter(_chunks_from(reader, segment, entry.offset + segment.shift))
@@ -166,7 +169,7 @@ def _first_match(chunks: Iterable[Chunk], timestamp_ms: int) -> Found | None:
 
 
 def _offsets_and_timestamps(chunk: Chunk, row: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Those of the records of batch `row` that the chunk's slice asks for."""
+    """The offsets and timestamps of the records of batch `row` that the chunk's slice asks for."""
     schema = pa.schema([SCHEMA.field(name) for name in _TIMES])
     records = pa.Table.from_batches(chunk.rows(row, row + 1).records(_TIMES, READ_UNCOMMITTED), schema)
     return records.column(0).to_numpy(), records.column(1).cast("int64").to_numpy()

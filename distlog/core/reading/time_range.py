@@ -1,4 +1,4 @@
-"""A range of record times. It is a filter, since records may be in any order: after a backfill, for one."""
+"""A range of record times. It is a filter, since records may be in any order, for example after a backfill."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ class TimeRange:
 
     @classmethod
     def between(cls, start: Time | None, end: Time | None) -> TimeRange:
-        """From `start` (in) to `end` (out), None being no bound; a record without a timestamp is not between times.
+        """The range from `start` (in) to `end` (out); None is no bound.
 
-        ValueError for what is no time, or one before 1970.
+        With a bound, records without a timestamp are not in it. Raises ValueError for a value that is no time, or a
+        time before 1970.
         """
         if start is None and end is None:
             return ALWAYS
@@ -33,23 +34,23 @@ class TimeRange:
         return cls(oldest, newest) if oldest <= MAX_LONG else NEVER
 
     def within(self, other: TimeRange) -> TimeRange:
-        """What lies in both."""
+        """The range of the times that lie in both."""
         return TimeRange(max(self.oldest, other.oldest), min(self.newest, other.newest))
 
     def may_hold(self, segments: SegmentTable) -> npt.NDArray[np.bool_]:
         """Which of `segments` may have a record of this range."""
-        # -1: not known, or a record has none
+        # -1: not known, or a record has no timestamp
         oldest = np.where(segments.min_timestamps < 0, MIN_LONG, segments.min_timestamps)
         return (segments.max_timestamps >= self.oldest) & (oldest <= self.newest) & (self.oldest <= self.newest)
 
     def left_of(self, segment: SegmentInfo) -> TimeRange:
-        """What records of `segment`, which overlaps the range, are still to be asked: ALWAYS when all lie in it."""
+        """The range to check records of `segment` by, which overlaps this range; ALWAYS if all lie in it."""
         oldest = MIN_LONG if segment.min_timestamp >= max(self.oldest, 0) else self.oldest
         newest = MAX_LONG if segment.max_timestamp <= self.newest else self.newest
         return ALWAYS if (oldest, newest) == (MIN_LONG, MAX_LONG) else TimeRange(oldest, newest)
 
 
-#: No bound: records without a timestamp too.
+#: No bound: also has the records without a timestamp.
 ALWAYS = TimeRange()
 NEVER = TimeRange(MAX_LONG, MIN_LONG)
 

@@ -14,10 +14,10 @@ from distlog.core.reading.slices import SegmentSlice
 
 
 def whole_log(reader: SegmentReader, segment: SegmentInfo) -> Iterator[Chunk]:
-    """The segment's chunks, their checksums compared, and after the last one that of the whole file.
+    """The segment's chunks, with their checksums compared; the checksum of the whole file is compared at the end.
 
-    So nothing that was made of the chunks may be committed before the iterator has ended. Raises CorruptRecordError,
-    SnapshotTooOldError.
+    So nothing that was made from the chunks may be committed before the iterator has ended. Raises
+    CorruptRecordError, SnapshotTooOldError.
     """
     size = checksum = 0
     for chunk in reader.chunks(SegmentSlice(segment, segment.base_offset, segment.next_offset, 0, segment.log_bytes)):

@@ -1,4 +1,4 @@
-"""The description of a segment from its log file alone, by whatever program that was written."""
+"""Describes a segment from its log file alone, whichever program wrote it."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.config import MAX_INT, MAX_LONG
 from distlog.core.segments.log_description import LogDescription, RecordFacts
 
-#: Log bytes that are looked at, and bytes of records that are decoded, at once.
+#: How many log bytes are read, and bytes of records decoded, at once.
 _PART_BYTES = 4 << 20
 
 
 def describe_segment(
     log: Any, base_offset: int, *, partition: int, stem: str, created_ms: int, interval_bytes: int, file: str = ""
 ) -> tuple[SegmentInfo, dict[str, bytes]]:
-    """The segment of a log file, any buffer, of any format, that begins at `base_offset`, and its index files.
+    """The segment of a log that begins at `base_offset`, and its index files. `log` is any buffer, of any format.
 
-    It ends before a batch that is not whole: its `log_bytes` tell. Raises CorruptRecordError, with `file` and the
-    position, for a batch that is damaged, or whose offsets do not ascend from `base_offset` on.
+    The segment ends before a batch that is not whole, as its `log_bytes` show. Raises CorruptRecordError, with `file`
+    and the position, for a batch that is damaged, or whose offsets do not ascend from `base_offset` on.
     """
     description, facts = LogDescription(interval_bytes), RecordFacts()
     for data, batches in _parts(memoryview(log), file):
@@ -43,7 +43,7 @@ def describe_segment(
 def _relative_offsets(
     batches: npt.NDArray[Any], base_offset: int, next_offset: int, source: Source
 ) -> npt.NDArray[np.int64]:
-    """The base offsets of the batches, counted from `base_offset`; the first is not below `next_offset`."""
+    """The base offsets of the batches, counted from `base_offset`; the first must not be below `next_offset`."""
     relative = batches["base_offset"] - base_offset
     last = relative + batches["last_offset_delta"]
     wrong = (relative < np.append(next_offset, last[:-1] + 1)) | (relative > MAX_INT) | (last > MAX_INT)
@@ -55,7 +55,7 @@ def _relative_offsets(
 
 
 def _parts(log: memoryview, file: str) -> Iterator[tuple[memoryview, npt.NDArray[Any]]]:
-    """The whole batches of the log, some MiB at a time, their checksums compared."""
+    """The whole batches of the log, some MiB at a time, with their checksums compared."""
     start, size = 0, _PART_BYTES
     while start < len(log):
         data = log[start : start + size]

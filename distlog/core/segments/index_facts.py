@@ -1,4 +1,4 @@
-"""What the metadata of a segment says of its index files: the size of each, and its checksum."""
+"""The metadata of a segment's index files: the size and the checksum of each."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ INDEX_FIELDS = {
     ".timeindex": IndexFields("time_index_bytes", "time_index_crc32c"),
     ".txnindex": IndexFields("txn_index_bytes", "txn_index_crc32c"),
 }
-#: What is to be done about a bad one; only the first two can be made from their segment's log.
+#: The remedy for a bad index file; only the first two can be made from their segment's log.
 _REMEDIES = {
     ".index": "rebuild the index",
     ".timeindex": "rebuild the index",
@@ -33,7 +33,7 @@ _REMEDIES = {
 
 
 def index_facts(files: Mapping[str, bytes]) -> dict[str, Any]:
-    """The fields of SegmentInfo that tell of these index files, which are given by suffix; no bytes mean no file."""
+    """The SegmentInfo fields of these index files, which are given by suffix; no bytes mean no file."""
     sizes: dict[str, Any] = {INDEX_FIELDS[suffix].size: len(data) for suffix, data in files.items()}
     return sizes | {INDEX_FIELDS[suffix].checksum: crc32c(data) for suffix, data in files.items()}
 
@@ -45,13 +45,13 @@ def index_size(segment: SegmentInfo, suffix: str) -> int:
 
 
 def index_checksum(segment: SegmentInfo, suffix: str) -> int:
-    """The CRC-32C of an index file, UNKNOWN where an older library wrote its segment."""
+    """The CRC-32C of an index file; UNKNOWN if an older library wrote its segment."""
     checksum: int = getattr(segment, INDEX_FIELDS[suffix].checksum)
     return checksum
 
 
 def checksum_error(segment: SegmentInfo, suffix: str, file: str, found: int) -> CorruptIndexError | None:
-    """What it means that `file`, an index of the segment, has the CRC-32C `found`; None where that is right."""
+    """The error if `file`, an index of the segment, has the wrong CRC-32C `found`; None if it is right."""
     expected = index_checksum(segment, suffix)
     if expected in (UNKNOWN, found):
         return None

@@ -1,4 +1,4 @@
-"""What a log says of itself, gathered batch by batch: when it is written, read again, or taken over from a broker."""
+"""Describes a log, batch by batch: as it is written, read again, or taken over from a broker."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Longs = npt.NDArray[np.int64]
 
 @dataclass(slots=True)
 class RecordFacts:
-    """How many records a log has, and their timestamps, in ms: what the batches say, or the records themselves."""
+    """The number of a log's records, and their timestamps in ms, taken from the batches or from the records."""
 
     count: int = 0
     first: int = NO_TIMESTAMP
@@ -48,14 +48,14 @@ class RecordFacts:
     def add_batches(self, batches: Batches, offsets_of_newest: Longs, oldest: int) -> None:
         """Count the next batches, at least one, by their headers; none of their records is older than `oldest`."""
         if self.oldest == MAX_LONG:
-            # the base timestamp is not what readers see, or is a delete horizon
+            # here the base timestamp is not the one that readers see, or it is a delete horizon
             unusual = batches["attributes"][0] & (APPEND_TIME | DELETE_HORIZON)
             self.first = int(batches["max_timestamp" if unusual else "base_timestamp"][0])
         self.count += int(batches["record_count"].sum())
         self._add(batches["max_timestamp"], offsets_of_newest, oldest)
 
     def add_records(self, records: pa.RecordBatch) -> None:
-        """Count the next records that readers get, of which the first columns are offset and timestamp."""
+        """Count the next records that readers get; their first columns are offset and timestamp."""
         if not records.num_rows:
             return
         timestamps = records.column(1).cast(pa.int64()).to_numpy()
@@ -72,7 +72,7 @@ class RecordFacts:
 
 
 class LogDescription:
-    """Sizes, offsets, flags and checksums of a log, and its indexes; offsets are relative to where the log begins.
+    """Sizes, offsets, flags and checksums of a log, and its indexes; offsets are relative to the log's first offset.
 
     Hidden batches, those of control records and those that compaction emptied, have no codec.
     """
@@ -84,7 +84,7 @@ class LogDescription:
         self.codecs: set[str] = set()
 
     def add(self, data: Any, batches: Batches, base_offsets: Longs) -> None:
-        """Take the next batches, at least one, which are all of `data`, and whose checksums are right."""
+        """Take the next batches, at least one. They are all of `data`, and their checksums are right."""
         array = byte_array(data)
         if self.batches == 0:
             self.first_batch_crc = int(batches["crc"][0])
@@ -110,22 +110,22 @@ class LogDescription:
 
     @property
     def ends(self) -> dict[str, int]:
-        """The fields of SegmentInfo that tell this log from others; none where it is empty."""
+        """The SegmentInfo fields that tell this log from others; none if it is empty."""
         if self.batches == 0:
             return {}
         return {"first_batch_crc": self.first_batch_crc, "last_batch_crc": self.last_batch_crc}
 
     @property
     def has_transactions(self) -> bool:
-        """Whether there are batches of transactions, or markers that end some."""
+        """Whether there are batches of transactions, or markers that end transactions."""
         return self.attributes & (TRANSACTIONAL | CONTROL) != 0
 
     def describe(
         self, partition: int, stem: str, records: RecordFacts, created_ms: int, base_offset: int = 0
     ) -> tuple[SegmentInfo, dict[str, bytes]]:
-        """The segment whose file begins at `base_offset`, and its index files by suffix, without transaction index.
+        """The segment, whose file begins at `base_offset`, and its index files by suffix; no transaction index.
 
-        Offsets of `records` are those that readers see. The first unstable offset is NOT_LOOKED. Raises
+        Offsets in `records` are those that readers see. The first unstable offset is NOT_LOOKED. Raises
         CorruptRecordError for a batch with a codec that Kafka does not have.
         """
         if _UNKNOWN_CODEC in self.codecs:

@@ -1,7 +1,7 @@
-"""Whether a log file is that of its segment, told by its first batch where a read begins behind that.
+"""Checks that a log file belongs to its segment, by its first batch, if a read begins behind that.
 
-Segments of one shape have their batches at the same places and offsets, so nothing else tells their logs apart. The
-checksum fields of the first and the last batch do, and are in the metadata.
+Segments of one shape have their batches at the same places and offsets. Only the checksum fields of the first and the
+last batch tell their logs apart; they are in the metadata.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from distlog.core.errors import CorruptRecordError
 
 #: The beginning of a log, up to where the checksum of its first batch ends.
 HEAD_BYTES = CRC_START
-#: Logs that are remembered to be their segments'.
+#: How many checked logs are remembered.
 REMEMBERED = 4096
 
 _MAGIC_AT, _LEGACY_CRC_AT = 16, 12
 
 
 class IdentifiedLogs:
-    """The logs of a topic that this process has seen to be their segments'; for many threads, and picklable."""
+    """The logs that this process knows to belong to their segments, of one topic; for many threads, and picklable."""
 
     def __init__(self) -> None:
         self._known: set[tuple[int, str, int]] = set()
@@ -30,21 +30,21 @@ class IdentifiedLogs:
         return IdentifiedLogs, ()
 
     def knows(self, segment: SegmentInfo) -> bool:
-        """Whether the log's beginning need not be read: it was already, or the metadata has no checksum of it."""
+        """Whether the log's beginning need not be read: it was checked, or the metadata has no checksum of it."""
         return segment.first_batch_crc == UNKNOWN or _key(segment) in self._known
 
     def add(self, segment: SegmentInfo) -> None:
-        """Remember that the log is its segment's."""
+        """Remember that the log belongs to its segment."""
         if len(self._known) >= REMEMBERED:
             self._known = set()
         self._known.add(_key(segment))
 
     def forget(self, segment: SegmentInfo) -> None:
-        """Look at the log's beginning again."""
+        """Forget the log, so that its beginning is checked again."""
         self._known.discard(_key(segment))
 
     def check_head(self, segment: SegmentInfo, file: str, head: memoryview) -> None:
-        """Look at the first HEAD_BYTES of the log: CorruptRecordError if they are another log's."""
+        """Check the first HEAD_BYTES of the log. Raises CorruptRecordError if they are another log's."""
         at = CRC_AT if head[_MAGIC_AT] >= 2 else _LEGACY_CRC_AT
         if int.from_bytes(head[at : at + 4], "big") != segment.first_batch_crc:
             self._known.discard(_key(segment))
@@ -57,7 +57,7 @@ def _key(segment: SegmentInfo) -> tuple[int, str, int]:
 
 
 def another_log(segment: SegmentInfo, file: str, position: int) -> CorruptRecordError:
-    """The error for a log that is not its segment's, as the batch at `position` shows."""
+    """The error for a log that does not belong to its segment, as the batch at `position` shows."""
     return CorruptRecordError(
         "this is the log of another segment, or it is damaged: verify, then restore it from a copy",
         file=file,

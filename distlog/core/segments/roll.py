@@ -1,9 +1,9 @@
-"""When a segment ends by time: Kafka's `LogSegment.shouldRoll`, for segments that are written in bulk.
+"""Decides when a segment ends by time: Kafka's `LogSegment.shouldRoll`, for segments that are written in bulk.
 
-A segment's time begins with its first batch, and it ends before a batch whose largest timestamp is more than
-`segment.ms` after that. So of records in the order of their times each segment has `segment.ms`, and retention can
-delete them piece by piece. Where the first batch is not in that order its time is its largest timestamp, as
-Kafka's is: what comes later and is older does not begin another segment.
+A segment's time begins with its first batch. The segment ends before a batch whose largest timestamp is more than
+`segment.ms` after that. So if records are in the order of their times, each segment spans `segment.ms`, and retention
+can delete them piece by piece. If the first batch is not in that order, its time is its largest timestamp, as in
+Kafka: later records that are older do not begin another segment.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from distlog.core.times import NO_TIMESTAMP
 
 
 def time_span(config: TopicConfig) -> int:
-    """The time in ms that the records of one segment may span; a compacted topic must not wait for longer either."""
+    """The time in ms that the records of one segment may span; also at most `max.compaction.lag.ms` if compacted."""
     if "compact" in config.cleanup_policy:
         return min(config.segment_ms, config.max_compaction_lag_ms)
     return config.segment_ms
@@ -32,13 +32,13 @@ def jittered(span_ms: int, config: TopicConfig, random: Random) -> int:
 
 
 def begin_of(first: int, smallest: int, largest: int, span_ms: int) -> int:
-    """From which time in ms on a segment is counted whose first records have these timestamps; -1: none has any."""
+    """The time in ms at which a segment's span begins, by its first records' timestamps; -1 if none has any."""
     in_order = 0 <= first == smallest and largest - first <= span_ms
     return first if in_order else largest
 
 
 class RollTime:
-    """Tells which batches come too late for the segment that is open; times in ms."""
+    """Tells which batches come too late for the open segment; times in ms."""
 
     def __init__(self, span_ms: int) -> None:
         self.span_ms = span_ms
@@ -51,7 +51,7 @@ class RollTime:
         self._opened_ms = now_ms
 
     def room(self, batches: npt.NDArray[Any], now_ms: int) -> int:
-        """How many of the next `batches` may join; without record times, none when the clock is past the span."""
+        """How many of the next `batches` may join; without record times, none if the clock is past the span."""
         if self._begin < 0:
             return 0 if now_ms - self._opened_ms > self.span_ms else len(batches)
         late = batches["max_timestamp"] - self._begin > self.span_ms

@@ -1,4 +1,4 @@
-"""One segment on its way to storage: the log held or streamed, its indexes gathered, its description at the end."""
+"""Writes one segment to storage: holds or streams the log, gathers its indexes, and describes it at the end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from distlog.core.config import MAX_INT, TopicConfig
 from distlog.core.segments.log_description import LogDescription, RecordFacts
 from distlog.core.storage.storage import ObjectWriter, Storage
 
-#: A log file up to this size is held and put together with its index files; a larger one is streamed.
+#: A log file up to this size is held in memory, and put together with its index files; a larger one is streamed.
 HELD_BYTES = 1 << 20
 
 
@@ -62,8 +62,8 @@ class SegmentFile:
     ) -> None:
         """Append `batches` (BATCH rows, positions in `data`), which are all of `data`, at `base_offsets`.
 
-        The base offsets in `data` are overwritten. They ascend; gaps are allowed. None of the records is older than
-        `min_timestamp`, -1 where that is not known. Then `data` must stay as it is until the next call returns.
+        The base offsets in `data` are overwritten. They ascend; gaps are allowed. No record is older than
+        `min_timestamp`, -1 if that is not known. `data` must not change until the next call returns.
         """
         write_base_offsets(data, batches["position"], header_offsets(batches, base_offsets))
         self._log.add(data, batches, base_offsets)

@@ -1,6 +1,6 @@
-"""Writing a partition's records as relocatable segments.
+"""Writes a partition's records as relocatable segments.
 
-A segment is written as if it began at offset 0, since its offsets are given at commit (`SegmentInfo.at`).
+A segment is written as if it began at offset 0, since it gets its offsets at commit (`SegmentInfo.at`).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class SegmentWriter:
             raise self._in_partition(error) from None
 
     def close(self) -> list[SegmentInfo]:
-        """Make everything durable; the segments in order, each starting at offset 0. Empty if nothing came.
+        """Make everything durable; returns the segments in order, each starting at offset 0; none if nothing came.
 
         With LogAppendTime their commit gives them their time (`BY_COMMIT`).
         """
@@ -96,7 +96,7 @@ class SegmentWriter:
         batches, data = encoded.batches, np.frombuffer(encoded.data, np.uint8)
         spans = batches["last_offset_delta"].astype(np.int64) + 1
         bases = np.cumsum(spans) - spans
-        # where each batch lies does not matter, since every segment counts its own offsets
+        # relative to their batches, since every segment counts its own offsets
         newest, oldest = encoded.offsets_of_max_timestamp - batches["base_offset"], encoded.min_timestamps
         first = 0
         while first < len(batches):
@@ -147,16 +147,16 @@ def _batch_format(config: TopicConfig, codec: str, clock: Callable[[], int], ran
         level=compression_level(config, codec),
         batch_bytes=max(1, min(config.batch_bytes, limit - BATCH_OVERHEAD)),
         max_batch_bytes=limit,
-        # with LogAppendTime all records of an append have one time
+        # with LogAppendTime all records of an append have the same time
         window_ms=MAX_LONG if by_append_time else jittered(time_span(config), config, random),
         append_time=clock if by_append_time else None,
     )
 
 
 def codec_of(config: TopicConfig, asked: str | None) -> str:
-    """The codec of new batches: the topic's own, or, where it leaves that to producers, the one that is `asked` for.
+    """The codec of new batches: the topic's own, or, if it leaves that to producers, the one that is `asked` for.
 
-    Raises InvalidConfigError where there is no such codec.
+    Raises InvalidConfigError if there is no such codec.
     """
     if asked not in (None, _UNCOMPRESSED, *CODEC_NAMES):
         raise InvalidConfigError(f"compression must be one of {', '.join(CODEC_NAMES)}", value=asked)
@@ -165,7 +165,7 @@ def codec_of(config: TopicConfig, asked: str | None) -> str:
 
 
 def compression_level(config: TopicConfig, codec: str) -> int | None:
-    """The level that the topic asks for `codec`, or None where the codec has none."""
+    """The topic's level for `codec`; None if the codec has no levels."""
     levels = {
         "gzip": config.compression_gzip_level,
         "lz4": config.compression_lz4_level,

@@ -11,17 +11,17 @@ from distlog.core.topics.rows import FIELDS
 
 
 class Accumulator:
-    """A buffer that is sent, in order, by one thread: when it is full, when it has lingered, or when it is drained.
+    """A buffer that one thread sends, in order: when it is full, when it has lingered, or when it is drained.
 
     `send` gets all fields of a buffer's records and raises nothing; `idle` is called whenever nothing is left. There
     are at most two buffers, each of about `buffer_bytes`: the one that fills, and the one that is being sent. The
-    thread lives while there are records, and no other thread takes them out, since a thread that puts records in or
-    waits for them may be interrupted anywhere. Where no thread can be started, the caller sends.
+    thread lives while there are records. No other thread takes them out, since a thread that puts records in or
+    waits for them may be interrupted anywhere. If no thread can be started, the caller sends.
 
-    Records are taken without a lock, which would cost half as much as all else: a record is one `fields += (...)`,
-    which no other thread can interrupt, then `bytes += size`, then `advance` where `bytes` are not below `limit`.
-    That is 0 while the buffer is empty, so its first record calls `advance`, too. Threads that race for `bytes` can
-    only make one buffer a little larger or smaller.
+    Records are put in without a lock, since a lock would cost half as much as all else. The writer does
+    `fields += (...)`, which no other thread can interrupt, then `bytes += size`, then `advance` if `bytes` is not
+    below `limit`. The limit is 0 while the buffer is empty, so its first record calls `advance` too. Threads that
+    race for `bytes` can only make one buffer a little larger or smaller.
     """
 
     def __init__(
@@ -32,11 +32,11 @@ class Accumulator:
         self.begin_empty()
 
     def begin_empty(self) -> None:
-        """Hold nothing, as after a fork: the parent has the records and their thread."""
-        # the same list: an append that the fork came between has it in its hands already
+        """Become empty, as after a fork: the parent has the records and their thread."""
+        # the same list stays, since an append that the fork interrupted already refers to it
         self.fields.clear()
         self.bytes = self.limit = 0
-        # entered and left in one step, unlike its condition: an interrupt cannot leave it locked
+        # unlike its condition, it is entered and left in one step, so an interrupt cannot leave it locked
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._sending: list[Any] | None = None
@@ -54,9 +54,9 @@ class Accumulator:
         return self._thread is threading.current_thread()
 
     def advance(self, begin: Callable[[], None]) -> None:
-        """Have the buffer sent if it is full, else when it has lingered; `begin` is called where it was empty.
+        """Let the buffer be sent: now if it is full, else when it has lingered. Calls `begin` if it was empty.
 
-        Waits while it is full, that is while the buffer before it is being sent; not in the thread that sends.
+        Waits while it is full, that is while the buffer before it is being sent; the thread that sends does not wait.
         """
         with self._lock:
             if self.fields and self.limit == 0:
@@ -67,14 +67,14 @@ class Accumulator:
         self._wait_while(self._is_full)
 
     def drain(self) -> None:
-        """Send what was taken so far, and wait until that is done; the thread that sends must not call it."""
+        """Send all records put in so far, and wait until that is done; the thread that sends must not call it."""
         with self._lock:
             last = self._handed + bool(self.fields)
             self._wanted = max(self._wanted, last)
         self._wait_while(lambda: self._sent < last)
 
     def take(self) -> list[Any]:
-        """All fields of the records in the buffer, which is empty then; for the thread that sends."""
+        """Empty the buffer, and return all fields of its records; for the thread that sends."""
         with self._lock:
             # the limit first: a record that comes too late to be taken finds it, and calls `advance`
             self.limit = self.bytes = 0
@@ -91,13 +91,13 @@ class Accumulator:
         return bool(self.fields) and self.bytes >= self._buffer_bytes
 
     def _wait_while(self, is_waited: Callable[[], bool]) -> None:
-        """See to it that what is there is sent, and wait as long as `is_waited`; where no thread can be, send it."""
+        """Have the records sent, and wait while `is_waited`; if there can be no thread, send them here."""
         while self._lacks_thread(is_waited):
             self._send_here()
 
     def _lacks_thread(self, is_waited: Callable[[], bool]) -> bool:
         with self._lock:
-            # once, lest those who wait wake each other for ever
+            # only once, or waiting threads would wake each other for ever
             self._changed.notify_all()
             while self.fields or self._sending is not None:
                 if not self._has_thread():
@@ -108,7 +108,7 @@ class Accumulator:
         return False
 
     def _has_thread(self) -> bool:
-        """Have a thread at work; False where there can be none."""
+        """Start the thread unless there is one; False if there can be none."""
         if self._thread is None:
             thread = threading.Thread(target=self._run, name="distlog-writer", daemon=True)
             try:

@@ -1,6 +1,6 @@
-"""Appending: rows are routed and written as unreferenced segments, then one commit adds them all.
+"""Appends rows: routes them, writes them as unreferenced segments, then adds all segments in one commit.
 
-The two halves are apart since a Spark job runs the first in its tasks and the second in its driver.
+The two halves are separate, since a Spark job runs the first in its tasks and the second in its driver.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from distlog.core.topics.appendable import Appendable, batches, normalize
 from distlog.core.topics.partition_queue import PartitionQueue
 from distlog.core.topics.partitioner import Longs, Partitioner
 
-#: Partitions whose files are closed, that is uploaded, at the same time.
+#: How many partitions' files are closed, that is uploaded, at the same time.
 _CLOSERS = 8
 #: A slice of fewer bytes is written faster than threads can share it.
 _SHARED_BYTES = 1 << 20
@@ -38,9 +38,9 @@ BatchId = int | str
 
 @dataclass(frozen=True, slots=True)
 class AppendResult:
-    """What an append did: the version of its commit and, by partition, the (first, end) offsets it got.
+    """The result of an append: the version of its commit and, by partition, the (first, end) offsets it got.
 
-    `replayed` says that this (app_id, batch_id) was committed before; the result is that of the first time.
+    `replayed` says that this (app_id, batch_id) was committed before; the result is that of the first commit.
     `version` is None when there was nothing to commit.
     """
 
@@ -57,10 +57,10 @@ class AppendResult:
 class Appender:
     """Writes rows as segments of one topic that wait for a commit; not thread-safe.
 
-    `read_version` is the version that was seen before the first byte; `first_partition` is where records without a
-    key start. `compression` is as of `codec_of`: InvalidConfigError. Partitions are written side by side by up to
-    `workers` threads, the caller one of them: as many as there are cores, unless told; `clock` and `new_id` are
-    called by any of them.
+    `read_version` is the version that was seen before the first byte was written; `first_partition` is where records
+    without a key start. `compression` is what `codec_of` takes; raises its InvalidConfigError. Up to `workers`
+    threads, including the caller's, write partitions side by side: by default as many as there are cores. Any of them
+    calls `clock` and `new_id`.
     """
 
     def __init__(
@@ -87,15 +87,15 @@ class Appender:
         self._is_closing = False
 
     def append(self, data: Appendable, partition: int | None = None) -> int:
-        """Take Arrow, pandas or dicts; how many rows there were. InvalidRecordError tells what does not fit.
+        """Take Arrow, pandas or dicts; returns the number of rows. InvalidRecordError tells what does not fit.
 
-        After any error only `abort` is left: some of the rows may have been taken.
+        After an error only `abort` may be called: some of the rows may have been taken.
         """
         ahead = 2 * self._workers if self._workers > 1 else 0
         return sum(in_order(self._tasks(data, partition), ahead, workers=self._workers, joined=True))
 
     def _tasks(self, data: Appendable, partition: int | None) -> Iterator[Callable[[], int]]:
-        """What writes some rows, and tells how many; slice by slice, and in each by partition."""
+        """Yield calls that each write some rows and return their number, slice by slice, in each by partition."""
         rows = 0
         for batch in batches(data):
             records = normalize(batch, self._config, self._clock(), rows)
@@ -130,7 +130,7 @@ class Appender:
         )
 
     def close(self) -> list[SegmentInfo]:
-        """Make all files durable; their segments by partition, then in order. An error leaves nothing half open."""
+        """Make all files durable; returns the segments by partition, in order. An error leaves nothing open."""
         self._is_closing = True
         queues = [self._queues[partition] for partition in sorted(self._queues)]
         crew = Crew(_CLOSERS, "distlog-close")
@@ -141,14 +141,14 @@ class Appender:
             return [segment for task in closing for segment in task.wait()]
         except BaseException:
             for queue, task in zip(queues, closing, strict=True):
-                # not before its thread has left it, which a second interrupt does not wait for
+                # aborted only when its thread has left it; after a second interrupt nobody waits for that
                 task.when_over(queue.abort)
             raise
         finally:
             crew.end(joined=True)
 
     def abort(self) -> None:
-        """Abort; what was written stays unreferenced, for vacuum to delete. A `close` that fails aborts by itself."""
+        """Abort; the files written stay unreferenced, for vacuum to delete. A `close` that fails aborts by itself."""
         if not self._is_closing:
             for queue in list(self._queues.values()):
                 queue.abort()
@@ -170,10 +170,10 @@ def commit_append(
     batch_id: BatchId | None = None,
     origin: Origin = UNNAMED,
 ) -> tuple[AppendResult, Snapshot]:
-    """Give `segments` their offsets behind the log ends, in one commit, all or none, which bears `origin`.
+    """Add `segments` behind the log ends, all or none, in one commit that has `origin`.
 
-    A commit of the same (app_id, batch_id) before this one makes it a replay. Raises CommitConflictError when
-    the topic was dropped, TransactionTooOldError when the files are too old, CommitStateUnknownError.
+    If the same (app_id, batch_id) was committed before, this is a replay. Raises CommitConflictError if the topic
+    was dropped, TransactionTooOldError if the files are too old, CommitStateUnknownError.
     """
     check_batch(app_id, batch_id)
     placed: list[SegmentInfo] = []
@@ -195,7 +195,7 @@ def commit_append(
 
 
 def replayed(snapshot: Snapshot, app_id: str | None, batch_id: BatchId | None) -> AppendResult | None:
-    """The result of the first time, if (app_id, batch_id) was committed before."""
+    """The result of the first commit of (app_id, batch_id); None if it was not committed before."""
     if app_id is None or batch_id is None:
         return None
     found = snapshot.transaction(app_id, batch_id)
@@ -203,7 +203,7 @@ def replayed(snapshot: Snapshot, app_id: str | None, batch_id: BatchId | None) -
 
 
 def check_batch(app_id: str | None, batch_id: BatchId | None) -> None:
-    """Raise InvalidRecordError unless both or none are given, of the kinds that a commit can hold."""
+    """Raise InvalidRecordError unless both or neither are given, of types that a commit can hold."""
     if app_id is None and batch_id is None:
         return
     try:

@@ -1,4 +1,4 @@
-"""What a caller appends, made into columns: `normalize` turns Arrow, pandas or dicts into one Arrow batch.
+"""Makes columns of what a caller appends: `normalize` turns Arrow, pandas or dicts into one Arrow batch.
 
 The columns of a normalized batch are, in this order: `partition` int32 (only when the input has one), `timestamp`
 int64 (ms since the epoch, no nulls), `key` binary, `value` binary, and `headers` (only when the input has them).
@@ -21,9 +21,9 @@ from distlog.core.times import NO_TIMESTAMP
 from distlog.core.topics.rows import Row, batch_of
 
 ACCEPTED = ("partition", "timestamp", "key", "value", "headers")
-#: Columns of a scan that an append gives anew; a scan's result can so be appended as it is.
+#: Columns of a scan that an append sets anew, so that a scan's result can be appended as it is.
 IGNORED = ("offset", "timestamp_type", "timestampType", "topic")
-#: What is routed and encoded at once; more would leave the processor's caches, and memory unbounded.
+#: Bytes routed and encoded at once; more would not fit the processor's caches, and memory would be unbounded.
 SLICE_BYTES = 8 << 20
 _ROWS_PER_BATCH = 65_536
 _TIMESTAMP_KINDS = (pa.types.is_timestamp, pa.types.is_integer, pa.types.is_null)
@@ -47,9 +47,9 @@ Appendable = Any
 
 
 def batches(data: Appendable) -> Iterator[pa.RecordBatch]:
-    """The rows of anything that can be appended, Arrow, pandas, or an iterable of dicts, some MiB at a time.
+    """The rows of Arrow, pandas, or an iterable of dicts, some MiB at a time.
 
-    Raises InvalidRecordError when it is none of these, or a dict does not fit.
+    Raises InvalidRecordError if `data` is none of these, or a dict does not fit.
     """
     for batch in _as_given(data):
         _check_memory(batch)
@@ -58,9 +58,9 @@ def batches(data: Appendable) -> Iterator[pa.RecordBatch]:
 
 
 def _check_memory(batch: pa.RecordBatch) -> None:
-    """Raise InvalidRecordError where an array leads out of its memory: Arrow itself takes that on trust.
+    """Raise InvalidRecordError if an array points outside its memory, which Arrow itself does not check.
 
-    Of the usual types the offsets are looked at when they are used.
+    For the usual types the offsets are checked when they are used.
     """
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         usual = any(is_kind(column.type) for is_kind in _USUAL_KINDS)
@@ -103,7 +103,7 @@ def _batches_of_dicts(records: Iterator[Any]) -> Iterator[pa.RecordBatch]:
 
 
 def _chunks(records: Iterator[Any]) -> Iterator[list[Mapping[str, Any]]]:
-    """Lists of records with some MiB of values; InvalidRecordError for one that is no dict, or lacks a value."""
+    """Lists of records with some MiB of values; InvalidRecordError for a record that is no dict or has no value."""
     chunk: list[Mapping[str, Any]] = []
     size = 0
     for number, record in enumerate(records):
@@ -125,7 +125,7 @@ def _chunks(records: Iterator[Any]) -> Iterator[list[Mapping[str, Any]]]:
 
 
 def normalize(batch: pa.RecordBatch, config: TopicConfig, now_ms: int, first_row: int = 0) -> pa.RecordBatch:
-    """The columns to be written for `batch`, under the topic's rules; errors count rows from `first_row`.
+    """The columns to write for `batch`, by the topic's rules; errors count rows from `first_row`.
 
     A missing or null timestamp becomes `now_ms`; LogAppendTime is left to the encoder. Raises InvalidRecordError
     naming the column, and the row where there is one, for an unknown column, a type that does not fit, a null
@@ -148,16 +148,16 @@ def normalize(batch: pa.RecordBatch, config: TopicConfig, now_ms: int, first_row
 
 
 def room_of(config: TopicConfig, codec: str) -> int:
-    """The most bytes that a record may have before compression, for Kafka's producer as for the writer."""
+    """The most bytes that a record may have before compression, for Kafka's producer and for the writer."""
     room = min(config.max_message_bytes, config.segment_size) - HEADER_SIZE
-    # what does not compress grows a little
+    # data that does not compress grows a little
     return room if codec == "none" else room - (room >> 10) - 64
 
 
 def check_row(row: Row, size: int, config: TopicConfig, now_ms: int, codec: str) -> None:
-    """Raise InvalidRecordError for a row that a batch of records cannot hold: what `normalize` and `encode` refuse.
+    """Raise InvalidRecordError for a row that `normalize` or `encode` would refuse.
 
-    `size` is its `max_bytes`: taken without compression, and at its most, as Kafka's producer takes it.
+    `size` is its `max_bytes`: the largest size without compression, which Kafka's producer checks too.
     """
     if row.key is None and "compact" in config.cleanup_policy:
         raise InvalidRecordError(_KEY_NEEDED)

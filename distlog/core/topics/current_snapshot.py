@@ -17,19 +17,19 @@ class CurrentSnapshot:
         self._log, self._lock = log, ProcessLock()
 
     def refresh(self) -> Snapshot:
-        """Move on to the newest version, and return it; one GET when there is nothing new."""
+        """Move on to the newest version, and return it; one GET if there is nothing new."""
         if not self.pinned:
             self.advance(self._log.refresh(self.snapshot))
         return self.snapshot
 
     def advance(self, snapshot: Snapshot) -> None:
-        """Move on to `snapshot`, unless another thread is further already."""
+        """Move on to `snapshot`, unless another thread has moved on to a newer one."""
         with self._lock:
             if snapshot.version > self.snapshot.version:
                 self.snapshot = snapshot
 
     def check_writable(self, storage: Storage) -> None:
-        """Raise ReadOnlyTopicError where the version was chosen."""
+        """Raise ReadOnlyTopicError if the topic was opened at a chosen version or time."""
         if self.pinned:
             text = "opened at a version or time, so read-only; open it without version and timestamp to change it"
             raise ReadOnlyTopicError(text, url=storage.url, version=self.snapshot.version)

@@ -1,4 +1,4 @@
-"""What a callback of a writer is told: which records of a partition were committed, or were not."""
+"""The outcomes that a writer's callback gets: which records of a partition were committed, or were not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _log = logging.getLogger("distlog")
 class Delivery:
     """The records of one partition in one commit: at `first_offset` (in) to `end_offset` (out), or an `error`.
 
-    With an error there are no offsets, and no partition for records without a key, which none was chosen for.
+    With an error there are no offsets, and records without a key have no partition, since none was chosen for them.
     """
 
     partition: int | None
@@ -29,17 +29,17 @@ OnDelivery = Callable[[Delivery], object]
 
 
 def delivered(result: AppendResult) -> list[Delivery]:
-    """What is told of a commit."""
+    """The deliveries of a commit."""
     return [Delivery(number, first, end, end - first, None) for number, (first, end) in result.offsets.items()]
 
 
 def failed(counts: Mapping[int | None, int], error: BaseException | None) -> list[Delivery]:
-    """What is told of records, so many by partition, that an error keeps from being committed."""
+    """The deliveries of records that an error kept from being committed; `counts` are their numbers by partition."""
     return [Delivery(number, None, None, count, error) for number, count in counts.items()]
 
 
 def deliver(deliveries: Iterable[Delivery], call: OnDelivery) -> None:
-    """Call back for each; what a call raises is logged, and the next ones are made."""
+    """Call `call` for each delivery; an error of one call is logged, and the next calls are made."""
     for delivery in deliveries:
         try:
             call(delivery)

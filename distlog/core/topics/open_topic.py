@@ -1,4 +1,4 @@
-"""How a program comes by a topic: it creates one, or opens one that is there."""
+"""Creates a topic, or opens one that exists."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def open(
     timestamp: Time | None = None,
     storage_options: StorageOptions | None = None,
 ) -> Topic:
-    """Open the topic at `url`: its newest version, or read-only as of a version or a time.
+    """Open the topic at `url`: its newest version, or read-only at a version or a time.
 
-    Raises TopicNotFoundError where there is none, OffsetOutOfRangeError where it has no such version, or none yet
-    at that time, InvalidConfigError for a version that is no number.
+    Raises TopicNotFoundError if there is none, OffsetOutOfRangeError if it has no such version, or none yet at that
+    time, InvalidConfigError for a version that is no number.
     """
     if version is not None and timestamp is not None:
         raise ValueError("give a version or a timestamp to open a topic at, not both")

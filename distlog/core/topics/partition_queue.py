@@ -1,4 +1,4 @@
-"""Rows of one partition that wait for its segment writer: any thread may write them, in their order."""
+"""Queues the rows of one partition for its segment writer: any thread may write them, in their order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from distlog.core.segments.segment_writer import SegmentWriter
 
 
 class PartitionQueue:
-    """A SegmentWriter for many threads, of which one at a time writes what was put first."""
+    """A SegmentWriter for many threads: one at a time writes the rows, first the ones that were put first."""
 
     def __init__(self, writer: SegmentWriter) -> None:
         self._writer, self._lock = writer, threading.Lock()
@@ -27,9 +27,9 @@ class PartitionQueue:
         self._error: BaseException | None = None
 
     def put(self, source: RecordInput, rows: npt.NDArray[np.int64]) -> Callable[[], None]:
-        """Take the `rows` of `source`; what is returned has them written, and all that was put before.
+        """Queue the `rows` of `source`; returns a call that writes them, and all rows that were put before.
 
-        It raises what the writer raises, and again for all that was put behind that; then only `abort` is left.
+        The call raises the writer's error, and so do the calls for all rows behind; then only `abort` may be called.
         """
         self._waiting.append((source, rows))
         self._put += 1
@@ -58,11 +58,11 @@ class PartitionQueue:
         self._written += 1
 
     def close(self) -> list[SegmentInfo]:
-        """See `SegmentWriter.close`; everything that was put is written."""
+        """See `SegmentWriter.close`; all rows that were put must be written."""
         return self._writer.close()
 
     def abort(self) -> None:
-        """Abort the segments: now, or when the thread that writes them has finished its rows."""
+        """Abort the segments, now or when the thread that writes them has finished its rows."""
         self._is_aborted = True
         if self._lock.acquire(blocking=False):
             try:

@@ -1,6 +1,6 @@
-"""Which partition a record goes to: the one given, else murmur2 of its key, else sticky runs.
+"""Chooses a record's partition: the one given, else murmur2 of its key, else sticky runs.
 
-The rules are those of Kafka's default producer (`BuiltInPartitioner`): a key decides for ever, by
+The rules are those of Kafka's default producer (`BuiltInPartitioner`): a key always goes to the same partition, by
 `(murmur2(key) & 0x7fffffff) % partitions`; records without a key go to one partition for a run of bytes, then
 to the next.
 """
@@ -20,7 +20,7 @@ from distlog.core.topics.routing import StickyState, assign_partitions, group_by
 
 Longs = npt.NDArray[np.int64]
 
-#: Bytes of keys and values after which records without a key go on to the next partition.
+#: Bytes of keys and values after which records without a key go to the next partition.
 STICKY_BYTES = 131_072
 
 

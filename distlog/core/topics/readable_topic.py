@@ -27,7 +27,7 @@ from distlog.core.transactions.isolation import IsolationLevel
 
 
 class ReadableTopic:
-    """What a topic is to its readers: one snapshot, and the ways to read it.
+    """A topic as readers use it: one snapshot, and the ways to read it.
 
     `current` holds that snapshot; transactions and writers of this object share it, and move it on.
     """
@@ -48,7 +48,7 @@ class ReadableTopic:
 
     @property
     def reader(self) -> SegmentReader:
-        """What reads this topic's segments."""
+        """The reader of this topic's segments."""
         return self.handle.reader
 
     @property
@@ -58,7 +58,7 @@ class ReadableTopic:
 
     @property
     def snapshot(self) -> Snapshot:
-        """What this object reads."""
+        """The snapshot that this object reads."""
         return self.current.snapshot
 
     @property
@@ -119,8 +119,8 @@ class ReadableTopic:
     def read(self, partition: int, offset: int, max_bytes: int = 1_048_576) -> FetchedBatches:
         """Kafka's fetch: the stored batches from the one that holds `offset` on, whole, at least one.
 
-        Empty at the log end, and where `max_bytes` is 0. Raises OffsetOutOfRangeError below the log start and above
-        the log end.
+        Empty at the log end, and if `max_bytes` is 0. Raises OffsetOutOfRangeError below the log start and above the
+        log end.
         """
         self.check_partition(partition)
         return fetch(self.reader, self.snapshot.partitions[partition], partition, offset, max_bytes)

@@ -30,9 +30,9 @@ class Record(NamedTuple):
 def records_of(
     reader: SegmentReader, snapshot: Snapshot, partition: int, start: int | None, limit: int | None
 ) -> Iterator[Record]:
-    """The records of one partition from `start` (default: the log start), `limit` of them at the most.
+    """The records of one partition from `start` (default: the log start), at most `limit` of them.
 
-    Raises OffsetOutOfRangeError, when the first is asked for, unless `start` is in the log or at its end.
+    Raises OffsetOutOfRangeError, when the first record is read, unless `start` is in the log or at its end.
     """
     low = None if start is None else whole_number("start", start)
     most = MAX_LONG if limit is None else whole_number("limit", limit)

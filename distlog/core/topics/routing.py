@@ -1,6 +1,6 @@
-"""Which partition each record of a batch goes to, and the order that brings a partition's records together.
+"""Chooses the partition of each record of a batch, and the order that brings a partition's records together.
 
-What is done with keys, and with records without one, is what Kafka's `BuiltInPartitioner` does.
+Records with and without keys are treated as in Kafka's `BuiltInPartitioner`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _BYTE = np.dtype(np.uint8)
 
 
 class StickyState(NamedTuple):
-    """The partition that records without a key go to now, and the bytes of them that it got in this run."""
+    """The partition that records without a key go to now, and how many bytes of them it got in this run."""
 
     partition: int
     used_bytes: int
@@ -32,8 +32,8 @@ def assign_partitions(
 ) -> tuple[Ints, StickyState]:
     """The partition of each record, int32: by its key, or by runs of about `run_bytes` where the key is null.
 
-    `keys` and `values` are binary or large_binary, of one length. Returns the state to pass on with the next records.
-    Raises ValueError when the columns, or the buffers of one, do not fit together.
+    `keys` and `values` are binary or large_binary, of equal length. Also returns the state to pass with the next
+    records. Raises ValueError if the columns, or the buffers of one column, do not fit together.
     """
     if len(keys) != len(values):
         raise ValueError(f"{len(keys)} keys and {len(values)} values")
@@ -49,7 +49,7 @@ def assign_partitions(
 
 
 def group_by_partition(partitions: Ints, count: int) -> tuple[Longs, Longs]:
-    """(the row numbers by partition, those of one partition in their order; how many rows each partition has).
+    """(the row numbers, grouped by partition and in order within each; the number of rows of each partition).
 
     Both int64. Raises ValueError unless every partition is between 0 and `count` - 1.
     """
@@ -61,7 +61,7 @@ def group_by_partition(partitions: Ints, count: int) -> tuple[Longs, Longs]:
 
 
 def _buffers(array: pa.Array[Any]) -> tuple[Ints | Longs, Bytes, Bytes]:
-    # (the offsets of this slice, the data, the validity bits of the whole array or nothing where all are valid)
+    # (the offsets of this slice, the data, the validity bits of the whole array, or nothing if all are valid)
     valid, offsets, data = array.buffers()
     kind = np.dtype(np.int64 if pa.types.is_large_binary(array.type) else np.int32)
     wanted = _view(offsets, kind)[array.offset : array.offset + len(array) + 1]

@@ -1,4 +1,4 @@
-"""Records as Python values: each is checked as it comes, and together they become one Arrow batch."""
+"""Records as Python values: each is checked when it comes, and together they become one Arrow batch."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _HEADER_OVERHEAD = 5 + 5
 
 
 class Row(NamedTuple):
-    """One record, its fields of the types that SCHEMA wants; None is null, a timestamp is in ms."""
+    """One record, with fields of SCHEMA's types; None is null, a timestamp is in ms."""
 
     partition: int | None
     timestamp: int | None
@@ -51,14 +51,14 @@ class Row(NamedTuple):
         return size
 
 
-#: Fields of a record that a writer took: those of its Row, then when that was.
+#: The number of fields of a record that a writer took: those of its Row, then the time at which it was taken.
 FIELDS = len(Row._fields) + 1
 
 
 def row_of(value: Any, key: Any = None, timestamp: Any = None, headers: Any = None, partition: Any = None) -> Row:
     """The row of a record's fields; text becomes UTF-8, a datetime milliseconds.
 
-    Raises InvalidRecordError, naming the field, when one is of another type or out of range.
+    Raises InvalidRecordError, which names the field, if one is of another type or out of range.
     """
     return Row(_partition(partition), _timestamp(timestamp), _key(key), _value(value), _headers(headers))
 
@@ -66,7 +66,7 @@ def row_of(value: Any, key: Any = None, timestamp: Any = None, headers: Any = No
 def columns_of(fields: Sequence[Any]) -> dict[str, Sequence[Any]]:
     """The columns of records, given FIELDS of each, one record behind the other.
 
-    There always are a key and a value; other columns are left out where no record has any.
+    Key and value are always there; another column is left out if no record has a value for it.
     """
     columns = {name: fields[first::FIELDS] for first, name in enumerate(Row._fields)}
     optional = {name: columns[name] for name in ("partition", "timestamp", "headers")}
@@ -75,9 +75,9 @@ def columns_of(fields: Sequence[Any]) -> dict[str, Sequence[Any]]:
 
 
 def batch_of_taken(fields: Sequence[Any], per_ms: int) -> pa.RecordBatch:
-    """The batch of records, given FIELDS of each; their types are not looked at again.
+    """The batch of records, given FIELDS of each; their types are not checked again.
 
-    A record without a timestamp has that of when it was taken, of which `per_ms` are a millisecond.
+    A record without a timestamp gets the time at which it was taken, which counts `per_ms` units to a millisecond.
     """
     columns = columns_of(fields)
     arrays = {field.name: pa.array(columns[field.name], field.type) for field in SCHEMA if field.name in columns}
@@ -87,9 +87,9 @@ def batch_of_taken(fields: Sequence[Any], per_ms: int) -> pa.RecordBatch:
 
 
 def batch_of(columns: Mapping[str, Sequence[Any]], first_row: int = 0) -> pa.RecordBatch:
-    """Columns of equally many values, some or all of SCHEMA, as a batch; what `row_of` takes, they may hold.
+    """A batch of `columns` of equal length, some or all of SCHEMA's; they may hold the values that `row_of` takes.
 
-    Raises InvalidRecordError, which counts rows from `first_row`, when one does not fit.
+    Raises InvalidRecordError, which counts rows from `first_row`, if a value does not fit.
     """
     given = [field for field in SCHEMA if field.name in columns]
     arrays = [_array(field, columns[field.name], first_row) for field in given]
@@ -97,7 +97,7 @@ def batch_of(columns: Mapping[str, Sequence[Any]], first_row: int = 0) -> pa.Rec
 
 
 def _array(field: pa.Field, values: Sequence[Any], first_row: int) -> pa.Array:
-    # Types are looked at all at once, and values one by one only where that is needed.
+    # Types are checked all at once, and values one by one only if needed.
     plain = _PLAIN[field.name].issuperset(map(type, values))
     try:
         return pa.array(values if plain else _checked(field.name, values, first_row), field.type)
@@ -127,7 +127,7 @@ def _timestamp(value: Any) -> int | None:
 def _integer(name: str, value: Any, low: int, high: int) -> int | None:
     if value is None or (type(value) is int and low <= value <= high):
         return value
-    # Of numpy's integers, too; but True is no number, and 1.5 is not to become 1.
+    # Takes numpy's integers too; but True is no number, and 1.5 must not become 1.
     if isinstance(value, bool) or not hasattr(value, "__index__") or not low <= operator.index(value) <= high:
         got = value if type(value) is int else type(value).__name__
         raise InvalidRecordError(f"{name} must be an integer from {low} to {high}, or None", got=got)
@@ -181,7 +181,7 @@ _CHECKS: Mapping[str, Callable[[Any], Any]] = {
     "headers": _headers,
 }
 _NULL = type(None)
-#: The types that Arrow takes as they are; their ranges it checks, or `normalize` does.
+#: The types that Arrow takes as they are; Arrow or `normalize` checks their ranges.
 _PLAIN: Mapping[str, frozenset[type]] = {
     "partition": frozenset({int, _NULL}),
     "timestamp": frozenset({int, _NULL}),

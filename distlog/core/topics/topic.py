@@ -1,4 +1,4 @@
-"""A topic: what users hold. It decides nothing itself, every method hands over to the layer that does."""
+"""A topic: the object that users hold. It decides nothing itself; every method calls the layer that does."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from distlog.core.topics.writer import Writer
 
 
 class Topic(ReadableTopic):
-    """A topic at one snapshot: readers see that until `refresh`, or until an append of this object moves it on.
+    """A topic at one snapshot. Readers see this until `refresh`, or until an append of this object moves it on.
 
     Cheap to hold and to pickle: a copy opens the same version again. Made by `distlog.create` and `distlog.open`.
     """
@@ -36,7 +36,7 @@ class Topic(ReadableTopic):
         return self
 
     def advance(self, snapshot: Snapshot) -> None:
-        """Read `snapshot` from now on, unless another thread is further already."""
+        """Read `snapshot` from now on, unless another thread has moved on to a newer one."""
         self.current.advance(snapshot)
 
     def append(
@@ -50,8 +50,8 @@ class Topic(ReadableTopic):
         """Append Arrow, pandas or an iterable of dicts in one commit, all partitions or none.
 
         Columns: value, and perhaps key, timestamp (ms or Arrow timestamps; missing is now), headers, partition
-        (missing: murmur2 of the key, without a key sticky runs); `partition` is for all rows. `compression` counts
-        where the topic's is producer. The same (app_id, batch_id) again returns the first result.
+        (missing: murmur2 of the key, without a key sticky runs); `partition` is for all rows. `compression` is used
+        if the topic's is producer. The same (app_id, batch_id) again returns the first result.
 
         Raises InvalidRecordError, TopicNotFoundError (it was dropped), StorageError, CommitConflictError (nothing
         was appended), CommitStateUnknownError (it may have been; repeat with the same app_id and batch_id).
@@ -69,16 +69,16 @@ class Topic(ReadableTopic):
     def writer(
         self, *, linger_ms: int = 100, compression: str | None = None, on_delivery: OnDelivery | None = None
     ) -> Writer:
-        """A buffered writer of single records, committed in the background; `on_delivery` is told each outcome."""
+        """A buffered writer of single records, committed in the background; `on_delivery` is called per outcome."""
         self._check_writable()
         return Writer(self, linger_ms=linger_ms, compression=compression, on_delivery=on_delivery)
 
     def appender(self, compression: str | None = None) -> Appender:
-        """What writes rows of this topic as segments that wait for a commit."""
+        """An Appender, which writes rows of this topic as segments that wait for a commit."""
         return open_appender(self.handle, self.current, compression)
 
     def alter_config(self, settings: Mapping[str, object | None]) -> TopicConfig:
-        """Set Kafka-named settings (None: back to the default) in one commit; the new config."""
+        """Set Kafka-named settings (None: back to the default) in one commit; returns the new config."""
         self._check_writable()
         _, after = self.log.commit(
             self.snapshot, "config", lambda current: [SetConfig(current.config.changed(settings).overrides())]
@@ -92,9 +92,9 @@ class Topic(ReadableTopic):
         self.log.commit(self.snapshot, "drop", lambda snapshot: [Drop()])
 
     def retention(self, *, dry_run: bool = False) -> RetentionReport:
-        """Delete whole segments at the old end, as the config's `retention.*` say; `dry_run` only reports.
+        """Delete whole segments at the old end, by the config's `retention.*`; `dry_run` only reports.
 
-        Only metadata changes; `vacuum` deletes their files when `file.delete.delay.ms` have passed.
+        Only metadata changes; `vacuum` deletes the files when `file.delete.delay.ms` has passed.
         """
         self._check_writable()
         deleted, after = retention(self.handle, self.snapshot, dry_run=dry_run)
@@ -104,7 +104,7 @@ class Topic(ReadableTopic):
     def delete_records(self, before: Mapping[int, int]) -> DeleteRecordsReport:
         """Delete the records below an offset, by partition; -1 is the log end. They are not read any more.
 
-        Raises OffsetOutOfRangeError above the log end, InvalidConfigError where `cleanup.policy` is only compact.
+        Raises OffsetOutOfRangeError above the log end, InvalidConfigError if `cleanup.policy` is only compact.
         """
         self._check_writable()
         starts, after = delete_records(self.handle, self.snapshot, before)
@@ -112,7 +112,7 @@ class Topic(ReadableTopic):
         return DeleteRecordsReport(after.version, starts)
 
     def compact(self, *, dry_run: bool = False) -> CompactReport:
-        """Of each key keep the last record, or where the topic is not compacted, merge small segments as they are."""
+        """Keep the last record of each key; if the topic is not compacted, merge small segments as they are."""
         self._check_writable()
         report, after = compact_or_merge(self.handle, self.snapshot, dry_run=dry_run)
         self.advance(after)
@@ -126,7 +126,7 @@ class Topic(ReadableTopic):
         return report
 
     def rebuild_indexes(self, *, force: bool = False, dry_run: bool = False) -> RebuildReport:
-        """Make bad and missing index files again from the logs, with `force` all that the config would make anew."""
+        """Make bad and missing index files again from the logs; with `force` all that the config would make anew."""
         self._check_writable()
         report, after = rebuild_indexes(self.handle, self.snapshot, force=force, dry_run=dry_run)
         self.advance(after)

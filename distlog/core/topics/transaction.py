@@ -1,4 +1,4 @@
-"""Several appends, one commit, or none."""
+"""Several appends in one commit, all or none."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from distlog.core.topics.current_snapshot import CurrentSnapshot
 
 
 def open_appender(handle: TopicHandle, current: CurrentSnapshot, compression: str | None = None) -> Appender:
-    """What writes rows as segments that wait for a commit. Raises ReadOnlyTopicError, InvalidConfigError."""
+    """An Appender, which writes rows as segments that wait for a commit.
+
+    Raises ReadOnlyTopicError, InvalidConfigError.
+    """
     current.check_writable(handle.storage)
     snapshot = current.snapshot
     partitions = len(snapshot.partitions)
@@ -72,7 +75,7 @@ class Transaction:
             raise
 
     def commit(self) -> AppendResult:
-        """Make the appends durable and visible, all at once; the outcome, also kept as `result`.
+        """Make the appends durable and visible, all at once; returns the result, also kept as `result`.
 
         Raises CommitConflictError, StorageError (nothing was appended), CommitStateUnknownError (it may have been).
         """
@@ -98,7 +101,7 @@ class Transaction:
         return self._appender
 
     def abort(self) -> None:
-        """Append nothing; what was written stays unreferenced until vacuum."""
+        """Append nothing; the files written stay unreferenced until vacuum."""
         if self._appender is not None:
             self._appender.abort()
         self._appender = self._error = None

@@ -22,11 +22,11 @@ class ExitingWriter(Protocol):
         ...
 
     def commit_at_exit(self) -> tuple[int, BaseException | None]:
-        """Commit what it holds: how many records that were, and the error that its caller has not seen."""
+        """Commit the records it holds; returns their number, and the error that its caller has not seen."""
         ...
 
     def begin_empty(self) -> None:
-        """Hold nothing."""
+        """Become empty."""
         ...
 
 
@@ -42,7 +42,7 @@ class UnclosedWriters:
         self._committed: dict[ExitingWriter, int] = {}
 
     def empty_in_children(self, writer: ExitingWriter) -> None:
-        """Have `writer` hold nothing in forked children, as long as it lives."""
+        """Empty `writer` in forked children, as long as it lives."""
         self._all.add(writer)
 
     def add(self, writer: ExitingWriter) -> None:
@@ -82,7 +82,7 @@ def unclosed_writers() -> UnclosedWriters:
     made = UnclosedWriters()
     os.register_at_fork(after_in_child=made.forget_parents)
     # Twice: while there can still be threads, which clients of object stores need, and when the last one has ended.
-    # A child of multiprocessing knows the first end only; Python has no public name for it.
+    # A child of multiprocessing runs only the first call; Python has no public name for that one.
     getattr(threading, "_register_atexit", lambda call: None)(made.commit)
     atexit.register(made.warn)
     return made

@@ -1,4 +1,4 @@
-"""The records that a writer could not commit: how many, and of which partitions. Its error tells them."""
+"""Counts the records that a writer could not commit, by partition, and adds the counts to its error."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Counts = Counter[int | None]
 class UncommittedRecords:
     """Counts the records that an error left uncommitted, and adds the counts to the error.
 
-    The records are lost. Only where their own commit raised CommitStateUnknownError they are in doubt. distlog's
-    errors take the counts as `details`, others as a note.
+    The records are lost, unless their own commit raised CommitStateUnknownError: then they are in doubt. distlog's
+    errors get the counts as `details`, others as a note.
     """
 
     def __init__(self, error: BaseException, partitions: int) -> None:

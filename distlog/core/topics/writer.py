@@ -1,4 +1,4 @@
-"""Record by record: a buffer that becomes a commit by size, by time, on flush, on close, or at exit at last."""
+"""Appends record by record: a buffer is committed by size, by time, on flush, on close, or at exit."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from distlog.core.topics.rows import ROW_OVERHEAD, Header, Row, batch_of_taken, 
 from distlog.core.topics.unclosed_writers import unclosed_writers
 from distlog.core.topics.uncommitted_records import Counts, UncommittedRecords
 
-#: Bytes of records, as they are at most in a batch, that are committed without waiting longer. A writer holds twice
-#: as many: Kafka's `buffer.memory`.
+#: Bytes of records, at their largest size in a batch, that are committed without waiting longer. A writer holds up
+#: to twice as many: Kafka's `buffer.memory`.
 BUFFER_BYTES = 16 << 20
 
 _unclosed = unclosed_writers()
@@ -34,12 +34,12 @@ class WritableTopic(Protocol):
 
     @property
     def url(self) -> str:
-        """Its address, without credentials."""
+        """The topic's address, without credentials."""
         ...
 
     @property
     def current(self) -> CurrentSnapshot:
-        """Holds what it is now: another snapshot when it has changed."""
+        """Holds the topic's current snapshot: another one when the topic has changed."""
         ...
 
     @property
@@ -55,8 +55,8 @@ class WritableTopic(Protocol):
 class Writer:
     """Buffers records and appends them in one commit when `buffer_bytes` are there, or after `linger_ms`.
 
-    One thread in the background commits, in order. `append` does not wait for it, unless the writer holds two full
-    buffers: 32 MiB of records, as they are at most in a batch; as Python objects, small ones take some times as much.
+    One background thread commits, in order. `append` waits for it only if the writer holds two full buffers: 32 MiB
+    of records, at their largest size in a batch. Small records take several times as much as Python objects.
 
     A record is durable when `flush` or `close` has returned, or when `on_delivery` was called with its Delivery, not
     before. A `with` block closes the writer, and so commits what it took, however the block ends, as Kafka's producer
@@ -96,7 +96,7 @@ class Writer:
         _unclosed.empty_in_children(self)
 
     def begin_empty(self) -> None:
-        """Hold nothing, as after a fork: the parent has the records, their thread and their error."""
+        """Become empty, as after a fork: the parent has the records, their thread and their error."""
         self._accumulator.begin_empty()
         self._error: BaseException | None = None
         self._uncommitted: UncommittedRecords | None = None
@@ -119,7 +119,7 @@ class Writer:
         accumulator = self._accumulator
         if self._current.snapshot is not self._ruled_by:
             self._learn_rules()
-        # What is usual is looked at here, and nothing else: this is called for every record.
+        # Only the usual case is checked here, since this is called for every record.
         if (
             type(value) is bytes
             and (type(key) is bytes or (key is None and self._takes_null_keys))
@@ -146,7 +146,7 @@ class Writer:
         return row
 
     def _learn_rules(self) -> None:
-        """Keep what a record must fit; a writer that failed or was closed learns nothing, and says so."""
+        """Keep the rules that a record must fit. A writer that failed or was closed raises its error instead."""
         self._check_open()
         snapshot = self._current.snapshot
         self._codec = codec_of(snapshot.config, self._compression)
@@ -161,7 +161,7 @@ class Writer:
         self._raise_error()
 
     def flush(self) -> AppendResult:
-        """Commit what was taken; the outcome of the last commit, also kept as `result`. Raises what it raises."""
+        """Commit the records taken; returns the last commit's result, also kept as `result`. Raises its error."""
         self._check_can_wait()
         self._check_open()
         self._settle()
@@ -193,10 +193,10 @@ class Writer:
 
     def _raise_error(self) -> None:
         if self._error is not None:
-            # so that it tells of records of other threads, too, that came when it was being told
+            # so that the error also counts records of other threads that came while it was being raised
             self._settle()
             _unclosed.discard(self)
-            # with the traceback that it had: each raise adds to it, and so keeps what the caller held
+            # with its first traceback: each raise adds to it, and so would keep the caller's objects alive
             raise self._error.with_traceback(self._trace)
 
     def _send(self, fields: list[Any]) -> None:
@@ -213,7 +213,7 @@ class Writer:
             deliver(told, self._on_delivery)
 
     def _fail(self, error: BaseException, fields: list[Any]) -> Counts:
-        """Keep the error; these records and those behind them, which must not overtake them, stay uncommitted."""
+        """Keep the error. These records stay uncommitted, and those behind them too, which must not overtake them."""
         self._uncommitted = UncommittedRecords(error, len(self._current.snapshot.partitions))
         counts = self._uncommitted.add_sent(fields)
         counts += self._uncommitted.add_unsent(self._accumulator.take())
@@ -226,7 +226,7 @@ class Writer:
             _unclosed.discard(self)
 
     def commit_at_exit(self) -> tuple[int, BaseException | None]:
-        """Commit what it holds: how many records that were, and the error that its caller has not seen."""
+        """Commit the records it holds; returns their number, and the error that its caller has not seen."""
         count = len(self._accumulator)
         self._settle()
         if self._error is not None:
