@@ -17,6 +17,7 @@ from topics import NOW, Clock, contents
 from distlog.core.batches.record_batch import read_headers
 from distlog.core.commits.actions import Action
 from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.log.partition_log import PartitionLog
@@ -26,7 +27,6 @@ from distlog.core.maintenance.integrity.verify import verify
 from distlog.core.storage.local.shared_page import SharedPage
 from distlog.core.storage.storage import Storage
 from distlog.core.topic_handle import TopicHandle
-from distlog.core.topics.current_snapshot import CurrentSnapshot
 from distlog.core.topics.topic import Topic
 
 #: What changes a file system: a process may end before each of these.

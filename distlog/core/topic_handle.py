@@ -18,9 +18,13 @@ from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms
 
 
-def topic_log(storage: Storage, clock: Callable[[], int] = now_ms) -> CommitLog:
-    """The commit log of the topic in `storage`, with this process's name; works for a dropped topic too."""
-    return CommitLog(storage, clock=clock, random=SystemRandom(), writer=f"distlog {VERSION} {platform.node()}")
+def topic_log(storage: Storage, clock: Callable[[], int] = now_ms, *, engine: str | None = None) -> CommitLog:
+    """The commit log of the topic in `storage`; works for a dropped topic too.
+
+    Its commits name this library, the `engine` that runs it, if any, and this machine.
+    """
+    names = ("distlog", VERSION, engine, platform.node())
+    return CommitLog(storage, clock=clock, random=SystemRandom(), writer=" ".join(filter(None, names)))
 
 
 def new_id() -> str:

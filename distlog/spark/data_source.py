@@ -7,8 +7,8 @@ from pyspark.sql.types import StructType
 
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import InvalidConfigError
+from distlog.core.topic_handle import topic_log
 from distlog.spark.sink.batch_sink import DistlogWriter
-from distlog.spark.sink.commits import commit_log
 from distlog.spark.sink.write_options import WriteOptions
 from distlog.spark.source.batch_source import DistlogReader
 from distlog.spark.source.filters import FilteringReader
@@ -60,4 +60,4 @@ class DistlogDataSource(DataSource):
 
 
 def _load(options: ReadOptions) -> Snapshot:
-    return commit_log(options.storage).load(version=options.version, timestamp_ms=options.timestamp_ms)
+    return topic_log(options.storage).load(version=options.version, timestamp_ms=options.timestamp_ms)

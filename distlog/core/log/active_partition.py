@@ -16,10 +16,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from distlog.core import paths
 from distlog.core.commits.actions import Action, Active, Add, Seal
+from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.segment_info import NO_OFFSET, SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import CommitConflictError
@@ -35,21 +36,6 @@ from distlog.core.topic_handle import TopicHandle
 
 #: How long a commit is tried while its process holds a lock that others wait for.
 COMMIT_TIMEOUT_S = TIMEOUT_S / 2
-
-
-class Snapshots(Protocol):
-    """The newest snapshot of the commit log that a process has seen; without tails."""
-
-    @property
-    def snapshot(self) -> Snapshot: ...
-
-    def refresh(self) -> Snapshot:
-        """Move on to the newest version; TopicNotFoundError if the topic was dropped."""
-        ...
-
-    def advance(self, snapshot: Snapshot) -> None:
-        """Move on to `snapshot`, unless a newer one is known."""
-        ...
 
 
 class SealedSegment(NamedTuple):
@@ -68,6 +54,7 @@ class SealedSegment(NamedTuple):
 class ActivePartition:
     """A partition, its lock and its active segment, as one process knows them.
 
+    `snapshots` holds the newest snapshot of the commit log that the process has seen, without tails.
     All methods but `held` and `close` need the lock, unless they say otherwise. Errors are those of LogSegment and
     CommitLog. If a method fails, or the process ends in it, the next `recover`, in any process, repairs the state.
     """
@@ -76,7 +63,7 @@ class ActivePartition:
         self,
         handle: TopicHandle,
         partition: int,
-        snapshots: Snapshots,
+        snapshots: CurrentSnapshot,
         *,
         calls: FileCalls = os,
         timeout_s: float = TIMEOUT_S,

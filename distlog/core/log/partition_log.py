@@ -14,10 +14,11 @@ import numpy.typing as npt
 
 from distlog.core.batches.base_offsets import write_base_offsets
 from distlog.core.batches.record_batch import CONTROL, TRANSACTIONAL
+from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidRecordError
 from distlog.core.log.active_file import FileCalls
-from distlog.core.log.active_partition import ActivePartition, Snapshots
+from distlog.core.log.active_partition import ActivePartition
 from distlog.core.log.log_segment import LogSegment
 from distlog.core.log.partition_flush import Appended, PartitionFlush
 from distlog.core.log.state_fold import BY_HEADERS, Longs
@@ -48,7 +49,7 @@ class PartitionLog:
         self,
         handle: TopicHandle,
         partition: int,
-        snapshots: Snapshots,
+        snapshots: CurrentSnapshot,
         *,
         calls: FileCalls = os,
         timeout_s: float = TIMEOUT_S,

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from distlog.core.commits.actions import Action
 from distlog.core.commits.commit import UNNAMED, Commit, Origin
 from distlog.core.commits.commit_log import Plan
+from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.partition_draft import PartitionDraft
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.errors import CommitConflictError
@@ -51,9 +52,9 @@ def sealed_commit(
     CommitLog and LogSegment.
     """
     while True:
-        snapshots = _Snapshots(handle, snapshot)
+        snapshots = CurrentSnapshot(handle.log, snapshot)
         try:
-            with _locked(snapshots, needed, calls, timeout_s) as partitions:
+            with _locked(handle, snapshots, needed, calls, timeout_s) as partitions:
                 if not partitions:
                     return handle.log.commit(
                         snapshots.snapshot,
@@ -62,7 +63,7 @@ def sealed_commit(
                         read_version=read_version,
                         origin=origin,
                     )
-                return _commit(snapshots, partitions, operation, plan, needed, read_version, origin)
+                return _commit(handle, snapshots, partitions, operation, plan, needed, read_version, origin)
         except _FoundActiveError as found:
             snapshot = found.snapshot
 
@@ -73,22 +74,6 @@ class _FoundActiveError(Exception):
     def __init__(self, snapshot: Snapshot) -> None:
         super().__init__()
         self.snapshot = snapshot
-
-
-@dataclass
-class _Snapshots:
-    """Implements the protocol Snapshots; `snapshot` moves on."""
-
-    handle: TopicHandle
-    snapshot: Snapshot
-
-    def refresh(self) -> Snapshot:
-        self.advance(self.handle.log.refresh(self.snapshot))
-        return self.snapshot
-
-    def advance(self, snapshot: Snapshot) -> None:
-        if snapshot.version > self.snapshot.version:
-            self.snapshot = snapshot
 
 
 @dataclass
@@ -115,13 +100,13 @@ class _Sealing:
 
 @contextmanager
 def _locked(
-    snapshots: _Snapshots, needed: Needed, calls: FileCalls, timeout_s: float
+    handle: TopicHandle, snapshots: CurrentSnapshot, needed: Needed, calls: FileCalls, timeout_s: float
 ) -> Iterator[list[ActivePartition]]:
     """Lock the partitions that must be sealed, and yield them; if any is locked, the snapshot is refreshed after."""
     with ExitStack() as stack:
         partitions = []
         for number in _active(snapshots.snapshot, needed):
-            partition = ActivePartition(snapshots.handle, number, snapshots, calls=calls, timeout_s=timeout_s)
+            partition = ActivePartition(handle, number, snapshots, calls=calls, timeout_s=timeout_s)
             stack.callback(partition.close)
             stack.enter_context(partition.held())
             partitions.append(partition)
@@ -131,7 +116,8 @@ def _locked(
 
 
 def _commit(
-    snapshots: _Snapshots,
+    handle: TopicHandle,
+    snapshots: CurrentSnapshot,
     partitions: Sequence[ActivePartition],
     operation: str,
     plan: Plan,
@@ -146,7 +132,7 @@ def _commit(
             raise _FoundActiveError(snapshots.snapshot)
         for partition in partitions:
             sealing.sealed[partition.partition] = partition.begin_seal()
-        commit, after = snapshots.handle.log.commit(
+        commit, after = handle.log.commit(
             snapshots.snapshot,
             operation,
             sealing,

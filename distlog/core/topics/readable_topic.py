@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import pyarrow as pa
 
 from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig, whole_number
 from distlog.core.errors import TopicNotFoundError
@@ -21,7 +22,6 @@ from distlog.core.storage.storage import Storage
 from distlog.core.times import Time, to_ms
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.topics import metadata_tables
-from distlog.core.topics.current_snapshot import CurrentSnapshot
 from distlog.core.topics.record import Record, records_of
 from distlog.core.transactions.isolation import IsolationLevel
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import whole_number
 from distlog.core.errors import InvalidConfigError, InvalidRecordError
@@ -16,7 +17,6 @@ from distlog.core.times import fastest
 from distlog.core.topics.accumulator import Accumulator
 from distlog.core.topics.append import AppendResult
 from distlog.core.topics.appendable import check_row, room_of
-from distlog.core.topics.current_snapshot import CurrentSnapshot
 from distlog.core.topics.delivery import OnDelivery, deliver, delivered, failed
 from distlog.core.topics.rows import ROW_OVERHEAD, Header, Row, batch_of_taken, row_of
 from distlog.core.topics.unclosed_writers import unclosed_writers

@@ -28,8 +28,9 @@ from distlog.core.errors import CommitConflictError, InvalidRecordError
 from distlog.core.segments.segment_writer import codec_of
 from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms
+from distlog.core.topic_handle import topic_log
 from distlog.core.topics.append import Appender, commit_append, replayed
-from distlog.spark.sink.commits import MicroBatch, commit_log, find_write, holds_batch, is_of_run
+from distlog.spark.sink.commits import MicroBatch, find_write, holds_batch, is_of_run
 from distlog.spark.sink.topic_facts import TopicFacts
 from distlog.spark.sink.write_options import WriteOptions
 from distlog.spark.source.kafka_rows import check_writable
@@ -96,7 +97,7 @@ class DistlogWriter(DataSourceArrowWriter):
         """
         topic = options.topic
         if topic is None:
-            topic = TopicFacts.of(commit_log(options.storage).load(), options.app_id, options.batch_id)
+            topic = TopicFacts.of(topic_log(options.storage, engine="spark").load(), options.app_id, options.batch_id)
         check_writable(schema, topic.config)
         codec_of(topic.config, options.compression)
         return cls(options, topic)
@@ -122,7 +123,7 @@ class DistlogWriter(DataSourceArrowWriter):
         if self._topic.done_in is not None:
             self._check_done(self._topic.done_in)
             return
-        log = commit_log(self._options.storage)
+        log = topic_log(self._options.storage, engine="spark")
         snapshot = log.load()
         self._topic.check(snapshot)
         if not find_write(self._options.storage, self._write_id, self._topic.version, snapshot.version):

@@ -6,18 +6,14 @@ commit, and two writes of one micro-batch are not taken for a write that is repe
 
 from __future__ import annotations
 
-import platform
-import random
 from dataclasses import dataclass
 
-from distlog.core import VERSION, paths
+from distlog.core import paths
 from distlog.core.commits.actions import Add, SetTransaction
 from distlog.core.commits.commit import Commit
 from distlog.core.commits.commit_files import CommitFiles
-from distlog.core.commits.commit_log import CommitLog
 from distlog.core.config import MAX_LONG
 from distlog.core.storage.storage import Storage
-from distlog.core.times import now_ms
 from distlog.core.topics.append import AppendResult, BatchId, offsets_of
 
 
@@ -32,12 +28,6 @@ class MicroBatch:
     query_id: str
     batch_id: int
     run_id: str | None
-
-
-def commit_log(storage: Storage) -> CommitLog:
-    """The commit log of a topic. The commits it makes say that Spark made them."""
-    writer = f"distlog {VERSION} spark {platform.node()}"
-    return CommitLog(storage, clock=now_ms, random=random.Random(), writer=writer)
 
 
 def find_write(storage: Storage, write_id: str, after: int, head: int | None = None) -> AppendResult | None:
