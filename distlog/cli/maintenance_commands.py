@@ -94,7 +94,7 @@ def verify(url: Url, *, storage: Storage, as_json: Json = False) -> None:
     """
     topic = distlog.open(url, storage_options=dict(storage))
     with _progress("verifying", topic) as progress:
-        report = verify_all(topic.handle, topic.snapshot, tell=progress.add)
+        report = verify_all(topic.handle, topic.live_snapshot, tell=progress.add)
     print_report(report, as_json=as_json)
     if not as_json:
         for anomaly in report.topic_anomalies:
@@ -103,7 +103,7 @@ def verify(url: Url, *, storage: Storage, as_json: Json = False) -> None:
 
 
 def _progress(label: str, topic: distlog.Topic) -> Progress:
-    sizes = (int(state.segments.log_bytes.sum()) for state in topic.snapshot.partitions)
+    sizes = (int(state.segments.log_bytes.sum()) for state in topic.live_snapshot.partitions)
     return Progress(label, total_bytes=sum(sizes))
 
 

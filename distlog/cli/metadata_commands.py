@@ -45,7 +45,7 @@ def describe(url: Url, *, storage: Storage, as_json: Json = False) -> None:
             "segments": len(state.segments),
             "bytes": int(state.segments.log_bytes.sum()),
         }
-        for number, state in enumerate(topic.snapshot.partitions)
+        for number, state in enumerate(topic.live_snapshot.partitions)
     ]
     lines = [f"{topic.name} version {topic.version} at {topic.url}"]
     lines += [f"{name}={value}" for name, value in topic.config.overrides().items()]

@@ -43,5 +43,5 @@ def _from_partition(
     if limit is None:
         return topic.scan([partition], bounds.offset, start_time=bounds.since, end_time=bounds.until, columns=columns)
     times = TimeRange.between(bounds.since, bounds.until)
-    slices = scan_plan.slices_of(topic.reader, topic.snapshot, partition, bounds.offset, times)
+    slices = scan_plan.slices_of(topic.reader, topic.live_snapshot, partition, bounds.offset, times)
     return first(topic.reader, slices, columns, limit)

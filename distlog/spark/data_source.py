@@ -7,7 +7,8 @@ from pyspark.sql.types import StructType
 
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import InvalidConfigError
-from distlog.core.topic_handle import topic_log
+from distlog.core.log.tails import with_tails
+from distlog.core.topic_handle import TopicHandle, topic_log
 from distlog.spark.sink.batch_sink import DistlogWriter
 from distlog.spark.sink.write_options import WriteOptions
 from distlog.spark.source.batch_source import DistlogReader
@@ -60,4 +61,8 @@ class DistlogDataSource(DataSource):
 
 
 def _load(options: ReadOptions) -> Snapshot:
-    return topic_log(options.storage).load(version=options.version, timestamp_ms=options.timestamp_ms)
+    log = topic_log(options.storage)
+    snapshot = log.load(version=options.version, timestamp_ms=options.timestamp_ms)
+    if options.version is not None or options.timestamp_ms is not None:
+        return snapshot
+    return with_tails(TopicHandle.of(options.storage, snapshot.name, log), snapshot)

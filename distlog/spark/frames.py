@@ -103,8 +103,8 @@ def read(
     schema = schema_of(None if columns is None else list(columns), include_headers)
     topic = open_topic(url, version, timestamp, storage_options)
     times = scan_plan.times(start, end, start_time, end_time)
-    asked = scan_plan.bounds(topic.snapshot, partitions, start, end)
-    slices, visible = scan_plan.plan(topic.reader, topic.snapshot, asked, isolation, out_of_range, times)
+    asked = scan_plan.bounds(topic.live_snapshot, partitions, start, end)
+    slices, visible = scan_plan.plan(topic.reader, topic.live_snapshot, asked, isolation, out_of_range, times)
     if _has_map_in_arrow():
         groups = split(slices, SplitSize(cores(spark), min_partitions))
         return read_splits(spark, topic, schema, [Split(group, visible) for group in groups])

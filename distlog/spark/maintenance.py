@@ -25,7 +25,7 @@ def verify(spark: SparkSession, url: str, *, storage_options: Mapping[str, Any] 
     Raises TopicNotFoundError, StorageError.
     """
     topic = open_topic(url, storage_options=storage_options)
-    return verify_by(topic.handle, topic.snapshot, TaskRun(spark))
+    return verify_by(topic.handle, topic.live_snapshot, TaskRun(spark))
 
 
 def rebuild_indexes(

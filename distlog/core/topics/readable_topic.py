@@ -11,6 +11,7 @@ from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig, whole_number
 from distlog.core.errors import TopicNotFoundError
+from distlog.core.log.live_snapshot import LiveSnapshot
 from distlog.core.maintenance.integrity.verify import VerifyReport, verify
 from distlog.core.reading import scan_plan
 from distlog.core.reading.fetch import FetchedBatches, fetch
@@ -29,12 +30,14 @@ from distlog.core.transactions.isolation import IsolationLevel
 class ReadableTopic:
     """A topic as readers use it: one snapshot, and the ways to read it.
 
-    `current` holds that snapshot; transactions and writers of this object share it, and move it on.
+    `current` holds the commit log's snapshot; transactions and writers of this object share it, and move it on.
+    `live` holds what is read: the same, with the active segments.
     """
 
     def __init__(self, handle: TopicHandle, snapshot: Snapshot, *, pinned: bool = False) -> None:
         self.handle = handle
         self.current = CurrentSnapshot(handle.log, snapshot, pinned=pinned)
+        self.live = LiveSnapshot(handle, self.current)
 
     @property
     def storage(self) -> Storage:
@@ -58,8 +61,13 @@ class ReadableTopic:
 
     @property
     def snapshot(self) -> Snapshot:
-        """The snapshot that this object reads."""
+        """The commit log's snapshot, without active segments: the base of a commit."""
         return self.current.snapshot
+
+    @property
+    def live_snapshot(self) -> Snapshot:
+        """The snapshot that this object reads, with the active segments up to their ends at the last refresh."""
+        return self.live.snapshot
 
     @property
     def url(self) -> str:
@@ -105,7 +113,7 @@ class ReadableTopic:
         them: by default as many as there are cores. Raises OffsetOutOfRangeError for a start outside of the log,
         unless `out_of_range` is earliest or latest; ValueError for an offset and a time on one side.
         """
-        chosen, snapshot = check_columns(columns), self.snapshot
+        chosen, snapshot = check_columns(columns), self.live_snapshot
         times = scan_plan.times(start, end, start_time, end_time)
         bounds = scan_plan.bounds(snapshot, partitions, start, end)
         slices, visible = scan_plan.plan(self.reader, snapshot, bounds, isolation, out_of_range, times)
@@ -114,7 +122,7 @@ class ReadableTopic:
     def records(self, partition: int = 0, start: int | None = None, limit: int | None = None) -> Iterator[Record]:
         """Records as Python objects, for people; a few at a time, so a small limit reads little."""
         self.check_partition(partition)
-        return records_of(self.reader, self.snapshot, partition, start, limit)
+        return records_of(self.reader, self.live_snapshot, partition, start, limit)
 
     def read(self, partition: int, offset: int, max_bytes: int = 1_048_576) -> FetchedBatches:
         """Kafka's fetch: the stored batches from the one that holds `offset` on, whole, at least one.
@@ -123,15 +131,15 @@ class ReadableTopic:
         log end.
         """
         self.check_partition(partition)
-        return fetch(self.reader, self.snapshot.partitions[partition], partition, offset, max_bytes)
+        return fetch(self.reader, self.live_snapshot.partitions[partition], partition, offset, max_bytes)
 
     def start_offsets(self) -> dict[int, int]:
         """The first readable offset of each partition."""
-        return {number: state.log_start_offset for number, state in enumerate(self.snapshot.partitions)}
+        return {number: state.log_start_offset for number, state in enumerate(self.live_snapshot.partitions)}
 
     def end_offsets(self) -> dict[int, int]:
         """The next offset to be assigned in each partition."""
-        return {number: state.log_end_offset for number, state in enumerate(self.snapshot.partitions)}
+        return {number: state.log_end_offset for number, state in enumerate(self.live_snapshot.partitions)}
 
     def offsets_for_times(self, times: Time | Mapping[int, Time]) -> dict[int, Found | None]:
         """By partition, (offset, timestamp in ms) of the first record at or after the time, or None.
@@ -142,7 +150,7 @@ class ReadableTopic:
         asked = times if isinstance(times, Mapping) else dict.fromkeys(range(self.partitions), times)
         for partition in asked:
             self.check_partition(partition)
-        states = self.snapshot.partitions
+        states = self.live_snapshot.partitions
         return {number: offset_for_time(self.reader, states[number], to_ms(time)) for number, time in asked.items()}
 
     def history(self, limit: int | None = None) -> pa.Table:
@@ -151,11 +159,11 @@ class ReadableTopic:
 
     def segments(self) -> pa.Table:
         """The live segments, one row each, by partition and base offset."""
-        return metadata_tables.segments(self.snapshot)
+        return metadata_tables.segments(self.live_snapshot)
 
     def verify(self) -> VerifyReport:
         """Check every checksum, record, index entry and metadata invariant of the snapshot; it changes nothing."""
-        return verify(self.handle, self.snapshot)
+        return verify(self.handle, self.live_snapshot)
 
     def check_partition(self, partition: int) -> None:
         """Raise TopicNotFoundError unless the topic has this partition."""
@@ -166,4 +174,4 @@ class ReadableTopic:
         return f"{type(self).__name__}({self.url!r}, version={self.version}, partitions={self.partitions})"
 
     def _repr_html_(self) -> str:
-        return metadata_tables.html(self.snapshot, self.url)
+        return metadata_tables.html(self.live_snapshot, self.url)

@@ -32,7 +32,7 @@ class Topic(ReadableTopic):
 
     def refresh(self) -> Topic:
         """Move on to the newest version (one GET when there is nothing new); returns this topic."""
-        self.current.refresh()
+        self.live.refresh()
         return self
 
     def advance(self, snapshot: Snapshot) -> None:

@@ -1,0 +1,43 @@
+"""The snapshot that readers see: the commit log's newest, with the active segments up to their ends."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from distlog.core.commits.current_snapshot import CurrentSnapshot
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.log.tails import with_tails
+from distlog.core.topic_handle import TopicHandle
+
+
+class LiveSnapshot:
+    """What one topic object reads. It moves on when `current` does, and with `refresh`; safe between threads.
+
+    A topic that was opened at a version or a time has no tails: a version counts only what was sealed in it.
+    """
+
+    def __init__(self, handle: TopicHandle, current: CurrentSnapshot) -> None:
+        self._handle, self._current = handle, current
+        self._seen: _Seen | None = None
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The snapshot to read, never one to commit from; the tails are those of the last `refresh`."""
+        seen, committed = self._seen, self._current.snapshot
+        if seen is None or seen.committed is not committed:
+            seen = self._look(committed)
+        return seen.live
+
+    def refresh(self) -> Snapshot:
+        """Move on to the newest version and the ends of its active segments; one GET if there is nothing new."""
+        return self._look(self._current.refresh()).live
+
+    def _look(self, committed: Snapshot) -> _Seen:
+        live = committed if self._current.pinned else with_tails(self._handle, committed)
+        self._seen = seen = _Seen(committed, live)
+        return seen
+
+
+class _Seen(NamedTuple):
+    committed: Snapshot
+    live: Snapshot
