@@ -9,6 +9,7 @@ Crash stories:
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -22,7 +23,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distlog.core.errors import StorageError
+from distlog.core.errors import StorageError, StorageFullError
 from distlog.core.storage.local.file_lock import FileLock
 from distlog.core.storage.local.shared_page import MAX_VALUE_BYTES, PAGE_BYTES, SharedPage, boot_id, newest_value
 
@@ -221,6 +222,48 @@ def test_a_file_of_another_size_is_not_taken_for_a_lock(path: str) -> None:
     with pytest.raises(StorageError, match="wrong size"), FileLock(path).held():
         pass
     assert Path(path).read_bytes() == b"something else"
+
+
+@pytest.mark.parametrize("left", [b"", bytes(PAGE_BYTES), b"\xa5" * PAGE_BYTES])
+def test_whatever_a_power_loss_left_of_the_page_it_holds_the_next_value(path: str, left: bytes) -> None:
+    Path(path).write_bytes(left)
+    with FileLock(path).held() as page:
+        page.write(b"new")
+        assert page.read() == newest_value(Path(path).read_bytes()) == b"new"
+
+
+def test_a_page_has_its_block_so_that_no_write_to_it_needs_space(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who died, or met a full disk, may have left a hole: a write to its map on a full disk is a SIGBUS."""
+    allocate, allocated = os.posix_fallocate, []
+
+    def noted(descriptor: int, start: int, size: int) -> None:
+        allocated.append((start, size))
+        allocate(descriptor, start, size)
+
+    monkeypatch.setattr(os, "posix_fallocate", noted)
+    Path(path).touch()
+    os.truncate(path, PAGE_BYTES)
+    for _ in range(2):
+        with FileLock(path).held():
+            pass
+    assert allocated == [(0, PAGE_BYTES)]
+
+
+def test_a_lock_whose_file_cannot_be_allocated_is_a_full_disk_and_leaks_nothing(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    lock, before = FileLock(path), len(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", full)
+        with pytest.raises(StorageFullError), lock.held():
+            pass
+    assert len(os.listdir("/proc/self/fd")) == before
+    with lock.held() as page:
+        page.write(b"value")
+    assert newest_value(Path(path).read_bytes()) == b"value"
 
 
 def test_a_boot_has_one_id() -> None:

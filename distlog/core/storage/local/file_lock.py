@@ -91,13 +91,14 @@ class FileLock:
 
     def _open(self) -> None:
         with failing_as("open the lock", self.path):
-            self._file = os.open(self.path, _OPEN, 0o666)
-            # opened a second time: a map keeps a copy of its descriptor, which would hold the lock in a forked child
+            # opened twice: a map keeps a copy of its descriptor, which would hold the lock in a forked child
             mapped = os.open(self.path, _OPEN, 0o666)
             try:
-                self._page = SharedPage(mapped, self.path)
+                page = SharedPage(mapped, self.path)
+                self._file = os.open(self.path, _OPEN, 0o666)
             finally:
                 os.close(mapped)
+        self._page = page
 
     def _lock(self, page: SharedPage, end: float, timeout_s: float) -> None:
         pause_s = _SHORTEST_PAUSE_S

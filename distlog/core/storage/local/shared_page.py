@@ -38,21 +38,23 @@ MAX_VALUE_BYTES = SLOT_BYTES - _VALUE_AT
 
 
 class SharedPage:
-    """The page in the open file `descriptor`; an empty file becomes a page.
+    """The page in the open file `descriptor`; an empty file, and one that a power loss garbled, become a page.
 
     No process may cut the file while it is mapped. Raises StorageError for a file that is not such a page.
     """
 
     def __init__(self, descriptor: int, path: str) -> None:
-        size = os.fstat(descriptor).st_size
-        if size == 0:
-            # several processes may do this at once: all of them write the same bytes
-            os.ftruncate(descriptor, PAGE_BYTES)
-            os.pwrite(descriptor, _MAGIC, 0)
-        elif size != PAGE_BYTES:
+        status = os.fstat(descriptor)
+        if status.st_size not in (0, PAGE_BYTES):
             raise StorageError(
                 "the file of the lock has the wrong size: remove it when no process uses the topic", file=path
             )
+        if not status.st_size or not status.st_blocks:
+            # a hole in the map would kill the process (SIGBUS) that writes to it while the disk is full
+            os.posix_fallocate(descriptor, 0, PAGE_BYTES)
+        if os.pread(descriptor, len(_MAGIC), 0) != _MAGIC:
+            # new, or what a power loss left; several processes may do this at once: all write the same bytes
+            os.pwrite(descriptor, _MAGIC, 0)
         self._page = map_shared(descriptor, PAGE_BYTES)
 
     @property
