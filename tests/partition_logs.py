@@ -137,9 +137,11 @@ def append(log: PartitionLog, *values: bytes, time: int = NOW) -> tuple[int, int
     return appended.first_offset, appended.end_offset
 
 
-def commit_sealed(process: Process, *actions: Action, partitions: Sequence[int] = (0,)) -> Snapshot:
+def commit_sealed(process: Process, *actions: Action, partitions: Sequence[int] = (0,), calls: Any = os) -> Snapshot:
     """Commit the actions with those partitions sealed, as a bulk append does."""
-    _, after = sealed_commit(process.handle, process.head(), "append", lambda _: actions, lambda _: partitions)
+    _, after = sealed_commit(
+        process.handle, process.head(), "append", lambda _: actions, lambda _: partitions, calls=calls
+    )
     return after
 
 

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 from active_segments import FailingCalls
-from partition_logs import Process, append, commit_sealed, encoded, new_topic, sealed
+from partition_logs import Killed, Killer, Process, append, commit_sealed, encoded, new_topic, sealed
 
 from distlog.core import paths
 from distlog.core.commits.actions import Remove
 from distlog.core.errors import StorageError
+from distlog.core.log.partition_flush import Appended
 
 
 @pytest.fixture
@@ -192,3 +193,87 @@ def test_a_log_that_was_walked_is_flushed_before_more_is_appended(folder: Path) 
     with pytest.raises(StorageError, match="cannot sync"):
         process[0].flush()
     assert process.seen()[0] == [b"a"]
+
+
+@pytest.mark.parametrize("times", [2, 3, 5])
+def test_what_was_lost_stays_lost_on_a_disk_that_goes_on_failing(folder: Path, times: int) -> None:
+    """The seal fails too. Whoever comes next seals first: else the same offsets of the same segment are given again."""
+    calls = FailingCalls()
+    process, other = Process(folder, calls=calls), Process(folder)
+    kept = append_all(process, b"a")
+    process[0].flush()
+    lost = append_all(other, b"b")
+    calls.fail("fsync", times=times, code=errno.EIO)
+    with pytest.raises(StorageError, match="cannot sync"):
+        process[0].flush()
+    while True:
+        try:
+            append(process[0], b"c", b"d")
+            process[0].flush()
+            break
+        except StorageError:
+            continue
+    with pytest.raises(StorageError, match="lost"):
+        other[0].flush(lost)
+    other[0].flush(kept)
+    assert process.seen()[0] == [b"a", b"c", b"d"]
+    assert sealed(process.head())[0] == (0, 1)
+
+
+def append_all(process: Process, *values: bytes) -> Appended:
+    return process[0].append(*encoded(*values))
+
+
+@pytest.mark.parametrize("spared", [0, 1, 2])
+@pytest.mark.parametrize("by", ["roll", "bulk append", "full segment"])
+def test_a_sync_that_fails_in_a_seal_is_not_tried_again_either(tmp_path: Path, by: str, spared: int) -> None:
+    """The log or one of its two indexes cannot be synced: who was not told that it is on the device is told the loss."""
+    folder, calls = new_topic(tmp_path / "events", internal_segment_bytes=200), FailingCalls()
+    process, other = Process(folder, calls=calls), Process(folder)
+    append(process[0], b"a")
+    process[0].flush()
+    lost = append_all(other, b"b")
+    calls.fail("fsync", spared=spared, code=errno.EIO)
+    with pytest.raises(StorageError, match="cannot sync"):
+        if by == "roll":
+            process[0].roll()
+        elif by == "bulk append":
+            commit_sealed(process, calls=calls)
+        else:
+            append(process[0], b"c")
+    assert other.seen()[0] == [b"a", b"b"]
+    with pytest.raises(StorageError, match="lost"):
+        other[0].flush(lost)
+    assert other.seen()[0] == [b"a"]
+    assert append(other[0], b"d") == (1, 2)
+    other[0].flush()
+    assert (sealed(other.head()), other.seen()[0], other.anomalies()) == ([(0, 1)], [b"a", b"d"], ())
+
+
+def test_who_dies_while_it_gives_a_segment_up_leaves_that_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killer, step, is_over = Killer(monkeypatch), 0, False
+    while not is_over:
+        folder, calls = new_topic(tmp_path / str(step) / "events"), FailingCalls()
+        process, other = Process(folder, calls=calls), Process(folder)
+        append(process[0], b"a")
+        process[0].flush()
+        lost = append_all(other, b"b")
+        calls.fail("fsync", code=errno.EIO)
+        try:
+            with killer.killing(step):
+                process[0].flush()
+        except Killed:
+            process.close()
+        except StorageError:
+            is_over = True
+        if step > 1:
+            # who died earlier did not say that its sync failed
+            with pytest.raises(StorageError, match="lost"):
+                other[0].flush(lost)
+            assert Process(folder).seen()[0] == [b"a"]
+        append(other[0], b"c")
+        other[0].roll()
+        assert other.anomalies() == ()
+        step += 1

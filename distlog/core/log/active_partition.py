@@ -9,6 +9,10 @@ that finds this, or a page that does not check, asks the commit log first. A pro
     seal    page CHANGING, trim and sync the files, commit      found: CHANGING: the commit log says whether it is
             `seal` and `add`, page NONE, or ACTIVE with the     sealed; if not, it goes on as it was
             next segment when the same commit opened one
+    failed  page FAILED, cut the files to what was flushed,     found: FAILED: the same, whoever finds it
+    sync    trim and sync them, commit `seal`, page NONE
+
+A sync that failed is never tried again in the same segment: the next one would succeed, without what was lost.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ from distlog.core.commits.actions import Action, Active, Add, Seal
 from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.segment_info import NO_OFFSET, SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.errors import CommitConflictError
+from distlog.core.errors import CommitConflictError, StorageError
 from distlog.core.log.active_file import FileCalls
 from distlog.core.log.log_segment import LogSegment
 from distlog.core.log.segment_state import SegmentState
@@ -132,16 +136,20 @@ class ActivePartition:
             self.take_back(sealed)
             raise
 
-    def begin_seal(self) -> SealedSegment:
+    def begin_seal(self, status: Status = Status.CHANGING) -> SealedSegment:
         """Finish the active segment's files. The caller then commits, and calls `end_seal` or `take_back`."""
         segment = self._segment
         assert segment is not None
         before = segment.state
         # until the seal is over, every process asks the commit log
-        self._publish(Status.CHANGING, before)
+        self._publish(status, before)
         self._segment = self._known = None
         try:
             state = segment.seal()
+        except StorageError:
+            if segment.sync_failed:
+                self._publish(Status.FAILED, before)
+            raise
         finally:
             segment.close()
         return SealedSegment(self.partition, before, state.segment_info(self.partition) if state.batches else None)
@@ -157,15 +165,12 @@ class ActivePartition:
         segment.recover_tail(opened_before(sealed.before.first_unstable_offset))
         self._use(segment)
 
-    def drop_unflushed(self) -> None:
-        """Cut the active segment to what is known to be on the device."""
-        segment = self._segment
-        assert segment is not None
-        try:
-            segment.drop_unflushed(opened_before(segment.state.first_unstable_offset))
-        except BaseException:
-            self.doubt()
-            raise
+    def give_up(self) -> None:
+        """After a failed sync: cut the active segment to what was flushed before, and seal it."""
+        assert self._segment is not None
+        state = self._segment.state
+        self._publish(Status.FAILED, state)
+        self._seal_flushed(state)
 
     def moved_on(self) -> None:
         """Publish the active segment's changed state."""
@@ -200,10 +205,11 @@ class ActivePartition:
             self.handle.storage.sync(paths.COMMITS_DIR)
             state = record.state_of(self._topic_id, self._active) if record else None
         if self._active is None:
-            self._let_go()
-            self._publish(Status.NONE, None)
+            self.end_seal()
         elif record is None or state is None:
             self._use(self._walked(self._active))
+        elif record.status == Status.FAILED:
+            self._seal_flushed(state)
         else:
             self._use(self._resumed(state, record.status))
 
@@ -219,6 +225,17 @@ class ActivePartition:
         elif unknown > 0 or status != Status.ACTIVE:
             segment.recover_tail(opened_before(state.first_unstable_offset))
         return segment
+
+    def _seal_flushed(self, state: SegmentState) -> None:
+        self._let_go()
+        segment = self._segment = self._opened(state)
+        segment.drop_unflushed(opened_before(state.first_unstable_offset))
+        sealed = self.begin_seal(Status.FAILED)
+        _, after = self.handle.log.commit(
+            self.snapshots.refresh(), "seal", lambda _: sealed.actions(), timeout_s=COMMIT_TIMEOUT_S
+        )
+        self.snapshots.advance(after)
+        self.end_seal()
 
     def _walked(self, active: Active) -> LogSegment:
         segment = self._opened(SegmentState.new(active.stem, active.base_offset, self.handle.clock()))

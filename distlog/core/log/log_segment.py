@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 (_UNSTABLE,) = places(("first_unstable_offset",))
 _FLUSHED = list(places(("flushed_offset", "flushed_position")))
+_SYNC_FAILED = "a sync failed, so nobody knows what is on the device: recover it"
 
 
 class LogSegment:
@@ -103,6 +104,11 @@ class LogSegment:
     def size(self) -> int:
         """The bytes of the log."""
         return int(self._numbers[POSITION])
+
+    @property
+    def sync_failed(self) -> bool:
+        """Whether a sync failed, and nothing was recovered since."""
+        return self._refusal == _SYNC_FAILED
 
     def resume(self, state: SegmentState) -> None:
         """Take over the state of this segment that another process left."""
@@ -254,5 +260,5 @@ class LogSegment:
                 self._files.sync_names()
                 self._has_durable_names = True
         except StorageError:
-            self._refusal = "a sync failed, so nobody knows what is on the device: recover it"
+            self._refusal = _SYNC_FAILED
             raise

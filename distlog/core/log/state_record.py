@@ -21,11 +21,16 @@ RECORD_BYTES = _HEAD.size + STATE_BYTES
 
 
 class Status(IntEnum):
-    """No segment is active; one is; or one is being sealed, so that only the commit log knows."""
+    """What a partition's active segment is doing.
+
+    There is none; it takes appends; it is being sealed, so that only the commit log knows; or a sync of it failed, so
+    that it must be cut to what was flushed before, and be sealed, before anything else.
+    """
 
     NONE = 0
     ACTIVE = 1
     CHANGING = 2
+    FAILED = 3
 
 
 @dataclass(frozen=True, slots=True)
