@@ -1,6 +1,6 @@
-# make demo | test | bench | lint: each sets up .venv first (Python 3.11+, Java 17+; see tools/bootstrap.sh).
+# make demo | test | soak | bench | lint: each sets up .venv first (Python 3.11+, Java 17+; see tools/bootstrap.sh).
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test bench lint clean
+.PHONY: help setup demo test soak bench lint clean
 PYTHON_BIN := .venv/bin/python
 
 # The set-up looks for Python and Java as the user has them, so it gets these two as they were.
@@ -24,6 +24,7 @@ help:
 	@echo 'make demo [INPUT=file [KEY_COLUMN=name] [TIME_COLUMN=name]]'
 	@echo '                        append, read, look up and maintain events with Spark, on this machine'
 	@echo 'make test               ruff, mypy and every test'
+	@echo 'make soak [MINUTES=10]  kill processes, fill disks, fail syncs and cut the power under the log'
 	@echo 'make bench              measure, beside other tools that do the same'
 	@echo 'make lint               ruff and mypy alone'
 	@echo 'make clean              remove .venv and everything that was built or cached'
@@ -37,6 +38,9 @@ demo: setup
 
 test: lint
 	@$(PYTHON_BIN) -m pytest -n 2
+
+soak: setup
+	@PYTHONPATH=$(CURDIR):$(CURDIR)/tests $(PYTHON_BIN) -m soak --minutes $${MINUTES:-10}
 
 bench: setup
 	@$(PYTHON_BIN) -m benchmarks

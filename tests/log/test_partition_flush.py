@@ -197,7 +197,7 @@ def test_a_log_that_was_walked_is_flushed_before_more_is_appended(folder: Path) 
 
 @pytest.mark.parametrize("times", [2, 3, 5])
 def test_what_was_lost_stays_lost_on_a_disk_that_goes_on_failing(folder: Path, times: int) -> None:
-    """The seal fails too. Whoever comes next seals first: else the same offsets of the same segment are given again."""
+    """The seal fails too. Who comes next seals first: else the same offsets of the same segment are given again."""
     calls = FailingCalls()
     process, other = Process(folder, calls=calls), Process(folder)
     kept = append_all(process, b"a")
@@ -227,20 +227,20 @@ def append_all(process: Process, *values: bytes) -> Appended:
 @pytest.mark.parametrize("spared", [0, 1, 2])
 @pytest.mark.parametrize("by", ["roll", "bulk append", "full segment"])
 def test_a_sync_that_fails_in_a_seal_is_not_tried_again_either(tmp_path: Path, by: str, spared: int) -> None:
-    """The log or one of its two indexes cannot be synced: who was not told that it is on the device is told the loss."""
+    """The log or one of its indexes cannot be synced: who was not told that it is on the device is told the loss."""
     folder, calls = new_topic(tmp_path / "events", internal_segment_bytes=200), FailingCalls()
     process, other = Process(folder, calls=calls), Process(folder)
     append(process[0], b"a")
     process[0].flush()
     lost = append_all(other, b"b")
     calls.fail("fsync", spared=spared, code=errno.EIO)
+    seals = {
+        "roll": lambda: process[0].roll(),
+        "bulk append": lambda: commit_sealed(process, calls=calls),
+        "full segment": lambda: append(process[0], b"c"),
+    }
     with pytest.raises(StorageError, match="cannot sync"):
-        if by == "roll":
-            process[0].roll()
-        elif by == "bulk append":
-            commit_sealed(process, calls=calls)
-        else:
-            append(process[0], b"c")
+        seals[by]()
     assert other.seen()[0] == [b"a", b"b"]
     with pytest.raises(StorageError, match="lost"):
         other[0].flush(lost)

@@ -1,0 +1,1 @@
+"""Long crash campaigns against partitions that are appended to in place: `make soak MINUTES=10`."""

@@ -1,0 +1,54 @@
+"""Run the crash campaigns for some minutes; print what was counted. The exit status is 1 if a promise was broken."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from soak import disk_errors, kills, power, stops
+from soak.tally import Tally
+
+#: By name, one short run of the campaign in a folder, with a seed.
+CAMPAIGNS: dict[str, Callable[[Path, int], Tally]] = {
+    "kills": partial(kills.run, seconds=30),
+    "stops": stops.run,
+    **{kind: partial(disk_errors.run, kind=kind, histories=20) for kind in disk_errors.KINDS},
+    "power": partial(power.run, lives=20),
+}
+
+
+def main() -> int:
+    """Run the campaigns in turn until the time is over, at least each once."""
+    parser = argparse.ArgumentParser(prog="python -m soak", description=__doc__)
+    parser.add_argument("campaigns", nargs="*", metavar="CAMPAIGN", help=f"of {', '.join(CAMPAIGNS)}; all by default")
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
+    chosen = parser.parse_args()
+    names = chosen.campaigns or list(CAMPAIGNS)
+    if unknown := sorted(set(names) - set(CAMPAIGNS)):
+        parser.error(f"no campaign {unknown[0]}; there are {', '.join(CAMPAIGNS)}")
+    end, tallies = time.monotonic() + 60 * chosen.minutes, {name: Tally() for name in names}
+    for seed in itertools.count(chosen.seed):
+        for name in names:
+            with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+                try:
+                    tallies[name].update(CAMPAIGNS[name](Path(folder), seed))
+                except AssertionError as error:
+                    print(f"{name}, seed {seed}: {error}", file=sys.stderr)
+                    return 1
+        if time.monotonic() >= end:
+            break
+    for name, tally in tallies.items():
+        print(f"{name}: {tally or 'nothing'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

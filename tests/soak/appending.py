@@ -1,0 +1,37 @@
+"""How the campaigns append: the one place that knows by which interface."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+import distlog
+from distlog.core.batches.record_encoder import encode
+from distlog.core.log.active_file import FileCalls
+from distlog.core.log.partition_log import PartitionLog
+
+
+class InPlace:
+    """Appends to one partition of the topic at `url`, each call one batch."""
+
+    def __init__(self, url: str, partition: int, calls: FileCalls = os, timeout_s: float = 60.0) -> None:
+        self.topic = distlog.open(url)
+        self.log = PartitionLog(self.topic.handle, partition, self.topic.current, calls=calls, timeout_s=timeout_s)
+
+    def append(self, records: Sequence[dict[str, Any]]) -> int:
+        """The offset of the first of these records, which readers see from now on."""
+        encoded = encode(pa.RecordBatch.from_pylist(list(records)))
+        data = np.frombuffer(encoded.data, np.uint8)
+        return self.log.append(data, encoded.batches).first_offset
+
+    def flush(self) -> None:
+        """Return when all records are durable."""
+        self.log.flush()
+
+
+#: What the campaigns append with.
+Appending = InPlace

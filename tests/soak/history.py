@@ -1,0 +1,181 @@
+"""A random history of one partition, against a list of its values, on a disk that fails now and then.
+
+Three processes (objects of one) append, flush, roll, seal, trim, merge and vacuum.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from partition_logs import Process, commit_sealed, encoded, new_topic
+from topics import NOW
+
+from distlog.core.errors import DistlogError, StorageError
+from distlog.core.log.partition_flush import Appended
+from distlog.core.topics.topic import Topic
+from soak.tally import Tally, demand
+
+ACTIONS = ("append",) * 8 + ("flush",) * 3 + ("roll", "seal", "trim", "merge", "vacuum")
+
+
+class Faults(Protocol):
+    """Makes a disk fail. `loses` says that it may lose what was not flushed, as a sync does that fails."""
+
+    loses: bool
+
+    def begin(self) -> None: ...
+    def end(self) -> None: ...
+
+
+class Pending(NamedTuple):
+    """Records that were appended, and not yet promised to be durable."""
+
+    process: Process
+    appended: Appended
+    values: list[bytes]
+
+
+class History:
+    """`values` are the records that readers must see, by offset; the first `flushed` must outlive a power loss."""
+
+    def __init__(self, folder: Path, chance: random.Random, tally: Tally) -> None:
+        self.chance, self.tally = chance, tally
+        self.policy = chance.choice([1, 1, 3, None])
+        self.values: list[bytes] = []
+        self.unsure: list[bytes] = []
+        self.flushed = self.start = self.next_start = self._made = 0
+        self.pending: list[Pending] = []
+        self._may_lose = False
+        self.topic = new_topic(
+            folder / "events",
+            internal_segment_bytes=chance.choice([300, 2000, 1 << 16]),
+            segment_index_bytes=chance.choice([200, 4000]),
+            index_interval_bytes=chance.choice([0, 200]),
+            preallocate=chance.random() < 0.3,
+            file_delete_delay_ms=0,
+        )
+        self.processes: list[Process] = []
+
+    def begin(self) -> None:
+        """New processes open the topic."""
+        self.processes = [Process(self.topic) for _ in range(3)]
+        self.look()
+
+    def end(self) -> None:
+        """The processes are no more."""
+        for process in self.processes:
+            process.close()
+
+    def act(self, faults: Faults | None) -> None:
+        """One action, perhaps on a disk that fails meanwhile."""
+        action, self._may_lose = self.chance.choice(ACTIONS), bool(faults and faults.loses)
+        if faults:
+            faults.begin()
+        try:
+            self.do(action)
+        except DistlogError as error:
+            demand(faults is not None, f"{action} fails on a disk that does not: {error}")
+            self.tally["actions that failed"] += 1
+        finally:
+            if faults:
+                faults.end()
+        if faults:
+            # whoever comes next repairs it
+            self._process()[0].end()
+        self._settle_with(self.look(), action)
+
+    def do(self, action: str) -> None:
+        """The action of this name, by any of the processes."""
+        getattr(self, f"_{action}")()
+
+    def _process(self) -> Process:
+        return self.chance.choice(self.processes)
+
+    def _settle_with(self, seen: list[bytes], action: str) -> None:
+        """Compare with what readers see, and go on from that."""
+        self.values += self.unsure[: max(len(seen) + self.start - len(self.values), 0)]
+        self.unsure = []
+        expected = self.values[self.start :]
+        if self._may_lose:
+            expected = expected[: max(len(seen), self.flushed - self.start)]
+            self.values = self.values[: self.start + len(seen)]
+        demand(seen == expected, f"after {action} readers see {len(seen)} records, not {len(expected)}")
+
+    def _append(self) -> None:
+        numbers = range(self._made, self._made + self.chance.randint(1, 3))
+        values = [b"%d " % number * self.chance.choice([1, 9]) for number in numbers]
+        self._made, self.unsure = numbers.stop, values
+        process = self._process()
+        appended = process[0].append(*encoded(*values, time=NOW + self._made))
+        self.unsure = []
+        first, end = appended.first_offset, len(self.values)
+        demand(first <= end and (self._may_lose or first == end), f"an append begins at {first}, not at {end}")
+        self.values[first:] = values
+        self.tally["records appended"] += len(values)
+        self.pending.append(Pending(process, appended, values))
+        if self.policy and len(self.pending) >= self.policy:
+            self._settle(self.pending[-1])
+
+    def _flush(self) -> None:
+        if self.pending and self.chance.random() < 0.7:
+            self._settle(self.chance.choice(self.pending))
+            return
+        self._process()[0].flush()
+        self.flushed = len(self.values)
+
+    def _settle(self, pending: Pending) -> None:
+        """Flush what was appended: it is durable then, or an error tells that it is lost."""
+        self.pending.remove(pending)
+        first, end = pending.appended.first_offset, pending.appended.end_offset
+        is_there = self.values[first:end] == pending.values
+        try:
+            pending.process[0].flush(pending.appended)
+        except StorageError:
+            if is_there:
+                raise
+            self.tally["records lost aloud"] += end - first
+            return
+        demand(is_there, "a flush promises what is lost")
+        self.flushed = max(self.flushed, end)
+        self.tally["records flushed"] += end - first
+
+    def _roll(self) -> None:
+        self._process()[0].roll()
+
+    def _seal(self) -> None:
+        commit_sealed(self._process())
+        self.flushed = len(self.values)
+
+    def _trim(self) -> None:
+        topic = self._topic()
+        head = topic.snapshot.partitions[0].log_end_offset
+        self.next_start = max(self.start, self.chance.randint(0, head))
+        topic.delete_records({0: self.next_start})
+        self.start = self.next_start
+        topic.retention()
+
+    def _merge(self) -> None:
+        self._topic().compact()
+
+    def _vacuum(self) -> None:
+        self._topic().vacuum()
+
+    def _topic(self) -> Topic:
+        process = self._process()
+        return Topic(process.handle, process.head())
+
+    def look(self) -> list[bytes]:
+        """What a new reader sees from the log start on."""
+        process = Process(self.topic)
+        topic = Topic(process.handle, process.head())
+        table = topic.scan(columns=["offset", "value"]).to_table()
+        start = topic.start_offsets()[0]
+        demand(start in (self.start, self.next_start), f"the log starts at {start}, not at {self.start}")
+        self.start = self.next_start = start
+        offsets = table.column(0).to_pylist()
+        demand(offsets == list(range(start, start + len(offsets))), f"offsets have gaps: {offsets}")
+        demand(topic.end_offsets()[0] == start + len(offsets), "the log end is not behind the last record")
+        process.close()
+        return list(table.column(1).to_pylist())

@@ -1,0 +1,166 @@
+"""Writers, readers and maintenance in processes that are killed at random moments (kill -9).
+
+What was acknowledged is there once, in order; offsets have no gaps; no reader sees anything vanish or change.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import distlog
+from distlog.core.maintenance.integrity.verify import verify
+from soak import workers
+from soak.appending import Appending
+from soak.records import Acks, read_records, told_by
+from soak.tally import Tally, Violation, demand
+
+#: Each round has another one.
+CONFIGS = (
+    {"cleanup.policy": "delete", "retention.bytes": 150_000},
+    {"cleanup.policy": "delete", "segment.jitter.ms": 50, "segment.ms": 100},
+    {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.01},
+    {"cleanup.policy": "delete", "preallocate": True, "retention.bytes": 400_000},
+)
+FLUSHES = (0, 1, 50)
+COMMON = {"internal.segment.bytes": 30_000, "index.interval.bytes": 500, "file.delete.delay.ms": 5000}
+
+
+class Round:
+    """One topic, and the processes that use it, each with the function that begins it anew."""
+
+    def __init__(self, folder: Path, number: int) -> None:
+        self.chance = random.Random(number)
+        config = {**COMMON, **CONFIGS[number % len(CONFIGS)]}
+        self.is_compacted = config["cleanup.policy"] == "compact"
+        self.url, self.acks, self.complaints = (str(folder / name) for name in ("events", "acks", "complaints"))
+        for name in (self.acks, self.complaints):
+            os.mkdir(name)
+        distlog.create(self.url, partitions=workers.PARTITIONS, config=config)
+        self._context = multiprocessing.get_context("forkserver")
+        # the server of forks is a process of its own, which finds the campaign's modules by this
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+        self._context.set_forkserver_preload(["soak.warm"])
+        self._begun = 0
+        self.running: list[tuple[BaseProcess, Callable[[], BaseProcess]]] = []
+        for begin in (self._writer, self._writer, self._writer, self._reader, self._reader, self._maintenance):
+            self.running.append((begin(), begin))
+
+    def _writer(self) -> BaseProcess:
+        self._begun += 1
+        return self._begin(workers.write, self.acks, f"w{self._begun}", self.chance.choice(FLUSHES))
+
+    def _reader(self) -> BaseProcess:
+        return self._begin(workers.read, self.acks, self.is_compacted)
+
+    def _maintenance(self) -> BaseProcess:
+        return self._begin(workers.maintain, self.acks)
+
+    def _begin(self, work: Callable[..., None], *arguments: object) -> BaseProcess:
+        process = self._context.Process(target=workers.guarded, args=(work, self.complaints, self.url, *arguments))
+        process.start()
+        return process
+
+    def kill_until(self, end: float, tally: Tally) -> None:
+        """Kill one process after the other, and begin it anew, until `end` (monotonic seconds)."""
+        while time.monotonic() < end:
+            time.sleep(min(self.chance.expovariate(2), max(end - time.monotonic(), 0)))
+            self._check_complaints()
+            place = self.chance.choice([0, 1, 2, 0, 1, 2, 0, 1, 2, 3, 5])
+            process, begin = self.running[place]
+            self._kill(process)
+            tally["kills"] += 1
+            self.running[place] = (begin(), begin)
+
+    def stop(self) -> None:
+        """Kill all that run."""
+        for process, _ in self.running:
+            self._kill(process)
+        self._check_complaints()
+
+    def check(self, tally: Tally) -> None:
+        """What is there in the end."""
+        told = self._told(tally)
+        topic = distlog.open(self.url)
+        for partition in range(workers.PARTITIONS):
+            self._check_partition(topic, partition, told[partition], tally)
+        for partition in range(workers.PARTITIONS):
+            Appending(self.url, partition).log.roll()
+        for _ in range(2):
+            topic.refresh()
+            anomalies = verify(topic.handle, topic.snapshot).anomalies
+            demand(not anomalies, f"verify finds {anomalies}")
+            topic.retention(), topic.compact(), topic.vacuum()
+        for name, suffix in (("reads", "read"), ("maintenance runs", "maintenance")):
+            tally[name] += sum(path.stat().st_size for path in Path(self.acks).glob(f"*.{suffix}"))
+        tally["versions"] += topic.version
+
+    def _told(self, tally: Tally) -> list[dict[int, tuple[str, int]]]:
+        told: list[dict[int, tuple[str, int]]] = [{} for _ in range(workers.PARTITIONS)]
+        for name, ack in Acks(Path(self.acks)).new():
+            for delta in range(ack.count):
+                demand(ack.offset + delta not in told[ack.partition], f"offset {ack.offset + delta} was given twice")
+                told[ack.partition][ack.offset + delta] = (name, ack.first + delta)
+            tally["records acknowledged"] += ack.count
+        return told
+
+    def _check_partition(
+        self, topic: distlog.Topic, partition: int, told: dict[int, tuple[str, int]], tally: Tally
+    ) -> None:
+        start = topic.start_offsets()[partition]
+        rows = read_records(topic, partition, start)
+        found = {offset: told_by(value) for offset, _, value in rows}
+        demand(len(set(found.values())) == len(found), "a record is there twice")
+        newest = {key: offset for offset, key, _ in rows}
+        demand(self.is_compacted or list(found) == list(range(start, start + len(found))), "offsets are not dense")
+        for offset, which in told.items():
+            if offset in found:
+                demand(found[offset] == which, f"offset {offset} is {found[offset]}, and was told to be {which}")
+                tally["records verified"] += 1
+            elif offset >= start:
+                key = b"%d" % (which[1] * 7919 % 40)
+                demand(
+                    self.is_compacted and newest[key] > offset, f"offset {offset} of partition {partition} is gone"
+                )
+                tally["records compacted"] += 1
+            else:
+                tally["records expired"] += 1
+        self._check_order(found)
+
+    def _check_order(self, found: dict[int, tuple[str, int]]) -> None:
+        last: dict[str, int] = {}
+        for _, (name, number) in sorted(found.items()):
+            demand(number > last.get(name, -1), f"record {number} of {name} is behind {last.get(name)}")
+            last[name] = number
+
+    def _check_complaints(self) -> None:
+        for path in Path(self.complaints).iterdir():
+            raise Violation(path.read_text(encoding="utf-8"))
+
+    @staticmethod
+    def _kill(process: BaseProcess) -> None:
+        if process.pid is not None and process.is_alive():
+            os.kill(process.pid, signal.SIGKILL)
+        process.join()
+
+
+def run(folder: Path, number: int, seconds: float) -> Tally:
+    """A round of `seconds` in `folder`, by the config of that number."""
+    tally, root = Tally(), folder / f"round {number}"
+    root.mkdir()
+    current = Round(root, number)
+    try:
+        current.kill_until(time.monotonic() + seconds, tally)
+    finally:
+        current.stop()
+    current.check(tally)
+    shutil.rmtree(root)
+    return tally

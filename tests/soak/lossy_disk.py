@@ -1,0 +1,201 @@
+"""A disk that loses what was not synced: a random part of it, page by page and name by name.
+
+It watches this process's system calls below one folder. For each file it keeps the bytes that are on the device. A
+sync moves all pages there, and the kernel may move any page there before. A sync that fails moves none, and the pages
+count as clean: a later sync does not move them, unless they were written again (as Linux does since 4.13).
+A page of a map is written at any time, so the page of the lock is whatever the caller says.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distlog.core.storage.local import durable_files
+from distlog.core.storage.local.shared_page import SharedPage
+
+PAGE = 4096
+SECTOR = 512
+STEPS = ("open", "write", "pwrite", "ftruncate", "posix_fallocate", "fsync", "link", "unlink", "replace", "mkdir")
+_REAL = {name: getattr(os, name) for name in STEPS}
+_WRITE_PAGE = SharedPage.write
+
+
+class PowerLossError(BaseException):
+    """The machine is off."""
+
+
+class Kept:
+    """A file: a descriptor that keeps its number taken, the bytes on the device, the pages that no sync moves."""
+
+    def __init__(self, path: str, is_durable: bool) -> None:
+        self.file = _REAL["open"](path, os.O_RDONLY | os.O_CLOEXEC)
+        self.device = self.now() if is_durable else b""
+        self.given_up: set[int] = set()
+
+    def now(self) -> bytes:
+        return os.pread(self.file, os.fstat(self.file).st_size, 0)
+
+
+class LossyDisk:
+    """The disk below `root`; all that is there at the beginning is durable."""
+
+    def __init__(self, patches: pytest.MonkeyPatch, root: Path, chance: random.Random) -> None:
+        self.root, self.chance, self._patches = root, chance, patches
+        self.steps_left: int | None = None
+        self.failing_syncs = 0
+        self.syncs = 0
+        self._files: dict[int, Kept] = {}
+        self._names: dict[int, dict[str, tuple[int, bool]]] = {}
+        for folder, _, files in os.walk(root):
+            for file in files:
+                self._file(os.path.join(folder, file), is_durable=True)
+            self._names[os.stat(folder).st_ino] = self._listed(folder)
+        self._is_off = False
+        for name in STEPS:
+            patches.setattr(os, name, self._watched(name))
+        patches.setattr(SharedPage, "write", lambda page, value: self._write_page(page, value))
+        patches.setattr(durable_files, "DURABLE_FOLDERS", {})
+
+    def after_power_loss(self, folder: Path) -> None:
+        """Make `folder` what is left of the root."""
+        self._restore(str(self.root), folder)
+
+    @contextmanager
+    def power_until(self, steps: int) -> Iterator[None]:
+        """In this block the power fails before the step of that number, if there is one."""
+        self.steps_left = steps
+        try:
+            yield
+        finally:
+            self.steps_left = None
+
+    def close(self) -> None:
+        for kept in self._files.values():
+            os.close(kept.file)
+        self._files = {}
+
+    def _step(self) -> None:
+        if self._is_off or self.steps_left == 0:
+            self._is_off = True
+            raise PowerLossError
+        if self.steps_left is not None:
+            self.steps_left -= 1
+
+    def _write_page(self, page: SharedPage, value: bytes) -> None:
+        self._step()
+        _WRITE_PAGE(page, value)
+
+    def _watched(self, name: str) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            if name != "open" or arguments[1] & os.O_CREAT:
+                self._step()
+            if name == "fsync":
+                return self._sync(arguments[0])
+            if name in ("pwrite", "ftruncate"):
+                self._before_change(name, *arguments)
+            result = _REAL[name](*arguments, **options)
+            if name == "open" and arguments[1] & os.O_CREAT and self._is_ours(str(arguments[0])):
+                self._file(str(arguments[0]), is_durable=False)
+            return result
+
+        return call
+
+    def _before_change(self, name: str, file: int, *arguments: Any) -> None:
+        kept = self._files.get(os.fstat(file).st_ino)
+        if kept is None:
+            return
+        if self.chance.random() < 0.3:
+            # the kernel writes some pages back by itself
+            kept.device = self._mixed(kept, whole=False)
+        if name == "pwrite":
+            size, at = memoryview(arguments[0]).nbytes, int(arguments[1])
+            kept.given_up -= set(range(at // PAGE, (at + size) // PAGE + 1))
+        else:
+            kept.given_up.discard(int(arguments[0]) // PAGE)
+
+    def _sync(self, file: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{file}")
+        if not self._is_ours(path):
+            return _REAL["fsync"](file)  # type: ignore[no-any-return]
+        self.syncs += 1
+        if stat.S_ISDIR(os.fstat(file).st_mode):
+            self._names[os.fstat(file).st_ino] = self._listed(path)
+            return None
+        kept = self._files[os.fstat(file).st_ino]
+        if self.failing_syncs > 0 and path.endswith(".log"):
+            self.failing_syncs -= 1
+            kept.device = self._mixed(kept, whole=False)
+            now = kept.now()
+            kept.given_up |= {
+                page for page in range(-(-len(now) // PAGE)) if _page(now, page) != _page(kept.device, page)
+            }
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        kept.device = self._synced(kept)
+        return None
+
+    def _synced(self, kept: Kept) -> bytes:
+        now = bytearray(kept.now())
+        for page in kept.given_up:
+            part = _page(kept.device, page)
+            now[page * PAGE : (page + 1) * PAGE] = part.ljust(len(_page(now, page)), b"\0")[: len(_page(now, page))]
+        return bytes(now)
+
+    def _mixed(self, kept: Kept, *, whole: bool) -> bytes:
+        """What the device may have: of each page the old or the new bytes, or, by sectors, some of both."""
+        new, old = self._synced(kept), kept.device
+        if not whole and self.chance.random() < 0.2:
+            return new
+        size = self.chance.choice([len(old), len(new), self.chance.randint(*sorted((len(old), len(new))))])
+        mixed = bytearray(size)
+        for at in range(0, size, PAGE):
+            step = SECTOR if self.chance.random() < 0.3 else PAGE
+            for start in range(at, min(at + PAGE, size), step):
+                source = self.chance.choice([old, new, new])
+                part = source[start : min(start + step, at + PAGE, size)]
+                mixed[start : start + len(part)] = part
+        return bytes(mixed)
+
+    def _is_ours(self, path: str) -> bool:
+        return path == str(self.root) or path.startswith(f"{self.root}/")
+
+    def _file(self, path: str, *, is_durable: bool) -> None:
+        number = os.stat(path).st_ino
+        if number not in self._files:
+            self._files[number] = Kept(path, is_durable)
+
+    def _listed(self, folder: str) -> dict[str, tuple[int, bool]]:
+        with os.scandir(folder) as found:
+            return {entry.name: (entry.inode(), entry.is_dir()) for entry in found}
+
+    def _restore(self, source: str, folder: Path) -> None:
+        number = os.stat(source).st_ino
+        durable, now = self._names.get(number, {}), self._listed(source)
+        _REAL["mkdir"](folder)
+        for name in sorted(durable.keys() | now.keys()):
+            entry = self._entry(durable.get(name), now.get(name))
+            if entry is None:
+                continue
+            if entry[1]:
+                self._restore(f"{source}/{name}", folder / name)
+                continue
+            kept = self._files[entry[0]]
+            left = self._mixed(kept, whole=True)
+            # the file of a lock has all of its size or none: no write makes it longer
+            whole = len(left) in (0, PAGE) or not name.startswith(".")
+            (folder / name).write_bytes(left if whole else b"")
+
+    def _entry(self, old: tuple[int, bool] | None, new: tuple[int, bool] | None) -> tuple[int, bool] | None:
+        return old if old == new else self.chance.choice([old, new])
+
+
+def _page(data: bytes | bytearray, page: int) -> bytes:
+    return bytes(data[page * PAGE : (page + 1) * PAGE])

@@ -1,0 +1,132 @@
+"""Power losses in random histories: what was promised to be durable is there, and the log goes on.
+
+The power fails before any system call. The folder is made anew from what was synced and a random part of the rest.
+The page of the lock is kept, lost, emptied, garbled, or an old one. Then the history goes on in that folder.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from partition_logs import Process
+
+from distlog.core import paths
+from distlog.core.storage.local.shared_page import PAGE_BYTES
+from soak.history import ACTIONS, History
+from soak.lossy_disk import LossyDisk, PowerLossError
+from soak.tally import Tally, demand
+
+DAMAGES: dict[str, Callable[[bytes, random.Random], bytes]] = {
+    "kept": lambda page, chance: page,
+    "lost": lambda page, chance: b"",
+    "zeros": lambda page, chance: bytes(PAGE_BYTES),
+    "garbled": lambda page, chance: chance.randbytes(PAGE_BYTES),
+    "half": lambda page, chance: page[:2048].ljust(PAGE_BYTES, b"\0"),
+}
+
+
+class FailingSyncs:
+    """Syncs of logs that fail, and lose what they were to make durable."""
+
+    loses = True
+
+    def __init__(self, disk: LossyDisk, chance: random.Random) -> None:
+        self._disk, self._chance = disk, chance
+
+    def begin(self) -> None:
+        self._disk.failing_syncs = self._chance.choice([1, 1, 2, 3])
+
+    def end(self) -> None:
+        self._disk.failing_syncs = 0
+
+
+class Lives:
+    """A history with power losses: each life of the machine has a folder of its own."""
+
+    def __init__(self, root: Path, chance: random.Random, tally: Tally) -> None:
+        self._root, self._chance, self._tally, self._boot = root, chance, tally, 0
+        self._folder.mkdir(parents=True)
+        self._history = History(self._folder, chance, tally)
+
+    @property
+    def _folder(self) -> Path:
+        return self._root / str(self._boot)
+
+    def live(self, actions: int) -> None:
+        """Up to so many actions, a power loss, and a look at what is left."""
+        history, before = self._history, self._folder
+        with self._booted() as patches:
+            disk = LossyDisk(patches, before, self._chance)
+            faults = FailingSyncs(disk, self._chance)
+            history.begin()
+            pages = [self._page()]
+            for _ in range(self._chance.randint(1, actions)):
+                history.act(faults if self._chance.random() < 0.08 else None)
+                pages.append(self._page())
+            with suppress(PowerLossError), disk.power_until(self._chance.choice([0, self._chance.randrange(40)])):
+                history.do(self._chance.choice(ACTIONS))
+            pages.append(self._page())
+            self._boot += 1
+            disk.after_power_loss(self._folder)
+            disk.close()
+            history.end()
+        self._damage(pages)
+        shutil.rmtree(before)
+        history.topic = self._folder / "events"
+        self._tally["power losses"] += 1
+        with self._booted():
+            self._check_left()
+
+    @contextmanager
+    def _booted(self) -> Iterator[pytest.MonkeyPatch]:
+        boot = self._boot.to_bytes(16, "big")
+        with pytest.MonkeyPatch.context() as patches:
+            patches.setattr("distlog.core.log.state_record.boot_id", lambda: boot)
+            yield patches
+
+    def _check_left(self) -> None:
+        history = self._history
+        seen = history.look()
+        expected = [*history.values, *history.unsure][history.start :]
+        demand(seen == expected[: len(seen)], "what is left is no beginning of what was appended")
+        promised = history.flushed - history.start
+        demand(len(seen) >= promised, f"of {promised} records that were promised there are {len(seen)}")
+        process = Process(history.topic)
+        demand(process[0].end().end_offset == history.start + len(seen), "who appends finds another end than readers")
+        demand(process[0]._active.record() is not None, "the page of the lock never checks again")
+        demand(process.anomalies() == (), f"verify finds {process.anomalies()}")
+        process.close()
+        history.values[history.start :] = seen
+        history.unsure, history.pending, history.flushed = [], [], len(history.values)
+        self._tally["records verified"] += len(seen)
+
+    def _page(self) -> bytes:
+        path = self._folder / "events" / "events-0" / paths.LOCK_FILE
+        return path.read_bytes() if path.exists() else b""
+
+    def _damage(self, pages: list[bytes]) -> None:
+        path = self._folder / "events" / "events-0" / paths.LOCK_FILE
+        if path.parent.exists() and self._chance.random() < 0.8:
+            page = self._chance.choice([pages[-1], pages[-1], self._chance.choice(pages)])
+            path.write_bytes(DAMAGES[self._chance.choice(sorted(DAMAGES))](page, self._chance))
+
+
+def run(folder: Path, seed: int, lives: int = 4) -> Tally:
+    """A history of so many lives; what it does follows from `seed` alone."""
+    tally, root = Tally(), folder / f"power {seed}"
+    try:
+        played = Lives(root, random.Random(seed), tally)
+        for _ in range(lives):
+            played.live(actions=12)
+    except BaseException:
+        print(f"power: seed {seed} failed", file=sys.stderr)
+        raise
+    shutil.rmtree(root)
+    tally["histories"] += 1
+    return tally

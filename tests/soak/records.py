@@ -1,0 +1,81 @@
+"""The records of the campaigns, which tell who made them, and the files in which their writers acknowledge them."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+import distlog
+from distlog.core.times import now_ms
+from soak.tally import demand
+
+KEYS = 40
+_ACK = struct.Struct("<IQQI")
+
+
+class Ack(NamedTuple):
+    """`count` records from `offset` on, that their writer numbers from `first` on."""
+
+    partition: int
+    offset: int
+    first: int
+    count: int
+
+
+def record(writer: str, number: int) -> dict[str, Any]:
+    """The record that this writer numbers so."""
+    text = f"{writer} {number} "
+    return {
+        "timestamp": now_ms(),
+        "key": b"%d" % (number * 7919 % KEYS),
+        "value": text.encode() + bytes(number * 31 % 200),
+    }
+
+
+def told_by(value: bytes) -> tuple[str, int]:
+    """The writer and the number of the record with this value; a Violation if it is no whole record."""
+    writer, number, _ = value.split(b" ", 2)
+    name, count = writer.decode(), int(number)
+    demand(value == record(name, count)["value"], f"record {count} of {name} is not as it was written")
+    return name, count
+
+
+def open_acks(path: Path) -> int:
+    """A descriptor of the file in which one writer acknowledges; what it says outlives it."""
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+
+
+def acknowledge(file: int, ack: Ack) -> None:
+    """Say that these records were appended."""
+    os.write(file, _ACK.pack(*ack))
+
+
+class Acks:
+    """What the writers in `folder` have said so far; each `new` gives what they said since the last."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._read: dict[str, int] = {}
+
+    def new(self) -> Iterator[tuple[str, Ack]]:
+        for path in sorted(self._folder.glob("*.acks")):
+            begin = self._read.get(path.name, 0)
+            with path.open("rb") as file:
+                file.seek(begin)
+                data = file.read()
+            whole = len(data) // _ACK.size * _ACK.size
+            self._read[path.name] = begin + whole
+            for fields in _ACK.iter_unpack(data[:whole]):
+                yield path.stem, Ack(*fields)
+
+
+def read_records(topic: distlog.Topic, partition: int, start: int) -> list[tuple[int, bytes, bytes]]:
+    """(offset, key, value) of the partition's records from `start` on, as the topic object sees it now."""
+    scan = topic.scan(partitions=[partition], start={partition: start}, columns=["offset", "key", "value"])
+    table: pa.Table = scan.to_table()
+    return list(zip(*(column.to_pylist() for column in table.columns), strict=True))

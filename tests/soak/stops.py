@@ -1,0 +1,127 @@
+"""A process that is stopped (SIGSTOP) at any of its system calls: others wait, are told by whom, and lose nothing.
+
+Readers go on. After SIGCONT the stopped process ends what it did, as if nothing had been.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import distlog
+from distlog.core.errors import StorageError
+from soak.appending import Appending
+from soak.records import read_records, record, told_by
+from soak.tally import Tally, demand
+
+#: It makes its calls for a while, stops itself before the one of that number, and says in the end what it appended.
+VICTIM = "from soak.stops import be_stopped; be_stopped()"
+
+
+class StoppingCalls:
+    """The calls of `os`; before one of them the process stops itself."""
+
+    def __init__(self, before: int) -> None:
+        self._left = before
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*arguments: Any) -> Any:
+            self._left -= 1
+            if self._left == 0:
+                os.kill(os.getpid(), signal.SIGSTOP)
+            return getattr(os, name)(*arguments)
+
+        return call
+
+
+def be_stopped() -> None:
+    """The victim: its arguments are the topic's url and the number of the call."""
+    log = Appending(sys.argv[1], 0, calls=StoppingCalls(int(sys.argv[2])))
+    for number in range(20):
+        print(log.append([record("victim", number)]), flush=True)
+        if number % 3 == 2:
+            log.flush()
+        if number % 7 == 6:
+            log.log.roll()
+
+
+def run(folder: Path, seed: int, stops: int = 5) -> Tally:
+    """So many stops, at random calls, in one topic."""
+    chance, tally, root = random.Random(seed), Tally(), folder / f"stops {seed}"
+    root.mkdir()
+    url = str(root / "events")
+    distlog.create(url, config={"internal.segment.bytes": 3000, "index.interval.bytes": 100})
+    log, values = Appending(url, 0), [record("other", 0)["value"]]
+    log.append([record("other", 0)])
+    for _ in range(stops):
+        _stop_once(url, chance.randint(1, 60), values, tally)
+    shutil.rmtree(root)
+    return tally
+
+
+def _stop_once(url: str, call: int, values: list[bytes], tally: Tally) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    victim = subprocess.Popen(
+        [sys.executable, "-c", VICTIM, url, str(call)], stdout=subprocess.PIPE, text=True, env=environment
+    )
+    try:
+        _, status = os.waitpid(victim.pid, os.WUNTRACED)
+        if not os.WIFSTOPPED(status):
+            victim.returncode = os.waitstatus_to_exitcode(status)
+        else:
+            _use_meanwhile(url, victim.pid, values, tally)
+            victim.send_signal(signal.SIGCONT)
+            tally["stops"] += 1
+        said = victim.communicate()[0].split()
+    finally:
+        victim.kill()
+    demand(victim.returncode == 0, f"the stopped process ends with {victim.returncode}")
+    _take(url, values, [int(line) for line in said])
+    tally["records verified"] += len(values)
+
+
+def _use_meanwhile(url: str, pid: int, values: list[bytes], tally: Tally) -> None:
+    """Everything that another process may do while the victim is stopped."""
+    topic = distlog.open(url)
+    seen = [value for _, _, value in read_records(topic, 0, 0)]
+    demand(seen[: len(values)] == values, "a reader misses records")
+    other = Appending(url, 0, timeout_s=0.05)
+    acts: list[Callable[[], object]] = [
+        lambda: other.append([record("other", len(values))]),
+        other.flush,
+        other.log.roll,
+    ]
+    for act in acts:
+        _wait(act, pid, tally)
+    again = [value for _, _, value in read_records(distlog.open(url), 0, 0)]
+    demand(again[: len(seen)] == seen, "what a reader saw is gone")
+
+
+def _wait(act: Callable[[], object], pid: int, tally: Tally) -> None:
+    """Do it; if it waits too long for a lock, its error names the stopped process."""
+    try:
+        act()
+    except StorageError as error:
+        named = re.search(r"process (\d+) holds the lock", str(error))
+        demand(named is not None and int(named[1]) == pid, f"the error does not name process {pid}: {error}")
+        tally["waits that were told of the process"] += 1
+
+
+def _take(url: str, values: list[bytes], offsets: list[int]) -> None:
+    """Check what is there now, and go on from that."""
+    found = [value for _, _, value in read_records(distlog.open(url), 0, 0)]
+    demand(found[: len(values)] == values, "records are gone")
+    told = [told_by(value) for value in found[len(values) :]]
+    numbers = [number for name, number in told if name == "victim"]
+    demand(numbers == list(range(20)), f"of the stopped process there are the records {numbers}")
+    demand([told_by(found[offset])[1] for offset in offsets] == numbers, "the stopped process was told wrong offsets")
+    demand(sum(name == "other" for name, _ in told) <= 1, "the other's record is there twice")
+    values[:] = found

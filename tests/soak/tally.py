@@ -1,0 +1,36 @@
+"""What a campaign counted, and what it found wrong."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+
+class Violation(AssertionError):  # noqa: N818
+    """Something that was promised does not hold."""
+
+
+class Tally(Counter[str]):
+    """How often each thing happened, by its name."""
+
+    def __str__(self) -> str:
+        return ", ".join(f"{count:,} {name}" for name, count in self.items() if count)
+
+
+def demand(holds: bool, what: str) -> None:
+    """Raise Violation, which says `what`, unless it holds."""
+    if not holds:
+        raise Violation(what)
+
+
+def skipped(campaign: str, reason: str) -> Tally:
+    """The tally of a campaign that cannot run here."""
+    print(f"{campaign}: skipped, {reason}", file=sys.stderr)
+    return Tally()
+
+
+def emptied(folder: Path) -> Path:
+    """The new folder `folder`."""
+    folder.mkdir(parents=True)
+    return folder

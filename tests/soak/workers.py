@@ -1,0 +1,118 @@
+"""The processes of the kill campaign: writers, readers, and maintenance. Each runs until it is killed."""
+
+from __future__ import annotations
+
+import os
+import random
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic
+
+import distlog
+from distlog.core.errors import CommitConflictError, TransactionTooOldError
+from soak.appending import Appending
+from soak.records import Ack, Acks, acknowledge, open_acks, read_records, record, told_by
+from soak.tally import demand
+
+PARTITIONS = 2
+
+
+def guarded(work: Callable[..., None], complaints: str, *arguments: object) -> None:
+    """Run `work`, and leave a file in `complaints` if it raises."""
+    try:
+        work(*arguments)
+    except BaseException:
+        Path(complaints, f"{work.__name__}-{os.getpid()}").write_text(traceback.format_exc(), encoding="utf-8")
+        raise
+
+
+def write(url: str, acks: str, name: str, flush_messages: int) -> None:
+    """Append batches of some records to one partition after the other, flush by the policy, then acknowledge."""
+    chance = random.Random(name)
+    logs = [Appending(url, partition) for partition in range(PARTITIONS)]
+    file, number, unflushed = open_acks(Path(acks, f"{name}.acks")), 0, 0
+    while True:
+        partition, count = chance.randrange(PARTITIONS), chance.randint(1, 20)
+        offset = logs[partition].append([record(name, number + delta) for delta in range(count)])
+        unflushed += count
+        if flush_messages and unflushed >= flush_messages:
+            logs[partition].flush()
+            unflushed = 0
+        acknowledge(file, Ack(partition, offset, number, count))
+        number += count
+
+
+def read(url: str, acks: str, is_compacted: bool) -> None:
+    """Look at the topic again and again: what was acknowledged before, or was seen before, must be there."""
+    chance, topic, reader = random.Random(os.getpid()), distlog.open(url), Reader(acks, is_compacted)
+    delay_s = topic.config.file_delete_delay_ms / 1000
+    file = open_acks(Path(acks, f"{os.getpid()}.read"))
+    while True:
+        looked_at = monotonic()
+        reader.note_acks()
+        topic.refresh()
+        try:
+            for partition in range(PARTITIONS):
+                reader.look(topic, partition, chance.random() < 0.2)
+        except distlog.DistlogError:
+            # vacuum may delete what a snapshot names that is older than the delay
+            if monotonic() - looked_at < delay_s / 2:
+                raise
+        os.write(file, b".")
+
+
+class Reader:
+    """What one reader has seen: the number of the record, by partition and offset."""
+
+    def __init__(self, acks: str, is_compacted: bool) -> None:
+        self._acks, self._is_compacted = Acks(Path(acks)), is_compacted
+        self._seen: list[dict[int, tuple[str, int]]] = [{} for _ in range(PARTITIONS)]
+        self._told: list[dict[int, tuple[str, int]]] = [{} for _ in range(PARTITIONS)]
+        self._next = [0] * PARTITIONS
+
+    def note_acks(self) -> None:
+        """Take what the writers have acknowledged by now."""
+        for name, ack in self._acks.new():
+            told = self._told[ack.partition]
+            for delta in range(ack.count):
+                demand(ack.offset + delta not in told, f"offset {ack.offset + delta} was given twice")
+                told[ack.offset + delta] = (name, ack.first + delta)
+
+    def look(self, topic: distlog.Topic, partition: int, again: bool) -> None:
+        """Read what is new, or all there is."""
+        start, end = topic.start_offsets()[partition], topic.end_offsets()[partition]
+        seen, told = self._seen[partition], self._told[partition]
+        demand(end >= max(told, default=-1) + 1, f"the log ends at {end}, below what was acknowledged")
+        demand(end >= self._next[partition], f"the log ends at {end}, and did at {self._next[partition]}")
+        begin = start if again else max(start, self._next[partition])
+        found = {offset: told_by(value) for offset, _, value in read_records(topic, partition, begin)}
+        expected = range(begin, end)
+        if self._is_compacted:
+            demand(set(found) <= set(expected), "there are offsets out of bounds")
+        else:
+            demand(list(found) == list(expected), f"offsets are not dense from {begin} to {end}")
+        for offset, which in found.items():
+            for known in (seen, told):
+                demand(known.get(offset, which) == which, f"offset {offset} is {which}, and was {known.get(offset)}")
+        seen.update(found)
+        self._next[partition] = end
+
+
+def maintain(url: str, acks: str) -> None:
+    """Retention, compaction or merging, vacuum, rolls, at random."""
+    file = open_acks(Path(acks, f"{os.getpid()}.maintenance"))
+    chance, topic = random.Random(os.getpid()), distlog.open(url)
+    logs = [Appending(url, partition).log for partition in range(PARTITIONS)]
+    actions: list[Callable[[], object]] = [
+        topic.retention,
+        topic.compact,
+        topic.vacuum,
+        *(log.roll for log in logs),
+    ]
+    while True:
+        # another one may have done it first
+        with suppress(CommitConflictError, TransactionTooOldError):
+            chance.choice(actions)()
+        os.write(file, b".")

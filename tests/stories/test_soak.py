@@ -1,0 +1,60 @@
+"""A few seconds of each crash campaign; `make soak` runs them for minutes."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+from soak import disk_errors, kills, power, stops
+from soak.lossy_disk import LossyDisk
+
+
+def test_nothing_acknowledged_is_lost_while_processes_are_killed(tmp_path: Path) -> None:
+    counted = kills.run(tmp_path, 0, seconds=4)
+    assert counted["kills"]
+    assert counted["records acknowledged"] == counted["records verified"] + counted["records expired"]
+
+
+def test_a_stopped_process_stops_nobody_for_ever(tmp_path: Path) -> None:
+    assert stops.run(tmp_path, seed=0, stops=2)["records verified"]
+
+
+@pytest.mark.parametrize("kind", disk_errors.KINDS)
+def test_a_disk_that_fails_loses_nothing_quietly(tmp_path: Path, kind: str) -> None:
+    counted = disk_errors.run(tmp_path, 0, kind, histories=4)
+    if not counted:
+        pytest.skip("this machine cannot make such a disk")
+    assert counted["actions that failed"]
+    assert counted["records verified"]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_was_promised_outlives_power_losses(tmp_path: Path, seed: int) -> None:
+    assert power.run(tmp_path, seed)["power losses"] == 4
+
+
+def test_the_disk_of_that_campaign_loses_what_was_not_synced(tmp_path: Path) -> None:
+    """What is synced stays; of the rest, each of the outcomes comes up: the old bytes, the new ones, some of both."""
+    left = set()
+    for seed in range(40):
+        root = tmp_path / str(seed)
+        root.mkdir()
+        with pytest.MonkeyPatch.context() as patches:
+            disk = LossyDisk(patches, root, random.Random(seed))
+            file = os.open(root / "synced", os.O_RDWR | os.O_CREAT)
+            folder = os.open(root, os.O_RDONLY)
+            os.pwrite(file, b"a" * 8192, 0)
+            os.fsync(file)
+            os.fsync(folder)
+            os.pwrite(file, b"b" * 8192, 0)
+            os.close(os.open(root / "unsynced", os.O_RDWR | os.O_CREAT))
+            disk.after_power_loss(tmp_path / f"left {seed}")
+            disk.close()
+            os.close(file)
+            os.close(folder)
+        data = (tmp_path / f"left {seed}" / "synced").read_bytes()
+        assert len(data) == 8192
+        left.add((data[:1], data[-1:], (tmp_path / f"left {seed}" / "unsynced").exists()))
+    assert left == {(a, b, there) for a in (b"a", b"b") for b in (b"a", b"b") for there in (False, True)}
