@@ -20,6 +20,7 @@ from distlog.core.commits.segment_info import NO_OFFSET
 from distlog.core.config import TopicConfig
 from distlog.core.errors import StorageError
 from distlog.core.indexes.transaction_index import AbortedTransaction
+from distlog.core.kernels.index_build import MAX_TIMESTAMP
 from distlog.core.kernels.segment_fold import BASE_OFFSET, NEXT_OFFSET, POSITION
 from distlog.core.log import segment_reads, segment_recovery
 from distlog.core.log.active_file import FileCalls
@@ -100,6 +101,11 @@ class LogSegment:
     def next_offset(self) -> int:
         """The offset behind the last one."""
         return int(self._numbers[NEXT_OFFSET])
+
+    @property
+    def max_timestamp(self) -> int:
+        """The largest timestamp in ms; -1 if there is none."""
+        return int(self._numbers[MAX_TIMESTAMP])
 
     @property
     def size(self) -> int:

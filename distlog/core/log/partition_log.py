@@ -20,6 +20,7 @@ from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidRecordError
 from distlog.core.log.active_file import FileCalls
 from distlog.core.log.active_partition import ActivePartition
+from distlog.core.log.append_time import append_time, stamped
 from distlog.core.log.flush_policy import is_flush_due
 from distlog.core.log.log_segment import LogSegment
 from distlog.core.log.partition_flush import Appended, PartitionFlush
@@ -71,7 +72,8 @@ class PartitionLog:
         """Give the batches their offsets, and write them; `rows` (BATCH rows) are the headers of all of `data`.
 
         The batches are of format 2, encoded from offset 0 on without a gap; their base offsets are written into
-        `data`. `newest_offsets`, in the batches' own offsets, and `min_timestamps` are those of `LogSegment.append`.
+        `data`, and with LogAppendTime the time. `newest_offsets`, in the batches' own offsets, and `min_timestamps`
+        are those of `LogSegment.append`.
         Raises InvalidRecordError for batches that the topic or a segment cannot take, StorageError,
         TopicNotFoundError, CommitStateUnknownError; then nothing was appended.
         """
@@ -80,6 +82,10 @@ class PartitionLog:
         active = self._active
         with active.held():
             segment = active.recover() or active.open()
+            if segment.config.message_timestamp_type == "LogAppendTime":
+                state = self._snapshots.snapshot.partitions[self.partition]
+                time_ms = append_time(state, segment, self._clock())
+                rows, newest_offsets, min_timestamps = stamped(data, rows, time_ms)
             if segment.should_roll(data.nbytes, int(rows["max_timestamp"].max()), segment.next_offset + end - 1):
                 segment = active.roll()
             first = segment.next_offset
