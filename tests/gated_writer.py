@@ -1,15 +1,21 @@
-"""A writer with small buffers on a topic whose appends wait at a gate, for tests of what happens meanwhile."""
+"""A writer with small buffers that wait at a gate when they are sent, for tests of what happens meanwhile."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from topics import contents
 
-from distlog.core.topics.append import AppendResult
+from distlog.core.storage.storage import Storage
+from distlog.core.topics.commit_destination import CommitDestination
+from distlog.core.topics.destination import Sent
+from distlog.core.topics.in_place_destination import InPlaceDestination
 from distlog.core.topics.topic import Topic
 from distlog.core.topics.writer import Writer
 
@@ -19,39 +25,53 @@ TIMEOUT_S = 20
 VALUE = b"%064d"
 BUFFER_BYTES = 300
 
+#: The method `send` of a destination, unbound.
+Send = Callable[[Any, pa.RecordBatch], Sent]
+
+
+def somewhere(where: str, tmp_path: Path) -> Storage:
+    """A storage for a topic: "in place", a disk, where writers append in place, or "commits", a store of objects."""
+    return Storage(str(tmp_path / "topic") if where == "in place" else f"memory://{tmp_path.name}/topic")
+
+
+def replace_sends(monkeypatch: pytest.MonkeyPatch, replace: Callable[[Send], Send]) -> None:
+    """Have every writer send its buffers by what `replace` makes of the real method, in place and in commits."""
+    for kind in (CommitDestination, InPlaceDestination):
+        monkeypatch.setattr(kind, "send", replace(kind.send))
+
 
 class Gate:
-    """Appends of a topic that wait until they are let through, each to do as the topic does, or to fail."""
+    """Sends of writers that wait until they are let through, each to do what it should, or to fail."""
 
-    def __init__(self, topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._append, self._begun, self._turns = topic.append, threading.Semaphore(0), threading.Semaphore(0)
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._begun, self._turns = threading.Semaphore(0), threading.Semaphore(0)
         self.errors: list[BaseException] = []
         self.rows: list[int] = []
-        monkeypatch.setattr(topic, "append", self)
+        replace_sends(monkeypatch, lambda real: lambda self_, records: self._through(partial(real, self_), records))
 
-    def __call__(self, rows: Any, **options: Any) -> AppendResult:
-        self.rows.append(rows.num_rows)
+    def _through(self, send: Callable[[pa.RecordBatch], Sent], records: pa.RecordBatch) -> Sent:
+        self.rows.append(records.num_rows)
         self._begun.release()
         assert self._turns.acquire(timeout=TIMEOUT_S)
         if self.errors:
             raise self.errors.pop(0)
-        return self._append(rows, **options)
+        return send(records)
 
     @property
     def calls(self) -> int:
-        """How many appends have come to the gate."""
+        """How many sends have come to the gate."""
         return len(self.rows)
 
     def wait_for_one(self) -> None:
-        """Wait until an append has come to the gate."""
+        """Wait until a send has come to the gate."""
         assert self.has_one(TIMEOUT_S)
 
     def has_one(self, timeout: float) -> bool:
-        """Whether an append, not told of before, comes to the gate in so many seconds."""
+        """Whether a send, not told of before, comes to the gate in so many seconds."""
         return self._begun.acquire(timeout=timeout)
 
     def open(self, count: int = 1) -> None:
-        """Let so many appends through, now or when they come."""
+        """Let so many sends through, now or when they come."""
         self._turns.release(count)
 
 

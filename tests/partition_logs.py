@@ -99,8 +99,7 @@ class Process:
 
     def seen(self) -> dict[int, list[bytes | None]]:
         """What a reader sees of each partition, the tails among it."""
-        topic = Topic(self.handle, self.handle.log.load())
-        return contents(topic)
+        return contents(Topic(self.handle, self.handle.log.load()))
 
     def head(self) -> Snapshot:
         """The commit log's newest snapshot."""

@@ -96,7 +96,7 @@ other.flush()
 
 
 def test_an_error_at_exit_says_what_was_not_committed(address: Address) -> None:
-    done = run(address, HELD + "writer.append(b'', partition=0)\nwriter.append(b'')\ntopic.append = fail")
+    done = run(address, HELD + "writer.append(b'', partition=0)\nwriter.append(b'')\nwriter._destination.send = fail")
     assert "was not closed, and its last commit failed: cannot put: No space left on device" in done.stderr
     assert "records_not_committed=5 of_partitions={0: 1, 1: 3, not chosen yet: 1}" in done.stderr
     assert stored(address) == [[], []]
@@ -109,8 +109,8 @@ def fail_in_background(*arguments, **options):
     taken.wait()
     failing.set()
     fail()
-topic.append = fail_in_background
 writer = topic.writer(linger_ms=0)
+writer._destination.send = fail_in_background
 writer.append(b'lost', partition=0)
 taken.set()
 failing.wait()
@@ -121,13 +121,13 @@ failing.wait()
 
 def test_a_commit_in_the_background_is_waited_for_at_exit(address: Address) -> None:
     program = """
-append, begun = topic.append, threading.Event()
-def slow(rows, **options):
+writer, begun = topic.writer(linger_ms=0), threading.Event()
+send = writer._destination.send
+def slow(rows):
     begun.set()
     time.sleep(0.5)
-    return append(rows, **options)
-topic.append = slow
-writer = topic.writer(linger_ms=0)
+    return send(rows)
+writer._destination.send = slow
 writer.append(b'slow', partition=0)
 begun.wait()
 """
@@ -198,17 +198,17 @@ assert process.exitcode == 0
 
 def test_a_fork_while_a_commit_is_under_way_neither_hangs_nor_commits_twice(address: Address) -> None:
     program = """
-append, begun, proceed = topic.append, threading.Event(), threading.Event()
-def slow(rows, **options):
+writer, begun, proceed = topic.writer(linger_ms=0), threading.Event(), threading.Event()
+send = writer._destination.send
+def slow(rows):
     begun.set()
     proceed.wait(60)
-    return append(rows, **options)
-topic.append = slow
-writer = topic.writer(linger_ms=0)
+    return send(rows)
+writer._destination.send = slow
 writer.append(b'parent', partition=0)
 begun.wait(60)
 child = os.fork()
-topic.append = append
+writer._destination.send = send
 if child:
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     proceed.set()

@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from gated_writer import NEVER_MS, TIMEOUT_S, VALUE, Gate, begun, fill, found, joined, small
+from gated_writer import NEVER_MS, TIMEOUT_S, VALUE, Gate, begun, fill, found, joined, small, somewhere
 from topics import NOW, contents, topic_on
 
 from distlog.core.errors import StorageError
@@ -23,14 +23,19 @@ from distlog.core.topics.delivery import Delivery
 from distlog.core.topics.topic import Topic
 
 
-@pytest.fixture
-def topic(tmp_path: Path) -> Topic:
-    return topic_on(Storage(str(tmp_path / "topic")), 2)
+@pytest.fixture(params=["in place", "commits"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
+    return somewhere(request.param, tmp_path)
 
 
 @pytest.fixture
-def gate(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
-    gate = Gate(topic, monkeypatch)
+def topic(storage: Storage) -> Topic:
+    return topic_on(storage, 2)
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    gate = Gate(monkeypatch)
     yield gate
     gate.open(1000)
 

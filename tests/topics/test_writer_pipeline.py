@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from gated_writer import NEVER_MS, TIMEOUT_S, VALUE, Gate, begun, fill, found, joined, small
+from gated_writer import NEVER_MS, TIMEOUT_S, VALUE, Gate, begun, fill, found, joined, small, somewhere
 from topics import NOW, Clock, contents, topic_on
 
 from distlog.core.errors import CommitStateUnknownError, InvalidRecordError, StorageError
@@ -18,14 +18,19 @@ from distlog.core.topics.delivery import Delivery
 from distlog.core.topics.topic import Topic
 
 
-@pytest.fixture
-def topic(tmp_path: Path) -> Topic:
-    return topic_on(Storage(str(tmp_path / "topic")), 2)
+@pytest.fixture(params=["in place", "commits"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
+    return somewhere(request.param, tmp_path)
 
 
 @pytest.fixture
-def gate(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
-    gate = Gate(topic, monkeypatch)
+def topic(storage: Storage) -> Topic:
+    return topic_on(storage, 2)
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    gate = Gate(monkeypatch)
     yield gate
     gate.open(1000)
 
@@ -118,7 +123,7 @@ def test_a_flush_waits_for_all_that_was_taken_before_it_and_for_nothing_else(top
     flushing = begun(lambda: results.append(writer.flush()))
     gate.open(2)
     assert joined(flushing)
-    assert results == [AppendResult(2, {0: (3, 4)})]
+    assert [result.offsets for result in results] == [{0: (3, 4)}]
     fill(writer, range(4, 7))
     gate.wait_for_one()
     gate.open()
@@ -192,7 +197,7 @@ def test_where_no_thread_can_be_started_the_caller_commits(topic: Topic, monkeyp
     with small(topic) as writer:
         monkeypatch.setattr(threading.Thread, "start", refuse)
         fill(writer, range(2))
-        assert topic.version == 2
+        assert found(topic) == [0, 1]
         monkeypatch.undo()
         fill(writer, range(2, 9))
     assert found(topic) == list(range(9))
@@ -330,7 +335,7 @@ def test_a_record_taken_while_a_commit_fails_is_told_as_not_committed(
         return NOW
 
     topic = topic_on(Storage(str(tmp_path / "failed")), 1, clock=clock)
-    gate = Gate(topic, monkeypatch)
+    gate = Gate(monkeypatch)
     gate.errors.append(StorageError("no answer"))
     gate.open(9)
     told: list[Delivery] = []

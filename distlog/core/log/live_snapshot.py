@@ -22,7 +22,7 @@ class LiveSnapshot:
 
     @property
     def snapshot(self) -> Snapshot:
-        """The snapshot to read, never one to commit from; the tails are those of the last `refresh`."""
+        """The snapshot to read, never one to commit from; its tails are of the last `refresh`, or later."""
         seen, committed = self._seen, self._current.snapshot
         if seen is None or seen.committed is not committed:
             seen = self._look(committed)
@@ -31,6 +31,10 @@ class LiveSnapshot:
     def refresh(self) -> Snapshot:
         """Move on to the newest version and the ends of its active segments; one GET if there is nothing new."""
         return self._look(self._current.refresh()).live
+
+    def look_again(self) -> None:
+        """Have the ends of the active segments read again when the snapshot is wanted next."""
+        self._seen = None
 
     def _look(self, committed: Snapshot) -> _Seen:
         live = committed if self._current.pinned else with_tails(self._handle, committed)

@@ -54,7 +54,7 @@ class SegmentWriter:
     ) -> None:
         self._storage, self._topic, self._partition, self._read_version = storage, topic, partition, read_version
         self._config, self._clock, self._new_id = config, clock, new_id
-        form = _batch_format(config, codec, clock, random)
+        form = batch_format(config, codec, clock, random)
         self._encoder, self._time = RecordEncoder(form), RollTime(form.window_ms)
         self._segment: SegmentFile | None = None
         self._sealed: list[SegmentInfo] = []
@@ -139,7 +139,8 @@ class SegmentWriter:
             self._segment = None
 
 
-def _batch_format(config: TopicConfig, codec: str, clock: Callable[[], int], random: Random) -> BatchFormat:
+def batch_format(config: TopicConfig, codec: str, clock: Callable[[], int], random: Random) -> BatchFormat:
+    """The format of new batches of a topic; `clock` gives the times of LogAppendTime, `random` the jitter."""
     limit = min(config.max_message_bytes, config.segment_size)
     by_append_time = config.message_timestamp_type == "LogAppendTime"
     return BatchFormat(

@@ -20,6 +20,7 @@ from distlog.core.storage.backend import (
     UnfinishedUpload,
 )
 from distlog.core.storage.local.files import LocalFiles
+from distlog.core.storage.local.local_disk import known_local_disk
 from distlog.core.storage.objects.client import StorageOptions
 from distlog.core.storage.objects.store import ObjectStore
 from distlog.core.storage.url import StorageUrl, parse_url
@@ -67,6 +68,11 @@ class Storage:
     def is_local(self) -> bool:
         """Whether this is a local disk, so that `map` and `local_path` work."""
         return isinstance(self._backend, LocalFiles)
+
+    @property
+    def is_local_disk(self) -> bool:
+        """Whether this is a disk of this machine, so that processes may share files by locks and mapped pages."""
+        return self.is_local and known_local_disk(self.local_path(""))
 
     def child(self, name: str) -> Storage:
         """The folder `name` below this one, with the same client, options and counters."""

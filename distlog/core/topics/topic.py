@@ -18,7 +18,10 @@ from distlog.core.maintenance.vacuum import VacuumReport, vacuum
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.topics.append import Appender, AppendResult, BatchId
 from distlog.core.topics.appendable import Appendable
+from distlog.core.topics.commit_destination import CommitDestination
 from distlog.core.topics.delivery import OnDelivery
+from distlog.core.topics.destination import Destination
+from distlog.core.topics.in_place_destination import InPlaceDestination
 from distlog.core.topics.readable_topic import ReadableTopic
 from distlog.core.topics.transaction import Transaction, open_appender
 from distlog.core.topics.writer import Writer
@@ -72,6 +75,12 @@ class Topic(ReadableTopic):
         """A buffered writer of single records, committed in the background; `on_delivery` is called per outcome."""
         self._check_writable()
         return Writer(self, linger_ms=linger_ms, compression=compression, on_delivery=on_delivery)
+
+    def destination(self, compression: str | None = None) -> Destination:
+        """Where a writer's buffers go: in place on a disk of this machine, else into commits."""
+        if self.storage.is_local_disk:
+            return InPlaceDestination(self.handle, self.current, compression, self.live.look_again)
+        return CommitDestination(self, compression)
 
     def appender(self, compression: str | None = None) -> Appender:
         """An Appender, which writes rows of this topic as segments that wait for a commit."""

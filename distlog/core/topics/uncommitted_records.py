@@ -30,19 +30,25 @@ class UncommittedRecords:
         self._error, self._partitions = error, partitions
         self._counts: dict[str, Counts] = {}
 
+    def add(self, partition: int, count: int, *, in_doubt: bool) -> None:
+        """Add so many records of a partition."""
+        self._add(Counter({partition: count}), in_doubt=in_doubt)
+
     def add_sent(self, fields: Sequence[Any]) -> Counts:
         """Add the records whose commit failed; returns them by partition."""
-        is_unknown = isinstance(self._error, CommitStateUnknownError)
-        return self._add("records_in_doubt" if is_unknown else "records_not_committed", fields)
+        return self._add(self._counted(fields), in_doubt=isinstance(self._error, CommitStateUnknownError))
 
     def add_unsent(self, fields: Sequence[Any]) -> Counts:
         """Add records that came later, whose commit was not tried; returns them by partition."""
-        return self._add("records_not_committed", fields) if fields else Counter()
+        return self._add(self._counted(fields), in_doubt=False) if fields else Counter()
 
-    def _add(self, what: str, fields: Sequence[Any]) -> Counts:
-        counts: Counts = Counter({None: len(fields) // FIELDS})
+    def _counted(self, fields: Sequence[Any]) -> Counts:
         with suppress(MemoryError):
-            counts = _counted(fields, self._partitions)
+            return _counted(fields, self._partitions)
+        return Counter({None: len(fields) // FIELDS})
+
+    def _add(self, counts: Counts, *, in_doubt: bool) -> Counts:
+        what = "records_in_doubt" if in_doubt else "records_not_committed"
         total = self._counts[what] = self._counts.get(what, Counter()) + counts
         is_second = what != next(iter(self._counts))
         of_partitions = "not_committed_of_partitions" if is_second else "of_partitions"

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Protocol
-
-import pyarrow as pa
 
 from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.snapshot import Snapshot
@@ -17,7 +15,8 @@ from distlog.core.times import fastest
 from distlog.core.topics.accumulator import Accumulator
 from distlog.core.topics.append import AppendResult
 from distlog.core.topics.appendable import check_row, room_of
-from distlog.core.topics.delivery import OnDelivery, deliver, delivered, failed
+from distlog.core.topics.delivery import Delivery, OnDelivery, deliver, failed
+from distlog.core.topics.destination import Destination, Failure
 from distlog.core.topics.rows import ROW_OVERHEAD, Header, Row, batch_of_taken, row_of
 from distlog.core.topics.unclosed_writers import unclosed_writers
 from distlog.core.topics.uncommitted_records import Counts, UncommittedRecords
@@ -47,8 +46,8 @@ class WritableTopic(Protocol):
         """The time in ms."""
         ...
 
-    def append(self, table: pa.RecordBatch, *, compression: str | None) -> AppendResult:
-        """Commit records."""
+    def destination(self, compression: str | None) -> Destination:
+        """Where buffers go."""
         ...
 
 
@@ -86,6 +85,7 @@ class Writer:
             raise InvalidConfigError("linger_ms must not be negative, buffer_bytes must be positive")
         self._topic, self._linger_s, self._buffer_bytes = topic, linger_ms / 1000, buffer_bytes
         self._compression, self._on_delivery = compression, on_delivery
+        self._destination = topic.destination(compression)
         self._now, self._per_ms = fastest(topic.clock)
         self._closed = self._is_over = False
         self.result = AppendResult(None)
@@ -98,6 +98,7 @@ class Writer:
     def begin_empty(self) -> None:
         """Become empty, as after a fork: the parent has the records, their thread and their error."""
         self._accumulator.begin_empty()
+        self._destination.begin_child()
         self._error: BaseException | None = None
         self._uncommitted: UncommittedRecords | None = None
         self._ruled_by: Snapshot | None = None
@@ -158,6 +159,7 @@ class Writer:
         self._accumulator.advance(lambda: _unclosed.add(self))
         if self._closed:  # by another thread, which may not have seen this record
             self._settle()
+            self._destination.close()
         self._raise_error()
 
     def flush(self) -> AppendResult:
@@ -166,6 +168,7 @@ class Writer:
         self._check_open()
         self._settle()
         self._raise_error()
+        self._destination.flush()
         return self.result
 
     def close(self) -> None:
@@ -175,6 +178,7 @@ class Writer:
             # set last: after an interrupt the next close waits and raises, as the first should have
             self._closed, self._ruled_by = True, None
             self._settle()
+            self._destination.close()
             self._is_over = True
             self._raise_error()
 
@@ -200,24 +204,34 @@ class Writer:
             raise self._error.with_traceback(self._trace)
 
     def _send(self, fields: list[Any]) -> None:
-        """Commit the records of a buffer, or count them as uncommitted after a failed commit; tell the callback."""
-        try:
-            if self._uncommitted is None:
-                self.result = self._topic.append(batch_of_taken(fields, self._per_ms), compression=self._compression)
-        except BaseException as error:
-            told = failed(self._fail(error, fields), error)
+        """Send the records of a buffer, or count them as uncommitted after an error; tell the callback."""
+        if self._uncommitted is None:
+            told = self._sent(fields)
         else:
-            uncommitted = self._uncommitted
-            told = failed(uncommitted.add_unsent(fields), self._error) if uncommitted else delivered(self.result)
+            told = failed(self._uncommitted.add_unsent(fields), self._error)
         if self._on_delivery is not None:
             deliver(told, self._on_delivery)
 
-    def _fail(self, error: BaseException, fields: list[Any]) -> Counts:
-        """Keep the error. These records stay uncommitted, and those behind them too, which must not overtake them."""
-        self._uncommitted = UncommittedRecords(error, len(self._current.snapshot.partitions))
-        counts = self._uncommitted.add_sent(fields)
-        counts += self._uncommitted.add_unsent(self._accumulator.take())
-        self._trace = error.__traceback__
+    def _sent(self, fields: list[Any]) -> list[Delivery]:
+        try:
+            sent = self._destination.send(batch_of_taken(fields, self._per_ms))
+        except BaseException as error:
+            uncommitted = UncommittedRecords(error, len(self._current.snapshot.partitions))
+            return failed(uncommitted.add_sent(fields) + self._fail(error, uncommitted), error)
+        self.result = sent.result
+        return sent.deliveries + (self._told_of(sent.failures) if sent.failures else [])
+
+    def _told_of(self, failures: Sequence[Failure]) -> list[Delivery]:
+        error = failures[0].error
+        uncommitted = UncommittedRecords(error, len(self._current.snapshot.partitions))
+        for failure in failures:
+            uncommitted.add(failure.partition, failure.record_count, in_doubt=failure.in_doubt)
+        return [failure.delivery for failure in failures] + failed(self._fail(error, uncommitted), error)
+
+    def _fail(self, error: BaseException, uncommitted: UncommittedRecords) -> Counts:
+        """Keep the error. The records behind are not committed either, since they must not overtake others."""
+        self._uncommitted, self._trace = uncommitted, error.__traceback__
+        counts = uncommitted.add_unsent(self._accumulator.take())
         self._error, self._ruled_by = error, None
         return counts
 

@@ -1,0 +1,69 @@
+"""Encodes a partition's records, and cuts the batches into runs that one segment may hold."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from distlog.core.batches.batch_format import BatchFormat
+from distlog.core.batches.record_encoder import EncodedBatches, RecordEncoder
+from distlog.core.batches.record_input import RecordInput
+from distlog.core.config import TopicConfig
+from distlog.core.indexes.time_index import ENTRY as TIME_ENTRY
+from distlog.core.segments.roll import RollTime, time_span
+
+Longs = npt.NDArray[np.int64]
+
+
+class BatchRun(NamedTuple):
+    """Batches from offset 0 on, as `PartitionLog.append` takes them."""
+
+    data: npt.NDArray[np.uint8]
+    rows: npt.NDArray[Any]
+    newest_offsets: Longs
+    min_timestamps: Longs
+
+
+def encoded(source: RecordInput, rows: Longs, form: BatchFormat, room: int) -> EncodedBatches:
+    """The `rows` of `source` as batches from offset 0 on; `room` is about how many bytes they need.
+
+    Raises InvalidRecordError.
+    """
+    encoder = RecordEncoder(form, gather_bytes=sys.maxsize, room=room)
+    # one step takes all rows, since `gather_bytes` has no limit here
+    next(encoder.append(source, rows), None)
+    return encoder.finish()
+
+
+def runs(batches: EncodedBatches, config: TopicConfig, now_ms: int) -> Iterator[BatchRun]:
+    """Cut `batches` where a segment must end by size, by time or by a full index; most often there is one run."""
+    data, rows = np.frombuffer(batches.data, np.uint8), batches.batches
+    first = 0
+    while first < len(rows):
+        end = first + _room(rows[first:], int(batches.min_timestamps[first]), config, now_ms)
+        run = rows[first:end].copy()
+        start, base_offset = int(run["position"][0]), int(run["base_offset"][0])
+        run["position"] -= start
+        run["base_offset"] -= base_offset
+        newest = batches.offsets_of_max_timestamp[first:end]
+        yield BatchRun(
+            data[start : start + int(run["size"].sum())],
+            run,
+            np.where(newest < 0, newest, newest - base_offset),
+            batches.min_timestamps[first:end],
+        )
+        first = end
+
+
+def _room(rows: npt.NDArray[Any], smallest: int, config: TopicConfig, now_ms: int) -> int:
+    """How many of the batches an empty segment may hold: at least one."""
+    time = RollTime(time_span(config))
+    time.open(rows[0], smallest, now_ms)
+    by_size = int(np.searchsorted(np.cumsum(rows["size"], dtype=np.int64), config.segment_size, side="right"))
+    # one entry of the time index is kept for the segment's end
+    by_index = config.segment_index_bytes // TIME_ENTRY.itemsize - 1
+    return max(1, min(by_size, by_index, time.room(rows, now_ms)))

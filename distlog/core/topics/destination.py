@@ -1,0 +1,53 @@
+"""Where a writer's buffers go, and what became of one: in one commit, or in place, each partition by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import pyarrow as pa
+
+from distlog.core.topics.append import AppendResult
+from distlog.core.topics.delivery import Delivery
+
+
+class Failure(NamedTuple):
+    """Records of one partition that were not appended, or, if `in_doubt`, may have been."""
+
+    partition: int
+    record_count: int
+    error: BaseException
+    in_doubt: bool
+
+    @property
+    def delivery(self) -> Delivery:
+        """What a callback is told."""
+        return Delivery(self.partition, None, None, self.record_count, self.error)
+
+
+class Sent(NamedTuple):
+    """What became of a buffer, by partition: the offsets that it got, and the partitions that failed."""
+
+    result: AppendResult
+    deliveries: list[Delivery]
+    failures: Sequence[Failure] = ()
+
+
+class Destination(Protocol):
+    """Takes the buffers of one writer, one at a time."""
+
+    def send(self, records: pa.RecordBatch) -> Sent:
+        """Append the records; an error that is raised is about all of them."""
+        ...
+
+    def flush(self) -> None:
+        """Return when all that was sent is on the device."""
+        ...
+
+    def close(self) -> None:
+        """Flush, and close files; a later `send` opens them again."""
+        ...
+
+    def begin_child(self) -> None:
+        """Become usable in a forked child, whatever the parent's threads were doing."""
+        ...

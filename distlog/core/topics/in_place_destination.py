@@ -1,0 +1,153 @@
+"""Buffers that are appended in place, on a local disk: each partition's records go into its active segment.
+
+Partitions succeed or fail by themselves. By default, records are acknowledged when they are on the device; readers
+may see them before that. A topic's flush policy may leave syncs to later, to `flush` and `close` at the latest.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import pyarrow as pa
+
+from distlog.core.batches.record_input import RecordInput
+from distlog.core.commits.current_snapshot import CurrentSnapshot
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.log.partition_flush import Appended
+from distlog.core.log.partition_log import PartitionLog
+from distlog.core.segments.segment_writer import batch_format, codec_of
+from distlog.core.storage.parallel import cores, in_order, in_parallel
+from distlog.core.topic_handle import TopicHandle
+from distlog.core.topics.append import AppendResult
+from distlog.core.topics.appendable import normalize
+from distlog.core.topics.delivery import Delivery
+from distlog.core.topics.destination import Sent
+from distlog.core.topics.partition_buffer import Encoding, PartitionBuffer
+from distlog.core.topics.partitioner import Partitioner
+
+#: How many partitions' files stay open; each partition has about ten.
+OPEN_LOGS = 64
+#: A buffer of fewer bytes is encoded faster than threads can share it.
+_SHARED_BYTES = 1 << 20
+
+
+class InPlaceDestination:
+    """Appends each buffer to the active segments of its partitions. `moved_on` is called after each.
+
+    `current` holds the topic's newest snapshot, which gives the rules for the records.
+    """
+
+    def __init__(
+        self,
+        handle: TopicHandle,
+        current: CurrentSnapshot,
+        compression: str | None,
+        moved_on: Callable[[], None],
+    ) -> None:
+        self._handle, self._current, self._compression, self._moved_on = handle, current, compression, moved_on
+        self._partitioner: tuple[int, Partitioner] | None = None
+        self._logs: OrderedDict[int, PartitionLog] = OrderedDict()
+        # by partition and segment: the last of what was acknowledged before it was synced
+        self._unflushed: dict[tuple[int, str], Appended] = {}
+        self.begin_child()
+        weakref.finalize(self, _close, self._logs, os.getpid()).atexit = False
+
+    def begin_child(self) -> None:
+        """Become usable in a forked child: no thread there holds the lock."""
+        self._lock = threading.RLock()
+
+    def send(self, records: pa.RecordBatch) -> Sent:
+        """Append the records, each partition's in their order."""
+        with self._lock:
+            snapshot = self._current.refresh()
+            encoding = self._encoding(snapshot)
+            parts = self._split(normalize(records, encoding.config, encoding.now_ms), snapshot)
+            workers = cores() if records.nbytes >= _SHARED_BYTES else 1
+            try:
+                for first in range(0, len(parts), OPEN_LOGS):
+                    self._append(parts[first : first + OPEN_LOGS], encoding, workers)
+            except BaseException as error:
+                for part in parts:
+                    part.stop(error)
+            finally:
+                self._moved_on()
+        return _sent(parts)
+
+    def _encoding(self, snapshot: Snapshot) -> Encoding:
+        config, handle = snapshot.config, self._handle
+        form = batch_format(config, codec_of(config, self._compression), handle.clock, handle.random)
+        return Encoding(config, form, handle.clock())
+
+    def _split(self, records: pa.RecordBatch, snapshot: Snapshot) -> list[PartitionBuffer]:
+        source, count = RecordInput.from_arrow(records), len(snapshot.partitions)
+        if self._partitioner is None or self._partitioner[0] != count:
+            self._partitioner = count, Partitioner(count, self._handle.random.randrange(count))
+        return [
+            PartitionBuffer(partition, source, rows, records.nbytes * len(rows) // records.num_rows)
+            for partition, rows in self._partitioner[1].split(records)
+        ]
+
+    def _append(self, parts: Sequence[PartitionBuffer], encoding: Encoding, workers: int) -> None:
+        """Append while threads encode the next partitions; then flush all of them side by side."""
+        encodings = (partial(part.encode, encoding) for part in parts)
+        ahead = 2 * workers if workers > 1 else 0
+        for part in in_order(encodings, ahead, workers=workers, joined=True):
+            part.append(self._log(part.partition), encoding)
+        in_parallel(lambda each: each[0].flush(each[1]), [(part, self._log(part.partition)) for part in parts])
+        self._note_unflushed(parts)
+        while len(self._logs) > OPEN_LOGS:
+            self._logs.popitem(last=False)[1].close()
+
+    def _note_unflushed(self, parts: Sequence[PartitionBuffer]) -> None:
+        for part in parts:
+            for appended in part.acknowledged:
+                place = part.partition, appended.stem
+                if appended.flush_due:
+                    self._unflushed.pop(place, None)
+                else:
+                    self._unflushed[place] = appended
+
+    def _log(self, partition: int) -> PartitionLog:
+        if partition not in self._logs:
+            self._logs[partition] = PartitionLog(self._handle, partition, self._current)
+        self._logs.move_to_end(partition)
+        return self._logs[partition]
+
+    def flush(self) -> None:
+        """Return when all that was sent is on the device, whatever the flush policy left unsynced.
+
+        Raises StorageError if a sync failed, so that acknowledged records are lost.
+        """
+        with self._lock:
+            while self._unflushed:
+                (partition, _), appended = self._unflushed.popitem()
+                self._log(partition).flush(appended)
+
+    def close(self) -> None:
+        """Flush, and close the files; a later `send` opens them again."""
+        with self._lock:
+            try:
+                self.flush()
+            finally:
+                _close(self._logs, os.getpid())
+
+
+def _close(logs: OrderedDict[int, PartitionLog], process: int) -> None:
+    # a forked child must not wait for the locks of its parent
+    while logs and process == os.getpid():
+        logs.popitem(last=False)[1].close()
+
+
+def _sent(parts: Sequence[PartitionBuffer]) -> Sent:
+    offsets: dict[int, tuple[int, int]] = {}
+    deliveries = []
+    for part in parts:
+        for first, end, *_ in part.acknowledged:
+            deliveries.append(Delivery(part.partition, first, end, end - first, None))
+            offsets[part.partition] = offsets.get(part.partition, (first, end))[0], end
+    return Sent(AppendResult(None, offsets), deliveries, [failure for part in parts for failure in part.failures])
