@@ -22,7 +22,6 @@ from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.log.partition_log import PartitionLog
 from distlog.core.log.sealed_commit import sealed_commit
-from distlog.core.log.tails import with_tails
 from distlog.core.maintenance.integrity.verify import verify
 from distlog.core.storage.local.shared_page import SharedPage
 from distlog.core.storage.storage import Storage
@@ -100,8 +99,7 @@ class Process:
 
     def seen(self) -> dict[int, list[bytes | None]]:
         """What a reader sees of each partition, the tails among it."""
-        topic = Topic(self.handle, with_tails(self.handle, self.handle.log.load()))
-        return contents(topic)
+        return contents(Topic(self.handle, self.handle.log.load()))
 
     def head(self) -> Snapshot:
         """The commit log's newest snapshot."""
