@@ -16,7 +16,6 @@ KAFKA_DEFAULTS = {
     "compression.type": "producer",
     "compression.zstd.level": 3,
     "delete.retention.ms": 86_400_000,
-    "flush.messages": MAX_LONG,
     "flush.ms": MAX_LONG,
     "index.interval.bytes": 4096,
     "max.compaction.lag.ms": MAX_LONG,
@@ -39,6 +38,10 @@ KAFKA_DEFAULTS = {
 def test_defaults_are_kafkas() -> None:
     values = TopicConfig().all()
     assert {name: values[name] for name in KAFKA_DEFAULTS} == KAFKA_DEFAULTS
+
+
+def test_what_is_acknowledged_is_synced_since_there_are_no_replicas() -> None:
+    assert TopicConfig().flush_messages == 1
 
 
 def test_removed_files_are_kept_a_day_since_spark_readers_hold_snapshots_for_long() -> None:
@@ -76,6 +79,8 @@ def test_settings_are_parsed_from_strings_and_stored_as_strings() -> None:
         ("preallocate", "yes"),
         ("max.compaction.lag.ms", "0"),
         ("batch.bytes", "0"),
+        ("flush.messages", "0"),
+        ("flush.ms", "-1"),
     ],
 )
 def test_a_value_out_of_range_is_refused_with_its_name_and_rule(name: str, value: str) -> None:

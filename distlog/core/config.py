@@ -1,7 +1,8 @@
 """A topic's settings, under Kafka's names, with Kafka's defaults and ranges (`LogConfig`, Kafka 4.1).
 
-There are two differences. `batch.bytes` is distlog's own, since there is no producer to decide it.
-`file.delete.delay.ms` is one day, not a minute, since a Spark reader may hold a snapshot for hours.
+There are three differences. `batch.bytes` is distlog's own, since there is no producer to decide it.
+`file.delete.delay.ms` is one day, not a minute, since a Spark reader may hold a snapshot for hours. `flush.messages`
+is 1, so what is acknowledged is on the device: Kafka leaves that to replicas, and there are none here.
 `internal.segment.bytes` is for tests, as in Kafka: it replaces `segment.bytes`, and may be smaller.
 """
 
@@ -74,16 +75,10 @@ class TopicConfig:
     delete_retention_ms: int = _between(DAY_MS, 0, MAX_LONG, "how long compaction keeps tombstones")
     file_delete_delay_ms: int = _between(DAY_MS, 0, MAX_LONG, "how long vacuum keeps removed files")
     flush_messages: int = _between(
-        MAX_LONG,
-        1,
-        MAX_LONG,
-        "no effect yet: every commit is synced",
+        1, 1, MAX_LONG, "records in an active segment that wait for a sync; 1 syncs what is acknowledged"
     )
     flush_ms: int = _between(
-        MAX_LONG,
-        0,
-        MAX_LONG,
-        "no effect yet: every commit is synced",
+        MAX_LONG, 0, MAX_LONG, "time between syncs of an active segment that has records waiting"
     )
     index_interval_bytes: int = _between(4096, 0, MAX_INT, "log bytes between two index entries")
     max_compaction_lag_ms: int = _between(MAX_LONG, 1, MAX_LONG, "when a record must be compacted")

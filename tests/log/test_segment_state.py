@@ -50,7 +50,7 @@ def test_a_number_that_cannot_be_is_refused(name: str, value: int) -> None:
     data = bytearray(some().pack())
     struct.pack_into("=q", data, STATE_BYTES - 8 * (len(NAMES) - NAMES.index(name)), value)
     time_fields = {"max_timestamp", "last_time_entry", "first_timestamp", "min_timestamp", "roll_timestamp"}
-    if value > 0 and name in {*time_fields, "created_ms", "record_count"}:
+    if value > 0 and name in {*time_fields, "created_ms", "flushed_ms", "record_count"}:
         assert getattr(SegmentState.unpack(data), name) == MAX_LONG
         return
     with pytest.raises(ValueError, match="state"):

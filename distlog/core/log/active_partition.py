@@ -27,7 +27,7 @@ from distlog.core.errors import CommitConflictError
 from distlog.core.log.active_file import FileCalls
 from distlog.core.log.log_segment import LogSegment
 from distlog.core.log.segment_state import SegmentState
-from distlog.core.log.state_record import StateRecord, Status, head
+from distlog.core.log.state_record import StateRecord, Status, head, stored_record
 from distlog.core.log.walked_transactions import opened_before
 from distlog.core.storage.local.durable_files import failing_as, make_folders
 from distlog.core.storage.local.file_lock import TIMEOUT_S, FileLock
@@ -90,6 +90,10 @@ class ActivePartition:
     def record(self) -> StateRecord | None:
         """The page's record now; None if it does not check. Needs no lock."""
         return StateRecord.unpack(self._page.read())
+
+    def stored_record(self) -> StateRecord | None:
+        """Like `record`, but creates nothing: None for a partition that nobody ever appended to in place."""
+        return stored_record(self._lock.path)
 
     def recover(self) -> LogSegment | None:
         """The active segment, ready for appends, or None if there is none.

@@ -23,6 +23,7 @@ from distlog.core.indexes.transaction_index import AbortedTransaction
 from distlog.core.kernels.segment_fold import BASE_OFFSET, NEXT_OFFSET, POSITION
 from distlog.core.log import segment_reads, segment_recovery
 from distlog.core.log.active_file import FileCalls
+from distlog.core.log.flush_policy import Unflushed
 from distlog.core.log.segment_files import SegmentFiles
 from distlog.core.log.segment_reads import BatchPlace, FetchedBatches, TimedOffset
 from distlog.core.log.segment_recovery import Recovery
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 (_UNSTABLE,) = places(("first_unstable_offset",))
 _FLUSHED = list(places(("flushed_offset", "flushed_position")))
+(_FLUSHED_MS,) = places(("flushed_ms",))
 
 
 class LogSegment:
@@ -198,18 +200,24 @@ class LogSegment:
         self._recovered(emptied(self._numbers), transactions, int(flushed[1]))
         self._numbers[_FLUSHED] = np.minimum(flushed, self._numbers[[NEXT_OFFSET, POSITION]])
 
-    def know_flushed(self, offset: int, position: int) -> None:
-        """Note that the log is on the device up to this offset and position: the caller has synced the file."""
+    @property
+    def unflushed(self) -> Unflushed:
+        """What is not known to be on the device."""
+        return Unflushed.of(self._numbers)
+
+    def know_flushed(self, offset: int, position: int, since_ms: int) -> None:
+        """Note that the log is on the device up to this offset and position, by a sync that began at `since_ms`."""
         self._numbers[_FLUSHED] = np.maximum(self._numbers[_FLUSHED], (offset, position))
+        self._numbers[_FLUSHED_MS] = since_ms
 
     def flush(self) -> None:
         """Return when all earlier appends are on the device; other appends may go on meanwhile.
 
         An error is final: a second sync after a failed one would succeed, without what was lost.
         """
-        reached = self._usable()[[NEXT_OFFSET, POSITION]]
+        (offset, position), since_ms = self._usable()[[NEXT_OFFSET, POSITION]].tolist(), self._clock()
         self._sync()
-        self.know_flushed(*reached.tolist())
+        self.know_flushed(offset, position, since_ms)
 
     def seal(self) -> SegmentState:
         """End the segment: add its last time entry, trim its files, and sync them.

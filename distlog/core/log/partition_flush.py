@@ -19,18 +19,23 @@ from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import StorageError
 from distlog.core.log.active_file import ActiveFile
 from distlog.core.log.active_partition import COMMIT_TIMEOUT_S, ActivePartition
+from distlog.core.log.flush_policy import Unflushed, is_flush_due
 from distlog.core.log.segment_state import SegmentState
 from distlog.core.log.state_record import Status
 from distlog.core.storage.local.file_lock import FileLock
 
 
 class Appended(NamedTuple):
-    """Where records were appended: their (first, end) offsets, their segment, and a version that has this segment."""
+    """Where records were appended: their (first, end) offsets, their segment, and a version that has this segment.
+
+    `flush_due` says that the topic's flush policy wants them on the device before they are acknowledged.
+    """
 
     first_offset: int
     end_offset: int
     stem: str
     version: int
+    flush_due: bool = False
 
 
 class PartitionFlush:
@@ -57,6 +62,14 @@ class PartitionFlush:
                 raise _lost(wanted)
             else:
                 self._sync(state)
+
+    def is_due(self) -> bool:
+        """Whether the flush policy wants a flush now; reads the page alone, and creates no file."""
+        partition = self._partition
+        record, snapshot = partition.stored_record(), partition.snapshots.snapshot
+        if record is None or record.state is None or record.topic_id != snapshot.topic_id:
+            return False
+        return is_flush_due(Unflushed.of(record.state.numbers()), snapshot.config, partition.handle.clock())
 
     def close(self) -> None:
         """Close the files."""
@@ -88,6 +101,7 @@ class PartitionFlush:
         if self._log is None or self._log.path != path:
             self._use(ActiveFile(path, self._partition.calls))
         assert self._log is not None
+        since_ms = self._partition.handle.clock()
         try:
             self._log.sync()
         except StorageError:
@@ -97,7 +111,7 @@ class PartitionFlush:
         with self._partition.held():
             segment = self._partition.recover()
             if segment is not None and segment.stem == state.stem:
-                segment.know_flushed(state.next_offset, state.position)
+                segment.know_flushed(state.next_offset, state.position, since_ms)
                 self._partition.moved_on()
 
     def _use(self, log: ActiveFile | None) -> None:

@@ -1,7 +1,8 @@
 """Appending ready-made batches to one partition in place: Kafka's `UnifiedLog`, for any number of processes.
 
 Each append holds the partition's lock, and continues where the last one ended, whichever process made it.
-An append does not sync. `flush` does, once for all that wait for it.
+An append does not sync, but says whether the topic's flush policy wants a sync before its records are acknowledged.
+`flush` syncs, once for all that wait for it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidRecordError
 from distlog.core.log.active_file import FileCalls
 from distlog.core.log.active_partition import ActivePartition
+from distlog.core.log.flush_policy import is_flush_due
 from distlog.core.log.log_segment import LogSegment
 from distlog.core.log.partition_flush import Appended, PartitionFlush
 from distlog.core.log.state_fold import BY_HEADERS, Longs
@@ -54,7 +56,7 @@ class PartitionLog:
         calls: FileCalls = os,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        self.partition, self._snapshots = partition, snapshots
+        self.partition, self._snapshots, self._clock = partition, snapshots, handle.clock
         self._active = ActivePartition(handle, partition, snapshots, calls=calls, timeout_s=timeout_s)
         self._flush = PartitionFlush(self._active, timeout_s)
 
@@ -87,7 +89,8 @@ class PartitionLog:
             if len(newest_offsets):
                 newest_offsets = newest_offsets + first
             self._write(segment, data, moved, newest_offsets, min_timestamps)
-            return Appended(first, first + end, segment.stem, self._snapshots.snapshot.version)
+            due = is_flush_due(segment.unflushed, segment.config, self._clock())
+            return Appended(first, first + end, segment.stem, self._snapshots.snapshot.version, due)
 
     def _write(
         self, segment: LogSegment, data: npt.NDArray[np.uint8], rows: npt.NDArray[Any], newest: Longs, oldest: Longs
@@ -113,6 +116,17 @@ class PartitionLog:
         or another: records that were not on the device before are lost, and are cut off.
         """
         self._flush.flush(appended)
+
+    def flush_if_due(self) -> bool:
+        """Flush all records if the topic's flush policy asks for it now; returns whether it did.
+
+        For `flush.ms`, call it now and then, from any process. While nothing is due it takes no lock, and opens no
+        file of a segment. Raises as `flush` does.
+        """
+        if not self._flush.is_due():
+            return False
+        self._flush.flush(None)
+        return True
 
     def end(self) -> LogEnd:
         """The log's end, and the end of what is on the device; recovers the log if needed."""

@@ -86,9 +86,10 @@ class SegmentState:
     txn_index_crc32c: int = _crc()
     created_ms: int = _long()
     first_unstable_offset: int = _between(NOT_LOOKED, MAX_LONG, NO_OFFSET)
-    # The end of the part of the log that is on the device.
+    # The end of the part of the log that is on the device, and the time of the last sync.
     flushed_offset: int = _long()
     flushed_position: int = _size()
+    flushed_ms: int = _long()
 
     @classmethod
     def new(
@@ -102,6 +103,7 @@ class SegmentState:
             created_ms=created_ms,
             first_unstable_offset=first_unstable_offset,
             flushed_offset=base_offset,
+            flushed_ms=created_ms,
         )
 
     @classmethod
@@ -211,6 +213,7 @@ def emptied(numbers: Numbers) -> Numbers:
         created_ms=created_ms,
         first_unstable_offset=first_unstable_offset,
         flushed_offset=base_offset,
+        flushed_ms=created_ms,
     )
     return state.numbers()
 

@@ -13,9 +13,10 @@ from enum import IntEnum
 
 from distlog.core.commits.actions import Active
 from distlog.core.log.segment_state import STATE_BYTES, SegmentState
-from distlog.core.storage.local.shared_page import boot_id
+from distlog.core.storage.local.durable_files import failing_as
+from distlog.core.storage.local.shared_page import PAGE_BYTES, boot_id, newest_value
 
-_VERSION = 1
+_VERSION = 2
 _HEAD = struct.Struct("=BB16s16s")
 RECORD_BYTES = _HEAD.size + STATE_BYTES
 
@@ -61,6 +62,16 @@ class StateRecord:
         if state is None or active is None or topic_id != self.topic_id:
             return None
         return state if (state.stem, state.base_offset) == (active.stem, active.base_offset) else None
+
+
+def stored_record(path: str) -> StateRecord | None:
+    """The record in the lock's file, read without the lock; None if there is no file, or nothing in it checks."""
+    with failing_as("read", path):
+        try:
+            with open(path, "rb", buffering=0) as file:
+                return StateRecord.unpack(newest_value(file.read(PAGE_BYTES)))
+        except FileNotFoundError:
+            return None
 
 
 def head(topic_id: str, status: Status) -> bytes:

@@ -15,10 +15,8 @@ from distlog.core.commits.segment_info import NO_OFFSET, SegmentInfo
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.log.log_segment import LogSegment
 from distlog.core.log.segment_state import SegmentState
-from distlog.core.log.state_record import StateRecord
+from distlog.core.log.state_record import stored_record
 from distlog.core.log.walked_transactions import opened_before
-from distlog.core.storage.local.durable_files import failing_as
-from distlog.core.storage.local.shared_page import PAGE_BYTES, newest_value
 from distlog.core.topic_handle import TopicHandle
 
 #: How often the page is read before the log is walked. Two writes during one read of the page are rare.
@@ -60,20 +58,10 @@ def _with_tail(handle: TopicHandle, snapshot: Snapshot, partition: int) -> Parti
 
 def _known_state(folder: str, snapshot: Snapshot, active: Active) -> SegmentState | None:
     for _ in range(_LOOKS):
-        record = StateRecord.unpack(newest_value(_page(os.path.join(folder, paths.LOCK_FILE))))
+        record = stored_record(os.path.join(folder, paths.LOCK_FILE))
         if record is not None:
             return record.state_of(snapshot.topic_id, active)
     return None
-
-
-def _page(path: str) -> bytes:
-    """The bytes of the page; empty if there is no file. Only reads, so no file is created."""
-    with failing_as("read", path):
-        try:
-            with open(path, "rb", buffering=0) as file:
-                return file.read(PAGE_BYTES)
-        except FileNotFoundError:
-            return b""
 
 
 def _walked_state(

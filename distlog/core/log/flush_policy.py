@@ -1,0 +1,40 @@
+"""When a log must be synced: the rules of `flush.messages` and `flush.ms`, as Kafka's UnifiedLog and LogManager ask.
+
+An append counts messages, and whoever made it waits for the sync. Somebody must look at the time also while nobody
+appends: each process that writes, and the log manager, call `PartitionLog.flush_if_due` now and then.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from distlog.core.config import TopicConfig
+from distlog.core.log.segment_state import Numbers, places
+
+_PLACES = list(places(("next_offset", "position", "flushed_offset", "flushed_position", "flushed_ms")))
+
+
+class Unflushed(NamedTuple):
+    """The end of a log that is not known to be on the device: its offsets and bytes, and when the last sync began.
+
+    The time is in ms since 1970; before the first sync, it is when the segment was created.
+    """
+
+    messages: int
+    size: int
+    flushed_ms: int
+
+    @classmethod
+    def of(cls, numbers: Numbers) -> Unflushed:
+        """That of the segment with these numbers."""
+        end, position, flushed_end, flushed_position, flushed_ms = numbers[_PLACES].tolist()
+        return cls(end - flushed_end, position - flushed_position, flushed_ms)
+
+
+def is_flush_due(unflushed: Unflushed, config: TopicConfig, now_ms: int) -> bool:
+    """Whether `flush.messages` wait for a sync, or some wait and the last sync was `flush.ms` ago."""
+    if unflushed.messages <= 0:
+        return False
+    # a clock that was set back counts as a long time, since nobody knows how long it was
+    age_ms = abs(now_ms - unflushed.flushed_ms)
+    return unflushed.messages >= config.flush_messages or age_ms >= config.flush_ms
