@@ -141,7 +141,10 @@ class ActivePartition:
             raise
 
     def begin_seal(self, status: Status = Status.CHANGING) -> SealedSegment:
-        """Finish the active segment's files. The caller then commits, and calls `end_seal` or `take_back`."""
+        """Finish the active segment's files. The caller then commits, and calls `end_seal` or `take_back`.
+
+        If a sync fails, the next `recover` seals the segment at what is known to be on the device.
+        """
         segment = self._segment
         assert segment is not None
         before = segment.state
@@ -233,7 +236,7 @@ class ActivePartition:
     def _seal_flushed(self, state: SegmentState) -> None:
         self._let_go()
         segment = self._segment = self._opened(state)
-        segment.drop_unflushed(opened_before(state.first_unstable_offset))
+        segment.drop_unflushed(opened_before(_first_unstable(self.snapshots.snapshot, self.partition)))
         sealed = self.begin_seal(Status.FAILED)
         _, after = self.handle.log.commit(
             self.snapshots.refresh(), "seal", lambda _: sealed.actions(), timeout_s=COMMIT_TIMEOUT_S
