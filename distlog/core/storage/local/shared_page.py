@@ -51,7 +51,7 @@ class SharedPage:
             os.pwrite(descriptor, _MAGIC, 0)
         elif size != PAGE_BYTES:
             raise StorageError(
-                "the file of the lock has the wrong size: remove it when no process uses the topic", file=path
+                "the lock file has the wrong size: delete it while no process uses the topic", file=path
             )
         self._page = map_shared(descriptor, PAGE_BYTES)
 
