@@ -46,7 +46,7 @@ def test_every_millisecond_of_a_datetime_is_exact() -> None:
 
 @pytest.mark.parametrize("value", ["soon", "", "--5", None, 1.5, b"1", [], float("nan")])
 def test_what_is_no_time_is_refused(value: object) -> None:
-    with pytest.raises(ValueError, match=f"a time is ms since 1970, .*: {re.escape(repr(value))}"):
+    with pytest.raises(ValueError, match=f"a time must be ms since 1970, .*: {re.escape(repr(value))}"):
         to_ms(value)  # type: ignore[arg-type]
 
 

@@ -17,13 +17,13 @@ from distlog.core.maintenance.vacuum import vacuum as vacuum_files
 from distlog.core.storage.storage import Storage as TopicStorage
 from distlog.core.topic_handle import topic_log
 
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing; only print what would be done.")]
 
 
 def retention(url: Url, *, dry_run: DryRun = False, storage: Storage, as_json: Json = False) -> None:
-    """Delete old segments, as the topic's settings say.
+    """Delete old segments, by the topic's retention.ms and retention.bytes.
 
-    Their files stay until vacuum.
+    Vacuum deletes their files later.
     """
     _end(distlog.open(url, storage_options=dict(storage)).retention(dry_run=dry_run), as_json)
 
@@ -36,10 +36,12 @@ def delete_records(
         typer.Option(
             metavar="[PARTITION:]OFFSET",
             parser=usage(arguments.partition_offset),
-            help="The first record to keep; -1 keeps none. May be repeated.",
+            help="Delete the records below this offset; -1 deletes all. May be repeated.",
         ),
     ],
-    partition: Annotated[int | None, typer.Option(help="The partition of an OFFSET that names none.")] = None,
+    partition: Annotated[
+        int | None, typer.Option(metavar="N", help="The partition, if --before gives only an offset.")
+    ] = None,
     storage: Storage,
     as_json: Json = False,
 ) -> None:
@@ -53,9 +55,9 @@ def _by_partition(before: list[tuple[int | None, int]], partition: int | None) -
     for named, offset in before:
         number = partition if named is None else named
         if number is None:
-            raise typer.BadParameter("write PARTITION:OFFSET, or give --partition too", param_hint="--before")
+            raise typer.BadParameter("write PARTITION:OFFSET, or add --partition", param_hint="--before")
         if number in starts:
-            raise typer.BadParameter(f"there are two for partition {number}", param_hint="--before")
+            raise typer.BadParameter(f"partition {number} has two offsets; give one", param_hint="--before")
         starts[number] = offset
     return starts
 
@@ -63,7 +65,8 @@ def _by_partition(before: list[tuple[int | None, int]], partition: int | None) -
 def compact(url: Url, *, dry_run: DryRun = False, storage: Storage, as_json: Json = False) -> None:
     """Keep the last record of each key, or merge small segments.
 
-    The first where the topic's cleanup.policy has compact. Exit status 1 when a partition cannot be cleaned.
+    If the topic's cleanup.policy contains compact, the last record of each key stays. Otherwise small segments are
+    merged. The exit status is 1 if some partition or some segments cannot be done.
     """
     report = distlog.open(url, storage_options=dict(storage)).compact(dry_run=dry_run)
     _end(report, as_json)
@@ -72,14 +75,19 @@ def compact(url: Url, *, dry_run: DryRun = False, storage: Storage, as_json: Jso
 def rebuild_index(
     url: Url,
     *,
-    force: Annotated[bool, typer.Option("--force", help="Also what today's settings make otherwise.")] = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="Also rebuild good indexes that the topic's present settings would make differently."
+        ),
+    ] = False,
     dry_run: DryRun = False,
     storage: Storage,
     as_json: Json = False,
 ) -> None:
-    """Make bad and missing index files again, from the logs.
+    """Rebuild bad and missing index files from the logs.
 
-    Exit status 1 when a log is damaged, or a transaction index, which cannot be made again.
+    The exit status is 1 if a log is damaged, or a transaction index, which cannot be rebuilt.
     """
     topic = distlog.open(url, storage_options=dict(storage))
     with _progress("rebuilding", topic) as progress:
@@ -88,9 +96,9 @@ def rebuild_index(
 
 
 def verify(url: Url, *, storage: Storage, as_json: Json = False) -> None:
-    """Check every checksum, record, index entry and metadata.
+    """Check every checksum, record, index entry and commit.
 
-    Exit status 1 when something is wrong.
+    It changes nothing. The exit status is 1 if something is wrong.
     """
     topic = distlog.open(url, storage_options=dict(storage))
     with _progress("verifying", topic) as progress:
@@ -110,7 +118,7 @@ def _progress(label: str, topic: distlog.Topic) -> Progress:
 def vacuum(url: Url, *, dry_run: DryRun = False, storage: Storage, as_json: Json = False) -> None:
     """Delete files that no reader or writer can need.
 
-    This works on a dropped topic too.
+    It also works on a dropped topic.
     """
     folder = TopicStorage(url, dict(storage))
     _end(vacuum_files(folder, topic_log(folder), dry_run=dry_run), as_json)

@@ -19,8 +19,10 @@ _COMMIT_COLUMNS = ("version", "timestamp", "operation", "records_added", "segmen
 def create(
     url: Url,
     *,
-    partitions: Annotated[int, typer.Option(min=1, help="How many partitions.")] = 1,
-    config: Annotated[list[Any], settings("--config", "A setting of the topic, by Kafka's name.")],
+    partitions: Annotated[int, typer.Option(min=1, metavar="N", help="The number of partitions.")] = 1,
+    config: Annotated[
+        list[Any], settings("--config", "A setting of the topic by Kafka's name, as in retention.ms=604800000.")
+    ],
     storage: Storage,
     as_json: Json = False,
 ) -> None:
@@ -34,7 +36,7 @@ def create(
 def describe(url: Url, *, storage: Storage, as_json: Json = False) -> None:
     """Show the partitions and the settings.
 
-    Of the settings only those that differ from Kafka's defaults; with --json all of them.
+    It shows only settings that differ from their defaults; with --json, all settings.
     """
     topic = distlog.open(url, storage_options=dict(storage))
     partitions = [
@@ -63,7 +65,7 @@ def segments(url: Url, *, storage: Storage, as_json: Json = False) -> None:
 def history(
     url: Url,
     *,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the newest so many.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the newest N commits.")] = None,
     storage: Storage,
     as_json: Json = False,
 ) -> None:
@@ -81,13 +83,13 @@ def offsets(
         typer.Option(
             metavar="TIME",
             parser=usage(arguments.time_or_special),
-            help="Where a time is: ms since 1970, ISO 8601, earliest, latest or max-timestamp.",
+            help="The first offset at or after TIME: ms since 1970, ISO 8601, earliest, latest or max-timestamp.",
         ),
     ] = None,
     storage: Storage,
     as_json: Json = False,
 ) -> None:
-    """Show each partition's bounds, or the offset of a time."""
+    """Show the first and the next offset of each partition, or the offset of a time."""
     topic = distlog.open(url, storage_options=dict(storage))
     rows = _bounds(topic) if time is None else _at(topic, time)
     print_report(Summary("", {"partitions": rows}, rows), as_json=as_json)

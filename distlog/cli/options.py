@@ -26,7 +26,14 @@ def usage(parse: Callable[[str], T]) -> Callable[[str], T]:
 
 def settings(name: str, about: str) -> Any:
     """An option NAME=VALUE that may be repeated."""
-    return typer.Option(name, metavar="NAME=VALUE", parser=usage(arguments.setting), default_factory=list, help=about)
+    return typer.Option(
+        name,
+        metavar="NAME=VALUE",
+        parser=usage(arguments.setting),
+        default_factory=list,
+        show_default=False,
+        help=f"{about} May be repeated.",
+    )
 
 
 def time(about: str) -> Any:
@@ -34,6 +41,8 @@ def time(about: str) -> Any:
     return typer.Option(metavar="TIME", parser=usage(arguments.record_time), help=about)
 
 
-Url = Annotated[str, typer.Argument(metavar="URL", help="The topic's path or URL, as in s3://bucket/logs/clicks.")]
-Storage = Annotated[list[Any], settings("--storage", "A setting of the storage's client, as in endpoint_url=URL.")]
+Url = Annotated[
+    str, typer.Argument(metavar="URL", help="The path or URL of the topic, as in s3://bucket/logs/clicks.")
+]
+Storage = Annotated[list[Any], settings("--storage", "A setting of the storage client, as in endpoint_url=URL.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -31,26 +31,36 @@ class Format(str, Enum):
 
 def append(
     url: Url,
-    file: Annotated[Path, typer.Argument(metavar="[FILE]", help="What to append; - is standard input.")] = Path("-"),
+    file: Annotated[Path, typer.Argument(metavar="[FILE]", help="The file to append; - is standard input.")] = Path(
+        "-"
+    ),
     *,
     line: Annotated[
-        Format, typer.Option("--format", help="What a line is: a value, or an object as read --json prints it.")
+        Format,
+        typer.Option("--format", help="What a line holds: a value, or a JSON object as read --json prints it."),
     ] = Format.TEXT,
     key_separator: Annotated[
-        str | None, typer.Option(help="In a line of text, what stands between key and value.")
+        str | None, typer.Option(metavar="TEXT", help="What stands between key and value in a line of text.")
     ] = None,
     partition: Annotated[
-        int | None, typer.Option(help="The partition; else the records or their keys say it.")
+        int | None,
+        typer.Option(
+            metavar="N", help="The partition of all records. By default each record's field or key decides."
+        ),
     ] = None,
     compression: Annotated[
-        str | None, typer.Option(help="none, gzip, snappy, lz4 or zstd, unless the topic has a codec of its own.")
+        str | None,
+        typer.Option(
+            metavar="CODEC",
+            help="none, gzip, snappy, lz4 or zstd. The topic's compression.type comes first, unless it is producer.",
+        ),
     ] = None,
     storage: Storage,
     as_json: Json = False,
 ) -> None:
-    """Append lines, all in one commit or none."""
+    """Append the lines of a file, all in one commit or none."""
     if key_separator is not None and (line is Format.JSONL or not key_separator):
-        raise typer.BadParameter("it is some text, and goes with --format text", param_hint="--key-separator")
+        raise typer.BadParameter("give at least one character, and --format text", param_hint="--key-separator")
     parse = line_formats.jsonl_format if line is Format.JSONL else line_formats.text_format(key_separator)
     topic = distlog.open(url, storage_options=dict(storage))
     if str(file) == "-":
@@ -86,19 +96,21 @@ def _append(
 def read(
     url: Url,
     *,
-    partition: Annotated[list[int] | None, typer.Option(help="Only this partition; may be repeated.")] = None,
-    offset: Annotated[int | None, typer.Option(help="From this offset on.")] = None,
-    limit: Annotated[int | None, typer.Option(min=0, help="At most so many records.")] = None,
-    since: Annotated[
-        int | None, time("Records of this time or later: ms since 1970 or ISO 8601 (no zone: UTC).")
+    partition: Annotated[
+        list[int] | None, typer.Option(metavar="N", help="Only this partition. May be repeated.")
     ] = None,
-    until: Annotated[int | None, time("Records before this time.")] = None,
+    offset: Annotated[int | None, typer.Option(metavar="OFFSET", help="Start at this offset.")] = None,
+    limit: Annotated[int | None, typer.Option(min=0, metavar="N", help="At most N records.")] = None,
+    since: Annotated[
+        int | None, time("Only records at or after TIME: ms since 1970, or ISO 8601, in UTC unless it names a zone.")
+    ] = None,
+    until: Annotated[int | None, time("Only records before TIME.")] = None,
     columns: Annotated[
         Any,
         typer.Option(
             metavar="NAMES",
             parser=usage(lambda names: check_columns(names.split(","))),
-            help="Only these columns, separated by commas.",
+            help="Only these columns, as in offset,value.",
         ),
     ] = None,
     storage: Storage,
@@ -106,10 +118,10 @@ def read(
 ) -> None:
     """Print records.
 
-    With --json an object a line, which append --format jsonl takes again.
+    With --json, each line is an object that append --format jsonl can read.
     """
     if offset is not None and since is not None:
-        raise typer.BadParameter("it does not go with --since", param_hint="--offset")
+        raise typer.BadParameter("give --offset or --since, not both", param_hint="--offset")
     topic = distlog.open(url, storage_options=dict(storage))
     columns = columns or (COLUMNS if as_json else _SHOWN)
     bounds = reading.Bounds(offset=offset, since=since, until=until)

@@ -4,7 +4,7 @@ A topic is a folder; all names below are relative to it:
 
     _commits/00000000000000000007.json                          commit 7
     _commits/00000000000000000100.<uuid hex>.checkpoint.parquet the state at version 100
-    _commits/00000000000000000006.<uuid hex>.manifest.jsonl     actions of a commit that is too large without
+    _commits/00000000000000000006.<uuid hex>.manifest.jsonl     actions of a commit that is too large for one file
     _commits/_last_checkpoint                                   a hint
     <topic>-<partition>/<stem>.log .index .timeindex .txnindex  a segment
     <topic>-<partition>/.lock .flush                            on a local disk, the locks of who appends in place

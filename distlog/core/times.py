@@ -42,4 +42,4 @@ def to_ms(value: Time) -> int:
             return int((aware - _EPOCH) // _MILLISECOND)
         return operator.index(value)
     except (ValueError, TypeError):
-        raise ValueError(f"a time is ms since 1970, a datetime, or ISO 8601 text: {value!r}") from None
+        raise ValueError(f"a time must be ms since 1970, a datetime or ISO 8601 text: {value!r}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from command_line import CommandLine
 
 import distlog
+from distlog.cli.app import app
 
 LIBRARY = Path(distlog.__file__).parent.parent
 
@@ -18,6 +20,14 @@ LIBRARY = Path(distlog.__file__).parent.parent
 def test_create_says_what_it_made(cli: CommandLine) -> None:
     assert cli.ok("create", "--partitions", "4").out == f"created {cli.url} with 4 partitions\n"
     assert distlog.open(cli.url).partitions == 4
+
+
+def test_the_help_of_no_command_shows_a_python_type(cli: CommandLine) -> None:
+    for command in app.registered_commands:
+        name = str(command.callback.__name__).replace("_", "-")  # type: ignore[union-attr]
+        shown = cli.ok(name, "--help").out
+        assert "--storage NAME=VALUE" in shown
+        assert not re.search(r"class '|list\[|int range", shown), name
 
 
 def test_create_takes_settings_by_kafkas_names(cli: CommandLine) -> None:

@@ -217,7 +217,7 @@ def failed(outcome: Outcome, status: int) -> str:
     [
         ([], "--before"),
         (["--before", "5"], "write PARTITION:OFFSET"),
-        (["--before", "0:1", "--before", "0:2"], "two for partition 0"),
+        (["--before", "0:1", "--before", "0:2"], "partition 0 has two offsets"),
         (["--before", "0:x"], "neither like 100 nor like 0:100"),
         (["--before", "-2"], "neither like 100 nor like 0:100"),
         (["--before", "0:\u0663"], "neither like 100 nor like 0:100"),

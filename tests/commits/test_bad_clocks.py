@@ -165,5 +165,5 @@ def test_a_dry_run_needs_no_right_to_write(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_folder_that_is_not_there_has_no_time(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="cannot ask for its time"):
+    with pytest.raises(StorageError, match="cannot get the storage's time"):
         Storage(tmp_path).now_ms("_commits")

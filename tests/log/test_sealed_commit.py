@@ -230,7 +230,7 @@ def test_a_partition_whose_lock_is_not_to_be_had_is_an_error_and_nothing_is_seal
     process, other = Process(folder), Process(folder)
     for partition in range(2):
         append(process[partition], b"a")
-    with other[1]._active.held(), pytest.raises(StorageError, match="holds the lock"):
+    with other[1]._active.held(), pytest.raises(StorageError, match="has held the lock"):
         sealed_commit(process.handle, process.head(), "drop", nothing, every_partition, timeout_s=0)
     assert status(process[0]) == Status.ACTIVE
     assert append(process[0], b"b") == (1, 2)

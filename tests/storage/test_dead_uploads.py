@@ -87,7 +87,7 @@ def test_the_upload_of_a_killed_writer_goes_once_its_commit_would_be_refused(
     report = world.topic.vacuum()
     assert (world.left(), world.parts_left(s3_server)) == ([alive], SINGLE_PUT_BYTES)
     assert report.gc_floor == 2
-    assert str(report).endswith("; aborted 1 unfinished uploads")
+    assert str(report).endswith("; aborted 1 unfinished upload")
     assert report.to_dict()["uploads"] == 1
     assert report.to_table().to_pylist() == [{"name": dead, "bytes": None}]
     assert world.topic.vacuum().uploads == ()

@@ -86,7 +86,7 @@ def test_who_waits_too_long_is_told_which_process_holds_the_lock(path: str) -> N
         process.send_signal(signal.SIGSTOP)
         lock = FileLock(path, sleep=clock.sleep, monotonic=clock.monotonic)
         with (
-            pytest.raises(StorageError, match=f"process {process.pid} holds the lock for more than 5 s"),
+            pytest.raises(StorageError, match=f"process {process.pid} has held the lock for more than 5 s"),
             lock.held(5),
         ):
             raise AssertionError("nobody else may hold it")

@@ -167,7 +167,7 @@ def test_a_file_that_lacks_a_block_is_never_closed_as_if_it_were_whole(
         with pytest.raises(StorageError, match="cannot write: No space left"):
             writer.write(b"more")
     for step in (lambda: writer.write(b"more"), writer.close):
-        with pytest.raises(StorageError, match=r"a part was lost before.*a\.log"):
+        with pytest.raises(StorageError, match=r"an earlier write of this file failed.*a\.log"):
             step()
     writer.abort()
     assert os.listdir(storage.url) == []
@@ -229,7 +229,7 @@ def test_a_descriptor_that_cannot_be_had_or_closed_is_an_error_with_the_file(
         patch.setattr(os, call, raising(errno.EIO))
         with pytest.raises(StorageError, match=r"cannot write: Input/output error.*a\.log"):
             write_twice()
-    with pytest.raises(StorageError, match="a part was lost before"):
+    with pytest.raises(StorageError, match="an earlier write of this file failed"):
         writer.close()
     writer.abort()
     assert os.listdir(storage.url) == []
@@ -252,7 +252,7 @@ def test_a_sync_that_failed_is_not_tried_again(storage: Storage, monkeypatch: py
         patch.setattr(os, "fsync", raising(errno.EIO))
         with pytest.raises(StorageError, match="cannot write"):
             writer.close()
-    with pytest.raises(StorageError, match="a part was lost before"):
+    with pytest.raises(StorageError, match="an earlier write of this file failed"):
         writer.close()
     writer.abort()
     assert os.listdir(storage.url) == []

@@ -355,7 +355,7 @@ def test_78_a_multipart_upload_that_is_refused_leaves_no_parts(
 
 def test_79_an_upload_that_vanished_is_not_called_complete(proxy: FaultProxy, storage: Storage) -> None:
     proxy.inject("POST", answer(404, "NoSuchUpload"), skip=1, times=FOREVER)
-    with pytest.raises(StorageError, match="upload is gone"), storage.open_write("big") as writer:
+    with pytest.raises(StorageError, match="upload was aborted"), storage.open_write("big") as writer:
         writer.write(bytes(17 * MIB))
 
 

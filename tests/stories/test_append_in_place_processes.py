@@ -92,7 +92,7 @@ def test_processes_append_while_one_after_the_other_is_killed(folder: Path) -> N
 
 @pytest.fixture
 def stopped(folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process that holds the lock, and does not run."""
+    """A process that has held the lock, and does not run."""
     append(Process(folder)[0], b"a")
     process = begin(HOLDING, folder)
     assert process.stdout
@@ -108,7 +108,7 @@ def test_who_waits_for_a_stopped_process_gets_an_error_that_names_it(
 ) -> None:
     process = Process(folder, timeout_s=0.05)
     for change in (lambda: append(process[0], b"b"), process[0].flush, process[0].roll):
-        with pytest.raises(StorageError, match=f"process {stopped.pid} holds the lock"):
+        with pytest.raises(StorageError, match=f"process {stopped.pid} has held the lock"):
             change()
     # readers need no lock
     assert process.seen() == {0: [b"a"]}

@@ -147,7 +147,7 @@ def test_09_nobody_answers_so_the_outcome_is_unknown_and_the_files_stay(
 ) -> None:
     proxy.inject("PUT", LOSE_REPLY if landed else CUT, path=COMMIT, times=FOREVER)
     proxy.inject("GET", CUT, path=COMMIT, skip=1, times=FOREVER)
-    with pytest.raises(CommitStateUnknownError, match="keep the files"):
+    with pytest.raises(CommitStateUnknownError, match="keep all files"):
         topic.append(values([2]), app_id="app", batch_id=1)
     assert proxy.count("DELETE") == proxy.count("POST") == 0
     assert len(files(Storage(*s3_url))) == 4

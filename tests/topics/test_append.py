@@ -174,9 +174,9 @@ def test_a_batch_that_no_commit_can_hold_is_refused_before_anything_is_written(
     app_id: Any, batch_id: Any, local: Storage
 ) -> None:
     topic = topic_on(local, 1)
-    with pytest.raises(InvalidRecordError, match="app_id and batch_id go together"):
+    with pytest.raises(InvalidRecordError, match="give app_id and batch_id together"):
         topic.append(values([1]), app_id=app_id, batch_id=batch_id)
-    with pytest.raises(InvalidRecordError, match="app_id and batch_id go together"):
+    with pytest.raises(InvalidRecordError, match="give app_id and batch_id together"):
         commit_append(topic.log, topic.snapshot, [], read_version=0, app_id=app_id, batch_id=batch_id)
     assert files(local) == set()
 

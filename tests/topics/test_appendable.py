@@ -91,11 +91,11 @@ def test_no_rows_are_no_error() -> None:
         ([{"value": b"v", 3: b"x"}], "unknown column 3"),
         (pa.table({"value": [b"v"], "vlaue": [b"v"]}), "unknown column vlaue"),
         (pa.table({"key": [b"k"]}), "a value column is needed"),
-        ([{"value": b""}, {"key": b"k"}], "a record needs a value; None is one, .*row=1"),
-        (pa.Table.from_arrays([pa.array([b"a"])] * 2, ["value", "value"]), "a column is there twice"),
+        ([{"value": b""}, {"key": b"k"}], "a record needs a value; None is allowed, .*row=1"),
+        (pa.Table.from_arrays([pa.array([b"a"])] * 2, ["value", "value"]), "two columns have the same name"),
         (pa.table({"value": [3]}), "column value must be binary, not int64"),
         ([{"value": b""}, {"value": 3}], "value must be bytes, text or None .*row=1 got=int"),
-        ([{"value": "\ud800"}], "value holds a lone surrogate"),
+        ([{"value": "\ud800"}], "value is not valid text: it holds a lone surrogate"),
         ([{"value": b"v", "timestamp": "soon"}], "timestamp must be an integer .*row=0 got=str"),
         ([{"value": b"v", "timestamp": 1.5}], "timestamp must be an integer .*row=0 got=float"),
         ([{"value": b"v", "timestamp": True}], "timestamp must be an integer .*row=0 got=bool"),
@@ -115,7 +115,7 @@ def test_no_rows_are_no_error() -> None:
         ([{"value": b"v", "headers": [("h", 3)]}], "a header's value must be bytes"),
         ([{"value": b"v", "headers": {"h": b"v"}}], "headers must be a list"),
         ([{"value": b"v", "headers": "hv"}], "headers must be a list"),
-        ([b"v"], "a record is a dict"),
+        ([b"v"], "a record must be a dict"),
         (b"v", "append takes Arrow"),
         ({"value": b"v"}, "append takes Arrow"),
         (7, "append takes Arrow"),
@@ -129,11 +129,11 @@ def test_what_does_not_fit_is_refused_by_name(rows: Any, message: str) -> None:
 
 def test_pandas_that_does_not_fit_is_refused() -> None:
     pandas = pytest.importorskip("pandas")
-    with pytest.raises(InvalidRecordError, match=r"no Arrow column.*value"):
+    with pytest.raises(InvalidRecordError, match=r"cannot become an Arrow column.*value"):
         normalized(pandas.DataFrame({"value": [b"x", 3]}))
-    with pytest.raises(InvalidRecordError, match="a record is a dict"):
+    with pytest.raises(InvalidRecordError, match="a record must be a dict"):
         normalized(pandas.Series([b"x"]))
-    with pytest.raises(InvalidRecordError, match=r"timestamp: a time is .*NaT \(row=1\)"):
+    with pytest.raises(InvalidRecordError, match=r"timestamp: a time must be .*NaT \(row=1\)"):
         normalized([{"value": b"", "timestamp": pandas.Timestamp(0)}, {"value": b"", "timestamp": pandas.NaT}])
 
 

@@ -192,7 +192,7 @@ def test_a_time_opens_the_version_of_that_time(local_url: Address) -> None:
     moment = datetime.fromtimestamp((NOW + 2000) / 1000, timezone.utc)
     assert reopened(topic, local_url, timestamp=moment).version == 2
     assert reopened(topic, local_url, timestamp=moment.isoformat()).version == 2
-    with pytest.raises(distlog.OffsetOutOfRangeError, match="did not exist yet"):
+    with pytest.raises(distlog.OffsetOutOfRangeError, match="did not exist at that time"):
         reopened(topic, local_url, timestamp=NOW - 1)
 
 
@@ -203,7 +203,7 @@ def test_a_version_that_is_not_there_is_an_error(local_url: Address) -> None:
             reopened(topic, local_url, version=version)
     with pytest.raises(ValueError, match="not both"):
         reopened(topic, local_url, version=0, timestamp=NOW)
-    with pytest.raises(ValueError, match="a time is ms since 1970"):
+    with pytest.raises(ValueError, match="a time must be ms since 1970"):
         reopened(topic, local_url, timestamp="yesterday")
 
 
@@ -262,7 +262,7 @@ def test_a_scan_outside_of_the_log_is_an_error_unless_it_is_told_where_to_begin(
     assert topic.scan(start=9, out_of_range="earliest").count() == 5
     assert topic.scan(start=9, out_of_range="latest").count() == 0
     for wrong in ({"out_of_range": "first"}, {"isolation": "read_commited"}):
-        with pytest.raises(ValueError, match=f"{next(iter(wrong))} is one of .*, not "):
+        with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be one of .*, not "):
             topic.scan(**wrong)  # type: ignore[arg-type]
 
 
@@ -311,7 +311,7 @@ def test_times_are_found_by_partition(local_url: Address) -> None:
     with pytest.raises(distlog.TopicNotFoundError):
         topic.offsets_for_times({2: NOW})
     for wrong in (-4, "soon", None, 1.5):
-        with pytest.raises(ValueError, match="a time is"):
+        with pytest.raises(ValueError, match="a time must be"):
             topic.offsets_for_times(wrong)  # type: ignore[arg-type]
 
 

@@ -135,7 +135,7 @@ def test_a_transaction_index_that_is_damaged_or_gone_is_an_error_and_not_a_guess
 
 def test_an_unknown_level_is_refused(memory_url: Any) -> None:
     topic = distlog.create(memory_url.url)
-    with pytest.raises(ValueError, match="isolation is one of read_uncommitted, read_committed, not commited"):
+    with pytest.raises(ValueError, match="isolation must be one of read_uncommitted, read_committed, not commited"):
         topic.scan(isolation="commited")  # type: ignore[arg-type]
 
 

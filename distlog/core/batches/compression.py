@@ -49,7 +49,7 @@ _SMALLEST_ROOM = 1 << 12
 
 
 def compress(codec: int, data: Any, level: int | None = None) -> bytes:
-    """`data`, any contiguous buffer, compressed for a batch of `codec` (KAFKA's ids, CODEC_NAMES).
+    """`data`, any contiguous buffer, compressed for a batch of `codec` (Kafka's id: a place in CODEC_NAMES).
 
     `level` has Kafka's meaning and ranges (`compression.<codec>.level`). For lz4, 9 is the fast compressor and any
     other level the high-compression one; Arrow does not go below 2 (1 is the fast compressor) or above 12 there.
@@ -67,10 +67,12 @@ def compress(codec: int, data: Any, level: int | None = None) -> bytes:
         if codec == ZSTD:
             return _compress_block(pa.Codec("zstd", DEFAULT_LEVELS[ZSTD] if level is None else level), view)
     except (ValueError, pa.ArrowInvalid):
-        raise InvalidConfigError("not a compression level of this codec", codec=codec, level=level) from None
+        raise InvalidConfigError(
+            "the codec has no such compression level: choose another", codec=codec, level=level
+        ) from None
     if codec == NONE:
         return bytes(view)
-    raise InvalidConfigError("the codecs are none, gzip, snappy, lz4 and zstd, 0 to 4", codec=codec)
+    raise InvalidConfigError("unknown codec: use none, gzip, snappy, lz4 or zstd (0 to 4)", codec=codec)
 
 
 def decompress(codec: int, data: Any, *, limit: int = MAX_RECORDS_BYTES, magic: int = 2) -> memoryview:

@@ -94,7 +94,7 @@ def read_headers(
     """
     array = byte_array(data)
     if start < 0:
-        raise ValueError("start is a position in data")
+        raise ValueError("start must be a position in data")
     source = Source(file, file_position)
     status, position, count = count_batches(array, start, array.size if end is None else min(end, array.size))
     if status != OK:

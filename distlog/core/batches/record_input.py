@@ -62,7 +62,7 @@ def _sized(records: pa.RecordBatch, name: str) -> pa.Array:
 
 def unfit(column: str, reason: object) -> InvalidRecordError:
     """The error for an array that points outside its memory."""
-    return InvalidRecordError(f"column {column} is no whole Arrow array: {reason}")
+    return InvalidRecordError(f"column {column} is not a valid Arrow array: {reason}")
 
 
 def _byte_column(array: pa.Array, name: str) -> ByteColumn:

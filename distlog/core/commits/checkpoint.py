@@ -49,7 +49,8 @@ def _encoded(snapshot: Snapshot) -> bytes:
 def read(storage: Storage, name: str) -> Snapshot:
     """The state that the checkpoint `name` holds.
 
-    Raises CorruptMetadataError, or FileNotFoundError when there is no such file; then use another checkpoint.
+    Raises CorruptMetadataError, or FileNotFoundError when there is no such file; then use another checkpoint. Raises
+    UnsupportedVersionError when only a newer library may read the topic.
     """
     data = storage.read(name, 0, MAX_BYTES + 1)
     if len(data) > MAX_BYTES:

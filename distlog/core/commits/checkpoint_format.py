@@ -89,7 +89,10 @@ def encode(snapshot: Snapshot, *, is_packed: bool = True) -> bytes:
 
 
 def decode(data: bytes, file: str) -> Snapshot:
-    """The state that the bytes of the checkpoint `file` hold; raises CorruptMetadataError."""
+    """The state that the bytes of the checkpoint `file` hold.
+
+    Raises CorruptMetadataError, UnsupportedVersionError.
+    """
     try:
         table = checkpoint_table.read(data)
         state = fields.read(_State, json_text.parse(table.schema.metadata[_METADATA]))

@@ -102,7 +102,7 @@ class CommitLog:
         head = self._loader.load()
         if head and not head.dropped:
             self._sync()
-            raise TopicExistsError("there is a topic already", url=self._storage.url)
+            raise TopicExistsError("the topic exists already: open it, or drop it first", url=self._storage.url)
         if head:
             head.requires.check_writable()
         return head
@@ -121,7 +121,9 @@ class CommitLog:
             self._sync()
             snapshot = None
         if snapshot is None:
-            raise TopicNotFoundError("there is no topic here", url=self._storage.url)
+            raise TopicNotFoundError(
+                "there is no topic here: check the address, or create the topic", url=self._storage.url
+            )
         return snapshot
 
     def refresh(self, snapshot: Snapshot) -> Snapshot:
@@ -133,7 +135,9 @@ class CommitLog:
         head = self._loader.follow(snapshot)
         if commit_rules.is_gone(head, snapshot):
             self._sync()
-            raise TopicNotFoundError("the topic was dropped; open it again if it exists", url=self._storage.url)
+            raise TopicNotFoundError(
+                "the topic was dropped: if it was created again since, open it again", url=self._storage.url
+            )
         return head
 
     def commit(
@@ -193,7 +197,9 @@ class CommitLog:
         commits = [commit for group in groups for commit in group]
         for before, after in itertools.pairwise(commits):
             if after.prev != before.id:
-                raise CorruptMetadataError("a commit does not follow the one before it", version=after.version)
+                raise CorruptMetadataError(
+                    "a commit does not follow the one before it: restore it from a copy", version=after.version
+                )
         return commits
 
     def _attempts(self, operation: str, origin: Origin, limit: int) -> Attempts:
@@ -226,4 +232,4 @@ class CommitLog:
         try:
             checkpoint.write(self._storage, after)
         except Exception as error:
-            _log.warning("no checkpoint of version %d: %s", after.version, error)
+            _log.warning("cannot write the checkpoint of version %d: %s", after.version, error)

@@ -46,7 +46,8 @@ def apply(snapshot: Snapshot | None, commit: Commit) -> Snapshot:
 def fold(snapshot: Snapshot | None, commits: Iterable[Commit]) -> Snapshot:
     """The state after `commits`, which follow `snapshot` without a gap; each container is copied once.
 
-    Raises CorruptMetadataError, with the commit's file, when a commit breaks an invariant.
+    Raises CorruptMetadataError, with the commit's file, when a commit breaks an invariant, and
+    UnsupportedVersionError when a newer library set a config that this one cannot keep.
     """
     draft = _Draft(snapshot)
     version = -1

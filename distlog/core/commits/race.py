@@ -61,7 +61,7 @@ class Race:
         """Wait before the next try; raises CommitConflictError when no time is left for one."""
         now = self._clock()
         if now >= self._end:
-            raise CommitConflictError("nothing was committed: others were first until the deadline; try again")
+            raise CommitConflictError("nothing was committed: other commits came first until the deadline; try again")
         self._losses += 1
         self._winners_s += winner.waited_ms / 1000
         self._sleep(min(self._pause_s(now - self._start), self._end - now))

@@ -50,7 +50,7 @@ class SnapshotLoader:
             return head
         later = bisect.bisect_right(range(head.version), timestamp_ms, key=self._timestamp)
         if later == 0:
-            raise OffsetOutOfRangeError("the topic did not exist yet", timestamp_ms=timestamp_ms)
+            raise OffsetOutOfRangeError("the topic did not exist at that time", timestamp_ms=timestamp_ms)
         return self.load(later - 1)
 
     def follow(self, snapshot: Snapshot, *, group: int = 1) -> Snapshot:
@@ -77,7 +77,7 @@ class SnapshotLoader:
             snapshot = checkpoint.read(self._storage, name)
             return self._fold_from(snapshot, end, max(known, snapshot.version))
         except (CorruptMetadataError, FileNotFoundError) as error:
-            _log.warning("the checkpoint %s is of no use: %s", name, error)
+            _log.warning("the checkpoint %s is ignored: %s", name, error)
             return None
 
     def _fold_from(self, snapshot: Snapshot | None, end: int, known: int) -> Snapshot | None:

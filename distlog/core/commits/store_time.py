@@ -30,7 +30,9 @@ def trusted_ms(now_ms: int, storage: Storage, passed_ms: int = 0) -> int:
     if now_ms <= store_ms + AHEAD_MS:
         return now_ms
     ahead_s = (now_ms - store_ms) // 1000
-    _log.warning("this computer's clock is %d s ahead of the storage's, whose time is used: set it", ahead_s)
+    _log.warning(
+        "this computer's clock is %d s ahead of the storage's: set it; until then the storage's time is used", ahead_s
+    )
     return store_ms
 
 

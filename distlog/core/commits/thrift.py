@@ -11,8 +11,8 @@ _DEEPEST = 16
 
 Value = TypeVar("Value")
 
-#: The values of a struct by number and type, as those who know them ask for them: integers, structs, and lists of
-#: structs. Of what is there twice the last counts. What has another type than it should is as if it was not there.
+#: The values of a struct by field number and type: integers, structs, and lists of structs. If a field is there
+#: twice, the last one counts. A field of another type than the reader asks for counts as missing.
 Fields: TypeAlias = "dict[tuple[int, int], int | Fields | list[Fields]]"
 
 

@@ -37,9 +37,9 @@ def plan_merge(snapshot: Snapshot) -> list[MergeGroup]:
 
     A group is adjacent segments that fit into one segment without a roll. The limits are `segment.bytes`,
     `segment.index.bytes`, and `segment.ms` counted from the first record's time, so that time retention still sees
-    the ages it promises. A group is worth merging when its largest segment is at most half of its bytes. So a record
-    is copied only as often as the logarithm of its segment's growth. If one segment is more than half, the segments
-    before it and those behind it are tried as groups.
+    the ages it promises. A group is worth merging when its largest segment is at most half of its bytes. So each copy
+    of a record is into a segment of at least twice the size. If one segment is more than half, the segments before it
+    and those behind it are tried as groups.
     """
     if "compact" in snapshot.config.cleanup_policy:
         return []

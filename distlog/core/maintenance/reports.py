@@ -143,9 +143,9 @@ class MergeReport:
         ]
 
 
-def counted(number: int, noun: str) -> str:
-    """The number as text for people, with its noun: `1 byte`, `2,000 bytes`."""
-    return f"{number:,} {noun}{'s' * (number != 1)}"
+def counted(number: int, noun: str, nouns: str | None = None) -> str:
+    """The number as text for people, with its noun: `1 byte`, `2,000 bytes`; `nouns` is an irregular plural."""
+    return f"{number:,} {noun if number == 1 else nouns or f'{noun}s'}"
 
 
 def _sums(rows: list[dict[str, int]], *names: str) -> dict[str, int]:

@@ -26,6 +26,7 @@ from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import StorageFullError
 from distlog.core.maintenance.dead_uploads import dead_uploads
 from distlog.core.maintenance.obsolete_files import LONGEST_PUT_MS, left_over_files, obsolete_checkpoints
+from distlog.core.maintenance.reports import counted
 from distlog.core.maintenance.unreferenced_files import Referenced, removed_stems, unreferenced_files
 from distlog.core.maintenance.unreferenced_manifests import unreferenced_manifests
 from distlog.core.storage.storage import FileInfo, Storage, UnfinishedUpload
@@ -49,9 +50,9 @@ class VacuumReport:
         return sum(file.size for file in self.files)
 
     def __str__(self) -> str:
-        text = f"{'would delete' if self.dry_run else 'deleted'} {len(self.files):,} files, {self.bytes:,} bytes"
-        done = "would abort" if self.dry_run else "aborted"
-        return f"{text}; {done} {len(self.uploads):,} unfinished uploads" if self.uploads else text
+        verb, done = ("would delete", "would abort") if self.dry_run else ("deleted", "aborted")
+        text = f"{verb} {counted(len(self.files), 'file')}, {counted(self.bytes, 'byte')}"
+        return f"{text}; {done} {counted(len(self.uploads), 'unfinished upload')}" if self.uploads else text
 
     def to_table(self) -> pa.Table:
         """A row per file and per upload: the name in the topic's folder, and the bytes, null for an upload."""
@@ -146,5 +147,5 @@ def _raise_floor(
     try:
         return log.commit(head, "gc", plan)[1]
     except StorageFullError as error:
-        text = f"no space for vacuum's commit, of under 4 KiB, even after {len(freed):,} files were deleted"
+        text = f"no space for vacuum's commit of under 4 KiB, though it deleted {counted(len(freed), 'file')} first"
         raise StorageFullError(f"{text}: free a little elsewhere, then vacuum again", **error.details) from error

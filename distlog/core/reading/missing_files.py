@@ -15,7 +15,7 @@ def check_log(storage: Storage, segment: SegmentInfo, name: str) -> None:
         raise gone(segment, name) from None
     if size < segment.log_bytes:
         raise CorruptRecordError(
-            "the file is shorter than its segment is: verify, then restore it from a copy",
+            "the file is shorter than its segment: verify, then restore it from a copy",
             file=name,
             position=size,
             partition=segment.partition,
@@ -25,7 +25,7 @@ def check_log(storage: Storage, segment: SegmentInfo, name: str) -> None:
 def gone(segment: SegmentInfo, name: str) -> SnapshotTooOldError:
     """The error for a file of the segment that is missing."""
     return SnapshotTooOldError(
-        "a file of this version is gone, vacuumed since its segment was removed: refresh the topic and read again",
+        "vacuum deleted a file of this version: refresh the topic and read again",
         file=name,
         partition=segment.partition,
     )

@@ -47,7 +47,7 @@ def read(
 
     `max_workers` threads, including the caller's, decode local files; the caller decodes remote files alone. Memory
     is bounded by a few chunks for each thread, whatever the size of a segment. Raises CorruptRecordError, and
-    SnapshotTooOldError for a file that vacuum has removed since the snapshot.
+    SnapshotTooOldError for a file that vacuum has deleted since the snapshot.
     """
     is_local = reader.storage.is_local
     # with remote files the requests take the time, and decoding ahead would need more to be fetched ahead

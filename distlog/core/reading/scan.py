@@ -103,7 +103,7 @@ class Scan:
         return self.to_table().to_pandas()
 
     def count(self) -> int:
-        """The number of records, from metadata alone where every offset of a segment is a record of the scan."""
+        """The number of records; a segment is only read if its metadata does not say how many of them it has."""
         known = [_known_count(piece) for piece in self.slices]
         unknown = [piece for piece, count in zip(self.slices, known, strict=True) if count is None]
         batches = read(self._reader, unknown, ("offset",), self.isolation, self.max_workers)

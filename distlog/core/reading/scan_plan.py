@@ -55,7 +55,7 @@ def times(
     Raises ValueError if a side has an offset and a time, or for a value that is no time.
     """
     if (start is not None and start_time is not None) or (end is not None and end_time is not None):
-        raise ValueError("give an offset or a time for a bound, not both")
+        raise ValueError("give start or start_time, and end or end_time, not both")
     return TimeRange.between(start_time, end_time)
 
 
@@ -132,4 +132,4 @@ def _is_worth_an_index(piece: SegmentSlice) -> bool:
 
 def _check_choice(name: str, value: str, choices: Any) -> None:
     if value not in get_args(choices):
-        raise ValueError(f"{name} is one of {', '.join(get_args(choices))}, not {value}")
+        raise ValueError(f"{name} must be one of {', '.join(get_args(choices))}, not {value}")

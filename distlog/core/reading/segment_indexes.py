@@ -72,7 +72,9 @@ class SegmentIndexes:
             found = index.transactions()
             if len(found) * ENTRY.itemsize != segment.txn_index_bytes:
                 # a missing index file counts as empty, so compare the size
-                raise CorruptIndexError("a copy of a transaction index was lost while it was read", file=path)
+                raise CorruptIndexError(
+                    "the local copy of a transaction index was deleted while it was read: read again", file=path
+                )
             return found
 
         if not segment.txn_index_bytes:

@@ -1,6 +1,6 @@
 """Reads one segment: finds a position by an index, walks whole batches, and gives them out as chunks.
 
-A missing or bad index costs time, never the answer: the log is walked from its start instead, with a warning.
+A missing or bad index only costs time: the log is walked from its start instead. A bad one gives a warning.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class SegmentReader:
         return chunk_of_files(pieces, data)
 
     def chunks(self, part: SegmentSlice, step: int = CHUNK_BYTES) -> Iterator[Chunk]:
-        """Chunks with the batches that `part` owns, of about `step` log bytes: few for a caller that may stop soon.
+        """Chunks with the batches that `part` owns, of about `step` log bytes: use a small `step` to stop early.
 
         Memory is a few chunks. Raises CorruptRecordError for bytes that are no batch or a batch that is out of place
         (checksums are left to `Chunk.check`), and SnapshotTooOldError if the file is gone.
@@ -212,7 +212,11 @@ def _check_start(chunk: Chunk) -> None:
     first.check()
     part, base_offset = piece.slice, int(first.batches["base_offset"][0]) + piece.slice.segment.shift
     if piece.file_position > part.start_position and base_offset > max(part.start_offset, part.segment.base_offset):
-        raise CorruptIndexError("the offset index leads too far", file=piece.file, position=piece.file_position)
+        raise CorruptIndexError(
+            "the offset index leads behind the offset: rebuild the index",
+            file=piece.file,
+            position=piece.file_position,
+        )
 
 
 def _bounds_by(index: OffsetIndex, part: SegmentSlice) -> tuple[int, int]:

@@ -52,7 +52,7 @@ def offset_for_time(reader: SegmentReader, state: PartitionState, timestamp_ms: 
     if timestamp_ms == MAX_TIMESTAMP:
         return _offset_of_max_timestamp(reader, state)
     if timestamp_ms < 0:
-        raise ValueError(f"a time is in ms since the epoch, or LATEST, EARLIEST or MAX_TIMESTAMP: {timestamp_ms}")
+        raise ValueError(f"a time must be ms since 1970, or LATEST, EARLIEST or MAX_TIMESTAMP: {timestamp_ms}")
     return _first_at_or_after(reader, state, timestamp_ms)
 
 

@@ -58,7 +58,5 @@ NEVER = TimeRange(MAX_LONG, MIN_LONG)
 def _ms(time: Time) -> int:
     value = to_ms(time)
     if value < 0:
-        raise ValueError(
-            f"a range of times is of ms since 1970, of datetimes or of ISO 8601 text from then on: {time!r}"
-        )
+        raise ValueError(f"a time to read from or to must not be before 1970: {time!r}")
     return value

@@ -1,1 +1,1 @@
-"""Segments: written relocatable, planned from metadata, read in chunks."""
+"""Segments: written relocatable, described by their logs, rolled by size and time."""

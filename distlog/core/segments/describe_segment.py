@@ -49,7 +49,7 @@ def _relative_offsets(
     wrong = (relative < np.append(next_offset, last[:-1] + 1)) | (relative > MAX_INT) | (last > MAX_INT)
     if wrong.any():
         row = int(wrong.argmax())
-        text = f"a record batch has offsets that cannot follow those before it in segment {base_offset}: restore it"
+        text = f"the offsets of a record batch do not follow in segment {base_offset}: restore it from a copy"
         raise source.corrupt(text, row, batches[row])
     return np.asarray(relative, np.int64)
 

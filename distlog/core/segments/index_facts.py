@@ -25,10 +25,10 @@ INDEX_FIELDS = {
     ".txnindex": IndexFields("txn_index_bytes", "txn_index_crc32c"),
 }
 #: The remedy for a bad index file; only the first two can be made from their segment's log.
-_REMEDIES = {
+REMEDIES = {
     ".index": "rebuild the index",
     ".timeindex": "rebuild the index",
-    ".txnindex": "verify, then restore it from a copy",
+    ".txnindex": "restore it from a copy",
 }
 
 
@@ -56,7 +56,7 @@ def checksum_error(segment: SegmentInfo, suffix: str, file: str, found: int) -> 
     if expected in (UNKNOWN, found):
         return None
     return CorruptIndexError(
-        f"the checksum of the index file differs from its segment's metadata: {_REMEDIES[suffix]}",
+        f"the checksum of the index file differs from its segment's metadata: {REMEDIES[suffix]}",
         file=file,
         partition=segment.partition,
     )

@@ -44,8 +44,10 @@ class SegmentFile:
         return self._log.next_offset
 
     def room(self, batches: npt.NDArray[Any], base_offsets: npt.NDArray[np.int64]) -> int:
-        """How many of `batches`, at `base_offsets`, still fit: below `segment.bytes`, offsets within an int32,
-        indexes below `segment.index.bytes`; the first batch always fits into those.
+        """How many of `batches`, at `base_offsets`, still fit into the segment.
+
+        Its limits are `segment.bytes`, offsets within an int32, and `segment.index.bytes` for each index. The first
+        batch of a segment always fits into the indexes.
         """
         sizes = self.size + np.cumsum(batches["size"])
         fits = (sizes <= self._segment_bytes) & (base_offsets + batches["last_offset_delta"] <= MAX_INT)

@@ -124,7 +124,7 @@ def settle(
 
 def _unknown(path: str, error: Exception, judge: ErrorJudge) -> CommitStateUnknownError:
     return CommitStateUnknownError(
-        f"the storage did not say whether the write landed ({judge.describe(error)}); "
-        "keep the files that it names, and look again later",
+        f"the storage did not say whether it wrote the file ({judge.describe(error)}): "
+        "keep all files that it names, and look again later",
         file=path,
     )

@@ -211,7 +211,7 @@ def check_batch(app_id: str | None, batch_id: BatchId | None) -> None:
         str(fields.batch_id(batch_id)).encode()
     except ValueError:
         raise InvalidRecordError(
-            "app_id and batch_id go together: text of 1 to 1000 characters; a batch_id may be an integer from 0",
+            "give app_id and batch_id together: text of 1 to 1000 characters, or for batch_id an integer, at least 0",
             app_id=ascii(app_id)[:100],
             batch_id=ascii(batch_id)[:100],
         ) from None

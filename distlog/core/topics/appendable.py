@@ -1,7 +1,7 @@
 """Makes columns of what a caller appends: `normalize` turns Arrow, pandas or dicts into one Arrow batch.
 
 The columns of a normalized batch are, in this order: `partition` int32 (only when the input has one), `timestamp`
-int64 (ms since the epoch, no nulls), `key` binary, `value` binary, and `headers` (only when the input has them).
+int64 (ms since 1970, no nulls), `key` binary, `value` binary, and `headers` (only when the input has them).
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _table_of_pandas(frame: Any) -> pa.Table:
     try:
         return pa.Table.from_pandas(frame, preserve_index=False)
     except (pa.ArrowException, TypeError, ValueError) as error:
-        raise InvalidRecordError(f"a column of the DataFrame is no Arrow column: {error}") from None
+        raise InvalidRecordError(f"a column of the DataFrame cannot become an Arrow column: {error}") from None
 
 
 def _batches_of_dicts(records: Iterator[Any]) -> Iterator[pa.RecordBatch]:
@@ -109,11 +109,11 @@ def _chunks(records: Iterator[Any]) -> Iterator[list[Mapping[str, Any]]]:
     for number, record in enumerate(records):
         if type(record) is not dict and not isinstance(record, Mapping):
             raise InvalidRecordError(
-                f"a record is a dict with {', '.join(ACCEPTED)}", row=number, got=type(record).__name__
+                f"a record must be a dict with {', '.join(ACCEPTED)}", row=number, got=type(record).__name__
             )
         if "value" not in record:
             raise InvalidRecordError(
-                "a record needs a value; None is one, it deletes the key when compacted", row=number
+                "a record needs a value; None is allowed, and deletes the key at compaction", row=number
             )
         chunk.append(record)
         size += getsizeof(record["value"])
@@ -175,7 +175,7 @@ def _check_names(names: Collection[Any]) -> None:
     if unknown:
         raise InvalidRecordError(f"unknown column {min(map(str, unknown))}; known are {', '.join(ACCEPTED)}")
     if len(set(names)) < len(names):
-        raise InvalidRecordError("a column is there twice", columns=", ".join(names))
+        raise InvalidRecordError("two columns have the same name", columns=", ".join(names))
 
 
 def _cast(batch: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array:

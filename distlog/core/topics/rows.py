@@ -148,7 +148,7 @@ def _utf8(name: str, text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise InvalidRecordError(f"{name} holds a lone surrogate, which is no character") from None
+        raise InvalidRecordError(f"{name} is not valid text: it holds a lone surrogate") from None
 
 
 def _headers(headers: Any) -> list[Header] | None:

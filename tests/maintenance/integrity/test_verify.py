@@ -363,6 +363,17 @@ def test_a_transaction_index_is_compared(tmp_path: Path) -> None:
     assert [word for word, _, _ in found(topic)] == ["corrupt_index"]
 
 
+@pytest.mark.parametrize("change", [None, flip(0), flip(9), lambda data: data[:-3]])
+def test_no_anomaly_advises_to_rebuild_a_transaction_index(tmp_path: Path, change: Any) -> None:
+    topic = adopt_golden(str(tmp_path / "log"), GOLDEN["first.txn-0"])
+    if change is None:
+        topic.storage.delete([topic.reader.name(segment_of(topic), ".txnindex")])
+    else:
+        changed(topic, ".txnindex", change)
+    (anomaly,) = verified(topic).anomalies
+    assert anomaly.message.endswith(": restore it from a copy")
+
+
 def test_a_segment_with_very_many_anomalies_is_not_read_on(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verify_segment_module, "MAX_ANOMALIES", 3)
     for position in topic.read(0, 0).positions.tolist():
@@ -482,7 +493,7 @@ def test_the_report_as_a_table_as_json_and_as_text(topic: Topic) -> None:
     assert (summary["ok"], summary["segments"]) == (False, 2)
     (anomaly,) = summary["anomalies"]
     assert (anomaly["word"], anomaly["position"], anomaly["offset"]) == ("corrupt_batch", position, offset)
-    assert str(report).endswith("1 anomalies")
+    assert str(report).endswith("1 anomaly")
 
 
 def test_a_verdict_pickles(topic: Topic) -> None:

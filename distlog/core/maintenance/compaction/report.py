@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 import pyarrow as pa
 
 from distlog.core.errors import CorruptionError, SnapshotTooOldError, UnsupportedVersionError
+from distlog.core.maintenance.reports import counted
 
 Result = TypeVar("Result")
 
@@ -90,7 +91,7 @@ class CompactionReport:
         verb = "would compact" if self.dry_run else "compacted"
         done = len(self.partitions) - len(failed)
         changes = (f"{name} {sums[f'{name}_before']:,} to {sums[f'{name}_after']:,}" for name in _COUNTED)
-        text = f"{verb} {done:,} partition{'s' * (done != 1)}: {', '.join(changes)}"
+        text = f"{verb} {counted(done, 'partition')}: {', '.join(changes)}"
         return "; ".join([text, *(f"cannot clean partition {one.partition}: {one.error}" for one in failed)])
 
     def to_table(self) -> pa.Table:

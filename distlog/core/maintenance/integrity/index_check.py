@@ -19,6 +19,7 @@ from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.config import MAX_LONG
 from distlog.core.errors import CorruptIndexError
 from distlog.core.indexes import offset_index, time_index, transaction_index
+from distlog.core.segments.index_facts import REMEDIES
 from distlog.core.times import NO_TIMESTAMP
 
 Longs = npt.NDArray[np.int64]
@@ -30,6 +31,7 @@ class IndexCheck(ABC):
     Raises CorruptIndexError for entries that no log can have. All offsets here are stored ones.
     """
 
+    SUFFIX: ClassVar[str]
     ENTRY: ClassVar[np.dtype[np.void]]
 
     def __init__(self, file: str, segment: SegmentInfo, data: bytes) -> None:
@@ -83,9 +85,8 @@ class IndexCheck(ABC):
         return self._error(f"entry {slot} of the index {what}", slot * self.ENTRY.itemsize)
 
     def _error(self, message: str, position: int) -> CorruptIndexError:
-        return CorruptIndexError(
-            f"{message}: rebuild the index", file=self._file, position=position, partition=self._segment.partition
-        )
+        message = f"{message}: {REMEDIES[self.SUFFIX]}"
+        return CorruptIndexError(message, file=self._file, position=position, partition=self._segment.partition)
 
     @property
     def _base(self) -> int:
@@ -100,7 +101,7 @@ class IndexCheck(ABC):
 class OffsetIndexCheck(IndexCheck):
     """Checks an offset index: each entry names the last offset of a batch and the position where the batch starts."""
 
-    ENTRY = offset_index.ENTRY
+    SUFFIX, ENTRY = ".index", offset_index.ENTRY
 
     def _checked_keys(self) -> Longs:
         self._offsets = self._field("relative_offset")
@@ -131,7 +132,7 @@ class TimeIndexCheck(IndexCheck):
     The last entry names the batch with the largest timestamp.
     """
 
-    ENTRY = time_index.ENTRY
+    SUFFIX, ENTRY = ".timeindex", time_index.ENTRY
 
     def _checked_keys(self) -> Longs:
         self._newest = NO_TIMESTAMP
@@ -165,7 +166,7 @@ class TimeIndexCheck(IndexCheck):
 class TransactionIndexCheck(IndexCheck):
     """Checks a transaction index: each entry names the control batch that ended its transaction."""
 
-    ENTRY = transaction_index.ENTRY
+    SUFFIX, ENTRY = ".txnindex", transaction_index.ENTRY
 
     def _checked_keys(self) -> Longs:
         bad = self._entries["version"] != transaction_index.VERSION

@@ -17,7 +17,7 @@ from distlog.core.maintenance.integrity.index_check import (
     TransactionIndexCheck,
 )
 from distlog.core.reading.segment_reader import SegmentReader
-from distlog.core.segments.index_facts import checksum_error, index_size
+from distlog.core.segments.index_facts import REMEDIES, checksum_error, index_size
 
 #: The state of an index file. "missing": the file is not there. "truncated": shorter than its segment says.
 #: "corrupted": has entries that no log can have, or more bytes or another checksum than its segment says. "stale": is
@@ -25,9 +25,7 @@ from distlog.core.segments.index_facts import checksum_error, index_size
 State = Literal["fine", "missing", "truncated", "corrupted", "stale"]
 
 CHECKS: dict[str, type[IndexCheck]] = {
-    ".index": OffsetIndexCheck,
-    ".timeindex": TimeIndexCheck,
-    ".txnindex": TransactionIndexCheck,
+    check.SUFFIX: check for check in (OffsetIndexCheck, TimeIndexCheck, TransactionIndexCheck)
 }
 
 
@@ -63,11 +61,10 @@ def _find(reader: SegmentReader, segment: SegmentInfo, suffix: str) -> IndexFile
     try:
         data = reader.storage.read(name, 0, size + 1) if size else b""
     except FileNotFoundError:
-        return IndexFile(suffix, b"", "missing", _error("the index file is gone", name, segment, 0), None)
+        return IndexFile(suffix, b"", "missing", _error("the index file is gone", suffix, name, segment, 0), None)
     if len(data) != size:
-        error = _error(
-            "the size of the index file differs from its segment's metadata", name, segment, min(len(data), size)
-        )
+        message = "the size of the index file differs from its segment's metadata"
+        error = _error(message, suffix, name, segment, min(len(data), size))
         return IndexFile(suffix, data, "truncated" if len(data) < size else "corrupted", error, None)
     other = checksum_error(segment, suffix, name, crc32c(data))
     try:
@@ -76,6 +73,6 @@ def _find(reader: SegmentReader, segment: SegmentInfo, suffix: str) -> IndexFile
         return IndexFile(suffix, data, "corrupted", error, None)
 
 
-def _error(message: str, file: str, segment: SegmentInfo, position: int) -> CorruptIndexError:
-    message = f"{message}: rebuild the index"
+def _error(message: str, suffix: str, file: str, segment: SegmentInfo, position: int) -> CorruptIndexError:
+    message = f"{message}: {REMEDIES[suffix]}"
     return CorruptIndexError(message, file=file, position=position, partition=segment.partition)

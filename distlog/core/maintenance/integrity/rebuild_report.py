@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.maintenance.integrity.index_files import State
+from distlog.core.maintenance.reports import counted
 
 _REPORT = pa.schema(
     [
@@ -81,7 +82,8 @@ class RebuildReport:
         verb = "would rebuild" if self.dry_run else "rebuilt"
         damaged = sum(not each.ok for each in self.segments)
         rest = f"; {damaged:,} cannot be rebuilt" if damaged else ""
-        return f"{verb} the indexes of {len(self.rebuilt):,} of {len(self.segments):,} segments, {size:,} bytes{rest}"
+        segments = f"{len(self.rebuilt):,} of {counted(len(self.segments), 'segment')}"
+        return f"{verb} the indexes of {segments}, {counted(size, 'byte')}{rest}"
 
     def to_table(self) -> pa.Table:
         """A row per segment, by partition and base offset."""

@@ -13,6 +13,7 @@ from distlog.core.maintenance.integrity.anomalies import Anomaly
 from distlog.core.maintenance.integrity.rebuild import live_segment
 from distlog.core.maintenance.integrity.verify_commits import verify_commits, verify_table
 from distlog.core.maintenance.integrity.verify_segment import SegmentVerdict, verify_segment
+from distlog.core.maintenance.reports import counted
 from distlog.core.maintenance.run import Run, Tell, each_segment, run_here, tell_nothing
 from distlog.core.reading.segment_reader import SegmentReader
 from distlog.core.topic_handle import TopicHandle
@@ -53,8 +54,9 @@ class VerifyReport:
     def __str__(self) -> str:
         size = sum(verdict.segment.log_bytes for verdict in self.segments)
         records = sum(verdict.records for verdict in self.segments)
-        found = f"{len(self.anomalies):,} anomalies" if self.anomalies else "nothing wrong"
-        return f"verified {len(self.segments):,} segments, {size:,} bytes, {records:,} records: {found}"
+        found = counted(len(self.anomalies), "anomaly", "anomalies") if self.anomalies else "nothing wrong"
+        read = (len(self.segments), "segment"), (size, "byte"), (records, "record")
+        return f"verified {', '.join(counted(*one) for one in read)}: {found}"
 
     def to_table(self) -> pa.Table:
         """A row per segment, by partition and base offset; its anomalies as text."""

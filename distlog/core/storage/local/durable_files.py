@@ -100,7 +100,7 @@ def _sync_above(folder: str, device: int) -> None:
         try:
             place = _sync_names(above)
         except PermissionError:
-            return  # a process that may not read a folder made none in it: it could not sync it
+            return  # a process that may not read a folder has made none in it: `make_folders` would have failed
         if DURABLE_FOLDERS.get(above) == place:
             return
         folder, above = above, os.path.dirname(above)

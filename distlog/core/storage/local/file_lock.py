@@ -116,7 +116,7 @@ class FileLock:
 
     def _taken(self, holder: int, timeout_s: float) -> StorageError:
         return StorageError(
-            f"process {holder} holds the lock for more than {timeout_s:g} s: end it, or see what it waits for",
+            f"process {holder} has held the lock for more than {timeout_s:g} s: see what it waits for, or end it",
             file=self.path,
             pid=holder,
         )

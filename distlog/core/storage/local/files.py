@@ -164,7 +164,7 @@ class LocalFiles:
 
     def now_ms(self, folder: str) -> int:
         """See `Storage.now_ms`: a touch gets the file server's time, and needs no disk space."""
-        with failing_as("ask for its time", folder):
+        with failing_as("get the storage's time", folder):
             try:
                 os.utime(folder)
             except OSError as error:
@@ -232,7 +232,7 @@ def _pread(file: int, start: int, end: int | None) -> bytes:
 
 
 def _fill(part: memoryview, start: int, file: int) -> int:
-    """Read into `part` from position `start` on, up to the end of the file: how many bytes."""
+    """Read into `part` from position `start` on, up to the end of the file; returns how many bytes."""
     done = 0
     while done < len(part) and (more := os.preadv(file, [part[done:]], start + done)):
         done += more

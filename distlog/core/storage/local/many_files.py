@@ -17,8 +17,8 @@ def fill_whole(
 ) -> int:
     """Read `sizes` bytes of each (path, start, end) into `memory`, which has room, one behind the other.
 
-    It stops at a file that cannot be opened with `flags`, or does not give them all: how many ranges were read.
-    Why, only another attempt tells.
+    Returns how many ranges were read. It stops at the first file that cannot be opened with `flags`, or is too short;
+    it does not say why.
     """
     names = [os.fsencode(path) + b"\0" for path, _, _ in ranges]
     joined = b"".join(names)

@@ -35,7 +35,10 @@ _FAILED = ctypes.c_void_p(-1).value
 
 
 class SealedMap:
-    """`length` bytes of a descriptor's file from a page on, mapped until the last array over them goes; OSError."""
+    """`length` bytes of a descriptor's file from a page on, mapped until the last array over them goes.
+
+    Raises OSError.
+    """
 
     def __init__(self, file: int, start: int, length: int) -> None:
         address = _system.mmap(None, length, mmap.PROT_READ, mmap.MAP_SHARED, file, start)
@@ -69,5 +72,5 @@ def map_sealed(file: int, start: int = 0, end: int | None = None) -> memoryview:
 
 
 def map_shared(file: int, length: int) -> memoryview:
-    """The first `length` bytes of a descriptor's file, which must be that long: stores are seen by all processes."""
+    """The first `length` bytes of a descriptor's file, which must be that long; all processes see what one writes."""
     return memoryview(mmap.mmap(file, length, mmap.MAP_SHARED))

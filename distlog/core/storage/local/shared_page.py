@@ -47,7 +47,7 @@ class SharedPage:
         status = os.fstat(descriptor)
         if status.st_size not in (0, PAGE_BYTES):
             raise StorageError(
-                "the file of the lock has the wrong size: remove it when no process uses the topic", file=path
+                "the lock file has the wrong size: delete it while no process uses the topic", file=path
             )
         if not status.st_size or not status.st_blocks:
             # a hole in the map would kill the process (SIGBUS) that writes to it while the disk is full

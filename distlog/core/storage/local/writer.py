@@ -107,7 +107,9 @@ class LocalWriter(ObjectWriter):
         if self._file is None:
             raise StorageError("cannot write: the file is closed", file=self._path)
         if self._is_broken:
-            raise StorageError("cannot write: a part was lost before, so give the file up", file=self._path)
+            raise StorageError(
+                "cannot write: an earlier write of this file failed; write it again from its start", file=self._path
+            )
         return self._file
 
     def _write_and_close(self, file: int, *views: memoryview) -> None:

@@ -29,7 +29,7 @@ def modified_ms(entry: Mapping[str, Any]) -> int:
 def now_ms(requests: ObjectRequests, folder: str) -> int:
     """The store's time now: the Date of a reply on S3, elsewhere the time of an object that was just written."""
     if requests.protocol == "s3":
-        return requests.retried("ask for its time", folder, lambda: _date_of_reply(requests, folder))
+        return requests.retried("get the storage's time", folder, lambda: _date_of_reply(requests, folder))
     path = f"{folder}/{paths.probe_file(uuid.uuid4().hex)}"
     requests.put(path, b"what time is it")
     try:

@@ -88,7 +88,7 @@ class ObjectRequests:
                 return b""
             raise
         if end is not None and len(data) > end - start:
-            raise StorageError("the storage ignores byte ranges", file=path)
+            raise StorageError("the storage ignores byte ranges: use another", file=path)
         self.counters.bytes_read += len(data)
         return data
 

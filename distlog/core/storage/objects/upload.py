@@ -138,7 +138,12 @@ class MultipartUpload:
         except FileNotFoundError:
             size = None
         if size != self._sent:
-            raise StorageError("the upload is gone", file=self._path, sent=self._sent, size=size)
+            raise StorageError(
+                "the upload was aborted by somebody else, or expired: write the object again",
+                file=self._path,
+                sent=self._sent,
+                size=size,
+            )
 
     def _upload(self, number: int, part: bytearray) -> str:
         reply = self._call("upload_part", UploadId=self._id, PartNumber=number, Body=part)
