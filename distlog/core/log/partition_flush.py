@@ -19,8 +19,8 @@ from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import StorageError
 from distlog.core.log.active_file import ActiveFile
 from distlog.core.log.active_partition import COMMIT_TIMEOUT_S, ActivePartition
-from distlog.core.log.segment_state import SegmentState
 from distlog.core.log.state_record import Status
+from distlog.core.segments.segment_state import SegmentState
 from distlog.core.storage.local.file_lock import FileLock
 
 
