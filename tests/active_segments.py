@@ -14,8 +14,8 @@ from distlog.core import paths
 from distlog.core.batches.record_batch import read_headers
 from distlog.core.config import TopicConfig
 from distlog.core.log.log_segment import LogSegment
-from distlog.core.log.segment_state import SegmentState
-from distlog.core.log.walked_transactions import WalkedTransactions
+from distlog.core.segments.segment_state import SegmentState
+from distlog.core.transactions.open_transactions import OpenTransactions
 
 NOW = 1_700_000_000_000
 SUFFIXES = (".log", ".index", ".timeindex", ".txnindex")
@@ -119,9 +119,9 @@ def files(folder: Path, stem: str | int = 0) -> dict[str, bytes]:
     return {suffix: path.read_bytes() for suffix, path in found.items() if path.exists()}
 
 
-def none_open() -> WalkedTransactions:
+def none_open() -> OpenTransactions:
     """What a walk starts with where no transaction is open."""
-    return WalkedTransactions()
+    return OpenTransactions()
 
 
 def filled(folder: Path, count: int = 100, **settings: int) -> SegmentState:

@@ -20,7 +20,7 @@ from distlog.core.config import MAX_INT
 from distlog.core.segments.describe_segment import describe_segment
 from distlog.core.segments.index_facts import INDEX_FIELDS, index_facts
 from distlog.core.segments.log_description import LogDescription
-from distlog.core.transactions.isolation import OpenTransactions
+from distlog.core.transactions.open_transactions import OpenTransactions
 
 SUFFIXES = (".log", ".index", ".timeindex", ".txnindex")
 
@@ -44,17 +44,16 @@ def describe(
         **index_facts({suffix: files.get(suffix, b"") for suffix in INDEX_FIELDS}),
     }
     if transactions is not None:
-        transactions.see(read_headers(log), 0)
+        transactions.see(log, read_headers(log))
         facts["first_unstable_offset"] = transactions.first_offset
     return dataclasses.replace(segment, **{**facts, **changes})
 
 
 def with_indexes(log: bytes, base_offset: int, interval_bytes: int = 0) -> dict[str, bytes]:
     """The files of a segment whose log is `log`."""
-    headers, description = read_headers(log), LogDescription(interval_bytes)
-    if len(headers):
-        description.add(log, headers, headers["base_offset"] - base_offset)
-    return {".log": log, **description.indexes.finish()}
+    description = LogDescription(base_offset, interval_bytes=interval_bytes)
+    description.add(log, read_headers(log))
+    return {".log": log, **description.finish()}
 
 
 def put(topic: Topic, segment: SegmentInfo, files: Files) -> None:

@@ -26,7 +26,7 @@ from distlog.core.maintenance.compaction.report import PartitionCompaction
 from distlog.core.storage.storage import Storage
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.topics.topic import Topic
-from distlog.core.transactions.isolation import OpenTransactions
+from distlog.core.transactions.open_transactions import OpenTransactions
 
 NOW = 1_700_000_000_000
 SECRET = bytes(range(16))

@@ -19,7 +19,7 @@ from distlog.core.batches.record_batch import BATCH, check_crcs, read_headers
 from distlog.core.buffers import byte_array
 from distlog.core.config import MAX_LONG
 from distlog.core.errors import CorruptRecordError
-from distlog.core.kernels.crc import crc_by_instruction, crc_by_tables, crc_of_batches, first_mismatch
+from distlog.core.kernels.crc import crc_by_instruction, crc_by_tables, crc_with_batch, first_mismatch
 from distlog.core.kernels.crc_instruction import HAS_INSTRUCTION
 
 
@@ -73,25 +73,39 @@ def test_kernels_for_another_processor_do_without_the_instruction(settings: dict
     assert done.returncode == 0
 
 
-@given(st.binary(max_size=50), st.lists(st.binary(max_size=3000), max_size=5), st.integers(0, 30))
+def joined(before: int, data: bytes, batches: np.ndarray, prefix: int, joined_from: int = 0) -> int:
+    for one in batches:
+        before = crc_with_batch(before, byte_array(data), one, prefix, joined_from)
+    return before
+
+
+@given(
+    st.binary(max_size=50), st.lists(st.binary(max_size=3000), max_size=5), st.integers(0, 30), st.integers(0, 3000)
+)
 def test_the_checksum_of_a_whole_comes_from_those_of_its_parts(
-    before: bytes, parts: list[bytes], prefix: int
+    before: bytes, parts: list[bytes], prefix: int, joined_from: int
 ) -> None:
     parts = [bytes(prefix) + part for part in parts]
     batches = np.zeros(len(parts), BATCH)
     batches["size"] = [len(part) for part in parts]
     batches["position"] = np.cumsum(batches["size"]) - batches["size"]
-    batches["crc"] = [crc32c(part[prefix:]) for part in parts]
+    batches["magic"], batches["crc"] = 2, [crc32c(part[prefix:]) for part in parts]
     whole = b"".join(parts)
-    assert crc_of_batches(crc32c(before), byte_array(whole), batches, prefix) == crc32c(before + whole)
+    assert joined(crc32c(before), whole, batches, prefix, joined_from) == crc32c(before + whole)
 
 
 def test_parts_of_any_length_are_joined() -> None:
     data = bytes(range(256)) * 70_000
     for size in (1 << 24, (1 << 24) - 1, 12_345_678):
         batches = np.zeros(1, BATCH)
-        batches["size"], batches["crc"] = size, crc32c(data[21:size])
-        assert crc_of_batches(99, byte_array(data), batches, 21) == crc32c(data[:size], 99)
+        batches["size"], batches["magic"], batches["crc"] = size, 2, crc32c(data[21:size])
+        assert joined(99, data, batches, 21) == crc32c(data[:size], 99)
+
+
+def test_a_message_of_an_old_format_is_read_as_its_own_checksum_is_another() -> None:
+    batches = np.zeros(1, BATCH)
+    batches["size"], batches["magic"], batches["crc"] = 5000, 1, 12345
+    assert joined(99, bytes(5000), batches, 21) == crc32c(bytes(5000), 99)
 
 
 @pytest.mark.parametrize("short_batch", [0, 1024, MAX_LONG])

@@ -16,8 +16,9 @@ import pytest
 from active_segments import NOW, Clock, append, config, files, new_segment, offsets, records, reopened
 
 from distlog.core.batches.record_batch import BATCH, read_headers
-from distlog.core.indexes.index_builder import IndexBuilder
 from distlog.core.log.log_segment import LogSegment
+from distlog.core.segments.log_description import LogDescription
+from distlog.core.segments.state_fold import UnfitBatchError
 
 
 @pytest.mark.parametrize(
@@ -30,7 +31,7 @@ def test_an_offset_that_an_index_cannot_tell_is_refused_before_a_byte_is_written
     segment = new_segment(tmp_path, base)
     rows = np.zeros(1, BATCH)
     rows["size"], rows["base_offset"], rows["record_count"] = 70, offset, 1
-    with pytest.raises(OverflowError, match="roll"):
+    with pytest.raises(UnfitBatchError, match="roll"):
         segment.append(bytes(70), rows)
     assert segment.size == 0
     assert files(tmp_path, base)[".log"] == b""
@@ -127,10 +128,10 @@ def test_indexes_are_those_that_a_rebuild_makes(tmp_path: Path, step: int) -> No
     for start in range(0, len(batches), step):
         append(segment, *batches[start : start + step])
     segment.seal()
-    rows, builder = read_headers(b"".join(batches)), IndexBuilder(300)
-    builder.add(rows, rows["base_offset"] - 90, 0)
+    log, description = b"".join(batches), LogDescription(90, interval_bytes=300)
+    description.add(log, read_headers(log))
     found = files(tmp_path, 90)
-    assert {suffix: found[suffix] for suffix in (".index", ".timeindex")} == builder.finish()
+    assert {suffix: found[suffix] for suffix in (".index", ".timeindex")} == description.finish()
     assert len(found[".index"]) > 50
 
 

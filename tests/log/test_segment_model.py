@@ -12,8 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from raw_batches import batch, record
 
 from distlog.core.batches.record_batch import read_headers
-from distlog.core.indexes.index_builder import IndexBuilder
-from distlog.core.log.segment_state import SegmentState
+from distlog.core.segments.log_description import LogDescription
+from distlog.core.segments.segment_state import SegmentState
 
 SHAPES = st.tuples(st.integers(0, 3), st.lists(st.integers(0, 40), min_size=1, max_size=4), st.binary(max_size=30))
 BASE = 1000
@@ -119,10 +119,9 @@ class SegmentModel(RuleBasedStateMachine):
         assert (state.position, state.next_offset) == (len(log), self.next_offset)
         length = LOG_BYTES if self.settings["preallocate"] else len(log)
         assert found[".log"] == log.ljust(length, b"\0")
-        rows, builder = read_headers(log), IndexBuilder(int(self.settings["index_interval_bytes"]))
-        if len(rows):
-            builder.add(rows, rows["base_offset"] - BASE, 0)
-        expected = builder.finish()
+        description = LogDescription(BASE, interval_bytes=int(self.settings["index_interval_bytes"]))
+        description.add(log, read_headers(log))
+        expected = description.finish()
         sizes = {".index": state.offset_index_bytes, ".timeindex": state.time_index_bytes}
         for suffix, size in sizes.items():
             assert found[suffix][:size] == expected[suffix][:size]

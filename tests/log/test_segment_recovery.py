@@ -30,8 +30,8 @@ from producers import Producers
 from distlog.core.indexes.transaction_index import ENTRY as TXN_ENTRY
 from distlog.core.indexes.transaction_index import AbortedTransaction
 from distlog.core.log.log_segment import LogSegment
-from distlog.core.log.segment_state import SegmentState
-from distlog.core.log.walked_transactions import WalkedTransactions
+from distlog.core.segments.segment_state import SegmentState
+from distlog.core.transactions.open_transactions import OpenTransactions
 
 #: index.interval.bytes of the broker that wrote the golden files of message format 2
 BROKER_INTERVAL = 512
@@ -88,7 +88,7 @@ def test_the_indexes_of_a_recovered_log_are_those_that_the_broker_wrote(tmp_path
             assert found.get(suffix, b"") == written
 
 
-def _after(log: Path, transactions: WalkedTransactions) -> WalkedTransactions:
+def _after(log: Path, transactions: OpenTransactions) -> OpenTransactions:
     state = SegmentState.new(log.stem, int(log.stem), 0)
     LogSegment(str(log.parent), state, config(), clock=lambda: 0, writable=False).look_through(transactions)
     return transactions
@@ -120,7 +120,7 @@ def test_the_transaction_index_is_made_of_the_markers(tmp_path: Path) -> None:
     assert log.aborted == expected
     assert _transactions(tmp_path) == expected
     assert segment.state.first_unstable_offset == -1
-    segment.recover(WalkedTransactions({2: 75, 9: 90}))
+    segment.recover(OpenTransactions({2: 75, 9: 90}))
     assert _transactions(tmp_path) == [AbortedTransaction(2, 75, 106, 90)]
     assert segment.state.first_unstable_offset == 90
     assert segment.state.has_transactions

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from distlog.core.commits.actions import Active
 from distlog.core.log import state_record
-from distlog.core.log.segment_state import SegmentState
 from distlog.core.log.state_record import RECORD_BYTES, StateRecord, Status
+from distlog.core.segments.segment_state import SegmentState
 from distlog.core.storage.local.shared_page import MAX_VALUE_BYTES
 
 TOPIC, OTHER = "00000000-0000-4000-8000-000000000001", "00000000-0000-4000-8000-000000000002"

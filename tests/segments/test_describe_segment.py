@@ -15,7 +15,7 @@ from distlog.core.commits.segment_info import NOT_LOOKED, SegmentInfo
 from distlog.core.errors import CorruptRecordError
 from distlog.core.segments import describe_segment as module
 from distlog.core.segments.describe_segment import describe_segment
-from distlog.core.segments.log_description import LogDescription, RecordFacts
+from distlog.core.segments.log_description import LogDescription
 from distlog.core.storage.storage import Storage
 
 
@@ -118,6 +118,6 @@ def test_a_log_with_a_codec_that_kafka_does_not_have_gets_no_metadata() -> None:
     log = LOGS["first.compact-none-0"].logs[0].read_bytes()
     batches, description = read_headers(log).copy(), LogDescription()
     batches["attributes"][-1] |= 5
-    description.add(log, batches, batches["base_offset"])
+    description.add(log, batches)
     with pytest.raises(CorruptRecordError, match=r"unknown codec.*partition=3"):
-        description.describe(3, "x", RecordFacts(), NOW)
+        description.describe(3, "x", NOW)

@@ -40,6 +40,7 @@ from distlog.core.kernels.batch_scan import (
 from distlog.core.kernels.batch_scan import BATCH as BATCH
 from distlog.core.kernels.batch_scan import CODEC_MASK as CODEC_MASK
 from distlog.core.kernels.batch_scan import CONTROL as CONTROL
+from distlog.core.kernels.batch_scan import CRC_START as CRC_START
 from distlog.core.kernels.batch_scan import DELETE_HORIZON as DELETE_HORIZON
 from distlog.core.kernels.batch_scan import HEADER_SIZE as HEADER_SIZE
 from distlog.core.kernels.batch_scan import LOG_OVERHEAD as LOG_OVERHEAD
@@ -48,7 +49,7 @@ from distlog.core.kernels.crc import first_mismatch
 from distlog.core.kernels.crc_instruction import HAS_INSTRUCTION
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
-CRC_AT, CRC_START, LEGACY_CRC_START = 17, 21, 16
+CRC_AT, LEGACY_CRC_START = 17, 16
 #: A kernel computes the checksums of batches below this size, all in one call: a call for each would cost more.
 #: With the processor's instruction the kernel is as fast for any size.
 SHORT_BATCH = MAX_LONG if HAS_INSTRUCTION else 1024

@@ -150,7 +150,7 @@ class RecordEncoder:
         write_headers(data.data, batches)
         newest = self._base_offset + drafts["newest_record" if append_time is None else "first_record"]
         newest = np.where(batches["max_timestamp"] < 0, -1, newest)
-        oldest = drafts["min_timestamp"].copy() if append_time is None else batches["max_timestamp"]
+        oldest = (drafts["min_timestamp"] if append_time is None else batches["max_timestamp"]).copy()
         return EncodedBatches(data.data, batches, newest, oldest)
 
     def _lay_out(self, drafts: np.ndarray, batches: np.ndarray) -> npt.NDArray[np.uint8]:

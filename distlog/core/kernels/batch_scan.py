@@ -10,6 +10,8 @@ from distlog.core.kernels.memory import item_at
 
 LOG_OVERHEAD = 12
 HEADER_SIZE = 61
+#: Where the bytes begin that the checksum of a batch of format 2 covers.
+CRC_START = 21
 SMALLEST_PREFIX = 17
 SMALLEST_LENGTH = 14
 LEGACY_ENTRY_SIZES = (26, 34)

@@ -181,17 +181,16 @@ def write_crcs(data: np.ndarray, batches: np.ndarray, checked_from: int, crc_at:
             put_at(data, start + crc_at + byte, crc >> 24 - 8 * byte & 0xFF)
 
 
-@fill_kernel
-def crc_of_batches(before: int, data: np.ndarray, batches: np.ndarray, checked_from: int) -> int:
-    """The checksum after `batches` of format 2, when `before` is that of the bytes before them.
+@inlined
+def crc_with_batch(before: int, data: np.ndarray, batch: np.void, checked_from: int, joined_from: int) -> int:
+    """The checksum after `batch` (a BATCH row), when `before` is that of the bytes before it.
 
-    The checksums in the batches must be right: only the first `checked_from` bytes of each are read. No row may reach
-    beyond `data`. Checksums of parts are joined as in zlib's `crc32_combine`: the first times a power of x, plus the
-    second.
+    Of a batch of format 2 and at least `joined_from` bytes only the first `checked_from` are read, since its own
+    checksum, which must be right, tells the rest. They are joined as in zlib's `crc32_combine`: the first times a
+    power of x, plus the second. The batch must not reach beyond `data`.
     """
-    crc = before
-    for row in range(batches.size):
-        start = batches[row]["position"]
-        crc = _crc32c(crc, data, start, start + checked_from)
-        crc = _with_zeros(crc, batches[row]["size"] - checked_from) ^ batches[row]["crc"]
-    return crc
+    start = batch["position"]
+    if batch["magic"] != 2 or batch["size"] < joined_from:
+        return _crc32c(before, data, start, start + batch["size"])
+    crc = _crc32c(before, data, start, start + checked_from)
+    return int(_with_zeros(crc, batch["size"] - checked_from) ^ batch["crc"])

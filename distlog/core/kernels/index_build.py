@@ -1,4 +1,9 @@
-"""The rule that decides which batches get index entries, over arrays of batches (Kafka's `LogSegment.append`)."""
+"""The rule that decides which batches get index entries (Kafka's `LogSegment.append`).
+
+A batch gets an entry when more than `index.interval.bytes` have passed since the last one; the first batch never
+does. The entry is (last offset, start position) in the offset index, and (largest timestamp so far, last offset of
+its batch) in the time index. On close the time index gets a last entry with the maximum; a slot is reserved for it.
+"""
 
 from __future__ import annotations
 
@@ -27,37 +32,6 @@ def add_batch(size: int, last_offset: int, max_timestamp: int, interval: int, st
     state[SINCE_ENTRY] += size
     state[BATCHES] += 1
     return offset_due, time_due
-
-
-@fill_kernel
-def add_batches(
-    sizes: np.ndarray,
-    last_offsets: np.ndarray,
-    max_timestamps: np.ndarray,
-    position: int,
-    interval: int,
-    state: np.ndarray,
-    offset_entries: np.ndarray,
-    time_entries: np.ndarray,
-) -> tuple[int, int]:
-    """Take batches from `position` of the log on and fill in their entries: the numbers of offset and time entries.
-
-    Every array is int64; entries are rows (offset, position) and (timestamp, offset), with room for one per batch.
-    """
-    offset_count = 0
-    time_count = 0
-    for row in range(sizes.size):
-        offset_due, time_due = add_batch(sizes[row], last_offsets[row], max_timestamps[row], interval, state)
-        if offset_due:
-            offset_entries[offset_count, 0] = last_offsets[row]
-            offset_entries[offset_count, 1] = position
-            offset_count += 1
-        if time_due:
-            time_entries[time_count, 0] = state[MAX_TIMESTAMP]
-            time_entries[time_count, 1] = state[MAX_OFFSET]
-            time_count += 1
-        position += sizes[row]
-    return offset_count, time_count
 
 
 @fill_kernel

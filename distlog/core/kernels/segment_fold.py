@@ -1,11 +1,12 @@
-"""Updates the facts of a segment with the headers of the next batches, and makes the index entries they get."""
+"""Updates the facts of a segment with its next batches, and makes the index entries that these get."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from distlog.core.config import MAX_INT
-from distlog.core.kernels.batch_scan import APPEND_TIME, CODEC_MASK, CONTROL, DELETE_HORIZON, TRANSACTIONAL
+from distlog.core.kernels.batch_scan import APPEND_TIME, CODEC_MASK, CONTROL, CRC_START, DELETE_HORIZON, TRANSACTIONAL
+from distlog.core.kernels.crc import crc_with_batch
 from distlog.core.kernels.index_build import MAX_OFFSET, MAX_TIMESTAMP, STATE_SIZE, add_batch
 from distlog.core.kernels.jit import fill_kernel, inlined
 
@@ -25,12 +26,16 @@ from distlog.core.kernels.jit import fill_kernel, inlined
     CODECS,
     LEADER_EPOCH,
     HAS_TRANSACTIONS,
-) = range(STATE_SIZE, STATE_SIZE + 13)
+    CRC,
+) = range(STATE_SIZE, STATE_SIZE + 14)
 
-#: How a fold ends: all is well, the bytes are not those of the batches, a batch begins too low, or ends too high.
-OK, NOT_WHOLE, NOT_NEXT, OVERFLOW = range(4)
+#: How a fold ends: all is well, the bytes are not those of the batches, a batch begins at too low an offset, or is at
+#: offsets or a position that an index cannot hold.
+OK, NOT_WHOLE, NOT_NEXT, BAD_OFFSET, BAD_POSITION = range(5)
 
 _UNKNOWN = -1
+#: From this size of a batch on, it takes longer to read it than to join its checksum.
+_JOINED_FROM = 4096
 
 
 @inlined
@@ -40,16 +45,18 @@ def _check(numbers: np.ndarray, batches: np.ndarray, size: int) -> tuple[int, in
     next_offset = numbers[NEXT_OFFSET]
     for row in range(batches.size):
         batch = batches[row]
-        if batch["position"] != position:
+        if batch["position"] != position or not 0 <= batch["size"] <= size - position:
             return NOT_WHOLE, row
         if batch["base_offset"] < numbers[BASE_OFFSET]:
-            return OVERFLOW, row
+            return BAD_OFFSET, row
         if batch["base_offset"] < next_offset:
             return NOT_NEXT, row
         next_offset = batch["base_offset"] + batch["last_offset_delta"] + 1
         if next_offset - 1 - numbers[BASE_OFFSET] > MAX_INT:
-            return OVERFLOW, row
+            return BAD_OFFSET, row
         position += batch["size"]
+        if numbers[POSITION] + position > MAX_INT:
+            return BAD_POSITION, row
     return (OK if position == size else NOT_WHOLE), batches.size
 
 
@@ -68,6 +75,7 @@ def _only_offset(batch: np.void) -> int:
 
 @inlined
 def _begin(numbers: np.ndarray, batch: np.void, oldest: int) -> None:
+    # The base timestamp of such a batch is not the one that readers see, or it is a delete horizon.
     unusual = batch["attributes"] & (APPEND_TIME | DELETE_HORIZON)
     numbers[FIRST_TIMESTAMP] = max(batch["max_timestamp"] if unusual else batch["base_timestamp"], _UNKNOWN)
     numbers[ROLL_TIMESTAMP] = max(batch["max_timestamp"], _UNKNOWN)
@@ -76,7 +84,7 @@ def _begin(numbers: np.ndarray, batch: np.void, oldest: int) -> None:
 
 
 @inlined
-def _pass(numbers: np.ndarray, batch: np.void) -> None:
+def _pass(numbers: np.ndarray, data: np.ndarray, batch: np.void) -> None:
     attributes = batch["attributes"]
     # a control batch has no codec, whatever the topic's codec is; nor has a batch that compaction emptied
     if batch["record_count"] > 0 and attributes & CONTROL == 0:
@@ -88,26 +96,28 @@ def _pass(numbers: np.ndarray, batch: np.void) -> None:
     numbers[RECORDS] += batch["record_count"]
     numbers[LAST_CRC] = batch["crc"]
     numbers[LEADER_EPOCH] = max(batch["leader_epoch"], _UNKNOWN)
+    numbers[CRC] = crc_with_batch(numbers[CRC], data, batch, CRC_START, _JOINED_FROM)
 
 
 @fill_kernel
 def fold_batches(
     numbers: np.ndarray,
+    data: np.ndarray,
     batches: np.ndarray,
-    size: int,
     newest_offsets: np.ndarray,
     min_timestamps: np.ndarray,
     interval: int,
     offset_entries: np.ndarray,
     time_entries: np.ndarray,
 ) -> tuple[int, int, int]:
-    """Update `numbers` with `batches` (BATCH rows), which fill `size` bytes: (OK, offset entries, time entries).
+    """Update `numbers` with `batches` (BATCH rows), which fill `data`: (OK, offset entries, time entries).
 
     With another status, the second item is the row that caused it, and nothing was changed. `newest_offsets`, of each
     batch's first record with the largest timestamp, and `min_timestamps` may be empty. They are then taken from
-    headers that leave no doubt, and are unknown (-1) otherwise. The entries are those of `add_batches`.
+    headers that leave no doubt, and are unknown (-1) otherwise. Entries are rows (relative offset, position) and
+    (timestamp, relative offset), with room for one per batch. The checksums in the batches must be right.
     """
-    status, row = _check(numbers, batches, size)
+    status, row = _check(numbers, batches, data.size)
     if status != OK:
         return status, row, 0
     offset_count = 0
@@ -131,5 +141,5 @@ def fold_batches(
             time_entries[time_count, 0] = numbers[MAX_TIMESTAMP]
             time_entries[time_count, 1] = numbers[MAX_OFFSET]
             time_count += 1
-        _pass(numbers, batch)
+        _pass(numbers, data, batch)
     return OK, offset_count, time_count

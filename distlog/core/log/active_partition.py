@@ -30,13 +30,13 @@ from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import CommitConflictError, StorageError
 from distlog.core.log.active_file import FileCalls
 from distlog.core.log.log_segment import LogSegment
-from distlog.core.log.segment_state import SegmentState
 from distlog.core.log.state_record import StateRecord, Status, head, stored_record
-from distlog.core.log.walked_transactions import opened_before
+from distlog.core.segments.segment_state import SegmentState
 from distlog.core.storage.local.durable_files import failing_as, make_folders
 from distlog.core.storage.local.file_lock import TIMEOUT_S, FileLock
 from distlog.core.storage.local.shared_page import SharedPage
 from distlog.core.topic_handle import TopicHandle
+from distlog.core.transactions.open_transactions import OpenTransactions
 
 #: How long a commit is tried while its process holds a lock that others wait for.
 COMMIT_TIMEOUT_S = TIMEOUT_S / 2
@@ -169,7 +169,7 @@ class ActivePartition:
     def take_back(self, sealed: SealedSegment) -> None:
         """Make the segment active again, since its seal was not committed and will not be."""
         segment = self._opened(sealed.before)
-        segment.recover_tail(opened_before(sealed.before.first_unstable_offset))
+        segment.recover_tail(OpenTransactions.before(sealed.before.first_unstable_offset))
         self._use(segment)
 
     def give_up(self) -> None:
@@ -230,13 +230,13 @@ class ActivePartition:
         if unknown < 0:
             self._walk(segment)
         elif unknown > 0 or status != Status.ACTIVE:
-            segment.recover_tail(opened_before(state.first_unstable_offset))
+            segment.recover_tail(OpenTransactions.before(state.first_unstable_offset))
         return segment
 
     def _seal_flushed(self, state: SegmentState) -> None:
         self._let_go()
         segment = self._segment = self._opened(state)
-        segment.drop_unflushed(opened_before(_first_unstable(self.snapshots.snapshot, self.partition)))
+        segment.drop_unflushed(OpenTransactions.before(_first_unstable(self.snapshots.snapshot, self.partition)))
         sealed = self.begin_seal(Status.FAILED)
         _, after = self.handle.log.commit(
             self.snapshots.refresh(), "seal", lambda _: sealed.actions(), timeout_s=COMMIT_TIMEOUT_S
@@ -250,7 +250,7 @@ class ActivePartition:
         return segment
 
     def _walk(self, segment: LogSegment) -> None:
-        segment.recover(opened_before(_first_unstable(self.snapshots.snapshot, self.partition)))
+        segment.recover(OpenTransactions.before(_first_unstable(self.snapshots.snapshot, self.partition)))
         # it is not known how much of the log is on the device
         segment.flush()
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from distlog.core.batches.append_time import give_append_times, write_append_times
 from distlog.core.commits.snapshot import PartitionState
 from distlog.core.log.log_segment import LogSegment
-from distlog.core.log.state_fold import Longs
+from distlog.core.segments.state_fold import Longs
 
 
 def append_time(state: PartitionState, segment: LogSegment, now_ms: int) -> int:

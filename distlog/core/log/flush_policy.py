@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from distlog.core.config import TopicConfig
-from distlog.core.log.segment_state import Numbers, places
+from distlog.core.segments.segment_state import Numbers, places
 
 _PLACES = list(places(("next_offset", "position", "flushed_offset", "flushed_position", "flushed_ms")))
 

@@ -29,11 +29,11 @@ from distlog.core.log.segment_files import SegmentFiles
 from distlog.core.log.segment_reads import BatchPlace, FetchedBatches, TimedOffset
 from distlog.core.log.segment_recovery import Recovery
 from distlog.core.log.segment_roll import must_roll
-from distlog.core.log.segment_state import Numbers, SegmentState, emptied, pack_state, places
-from distlog.core.log.state_fold import BY_HEADERS, TXN_INDEX, Longs, fold, fold_seal
-from distlog.core.log.walked_transactions import WalkedTransactions
 from distlog.core.segments.roll import jittered, time_span
+from distlog.core.segments.segment_state import Numbers, SegmentState, emptied, pack_state, places
+from distlog.core.segments.state_fold import BY_HEADERS, TXN_INDEX, Longs, fold, fold_seal
 from distlog.core.storage.backend import byte_view
+from distlog.core.transactions.open_transactions import OpenTransactions
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -138,7 +138,7 @@ class LogSegment:
 
         If known, `newest_offsets` gives the offset of the first record with the largest timestamp of each batch, and
         `min_timestamps` its smallest timestamp. `aborted` are the transactions whose markers are among the batches.
-        `first_unstable_offset` is that of the log behind them, if it changes. Raises the ValueError and OverflowError
+        `first_unstable_offset` is that of the log behind them, if it changes. Raises the UnfitBatchError
         of `fold`, before anything is written; after any other error the files are as before.
         """
         if not len(rows):
@@ -177,7 +177,7 @@ class LogSegment:
         begin = int(self._numbers[BASE_OFFSET]) if starting_offset is None else starting_offset
         return segment_reads.find_offset_by_timestamp(self._files, self._numbers, timestamp, begin)
 
-    def look_through(self, transactions: WalkedTransactions) -> SegmentState:
+    def look_through(self, transactions: OpenTransactions) -> SegmentState:
         """The state that `recover` would come to, for a process that may only read: nothing is written or cut."""
         numbers = segment_recovery.look_through(self._files, emptied(self._numbers), self._interval, transactions)
         return SegmentState.of_numbers(self.stem, numbers)
@@ -186,18 +186,18 @@ class LogSegment:
         """See `segment_recovery.unknown_bytes`."""
         return segment_recovery.unknown_bytes(self._files, self._numbers)
 
-    def recover_tail(self, transactions: WalkedTransactions) -> Recovery:
+    def recover_tail(self, transactions: OpenTransactions) -> Recovery:
         """Walk the log behind the state's end, where `transactions` are open, and cut off a torn end."""
         return self._recovered(self._numbers, transactions)
 
-    def recover(self, transactions: WalkedTransactions) -> Recovery:
+    def recover(self, transactions: OpenTransactions) -> Recovery:
         """Walk the whole log, make its indexes anew, and cut off a torn end.
 
         `transactions` are those that were open before the segment.
         """
         return self._recovered(emptied(self._numbers), transactions)
 
-    def truncate_to(self, offset: int, transactions: WalkedTransactions) -> int:
+    def truncate_to(self, offset: int, transactions: OpenTransactions) -> int:
         """Drop the batch that holds `offset`, or else the next one, and all behind it; returns the bytes dropped."""
         place = self.translate_offset(offset)
         if place is None:
@@ -206,7 +206,7 @@ class LogSegment:
         self._recovered(emptied(self._numbers), transactions, place.position)
         return dropped
 
-    def drop_unflushed(self, transactions: WalkedTransactions) -> None:
+    def drop_unflushed(self, transactions: OpenTransactions) -> None:
         """After a failed sync, drop all that is not known to be on the device."""
         flushed = self._numbers[_FLUSHED]
         self._recovered(emptied(self._numbers), transactions, int(flushed[1]))
@@ -261,7 +261,7 @@ class LogSegment:
         except StorageError:
             self._refusal = "what was half written could not be cut off: recover it"
 
-    def _recovered(self, numbers: Numbers, transactions: WalkedTransactions, end: int | None = None) -> Recovery:
+    def _recovered(self, numbers: Numbers, transactions: OpenTransactions, end: int | None = None) -> Recovery:
         recovery = segment_recovery.recover(self._files, numbers, self._interval, transactions, end)
         self._numbers, self._refusal = recovery.numbers, None
         return recovery

@@ -20,8 +20,8 @@ from distlog.core.errors import StorageError
 from distlog.core.log.active_file import ActiveFile
 from distlog.core.log.active_partition import ActivePartition
 from distlog.core.log.flush_policy import Unflushed, is_flush_due
-from distlog.core.log.segment_state import SegmentState
 from distlog.core.log.state_record import Status
+from distlog.core.segments.segment_state import SegmentState
 from distlog.core.storage.local.file_lock import FileLock
 
 

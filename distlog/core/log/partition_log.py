@@ -24,7 +24,7 @@ from distlog.core.log.append_time import append_time, stamped
 from distlog.core.log.flush_policy import is_flush_due
 from distlog.core.log.log_segment import LogSegment
 from distlog.core.log.partition_flush import Appended, PartitionFlush
-from distlog.core.log.state_fold import BY_HEADERS, Longs
+from distlog.core.segments.state_fold import BY_HEADERS, Longs
 from distlog.core.storage.local.file_lock import TIMEOUT_S
 from distlog.core.topic_handle import TopicHandle
 

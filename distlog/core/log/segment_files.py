@@ -13,8 +13,8 @@ from distlog.core.indexes.transaction_index import ENTRY as TXN_ENTRY
 from distlog.core.kernels.segment_fold import POSITION
 from distlog.core.log.active_file import ActiveFile, FileCalls
 from distlog.core.log.active_index import ActiveIndex
-from distlog.core.log.segment_state import Numbers
-from distlog.core.log.state_fold import OFFSET_INDEX, TIME_INDEX, TXN_INDEX
+from distlog.core.segments.segment_state import Numbers
+from distlog.core.segments.state_fold import OFFSET_INDEX, TIME_INDEX, TXN_INDEX
 from distlog.core.storage.local.durable_files import failing_as, make_folders, removed_on_error, sync_folder
 
 

@@ -19,8 +19,8 @@ from distlog.core.kernels.index_build import MAX_TIMESTAMP
 from distlog.core.kernels.segment_fold import BASE_OFFSET, OFFSET_OF_MAX, POSITION
 from distlog.core.log.batch_walk import Batches, batches_from
 from distlog.core.log.segment_files import SegmentFiles
-from distlog.core.log.segment_state import Numbers
-from distlog.core.log.state_fold import OFFSET_INDEX, TIME_INDEX
+from distlog.core.segments.segment_state import Numbers
+from distlog.core.segments.state_fold import OFFSET_INDEX, TIME_INDEX
 
 #: Bytes read to find a batch by its header, and to look for a time.
 _HEADER_STEP, _TIME_STEP = 16 << 10, 256 << 10

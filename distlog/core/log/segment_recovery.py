@@ -7,15 +7,18 @@ The walk folds headers as appends do, so it gets the same state and indexes as t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from distlog.core.batches.record_batch import LOG_OVERHEAD
 from distlog.core.kernels.segment_fold import NEXT_OFFSET, POSITION
 from distlog.core.log.batch_walk import Batches, sound_batches
 from distlog.core.log.segment_files import SegmentFiles
-from distlog.core.log.segment_state import Numbers, places
-from distlog.core.log.state_fold import Folded, fold
-from distlog.core.log.walked_transactions import WalkedTransactions, new_epochs
+from distlog.core.segments.segment_state import Numbers, places
+from distlog.core.segments.state_fold import Folded, fold
+from distlog.core.transactions.open_transactions import OpenTransactions
 
 (_UNSTABLE,) = places(("first_unstable_offset",))
 
@@ -29,24 +32,24 @@ class Recovery(NamedTuple):
 
 
 def recover(
-    files: SegmentFiles, numbers: Numbers, interval: int, transactions: WalkedTransactions, end: int | None = None
+    files: SegmentFiles, numbers: Numbers, interval: int, transactions: OpenTransactions, end: int | None = None
 ) -> Recovery:
     """Walk from what `numbers` count up to `end`, write index entries, and cut all files behind the last sound batch.
 
-    `transactions` are those that are open where the walk begins. Raises OverflowError, before anything is cut, for
+    `transactions` are those that are open where the walk begins. Raises UnfitBatchError, before anything is cut, for
     offsets that an index cannot hold.
     """
     size, epochs = files.log.size(), list[tuple[int, int]]()
     numbers = _with_unstable(numbers, transactions)
     for before, folded, found in _folds(files, numbers, interval, transactions, size if end is None else end):
         files.write_entries(before, folded.entries)
-        epochs += new_epochs(found.rows, epochs[-1][0] if epochs else -1)
+        epochs += _new_epochs(found.rows, epochs[-1][0] if epochs else -1)
         numbers = folded.numbers
     files.cut(numbers)
     return Recovery(numbers, epochs, size - int(numbers[POSITION]))
 
 
-def look_through(files: SegmentFiles, numbers: Numbers, interval: int, transactions: WalkedTransactions) -> Numbers:
+def look_through(files: SegmentFiles, numbers: Numbers, interval: int, transactions: OpenTransactions) -> Numbers:
     """The numbers that `recover` would return, for a process that may only read: nothing is written or cut."""
     numbers = _with_unstable(numbers, transactions)
     for _, folded, _ in _folds(files, numbers, interval, transactions, files.log.size()):
@@ -67,17 +70,25 @@ def unknown_bytes(files: SegmentFiles, numbers: Numbers) -> int:
 
 
 def _folds(
-    files: SegmentFiles, numbers: Numbers, interval: int, transactions: WalkedTransactions, end: int
+    files: SegmentFiles, numbers: Numbers, interval: int, transactions: OpenTransactions, end: int
 ) -> Iterator[tuple[Numbers, Folded, Batches]]:
     for found in sound_batches(files.log, int(numbers[POSITION]), end, int(numbers[NEXT_OFFSET])):
-        aborted = transactions.see(found)
+        aborted = transactions.see(found.data, found.rows)
         folded = fold(numbers, found.data, found.rows, interval, aborted=aborted)
         after = _with_unstable(folded.numbers, transactions)
         yield numbers, Folded(after, folded.entries), found
         numbers = after
 
 
-def _with_unstable(numbers: Numbers, transactions: WalkedTransactions) -> Numbers:
+def _with_unstable(numbers: Numbers, transactions: OpenTransactions) -> Numbers:
     changed = numbers.copy()
-    changed[_UNSTABLE] = transactions.first_unstable_offset
+    changed[_UNSTABLE] = transactions.first_offset
     return changed
+
+
+def _new_epochs(rows: npt.NDArray[Any], latest: int) -> list[tuple[int, int]]:
+    """(leader epoch, start offset) of each epoch above `latest` that begins in these batches."""
+    known = np.maximum.accumulate(np.concatenate([[latest], rows["leader_epoch"]]))
+    rises = np.flatnonzero(known[1:] > known[:-1])
+    epochs: list[int] = rows["leader_epoch"][rises].tolist()
+    return list(zip(epochs, rows["base_offset"][rises].tolist(), strict=True))

@@ -12,8 +12,8 @@ from distlog.core.config import MAX_INT, TopicConfig
 from distlog.core.indexes.offset_index import ENTRY as OFFSET_ENTRY
 from distlog.core.indexes.time_index import ENTRY as TIME_ENTRY
 from distlog.core.kernels.segment_fold import BASE_OFFSET, POSITION, ROLL_TIMESTAMP
-from distlog.core.log.segment_state import Numbers, places
-from distlog.core.log.state_fold import OFFSET_INDEX, TIME_INDEX
+from distlog.core.segments.segment_state import Numbers, places
+from distlog.core.segments.state_fold import OFFSET_INDEX, TIME_INDEX
 
 (_CREATED,) = places(("created_ms",))
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from distlog.core.commits.actions import Active
-from distlog.core.log.segment_state import STATE_BYTES, SegmentState
+from distlog.core.segments.segment_state import STATE_BYTES, SegmentState
 from distlog.core.storage.local.durable_files import failing_as
 from distlog.core.storage.local.shared_page import PAGE_BYTES, boot_id, newest_value
 

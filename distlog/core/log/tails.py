@@ -14,10 +14,10 @@ from distlog.core.commits.actions import Active
 from distlog.core.commits.segment_info import NO_OFFSET, SegmentInfo
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.log.log_segment import LogSegment
-from distlog.core.log.segment_state import SegmentState
 from distlog.core.log.state_record import Status, stored_record
-from distlog.core.log.walked_transactions import opened_before
+from distlog.core.segments.segment_state import SegmentState
 from distlog.core.topic_handle import TopicHandle
+from distlog.core.transactions.open_transactions import OpenTransactions
 
 #: How often the page is read before the log is walked. Two writes during one read of the page are rare.
 _LOOKS = 3
@@ -72,6 +72,7 @@ def _walked_state(
     segment = LogSegment(folder, begin, snapshot.config, clock=handle.clock, writable=False)
     segments = snapshot.partitions[partition].segments
     try:
-        return segment.look_through(opened_before(segments[-1].first_unstable_offset if segments else NO_OFFSET))
+        unstable = segments[-1].first_unstable_offset if segments else NO_OFFSET
+        return segment.look_through(OpenTransactions.before(unstable))
     finally:
         segment.close()

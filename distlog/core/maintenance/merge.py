@@ -82,7 +82,8 @@ def _copy(reader: SegmentReader, segment: SegmentInfo, base_offset: int, file: S
         chunk = chunk.timed()
         bases = chunk.batches["base_offset"] + (segment.shift - base_offset)
         # the offset of the largest timestamp is needed for the segment only, not for each batch
-        file.write(np.array(chunk.data, np.uint8), chunk.batches, bases, bases, segment.min_timestamp)
+        oldest = np.full(len(bases), segment.min_timestamp)
+        file.write(np.array(chunk.data, np.uint8), chunk.batches, bases, bases, oldest)
 
 
 def commit_merge(

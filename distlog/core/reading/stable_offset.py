@@ -10,7 +10,7 @@ from distlog.core.commits.segment_info import NO_OFFSET, NOT_LOOKED, SegmentInfo
 from distlog.core.commits.snapshot import PartitionState
 from distlog.core.reading.segment_reader import SegmentReader
 from distlog.core.reading.whole_log import whole_log
-from distlog.core.transactions.isolation import OpenTransactions
+from distlog.core.transactions.open_transactions import OpenTransactions
 
 
 def last_stable_offset(reader: SegmentReader, state: PartitionState) -> int:
@@ -46,5 +46,5 @@ def first_unstable_offsets(reader: SegmentReader, state: PartitionState) -> Iter
     transactions = OpenTransactions()
     for segment in transactional_segments(state):
         for chunk in whole_log(reader, segment):
-            transactions.see(chunk.batches, segment.shift)
+            transactions.see(chunk.data, chunk.batches, segment.shift)
         yield segment, transactions.first_offset

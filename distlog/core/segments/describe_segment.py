@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from distlog.core.batches.record_batch import LOG_OVERHEAD, check_crcs, read_headers
@@ -14,8 +14,10 @@ from distlog.core.batches.record_sections import AskedBatches
 from distlog.core.batches.source import Source
 from distlog.core.buffers import byte_array
 from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.config import MAX_INT, MAX_LONG
-from distlog.core.segments.log_description import LogDescription, RecordFacts
+from distlog.core.config import MAX_LONG
+from distlog.core.segments.log_description import LogDescription
+from distlog.core.segments.record_facts import RecordFacts
+from distlog.core.segments.state_fold import UnfitBatchError
 
 #: How many log bytes are read, and bytes of records decoded, at once.
 _PART_BYTES = 4 << 20
@@ -29,29 +31,19 @@ def describe_segment(
     The segment ends before a batch that is not whole, as its `log_bytes` show. Raises CorruptRecordError, with `file`
     and the position, for a batch that is damaged, or whose offsets do not ascend from `base_offset` on.
     """
-    description, facts = LogDescription(interval_bytes), RecordFacts()
+    description, facts = LogDescription(base_offset, interval_bytes=interval_bytes), RecordFacts()
     for data, batches in _parts(memoryview(log), file):
         source = Source(file, description.size)
-        relative = _relative_offsets(batches, base_offset, description.next_offset, source)
-        description.add(data, batches, relative)
+        try:
+            description.add(data, batches)
+        except UnfitBatchError as error:
+            text = f"a record batch cannot follow those before it in segment {base_offset}: restore it from a copy"
+            raise source.corrupt(text, error.row, batches[error.row]) from None
         asked = AskedBatches(byte_array(data), batches, 0, partition, 0, MAX_LONG, source)
         for records in decode_parts(asked, ("offset", "timestamp"), _PART_BYTES):
-            facts.add_records(records)
-    return description.describe(partition, stem, facts, created_ms, base_offset)
-
-
-def _relative_offsets(
-    batches: npt.NDArray[Any], base_offset: int, next_offset: int, source: Source
-) -> npt.NDArray[np.int64]:
-    """The base offsets of the batches, counted from `base_offset`; the first must not be below `next_offset`."""
-    relative = batches["base_offset"] - base_offset
-    last = relative + batches["last_offset_delta"]
-    wrong = (relative < np.append(next_offset, last[:-1] + 1)) | (relative > MAX_INT) | (last > MAX_INT)
-    if wrong.any():
-        row = int(wrong.argmax())
-        text = f"the offsets of a record batch do not follow in segment {base_offset}: restore it from a copy"
-        raise source.corrupt(text, row, batches[row])
-    return np.asarray(relative, np.int64)
+            facts.add(records)
+    segment, files = description.describe(partition, stem, created_ms)
+    return dataclasses.replace(segment, **facts.fields()), files
 
 
 def _parts(log: memoryview, file: str) -> Iterator[tuple[memoryview, npt.NDArray[Any]]]:

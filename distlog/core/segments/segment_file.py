@@ -12,7 +12,7 @@ from distlog.core import paths
 from distlog.core.batches.base_offsets import header_offsets, write_base_offsets
 from distlog.core.commits.segment_info import NO_OFFSET, SegmentInfo
 from distlog.core.config import MAX_INT, TopicConfig
-from distlog.core.segments.log_description import LogDescription, RecordFacts
+from distlog.core.segments.log_description import LogDescription
 from distlog.core.storage.storage import ObjectWriter, Storage
 
 #: A log file up to this size is held in memory, and put together with its index files; a larger one is streamed.
@@ -28,8 +28,7 @@ class SegmentFile:
     def __init__(self, storage: Storage, topic: str, partition: int, stem: str, config: TopicConfig) -> None:
         self._storage, self._topic, self._partition, self._stem = storage, topic, partition, stem
         self._segment_bytes = config.segment_size
-        self._log = LogDescription(config.index_interval_bytes, config.segment_index_bytes)
-        self._records = RecordFacts()
+        self._log = LogDescription(interval_bytes=config.index_interval_bytes, index_bytes=config.segment_index_bytes)
         self._held = bytearray()
         self._stream: ObjectWriter | None = None
 
@@ -52,24 +51,25 @@ class SegmentFile:
         sizes = self.size + np.cumsum(batches["size"])
         fits = (sizes <= self._segment_bytes) & (base_offsets + batches["last_offset_delta"] <= MAX_INT)
         room = int(fits.argmin() if not fits.all() else len(fits))
-        return min(room, self._log.indexes.room(batches[:room]))
+        return min(room, self._log.room(batches[:room]))
 
     def write(
         self,
         data: npt.NDArray[np.uint8],
         batches: npt.NDArray[Any],
         base_offsets: npt.NDArray[np.int64],
-        offsets_of_max_timestamp: npt.NDArray[np.int64],
-        min_timestamp: int,
+        newest_offsets: npt.NDArray[np.int64],
+        min_timestamps: npt.NDArray[np.int64],
     ) -> None:
         """Append `batches` (BATCH rows, positions in `data`), which are all of `data`, at `base_offsets`.
 
-        The base offsets in `data` are overwritten. They ascend; gaps are allowed. No record is older than
-        `min_timestamp`, -1 if that is not known. `data` must not change until the next call returns.
+        The base offsets in `data` are overwritten. They ascend; gaps are allowed. `newest_offsets` and
+        `min_timestamps` are those of `fold`. `data` must not change until the next call returns.
         """
         write_base_offsets(data, batches["position"], header_offsets(batches, base_offsets))
-        self._log.add(data, batches, base_offsets)
-        self._records.add_batches(batches, offsets_of_max_timestamp, min_timestamp)
+        moved = batches.copy()
+        moved["base_offset"] = base_offsets
+        self._log.add(data, moved, newest_offsets, min_timestamps)
         self._store(data.data)
 
     def _store(self, data: memoryview) -> None:
@@ -84,7 +84,7 @@ class SegmentFile:
 
     def seal(self, now_ms: int) -> SegmentInfo:
         """Make the files durable and describe them. Raises CorruptRecordError for a batch with an unknown codec."""
-        segment, files = self._log.describe(self._partition, self._stem, self._records, now_ms)
+        segment, files = self._log.describe(self._partition, self._stem, now_ms)
         if self._stream is None:
             files[".log"] = bytes(self._held)
         else:

@@ -108,8 +108,8 @@ class SegmentWriter:
                 start = int(rows["position"][0])
                 rows["position"] -= start
                 part = data[start : start + int(rows["size"].sum())]
-                offsets_of_max = newest[first:end] + moved[: end - first]
-                segment.write(part, rows, moved[: end - first], offsets_of_max, int(oldest[first:end].min()))
+                moved = moved[: end - first]
+                segment.write(part, rows, moved, newest[first:end] + moved, oldest[first:end])
                 first = end
                 self._encoder.file_position = segment.size
             else:

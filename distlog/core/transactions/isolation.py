@@ -12,8 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from distlog.core.batches.record_batch import CONTROL, TRANSACTIONAL
-from distlog.core.commits.segment_info import NO_OFFSET
+from distlog.core.batches.record_batch import TRANSACTIONAL
 from distlog.core.indexes.transaction_index import AbortedTransaction
 
 IsolationLevel = Literal["read_uncommitted", "read_committed"]
@@ -59,26 +58,3 @@ def _rows(transactions: Iterable[AbortedTransaction]) -> npt.NDArray[np.int64]:
 def _reaching_into(transactions: npt.NDArray[np.int64], first: int, last: int) -> list[list[int]]:
     found: list[list[int]] = transactions[(transactions[:, 1] <= last) & (transactions[:, 2] >= first)].tolist()
     return found
-
-
-class OpenTransactions:
-    """The transactions that have no end marker so far; reads the batches of a partition in their order."""
-
-    def __init__(self) -> None:
-        self._opened: dict[int, int] = {}
-
-    def see(self, batches: npt.NDArray[Any], shift: int) -> None:
-        """Take the next batches; `shift` is added to their offsets."""
-        for batch in batches[(batches["attributes"] & TRANSACTIONAL) != 0]:
-            if batch["attributes"] & CONTROL:
-                self._opened.pop(int(batch["producer_id"]), None)
-            else:
-                self._opened.setdefault(int(batch["producer_id"]), int(batch["base_offset"]) + shift)
-
-    @property
-    def first_offset(self) -> int:
-        """The first offset of the earliest open transaction, or NO_OFFSET if none is open.
-
-        A segment that ends here has it as its first unstable offset.
-        """
-        return min(self._opened.values(), default=NO_OFFSET)

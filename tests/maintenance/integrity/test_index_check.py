@@ -10,7 +10,6 @@ import pytest
 from distlog.core.batches.record_batch import BATCH, CONTROL
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.errors import CorruptIndexError
-from distlog.core.indexes.index_builder import IndexBuilder
 from distlog.core.indexes.transaction_index import AbortedTransaction, encode_transactions
 from distlog.core.maintenance.integrity.index_check import (
     IndexCheck,
@@ -18,6 +17,7 @@ from distlog.core.maintenance.integrity.index_check import (
     TimeIndexCheck,
     TransactionIndexCheck,
 )
+from distlog.core.segments.log_description import LogDescription
 
 BASE = 1000
 OURS = f"v{0:020d}-{'0' * 32}"
@@ -58,9 +58,9 @@ def mismatch(
 
 
 def written(interval: int) -> dict[type[IndexCheck], np.ndarray]:
-    builder = IndexBuilder(interval)
-    builder.add(BATCHES, BATCHES["base_offset"] - BASE, 0)
-    files = builder.finish()
+    description = LogDescription(BASE, interval_bytes=interval)
+    description.add(bytes(BATCHES["size"].sum()), BATCHES)
+    files = description.finish()
     kinds: dict[type[IndexCheck], str] = {OffsetIndexCheck: ".index", TimeIndexCheck: ".timeindex"}
     return {kind: np.frombuffer(files[suffix], kind.ENTRY) for kind, suffix in kinds.items()}
 

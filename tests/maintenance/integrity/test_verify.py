@@ -270,7 +270,9 @@ def test_a_missing_batch_is_a_gap_and_a_second_one_an_overlap(tmp_path: Path) ->
     first, second, third = (batch([record()], base_offset=offset) for offset in range(3))
     gap = raw_topic(tmp_path, first + third, 3)
     assert found(gap) == [("offset_gap", len(first), 2)]
-    overlap = raw_topic(tmp_path, first + second + second + third, 3)
+    doubled = first + second + second + third
+    overlap = raw_topic(tmp_path, first + second + third, 3, log_bytes=len(doubled))
+    put(overlap, segment_of(overlap), {".log": doubled})
     assert found(overlap) == [("offset_overlap", 2 * len(first), 1)]
 
 

@@ -111,7 +111,7 @@ class _Output:
             newest = filtered.offsets_of_max_timestamp[first:end]
             newest = np.where(newest < 0, -1, newest - self._base_offset)
             part = filtered.data[start : start + int(rows["size"].sum())]
-            file.write(part, rows, moved[: end - first], newest, segment.min_timestamp)
+            file.write(part, rows, moved[: end - first], newest, np.full(len(rows), segment.min_timestamp))
             self._has_producers |= bool(((rows["producer_id"] >= 0) | (rows["attributes"] & CONTROL != 0)).any())
             first = end
 

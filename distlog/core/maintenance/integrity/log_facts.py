@@ -11,27 +11,28 @@ import pyarrow as pa
 from distlog.core import paths
 from distlog.core.batches.record_batch import CONTROL
 from distlog.core.commits.segment_info import UNKNOWN, SegmentInfo
-from distlog.core.segments.log_description import LogDescription, RecordFacts
+from distlog.core.segments.log_description import LogDescription
+from distlog.core.segments.record_facts import RecordFacts
+from distlog.core.segments.segment_state import SegmentState
+from distlog.core.segments.state_fold import UnfitBatchError
 from distlog.core.times import NO_TIMESTAMP
 
 
 class LogFacts:
     """Facts of a segment's batches and records: counts, offsets, times, checksums. Offsets are those readers see.
 
-    Batches of control records and batches that compaction emptied are hidden. They count in some metadata and not in
-    other metadata, and both are right. They have no codec, whatever the topic's codec is.
+    `batches` is the number of batches. Batches of control records and batches that compaction emptied are hidden.
+    They count in some metadata and not in other metadata, and both are right. They have no codec, whatever the
+    topic's codec is.
     """
 
     def __init__(self, segment: SegmentInfo) -> None:
         self._segment = segment
-        # `_stated` is what the headers of all batches say; `_read` is what the records that readers get say
-        self._log, self._stated, self._read = LogDescription(), RecordFacts(), RecordFacts()
+        # what the headers of all batches say, and what the records say that readers get
+        self._log, self._read = LogDescription(segment.stored_base_offset), RecordFacts()
+        self._unfit: UnfitBatchError | None = None
+        self.batches = 0
         self._newest_hidden, self._offset_of_newest_hidden = NO_TIMESTAMP, -1
-
-    @property
-    def batches(self) -> int:
-        """The number of batches."""
-        return self._log.batches
 
     @property
     def records(self) -> int:
@@ -40,9 +41,12 @@ class LogFacts:
 
     def add_batches(self, data: memoryview, batches: npt.NDArray[Any]) -> None:
         """Count the next batches, at least one; `data` holds these batches and nothing else."""
-        bases = batches["base_offset"] + self._segment.shift
-        self._log.add(data, batches, bases - self._segment.base_offset)
-        self._stated.add_batches(batches, bases, NO_TIMESTAMP)
+        self.batches += len(batches)
+        if self._unfit is None:
+            try:
+                self._log.add(data, batches)
+            except UnfitBatchError as error:
+                self._unfit = error
         self._add_hidden(batches[(batches["attributes"] & CONTROL != 0) | (batches["record_count"] == 0)])
 
     def _add_hidden(self, batches: npt.NDArray[Any]) -> None:
@@ -54,35 +58,39 @@ class LogFacts:
 
     def add_records(self, records: pa.RecordBatch) -> None:
         """Count the next records that readers get; the columns are offset and timestamp."""
-        self._read.add_records(records)
+        self._read.add(records)
 
     def contradictions(self) -> Iterator[str]:
         """Messages about the fields of the segment's metadata that contradict the log."""
-        for name, right in self._expected():
+        if self._unfit is not None:
+            yield f"the batches cannot be those of one segment: {self._unfit}"
+            return
+        state = self._log.state
+        for name, right in self._expected(state):
             value = getattr(self._segment, name)
             if value not in right:
                 yield f"{name} is {value} in the metadata, {' or '.join(map(str, sorted(right)))} in the log"
-        unknown = sorted(self._log.codecs - set(self._segment.compression.split(",")))
+        unknown = sorted(state.codec_names - set(self._segment.compression.split(",")))
         if unknown:
             yield f"compression is {self._segment.compression} in the metadata, {', '.join(unknown)} in the log"
-        if self._log.has_transactions and not self._segment.has_transactions:
+        if state.has_transactions and not self._segment.has_transactions:
             yield "has_transactions is false in the metadata, but the log holds transactions"
 
-    def _expected(self) -> Iterator[tuple[str, set[int]]]:
+    def _expected(self, state: SegmentState) -> Iterator[tuple[str, set[int]]]:
         segment = self._segment
-        yield "crc32c", {self._log.crc}
+        yield "crc32c", {state.crc32c}
         if segment.first_batch_crc != UNKNOWN:
-            yield "first_batch_crc", {self._log.first_batch_crc}
+            yield "first_batch_crc", {state.first_batch_crc}
         if segment.last_batch_crc != UNKNOWN:
-            yield "last_batch_crc", {self._log.last_batch_crc}
+            yield "last_batch_crc", {state.last_batch_crc}
         if self._read.oldest < segment.min_timestamp:
             yield "min_timestamp", {self._read.oldest}
-        yield "record_count", {self.records, self._stated.count}
-        next_offset = segment.base_offset + self._log.next_offset
+        yield "record_count", {self.records, state.record_count}
+        next_offset = segment.shift + state.next_offset
         if is_contiguous(segment) or next_offset > segment.next_offset:
             yield "next_offset", {next_offset}
-        yield "first_timestamp", {self._stated.first, self._read.first}
-        yield "max_timestamp", {self._stated.newest, self._read.newest}
+        yield "first_timestamp", {state.first_timestamp, self._read.first}
+        yield "max_timestamp", {state.max_timestamp, self._read.newest}
         offsets = {self._read.offset_of_newest} if segment.max_timestamp == self._read.newest else set()
         if segment.max_timestamp == self._newest_hidden:
             offsets |= {self._offset_of_newest_hidden, -1}

@@ -56,12 +56,12 @@ def rebuild_segment(
     Memory is a few chunks of the log, and the indexes.
     """
     indexes = find_indexes(reader, segment)
-    log = LogDescription(config.index_interval_bytes)
+    log = LogDescription(segment.stored_base_offset, interval_bytes=config.index_interval_bytes)
     try:
         _walk(reader, segment, log, indexes)
     except (CorruptRecordError, SnapshotTooOldError) as error:
         return RebuiltIndexes(segment, {index.suffix: index.state for index in indexes}, {}, {}, str(error))
-    files = log.indexes.finish()
+    files = log.finish()
     for index in indexes:
         index.finish()
         if index.state == "fine" and not index.data and files.get(index.suffix):
@@ -69,7 +69,7 @@ def rebuild_segment(
     found = {index.suffix: index for index in indexes}
     changed = {name: data for name, data in files.items() if force or found[name].state != "fine"}
     wrong = {name: data for name, data in changed.items() if _must_be_written(segment, found[name], data)}
-    facts = log.ends | index_facts({name: wrong.get(name, found[name].data) for name in files})
+    facts = _ends(log) | index_facts({name: wrong.get(name, found[name].data) for name in files})
     return RebuiltIndexes(segment, {index.suffix: index.state for index in indexes}, wrong, facts)
 
 
@@ -77,10 +77,18 @@ def _walk(reader: SegmentReader, segment: SegmentInfo, log: LogDescription, inde
     position = 0
     # a time index has the times in the log, even if the commit gave the records another time
     for chunk in whole_log(reader, dataclasses.replace(segment, append_time_ms=-1)):
-        log.add(chunk.data, chunk.batches, chunk.batches["base_offset"] - segment.stored_base_offset)
+        log.add(chunk.data, chunk.batches)
         for index in indexes:
             index.add(chunk.batches, position)
         position += len(chunk.data)
+
+
+def _ends(log: LogDescription) -> dict[str, int]:
+    """The SegmentInfo fields that tell this log from others; none if it is empty."""
+    state = log.state
+    if state.batches == 0:
+        return {}
+    return {"first_batch_crc": state.first_batch_crc, "last_batch_crc": state.last_batch_crc}
 
 
 def _must_be_written(segment: SegmentInfo, index: IndexFile, data: bytes) -> bool:

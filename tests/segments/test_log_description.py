@@ -1,4 +1,4 @@
-"""Which batches get index entries: Kafka's rule, in plain Python, against the builder."""
+"""Which batches get index entries: Kafka's rule, in plain Python, against the description of a log."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distlog.core.batches.record_batch import BATCH, read_headers
-from distlog.core.indexes.index_builder import IndexBuilder
 from distlog.core.indexes.offset_index import ENTRY as OFFSET_ENTRY
 from distlog.core.indexes.time_index import ENTRY as TIME_ENTRY
+from distlog.core.segments.log_description import LogDescription
 
 #: index.interval.bytes of the broker that wrote the golden files of message format 2
 BROKER_INTERVAL = 512
@@ -50,11 +50,13 @@ def test_entries_are_those_of_the_rule_however_the_batches_are_cut(parts: Rows, 
     batches = np.zeros(len(parts), BATCH)
     batches["size"], batches["last_offset_delta"], batches["max_timestamp"] = np.array(parts).reshape(-1, 3).T
     ends = np.cumsum(batches["last_offset_delta"].astype(np.int64) + 1)
-    bases, positions = ends - 1 - batches["last_offset_delta"], np.cumsum(batches["size"]) - batches["size"]
-    builder = IndexBuilder(interval)
+    batches["base_offset"] = ends - 1 - batches["last_offset_delta"]
+    description = LogDescription(interval_bytes=interval)
     for start in range(0, len(parts), step):
-        builder.add(batches[start : start + step], bases[start : start + step], int(positions[start]))
-    files = builder.finish()
+        part = batches[start : start + step].copy()
+        part["position"] = np.cumsum(part["size"]) - part["size"]
+        description.add(bytes(part["size"].sum()), part)
+    files = description.finish()
     rows = list(zip(batches["size"].tolist(), (ends - 1).tolist(), batches["max_timestamp"].tolist(), strict=True))
     offset_entries, time_entries = model(rows, interval)
     assert np.frombuffer(files[".index"], OFFSET_ENTRY).tolist() == offset_entries
@@ -67,8 +69,7 @@ LOGS = sorted((DATA / "kafka-4.1" / "first").rglob("*.log"))
 
 @pytest.mark.parametrize("log", LOGS, ids=lambda log: f"{log.parent.name}-{log.stem[-4:]}")
 def test_the_indexes_are_those_that_the_broker_wrote(log: Path) -> None:
-    batches = read_headers(log.read_bytes())
-    builder = IndexBuilder(BROKER_INTERVAL)
-    builder.add(batches, batches["base_offset"] - int(log.stem), 0)
-    for suffix, data in builder.finish().items():
+    description = LogDescription(int(log.stem), interval_bytes=BROKER_INTERVAL)
+    description.add(log.read_bytes(), read_headers(log.read_bytes()))
+    for suffix, data in description.finish().items():
         assert data == log.with_suffix(suffix).read_bytes()

@@ -1,8 +1,8 @@
-"""The state of a segment that is being appended to: all that its next append, its readers and its seal need.
+"""The state of a segment behind its batches so far: all that its next append, its readers and its seal need.
 
-A state is the fold over the headers of the segment's batches. An append in place and a walk over the log (recovery)
-fold alike. So a seal reads no byte of the log again, and a recovery after a crash comes to the state of the appends.
-Appends work on the numbers as one int64 array; SegmentState gives them names.
+A state is the fold over the headers of the batches (`state_fold`). Whoever writes a segment and whoever walks over
+its log again fold alike. So a seal reads no byte of the log again, and a recovery after a crash, a rebuild and a
+check come to the state of the writer. Folds work on the numbers as one int64 array; SegmentState names them.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ Numbers = npt.NDArray[np.int64]
 #: The longest stem; a shorter one is followed by zero bytes.
 _STEM_BYTES = 56
 _MAX_CRC = 2**32 - 1
+#: Stands for any codec that Kafka does not have.
+UNKNOWN_CODEC = "?"
 
 
 def _between(low: int, high: int, default: int = 0) -> int:
@@ -146,6 +148,12 @@ class SegmentState:
         if self.offset_of_max_timestamp >= self.next_offset or self.first_unstable_offset >= self.next_offset:
             raise ValueError("an offset in a segment's state lies behind its end")
 
+    @property
+    def codec_names(self) -> set[str]:
+        """The codecs of the batches that have records; UNKNOWN_CODEC for those that Kafka does not have."""
+        names = {name for codec, name in enumerate(CODEC_NAMES) if self.codecs >> codec & 1}
+        return names | {UNKNOWN_CODEC} if self.codecs >> len(CODEC_NAMES) else names
+
     def segment_info(self, partition: int) -> SegmentInfo:
         """The segment as the commit that seals it describes it."""
         return SegmentInfo(
@@ -162,7 +170,7 @@ class SegmentState:
             first_timestamp=self.first_timestamp,
             max_timestamp=self.max_timestamp,
             offset_of_max_timestamp=self.offset_of_max_timestamp,
-            compression=self._compression(),
+            compression=",".join(sorted(self.codec_names - {UNKNOWN_CODEC})) or CODEC_NAMES[0],
             leader_epoch=self.leader_epoch,
             has_transactions=bool(self.has_transactions),
             created_ms=self.created_ms,
@@ -180,10 +188,6 @@ class SegmentState:
         """The segment as readers see it before its seal: without indexes, which cannot be mapped (`active_index`)."""
         info = self.segment_info(partition)
         return dataclasses.replace(info, offset_index_bytes=0, time_index_bytes=0, is_active=True)
-
-    def _compression(self) -> str:
-        names = [name for codec, name in enumerate(CODEC_NAMES) if self.codecs >> codec & 1]
-        return ",".join(sorted(names)) or CODEC_NAMES[0]
 
 
 NAMES = tuple(spec.name for spec in dataclasses.fields(SegmentState))[1:]

@@ -22,7 +22,7 @@ from distlog.core.batches.record_input import RecordInput
 from distlog.core.commits import fields
 from distlog.core.config import MAX_LONG, TopicConfig
 from distlog.core.kernels import index_build, segment_fold
-from distlog.core.log.segment_state import NAMES, STATE_BYTES, SegmentState
+from distlog.core.segments.segment_state import NAMES, STATE_BYTES, SegmentState
 from distlog.core.segments.segment_writer import SegmentWriter
 from distlog.core.storage.storage import Storage
 
@@ -113,6 +113,7 @@ def test_the_fields_stand_where_the_kernels_look_for_them() -> None:
         "codecs": segment_fold.CODECS,
         "leader_epoch": segment_fold.LEADER_EPOCH,
         "has_transactions": segment_fold.HAS_TRANSACTIONS,
+        "crc32c": segment_fold.CRC,
     }.items():
         assert places[name] == place
 
