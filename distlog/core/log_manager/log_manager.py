@@ -8,6 +8,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
+from distlog.core.config import MAX_LONG
 from distlog.core.errors import InvalidConfigError, TopicNotFoundError
 from distlog.core.log_manager.broker_config import BrokerConfig
 from distlog.core.log_manager.log_cleaner import LogCleaner
@@ -147,7 +148,8 @@ class LogManager:
                 config.flush_offset_checkpoint_interval_ms,
                 config.flush_start_offset_checkpoint_interval_ms,
             )
-            task("log-flusher", tasks.flush_dirty_logs, config.flush_scheduler_interval_ms)
+            if config.flush_scheduler_interval_ms < MAX_LONG:
+                task("log-flusher", tasks.flush_dirty_logs, config.flush_scheduler_interval_ms)
             task("recovery-point-offset-checkpoint", tasks.checkpoint_recovery_points, points_ms, at_stop=True)
             task("log-start-offset-checkpoint", tasks.checkpoint_log_start_offsets, starts_ms, at_stop=True)
 
@@ -165,14 +167,12 @@ class LogManager:
         self._tell(run)
 
     def _tell(self, run: TaskRun) -> None:
-        """Log what fails now and did not fail in the same way at the run before, and what works again."""
-        key = run.task, run.root
-        before, self._errors[key] = self._errors.get(key, {}), run.errors
+        """Log what fails now, once, whatever other tasks fail for the same reason."""
+        known = {item for errors in list(self._errors.values()) for item in errors.items()}
+        self._errors[run.task, run.root] = run.errors
         for url, error in run.errors.items():
-            if before.get(url) != error:
+            if (url, error) not in known:
                 _log.warning("%s failed at %s: %s", run.task, url, error)
-        for url in before.keys() - run.errors.keys():
-            _log.info("%s works again at %s", run.task, url)
         if self._on_run:
             self._on_run(run)
 
