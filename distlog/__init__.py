@@ -28,6 +28,7 @@ from distlog.core.errors import (
     TransactionTooOldError,
     UnsupportedVersionError,
 )
+from distlog.core.log_manager.log_manager import LogManager
 from distlog.core.reading.time_lookup import EARLIEST, LATEST, MAX_TIMESTAMP
 from distlog.core.topics.append import AppendResult
 from distlog.core.topics.delivery import Delivery
@@ -51,6 +52,7 @@ __all__ = [
     "InvalidConfigError",
     "InvalidRecordError",
     "InvalidTopicError",
+    "LogManager",
     "OffsetOutOfRangeError",
     "ReadOnlyTopicError",
     "Record",

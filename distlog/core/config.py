@@ -116,6 +116,10 @@ class TopicConfig:
     segment_ms: int = _between(7 * DAY_MS, 1, MAX_LONG, "record time that a segment spans")
     # Settings that only a newer library knows, kept as they are: (name, value), sorted by name.
     unknown: tuple[tuple[str, str], ...] = ()
+    # The names that the topic sets itself, if only to their defaults; see `with_defaults`.
+    given: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    # The defaults of who opened the topic, in place of Kafka's: (name, value).
+    defaults: tuple[tuple[str, object], ...] = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
         for spec in _FIELDS.values():
@@ -133,7 +137,7 @@ class TopicConfig:
     @classmethod
     def _kept(cls, settings: Mapping[str, object]) -> TopicConfig:
         values: dict[str, Any] = {_field_name(name): _parse(name, value) for name, value in settings.items()}
-        return cls(**values)
+        return cls(**values, given=tuple(settings))
 
     @property
     def segment_size(self) -> int:
@@ -160,17 +164,35 @@ class TopicConfig:
         _check_new({name: value for name, value in settings.items() if value is not None})
         kept: dict[str, object] = {**self._known_overrides(), **settings}
         known = TopicConfig._kept({name: value for name, value in kept.items() if value is not None})
-        return dataclasses.replace(known, unknown=tuple(each for each in self.unknown if each[0] not in settings))
+        unknown = tuple(each for each in self.unknown if each[0] not in settings)
+        return dataclasses.replace(known, unknown=unknown).with_defaults(dict(self.defaults))
+
+    def with_defaults(self, defaults: Mapping[str, object]) -> TopicConfig:
+        """This config, with `defaults` (Kafka names) for what the topic does not set itself.
+
+        They are in effect, but are no settings of the topic: they are never stored. If the compaction lags would
+        contradict each other, only the topic's own count. Raises as `parse` does.
+        """
+        own = self._known_overrides()
+        values = {name: _parse(name, value) for name, value in defaults.items()}
+        values |= {name: getattr(self, _field_name(name)) for name in own}
+        if {"min.compaction.lag.ms", "max.compaction.lag.ms"} <= values.keys() and (
+            values["min.compaction.lag.ms"] > values["max.compaction.lag.ms"]  # type: ignore[operator]
+        ):
+            values = {name: value for name, value in values.items() if name in own or "compaction.lag" not in name}
+        merged = TopicConfig._kept(values)
+        return dataclasses.replace(merged, unknown=self.unknown, given=tuple(own), defaults=tuple(defaults.items()))
 
     def overrides(self) -> dict[str, str]:
-        """The settings that differ from the defaults, as Kafka names and strings, as they are stored."""
+        """The settings that the topic sets itself, as Kafka names and strings, as they are stored."""
         return {**self._known_overrides(), **dict(self.unknown)}
 
     def _known_overrides(self) -> dict[str, str]:
+        inherited = dict(self.defaults)
         return {
             name: _show(getattr(self, spec.name))
             for name, spec in _FIELDS.items()
-            if getattr(self, spec.name) != spec.default
+            if name in self.given or (name not in inherited and getattr(self, spec.name) != spec.default)
         }
 
     def all(self) -> dict[str, object]:
@@ -198,7 +220,7 @@ def _kafka_name(name: str) -> str:
     return name.replace("_", ".")
 
 
-_FIELDS = {_kafka_name(spec.name): spec for spec in dataclasses.fields(TopicConfig) if spec.name != "unknown"}
+_FIELDS = {_kafka_name(spec.name): spec for spec in dataclasses.fields(TopicConfig) if "check" in spec.metadata}
 
 
 def _field_name(name: str) -> str:

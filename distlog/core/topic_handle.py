@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import platform
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random, SystemRandom
 from typing import Any
 
 from distlog.core import VERSION, paths
 from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.snapshot_loader import NO_DEFAULTS
 from distlog.core.commits.store_time import trusted_ms
 from distlog.core.indexes.index_cache import IndexCache
 from distlog.core.reading.segment_reader import SegmentReader
@@ -18,13 +19,21 @@ from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms
 
 
-def topic_log(storage: Storage, clock: Callable[[], int] = now_ms, *, engine: str | None = None) -> CommitLog:
+def topic_log(
+    storage: Storage,
+    clock: Callable[[], int] = now_ms,
+    *,
+    engine: str | None = None,
+    defaults: Mapping[str, object] = NO_DEFAULTS,
+) -> CommitLog:
     """The commit log of the topic in `storage`; works for a dropped topic too.
 
-    Its commits name this library, the `engine` that runs it, if any, and this machine.
+    Its commits name this library, the `engine` that runs it, if any, and this machine. `defaults` are settings for
+    what the topic does not set itself.
     """
     names = ("distlog", VERSION, engine, platform.node())
-    return CommitLog(storage, clock=clock, random=SystemRandom(), writer=" ".join(filter(None, names)))
+    writer = " ".join(filter(None, names))
+    return CommitLog(storage, clock=clock, random=SystemRandom(), writer=writer, defaults=defaults)
 
 
 def new_id() -> str:

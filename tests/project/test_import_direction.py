@@ -26,6 +26,7 @@ CORE_LAYERS = (
     "log",
     "maintenance",
     "topics",
+    "log_manager",
 )
 #: Above the core, lowest first: what a program imports, then its faces, then what runs them.
 OUTER_LAYERS = (

@@ -36,7 +36,7 @@ class SetPartitions:
 
 @dataclass(frozen=True, slots=True)
 class SetConfig:
-    """Replaces the topic's settings; `settings` is what differs from the defaults (TopicConfig.overrides)."""
+    """Replaces the topic's settings; `settings` is what the topic sets itself (TopicConfig.overrides)."""
 
     settings: Mapping[str, str] = stored(fields.settings)
 

@@ -15,7 +15,7 @@ import itertools
 import logging
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
 from distlog.core import paths
@@ -27,7 +27,7 @@ from distlog.core.commits.commit_files import CommitFiles
 from distlog.core.commits.fold import apply
 from distlog.core.commits.race import Race
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.commits.snapshot_loader import SnapshotLoader
+from distlog.core.commits.snapshot_loader import NO_DEFAULTS, SnapshotLoader
 from distlog.core.config import TopicConfig
 from distlog.core.errors import (
     CommitConflictError,
@@ -52,7 +52,8 @@ class CommitLog:
 
     `clock` gives the time in ms. `random` varies the pauses of `sleep`, in seconds. `monotonic` measures deadlines,
     in seconds. `writer` is stored in each commit as its author. A checkpoint is written after `checkpoint_commits`
-    commits, or CHECKPOINT_BYTES of them. A commit of more than `commit_limit` bytes gets a manifest.
+    commits, or CHECKPOINT_BYTES of them. A commit of more than `commit_limit` bytes gets a manifest. `defaults` are
+    settings for what a topic does not set itself (`TopicConfig.with_defaults`).
     """
 
     def __init__(
@@ -66,10 +67,11 @@ class CommitLog:
         monotonic: Callable[[], float] = time.monotonic,
         checkpoint_commits: int = CHECKPOINT_COMMITS,
         commit_limit: int = MAX_CONDITIONAL_BYTES,
+        defaults: Mapping[str, object] = NO_DEFAULTS,
     ) -> None:
         self._storage = storage
         self._files = CommitFiles(storage)
-        self._loader = SnapshotLoader(storage)
+        self._loader = SnapshotLoader(storage, defaults)
         self._clock = clock
         self._random = random
         self._writer = writer

@@ -7,7 +7,7 @@ overlap or a duplicate record. A writer runs `apply` before it commits, so it ne
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from distlog.core import paths
 from distlog.core.commits.actions import (
@@ -145,7 +145,7 @@ class _Draft:
             case SetPartitions(count):
                 self._set_partitions(count)
             case SetConfig(settings):
-                return dataclasses.replace(head, config=TopicConfig.stored(settings))
+                return dataclasses.replace(head, config=_stored(settings, head.config))
             case SetTransaction():
                 self._record(head, commit, action)
             case GcFloor(version):
@@ -210,3 +210,8 @@ class _Draft:
 def _check_past(version: int, commit: Commit) -> None:
     if version > commit.version:
         raise ValueError(f"version {version} is in the future")
+
+
+def _stored(settings: Mapping[str, str], before: TopicConfig) -> TopicConfig:
+    config = TopicConfig.stored(settings)
+    return config.with_defaults(dict(before.defaults)) if before.defaults else config

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import bisect
+import dataclasses
 import logging
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from distlog.core import paths
 from distlog.core.commits import checkpoint
@@ -20,14 +23,16 @@ _FIRST_GROUP = 4
 #: After so many unusable checkpoints something else is wrong, which the commits will show.
 CHECKPOINTS_TRIED = 2
 
+NO_DEFAULTS: Mapping[str, object] = MappingProxyType({})
+
 _log = logging.getLogger(__name__)
 
 
 class SnapshotLoader:
-    """Loads snapshots of the topic in `storage`, also of a dropped topic."""
+    """Loads snapshots of the topic in `storage`, also of a dropped topic; `defaults` are for its config."""
 
-    def __init__(self, storage: Storage) -> None:
-        self._storage = storage
+    def __init__(self, storage: Storage, defaults: Mapping[str, object] = NO_DEFAULTS) -> None:
+        self._storage, self._defaults = storage, defaults
         self._files = CommitFiles(storage)
 
     def load(self, version: int | None = None) -> Snapshot | None:
@@ -41,6 +46,8 @@ class SnapshotLoader:
         snapshot = self._from_hint(end) or self._from_listing(end)
         if snapshot and version not in (None, snapshot.version):
             raise OffsetOutOfRangeError("there is no such version yet", version=version, head=snapshot.version)
+        if snapshot and self._defaults:
+            return dataclasses.replace(snapshot, config=snapshot.config.with_defaults(self._defaults))
         return snapshot
 
     def load_at(self, timestamp_ms: int) -> Snapshot | None:

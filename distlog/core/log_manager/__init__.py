@@ -1,0 +1,1 @@
+"""Kafka's LogManager: all topics below some roots, and the tasks that keep them in shape."""

@@ -1,0 +1,164 @@
+"""Kafka's broker settings that mean something without a broker (`KafkaConfig`, `ServerLogConfigs`, Kafka 4.1).
+
+Some say when the tasks of the LogManager run. The others are defaults for topics that do not set the topic setting
+of the same meaning: `log.retention.hours` is for topics without a `retention.ms` of their own. Only what is given
+counts: Kafka's own broker defaults are the defaults of topics already (`distlog.core.config`).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from distlog.core.config import HOUR_MS, MAX_LONG, TopicConfig
+from distlog.core.errors import InvalidConfigError
+
+_MINUTE_MS = 60_000
+
+#: Topic settings, and their broker settings that differ in nothing but the name.
+_SAME = {
+    "log.cleaner.delete.retention.ms": "delete.retention.ms",
+    "log.cleaner.max.compaction.lag.ms": "max.compaction.lag.ms",
+    "log.cleaner.min.cleanable.ratio": "min.cleanable.dirty.ratio",
+    "log.cleaner.min.compaction.lag.ms": "min.compaction.lag.ms",
+    "log.cleanup.policy": "cleanup.policy",
+    "log.flush.interval.messages": "flush.messages",
+    "log.index.interval.bytes": "index.interval.bytes",
+    "log.index.size.max.bytes": "segment.index.bytes",
+    "log.message.timestamp.after.max.ms": "message.timestamp.after.max.ms",
+    "log.message.timestamp.before.max.ms": "message.timestamp.before.max.ms",
+    "log.message.timestamp.type": "message.timestamp.type",
+    "log.preallocate": "preallocate",
+    "log.retention.bytes": "retention.bytes",
+    "log.segment.bytes": "segment.bytes",
+    "log.segment.delete.delay.ms": "file.delete.delay.ms",
+    "message.max.bytes": "max.message.bytes",
+    "compression.type": "compression.type",
+    "compression.gzip.level": "compression.gzip.level",
+    "compression.lz4.level": "compression.lz4.level",
+    "compression.zstd.level": "compression.zstd.level",
+}
+#: Topic settings in ms, and their broker settings with the ms of a unit: the first one that is given counts.
+_TIMES = {
+    "segment.ms": (("log.roll.ms", 1), ("log.roll.hours", HOUR_MS)),
+    "segment.jitter.ms": (("log.roll.jitter.ms", 1), ("log.roll.jitter.hours", HOUR_MS)),
+    "retention.ms": (
+        ("log.retention.ms", 1),
+        ("log.retention.minutes", _MINUTE_MS),
+        ("log.retention.hours", HOUR_MS),
+    ),
+    "flush.ms": (("log.flush.interval.ms", 1), ("log.flush.scheduler.interval.ms", 1)),
+}
+#: Kafka's settings of these families that change nothing here. Of other families none is looked at.
+_IGNORED = frozenset(
+    {
+        *("log.dir", "log.dirs", "log.dir.failure.timeout.ms", "log.deletion.max.segments.per.run"),
+        *("log.cleaner.dedupe.buffer.size", "log.cleaner.io.buffer.load.factor", "log.cleaner.io.buffer.size"),
+        *("log.cleaner.io.max.bytes.per.second", "log.cleaner.threads"),
+        *("log.local.retention.bytes", "log.local.retention.ms", "log.message.downconversion.enable"),
+        *("log.message.format.version", "log.message.timestamp.difference.max.ms"),
+    }
+)
+
+
+def _setting(name: str, default: Any, least: int = 0) -> Any:
+    return field(default=default, metadata={"name": name, "least": least})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """When the tasks run (times in ms), and the defaults of topics, under their topic names.
+
+    `scan_interval_ms` is distlog's own: how often the roots are looked through for topics that are new or gone.
+    """
+
+    initial_task_delay_ms: int = _setting("log.initial.task.delay.ms", 30_000)
+    retention_check_interval_ms: int = _setting("log.retention.check.interval.ms", 300_000, 1)
+    flush_scheduler_interval_ms: int = _setting("log.flush.scheduler.interval.ms", MAX_LONG, 1)
+    flush_offset_checkpoint_interval_ms: int = _setting("log.flush.offset.checkpoint.interval.ms", 60_000, 1)
+    flush_start_offset_checkpoint_interval_ms: int = _setting(
+        "log.flush.start.offset.checkpoint.interval.ms", 60_000, 1
+    )
+    cleaner_backoff_ms: int = _setting("log.cleaner.backoff.ms", 15_000, 1)
+    cleaner_enable: bool = _setting("log.cleaner.enable", True)
+    scan_interval_ms: int = _setting("log.dirs.scan.interval.ms", 60_000, 1)
+    topic_defaults: Mapping[str, object] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, settings: Mapping[str, object]) -> BrokerConfig:
+        """The config of Kafka-named `settings`.
+
+        Names of other families (`listeners`, ...) are ignored, as a `server.properties` has them. Raises
+        InvalidConfigError for an unknown name that begins with `log.`, and for a value that Kafka refuses.
+        """
+        for name in settings:
+            _check_known(name)
+        values: dict[str, Any] = {
+            one: _parse(name, settings[name]) for name, one in _INTERVALS.items() if name in settings
+        }
+        return cls(**values, topic_defaults=_topic_defaults(settings))
+
+
+_SPECS = {one.metadata["name"]: one for one in BrokerConfig.__dataclass_fields__.values() if one.metadata}
+_INTERVALS = {name: one.name for name, one in _SPECS.items()}
+_KNOWN = frozenset({*_INTERVALS, *_SAME, *(name for times in _TIMES.values() for name, _ in times)})
+
+
+def _check_known(name: str) -> None:
+    if not name.startswith("log.") or name in _KNOWN or name in _IGNORED:
+        return
+    close = difflib.get_close_matches(name, _KNOWN, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(sorted(_KNOWN))}"
+    raise InvalidConfigError(f"unknown setting {name}; {hint}")
+
+
+def _parse(name: str, value: object) -> int | bool:
+    spec, text = _SPECS[name], str(value).strip().lower()
+    if isinstance(spec.default, bool):
+        if text not in ("true", "false"):
+            raise InvalidConfigError(f"{name} must be true or false", value=value)
+        return text == "true"
+    return _number(name, value, spec.metadata["least"])
+
+
+def _number(name: str, value: object, least: int) -> int:
+    try:
+        number = int(str(value).strip())
+    except ValueError:
+        raise InvalidConfigError(f"{name} must be a whole number", value=value) from None
+    if not least <= number <= MAX_LONG:
+        raise InvalidConfigError(f"{name} must be between {least} and {MAX_LONG}", value=value)
+    return number
+
+
+def _topic_defaults(settings: Mapping[str, object]) -> dict[str, object]:
+    """The topic settings that the broker settings stand for; InvalidConfigError names the broker's setting."""
+    given = {topic: (broker, settings[broker]) for broker, topic in _SAME.items() if broker in settings}
+    for topic, times in _TIMES.items():
+        found = next(((name, unit) for name, unit in times if name in settings), None)
+        if found:
+            given[topic] = found[0], _in_ms(topic, found[0], settings[found[0]], found[1])
+    for topic, (broker, value) in given.items():
+        _check_topic_setting(broker, topic, value)
+    defaults = {topic: value for topic, (_, value) in given.items()}
+    TopicConfig.parse(defaults)  # the lags of compaction must agree
+    return defaults
+
+
+def _check_topic_setting(broker: str, topic: str, value: object) -> None:
+    try:
+        TopicConfig.parse({topic: value})
+    except InvalidConfigError as error:
+        raise InvalidConfigError(f"{broker}: {error.message}", **error.details) from None
+
+
+def _in_ms(topic: str, broker: str, value: object, unit: int) -> int:
+    """The time in ms; -1 stays what it is (no limit), as in Kafka, where 0 is no time to keep records."""
+    number = _number(broker, value, -MAX_LONG)
+    if topic == "retention.ms" and number <= 0:
+        if number == 0:
+            raise InvalidConfigError(f"{broker} must be -1 (no limit) or at least 1", value=value)
+        return -1
+    return number * unit

@@ -1,0 +1,139 @@
+"""One root and the topics that are loaded from it. A root that does not answer is offline, and is tried again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import NamedTuple
+
+from distlog.core import paths
+from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.errors import InvalidTopicError, TopicNotFoundError
+from distlog.core.locks import ProcessLock
+from distlog.core.log_manager.task_run import TaskRun
+from distlog.core.storage.parallel import in_parallel
+from distlog.core.storage.storage import Storage
+from distlog.core.topic_handle import TopicHandle, topic_log
+from distlog.core.topics.topic import Topic
+
+
+class DroppedTopic(NamedTuple):
+    """A topic that was dropped; vacuum deletes its files."""
+
+    storage: Storage
+    log: CommitLog
+    snapshot: Snapshot
+
+
+class LogDirectory:
+    """A root: its loaded topics, and those that were dropped, by the name of their folder. Safe between threads.
+
+    `defaults` are settings for what a topic does not set itself. `clock` gives ms since 1970. Work on many topics
+    ends early when `is_stopping` says so.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        defaults: Mapping[str, object],
+        clock: Callable[[], int],
+        is_stopping: Callable[[], bool],
+    ) -> None:
+        self.storage, self.clock, self.is_stopping = storage, clock, is_stopping
+        self._defaults = defaults
+        self._lock = ProcessLock()
+        self._topics: dict[str, Topic] = {}
+        self._dropped: dict[str, DroppedTopic] = {}
+        self.is_offline = False
+
+    @property
+    def url(self) -> str:
+        """The root's address, without credentials."""
+        return self.storage.url
+
+    @property
+    def topics(self) -> dict[str, Topic]:
+        """The loaded topics, by name."""
+        with self._lock:
+            return dict(sorted(self._topics.items()))
+
+    @property
+    def dropped(self) -> dict[str, DroppedTopic]:
+        """The dropped topics, by name."""
+        with self._lock:
+            return dict(sorted(self._dropped.items()))
+
+    def load_logs(self, run: TaskRun) -> None:
+        """Find the topics below the root: load new ones, in parallel, and let go of those that are gone."""
+        try:
+            names = {name for name in self.storage.list_folders() if _may_be_topic(name)}
+        except Exception as error:
+            self.is_offline = True
+            run.failed(self.url, error)
+            return
+        self.is_offline = False
+        known = self.topics
+        for name in known.keys() - names:
+            self._forget(name)
+        in_parallel(partial(self._refresh, run, known), known.keys() & names)
+        in_parallel(partial(self._load, run), names - self.topics.keys())
+
+    def each_topic(self, run: TaskRun, work: Callable[[Topic], object]) -> None:
+        """Do `work` on each topic; a failure is noted, and the others go on. A dropped topic is let go of."""
+        for name, topic in self.topics.items():
+            if self.is_stopping():
+                return
+            self.attempt(run, name, topic, work)
+
+    def attempt(self, run: TaskRun, name: str, topic: Topic, work: Callable[[Topic], object]) -> None:
+        """Do `work` on one topic; see `each_topic`."""
+        try:
+            work(topic)
+        except TopicNotFoundError:
+            self._forget(name, topic)
+        except Exception as error:
+            run.failed(topic.url, error)
+
+    def find(self, names: Iterable[str]) -> list[Topic]:
+        """The loaded topics with these names or URLs."""
+        wanted = set(names)
+        return [topic for name, topic in self.topics.items() if name in wanted or topic.url in wanted]
+
+    def _refresh(self, run: TaskRun, known: Mapping[str, Topic], name: str) -> None:
+        self.attempt(run, name, known[name], Topic.refresh)
+
+    def _load(self, run: TaskRun, name: str) -> None:
+        storage = self.storage.child(name)
+        try:
+            log = topic_log(storage, self.clock, engine="LogManager", defaults=self._defaults)
+            snapshot = log.load(include_dropped=True)
+        except TopicNotFoundError:
+            self._forget(name)  # a folder of something else
+        except Exception as error:
+            run.failed(storage.url, error)
+        else:
+            self._keep(run, name, storage, log, snapshot)
+
+    def _keep(self, run: TaskRun, name: str, storage: Storage, log: CommitLog, snapshot: Snapshot) -> None:
+        with self._lock:
+            if snapshot.dropped:
+                self._dropped[name] = DroppedTopic(storage, log, snapshot)
+                return
+            self._dropped.pop(name, None)
+            self._topics[name] = Topic(TopicHandle.of(storage, snapshot.name, log, self.clock), snapshot)
+        run.add(loaded_topics=1)
+
+    def _forget(self, name: str, topic: Topic | None = None) -> None:
+        """Let go of what has this name; with `topic`, only if it is still this one."""
+        with self._lock:
+            if topic is None or self._topics.get(name) is topic:
+                self._topics.pop(name, None)
+                self._dropped.pop(name, None)
+
+
+def _may_be_topic(name: str) -> bool:
+    try:
+        return bool(paths.check_topic_name(name)) and name != paths.COMMITS_DIR
+    except InvalidTopicError:
+        return False

@@ -1,0 +1,92 @@
+"""What a LogManager measures, as Prometheus has it: counters that only grow, and gauges of the present state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Literal, NamedTuple
+
+from distlog.core.locks import ProcessLock
+from distlog.core.log_manager.log_directory import LogDirectory
+from distlog.core.log_manager.task_run import TaskRun
+from distlog.core.topics.topic import Topic
+
+Labels = Mapping[str, str]
+Value = tuple[Labels, float]
+
+
+class Metric(NamedTuple):
+    """One metric: its values by their labels."""
+
+    name: str
+    kind: Literal["counter", "gauge"]
+    meaning: str
+    values: list[Value]
+
+
+class TaskMetrics:
+    """Counts what the tasks do; safe between threads."""
+
+    def __init__(self) -> None:
+        self._lock = ProcessLock()
+        self._metrics: dict[str, Metric] = {}
+
+    def note(self, run: TaskRun, ended_ms: int) -> None:
+        """Count a run that is over."""
+        labels = {"task": run.task, "root": run.root}
+        with self._lock:
+            self._add("task_runs", "runs of a task", labels, 1)
+            self._add("task_seconds", "how long the runs of a task took", labels, run.seconds)
+            self._add("task_errors", "topics and roots at which a run failed", labels, len(run.errors))
+            last = self._metric("task_last_run_timestamp_seconds", "gauge", "when the last run of a task ended")
+            _set(last, labels, ended_ms / 1000)
+            failing = self._metric("task_failing", "gauge", "topics and roots at which the last run failed")
+            _set(failing, labels, len(run.errors))
+            for name, count in run.done.items():
+                task = run.task.replace("-", "_")
+                self._add(f"{task}_{name}", f"{name.replace('_', ' ')} of {run.task}", {"root": run.root}, count)
+
+    def metrics(self) -> list[Metric]:
+        """The metrics as they are now."""
+        with self._lock:
+            return [metric._replace(values=list(metric.values)) for metric in self._metrics.values()]
+
+    def _add(self, name: str, meaning: str, labels: Labels, count: float) -> None:
+        metric = self._metric(name, "counter", meaning)
+        before = next((value for known, value in metric.values if known == labels), 0.0)
+        _set(metric, labels, before + count)
+
+    def _metric(self, name: str, kind: Literal["counter", "gauge"], meaning: str) -> Metric:
+        return self._metrics.setdefault(name, Metric(f"distlog_{name}", kind, meaning, []))
+
+
+def _set(metric: Metric, labels: Labels, value: float) -> None:
+    metric.values[:] = [one for one in metric.values if one[0] != labels]
+    metric.values.append((labels, value))
+
+
+def log_metrics(directories: Iterable[LogDirectory]) -> list[Metric]:
+    """The state of the roots and of each partition, as they were at the last look; asks no storage."""
+    directories = list(directories)
+    offline: list[Value] = [({"root": one.url}, float(one.is_offline)) for one in directories]
+    topics: list[Value] = [({"root": one.url}, float(len(one.topics))) for one in directories]
+    metrics = [
+        Metric("distlog_root_offline", "gauge", "1 if the root did not answer at the last look", offline),
+        Metric("distlog_topics", "gauge", "loaded topics", topics),
+        Metric("distlog_log_start_offset", "gauge", "first readable offset", []),
+        Metric("distlog_log_end_offset", "gauge", "next offset to be assigned", []),
+        Metric("distlog_log_size_bytes", "gauge", "bytes of the log files", []),
+        Metric("distlog_log_segments", "gauge", "live segments", []),
+    ]
+    for directory in directories:
+        for topic in directory.topics.values():
+            for labels, numbers in _partitions(directory, topic):
+                for metric, number in zip(metrics[2:], numbers, strict=True):
+                    metric.values.append((labels, float(number)))
+    return metrics
+
+
+def _partitions(directory: LogDirectory, topic: Topic) -> Iterator[tuple[Labels, tuple[int, int, int, int]]]:
+    for number, state in enumerate(topic.live_snapshot.partitions):
+        labels = {"root": directory.url, "topic": topic.name, "partition": str(number)}
+        size = int(state.segments.log_bytes.sum())
+        yield labels, (state.log_start_offset, state.log_end_offset, size, len(state.segments))

@@ -1,0 +1,98 @@
+"""Runs tasks again and again, each in a thread of its own: Kafka's `KafkaScheduler`, with a clock that is given.
+
+Without threads, `run_due` runs what is due by the clock, one task after the other.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from distlog.core.storage.parallel import in_parallel
+
+#: The longest wait of a thread, so that no time is too long for the system's call.
+_LONGEST_WAIT_S = 3600.0
+
+
+def monotonic_ms() -> int:
+    """Milliseconds that never go back, whatever happens to the time of day."""
+    return time.monotonic_ns() // 1_000_000
+
+
+class _Task:
+    def __init__(self, name: str, work: Callable[[], None], due_ms: int, period_ms: int, at_stop: bool) -> None:
+        self.name, self.work = name, work
+        self.due_ms, self._period_ms, self.at_stop = due_ms, period_ms, at_stop
+
+    def run(self, clock: Callable[[], int]) -> None:
+        """Run it, and set when it is due again: a period after this start, or at once if it took longer."""
+        started_ms = clock()
+        try:
+            self.work()
+        finally:
+            self.due_ms = max(started_ms + self._period_ms, clock())
+
+
+class Scheduler:
+    """Tasks with their periods. `clock` gives ms that never go back; a task must not raise.
+
+    The threads are daemons: a process that ends does not wait for a task that `stop` gave up on.
+    """
+
+    def __init__(self, clock: Callable[[], int] = monotonic_ms) -> None:
+        self._clock = clock
+        self._tasks: list[_Task] = []
+        self._threads: list[threading.Thread] = []
+        self._stopping = threading.Event()
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether tasks should end soon."""
+        return self._stopping.is_set()
+
+    def schedule(
+        self, name: str, work: Callable[[], None], *, delay_ms: int, period_ms: int, at_stop: bool = False
+    ) -> None:
+        """Run `work` in `delay_ms`, then every `period_ms`; `at_stop` also when its thread stops."""
+        self._tasks.append(_Task(name, work, self._clock() + delay_ms, period_ms, at_stop))
+
+    def run_due(self) -> None:
+        """Run each task that is due, in this thread."""
+        now_ms = self._clock()
+        for task in [task for task in self._tasks if task.due_ms <= now_ms]:
+            task.run(self._clock)
+
+    def run(self, name: str) -> None:
+        """Run the tasks of that name now, all at the same time; they are due again a period later."""
+        in_parallel(lambda task: task.run(self._clock), [task for task in self._tasks if task.name == name])
+
+    def run_all(self) -> None:
+        """Run each task once, due or not, in the order in which they were scheduled."""
+        for task in self._tasks:
+            task.run(self._clock)
+
+    def start(self) -> None:
+        """Begin a thread for each task."""
+        for task in self._tasks:
+            thread = threading.Thread(target=self._serve, args=(task,), name=f"distlog-{task.name}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def stop(self, timeout_s: float) -> bool:
+        """Begin no more tasks, and wait for those that run; False if some still run after `timeout_s`."""
+        self._stopping.set()
+        end = time.monotonic() + timeout_s
+        for thread in self._threads:
+            thread.join(max(end - time.monotonic(), 0))
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def _serve(self, task: _Task) -> None:
+        while not self._stopping.is_set():
+            wait_s = (task.due_ms - self._clock()) / 1000
+            if wait_s <= 0:
+                task.run(self._clock)
+            else:
+                self._stopping.wait(min(wait_s, _LONGEST_WAIT_S))
+        if task.at_stop:
+            task.run(self._clock)

@@ -1,0 +1,137 @@
+"""The cleaner compacts the dirtiest topic first; topics that are not compacted get larger segments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from managed import MINUTE, Managed, create, done, errors
+from topics import NOW, contents, values
+
+from distlog.core.config import HOUR_MS
+from distlog.core.topics.topic import Topic
+
+
+def compacted(root: Path, name: str, keys: int, records: int, **settings: Any) -> Topic:
+    """A compacted topic with two appends of so many keys and records; clean up to the end of the first."""
+    topic = create(root, name, **{"cleanup_policy": "compact", "min_cleanable_dirty_ratio": 0, **settings})
+    topic.append(keyed(range(keys)))
+    topic.compact()
+    topic.append(keyed(range(records), keys))
+    topic.alter_config({"min.cleanable.dirty.ratio": settings.get("min_cleanable_dirty_ratio", 0.5)})
+    return topic
+
+
+def keyed(numbers: range, keys: int = 1 << 30) -> list[dict[str, Any]]:
+    return [
+        {"key": b"%d" % (number % keys), "value": b"v%d" % number, "timestamp": NOW + number} for number in numbers
+    ]
+
+
+def cleaned_order(managed: Managed, *topics: Topic) -> list[str]:
+    """The names of the topics that were compacted, in the order of the commits' times."""
+    found = []
+    for topic in topics:
+        commits = [one for one in topic.log.history() if one.operation == "compact"]
+        found += [(one.timestamp_ms, topic.name) for one in commits if "LogManager" in one.writer]
+    return [name for _, name in sorted(found)]
+
+
+def test_the_dirtiest_topic_is_cleaned_first_and_a_clean_one_not_at_all(tmp_path: Path) -> None:
+    topics = [
+        compacted(tmp_path, "half", 40, 80),
+        compacted(tmp_path, "most", 10, 400),
+        compacted(tmp_path, "little", 80, 20),
+    ]
+    managed = Managed(tmp_path)
+    clock, order = managed.clock, list[str]()
+    for topic in managed.manager.topics:
+        real = topic.compact
+
+        def compact(real: Any = real, name: str = topic.name) -> Any:
+            order.append(name)
+            clock.now_ms += 1
+            return real()
+
+        topic.compact = compact  # type: ignore[method-assign]
+    run = done(managed.after(minutes=1), "log-cleaner")
+    assert order == ["most", "half"]
+    assert (run["cleaned_partitions"], run["deleted_records"]) == (2, 480)
+    assert len(contents_by_key(topics[0])) == 40
+    assert len(contents_by_key(topics[1])) == 10
+    assert topics[2].refresh().scan().count() == 100
+    assert done(managed.after(minutes=1), "log-cleaner") == {}
+
+
+def contents_by_key(topic: Topic) -> dict[bytes, bytes]:
+    table = topic.refresh().scan().to_table()
+    found = dict(zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True))
+    assert len(found) == table.num_rows
+    return found
+
+
+def test_what_is_past_max_compaction_lag_is_cleaned_however_little_it_is(tmp_path: Path) -> None:
+    topic = compacted(tmp_path, "clicks", 100, 10, max_compaction_lag_ms=HOUR_MS)
+    managed = Managed(tmp_path)
+    assert done(managed.after(minutes=59), "log-cleaner") == {}
+    assert done(managed.after(minutes=2), "log-cleaner")["cleaned_partitions"] == 1
+    assert len(contents_by_key(topic)) == 100
+
+
+def test_the_cleaner_looks_again_every_backoff(tmp_path: Path) -> None:
+    managed = Managed(tmp_path, log_cleaner_backoff_ms=7_000)
+    ran = [sum(run.task == "log-cleaner" for run in managed.after(minutes=1 / 60)) for _ in range(51)]
+    assert [second for second, count in enumerate(ran, 1) if count] == [30, 37, 44, 51]
+
+
+def test_the_brokers_ratio_is_for_topics_without_one(tmp_path: Path) -> None:
+    topic = create(tmp_path, "clicks", cleanup_policy="compact")
+    topic.append(keyed(range(10)))
+    topic.compact()
+    topic.append(keyed(range(8)))
+    assert done(Managed(tmp_path).after(minutes=1), "log-cleaner") == {}
+    managed = Managed(tmp_path, log_cleaner_min_cleanable_ratio=0.1)
+    assert done(managed.after(minutes=1), "log-cleaner")["deleted_records"] == 8
+
+
+def test_a_topic_that_cannot_be_cleaned_is_put_aside_and_tried_again(tmp_path: Path) -> None:
+    bad, good = (compacted(tmp_path, name, 10, 90) for name in ("bad", "good"))
+    segment = bad.refresh().snapshot.partitions[0].segments[-1]
+    log = Path(bad.storage.local_path(bad.reader.name(segment, ".log")))
+    whole = log.read_bytes()
+    log.write_bytes(whole[:100] + b"\0\0\0\0" + whole[104:])
+    managed = Managed(tmp_path)
+    runs = managed.after(minutes=1)
+    assert list(errors(runs, "log-cleaner")) == [bad.url]
+    assert done(runs, "log-cleaner")["cleaned_partitions"] == 1
+    assert len(contents_by_key(good)) == 10
+    log.write_bytes(whole)
+    runs = managed.after(minutes=1)
+    assert list(errors(runs, "log-cleaner")) == [bad.url]
+    managed.clock.now_ms += 4 * MINUTE
+    assert done(managed.after(minutes=0), "log-cleaner")["cleaned_partitions"] == 1
+    assert (len(contents_by_key(bad)), managed.manager.errors) == (10, {})
+
+
+def test_small_segments_are_merged_at_the_retention_interval(tmp_path: Path) -> None:
+    topic = create(tmp_path, "clicks", 2)
+    for number in range(8):
+        topic.append(values([number]), partition=number % 2)
+    managed = Managed(tmp_path)
+    assert done(managed.after(minutes=1), "segment-merge") == {
+        "merged_segments": 8,
+        "segments_made": 2,
+        "merged_bytes": int(topic.snapshot.partitions[0].segments.log_bytes.sum()) * 2,
+    }
+    assert contents(topic.refresh()) == {0: [b"v0", b"v2", b"v4", b"v6"], 1: [b"v1", b"v3", b"v5", b"v7"]}
+    version = topic.version
+    assert done(managed.after(minutes=5), "segment-merge") == {}
+    assert topic.refresh().version == version
+
+
+def test_without_the_cleaner_nothing_is_rewritten(tmp_path: Path) -> None:
+    topic = compacted(tmp_path, "clicks", 1, 10)
+    managed = Managed(tmp_path, log_cleaner_enable="false")
+    tasks = {run.task for run in managed.after(minutes=10)}
+    assert not tasks & {"log-cleaner", "segment-merge"}
+    assert topic.refresh().scan().count() == 11

@@ -1,0 +1,115 @@
+"""Topics are found below the roots, whatever is wrong with some of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from conftest import Address
+from managed import Managed, create, errors
+from topics import values
+
+import distlog
+from distlog.core.errors import InvalidConfigError, StorageError, TopicNotFoundError
+
+
+def test_the_topics_of_all_roots_are_loaded(tmp_path: Path, memory_url: Address) -> None:
+    for name in ("clicks", "orders"):
+        create(tmp_path, name)
+    create(memory_url.url, "views", 3)
+    (tmp_path / "lost+found").mkdir()
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "recovery-point-offset-checkpoint").write_text("0\n0\n")
+    managed = Managed(tmp_path, memory_url.url, f"{tmp_path}/")
+    assert managed.names() == ["clicks", "orders", "views"]
+    assert managed.manager.topic("views").partitions == 3
+    assert managed.manager.topic(f"{tmp_path}/clicks").url == f"{tmp_path}/clicks"
+    assert managed.manager.errors == {}
+
+
+def test_a_name_that_is_not_loaded_or_is_there_twice_is_no_topic(tmp_path: Path) -> None:
+    for root in ("a", "b"):
+        create(tmp_path / root, "clicks")
+    manager = Managed(tmp_path / "a", tmp_path / "b").manager
+    with pytest.raises(TopicNotFoundError, match="several roots have this topic"):
+        manager.topic("clicks")
+    with pytest.raises(TopicNotFoundError, match="no such topic is loaded"):
+        manager.topic("views")
+
+
+def test_new_topics_come_and_dropped_ones_go_at_the_next_look(tmp_path: Path) -> None:
+    first = create(tmp_path, "clicks")
+    managed = Managed(tmp_path)
+    create(tmp_path, "orders")
+    first.drop()
+    assert managed.names() == ["clicks"]
+    managed.after(minutes=1)
+    assert managed.names() == ["orders"]
+    again = create(tmp_path, "clicks", 2)
+    managed.after(minutes=1)
+    assert managed.names() == ["clicks", "orders"]
+    assert managed.manager.topic("clicks").snapshot.topic_id == again.snapshot.topic_id
+    assert managed.manager.errors == {}
+
+
+def test_a_topic_that_is_dropped_and_made_again_between_two_looks_is_the_new_one(tmp_path: Path) -> None:
+    create(tmp_path, "clicks", 4).drop()
+    create(tmp_path, "clicks", 4)
+    managed = Managed(tmp_path)
+    managed.manager.topic("clicks").drop()
+    create(tmp_path, "clicks", 1)
+    managed.after(minutes=1)
+    assert managed.manager.topic("clicks").partitions == 1
+
+
+def test_a_bad_topic_does_not_stop_the_others_and_is_tried_again(tmp_path: Path) -> None:
+    for name in ("bad", "good"):
+        create(tmp_path, name)
+    commit = tmp_path / "bad" / "_commits" / f"{0:020}.json"
+    whole = commit.read_bytes()
+    commit.write_bytes(whole[:-5])
+    managed = Managed(tmp_path)
+    assert managed.names() == ["good"]
+    assert list(errors(managed.runs, "load-logs")) == [f"{tmp_path}/bad"]
+    assert "commit" in managed.manager.errors["load-logs"][f"{tmp_path}/bad"]
+    commit.write_bytes(whole)
+    managed.after(minutes=1)
+    assert (managed.names(), managed.manager.errors) == (["bad", "good"], {})
+
+
+def test_a_bad_root_does_not_stop_the_others_and_is_tried_again(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.write_text("a file where a folder should be")
+    create(tmp_path / "good", "clicks").append(values(range(3)))
+    managed = Managed(root, tmp_path / "good", log_retention_ms=1)
+    assert managed.names() == ["clicks"]
+    assert list(managed.manager.errors["load-logs"]) == [str(root)]
+    runs = managed.after(minutes=1)
+    assert {run.root for run in runs if run.task != "load-logs"} == {str(tmp_path / "good")}
+    root.unlink()
+    create(root, "views")
+    managed.after(minutes=1)
+    assert (managed.names(), managed.manager.errors) == (["views", "clicks"], {})
+
+
+@pytest.mark.s3
+def test_a_root_on_s3_and_one_whose_bucket_is_missing(s3_url: Address, tmp_path: Path) -> None:
+    distlog.create(f"{s3_url.url}/clicks", 2, storage_options=s3_url.options)
+    create(tmp_path, "orders")
+    missing = "s3://no-such-bucket-here/logs"
+    manager = distlog.LogManager([missing, s3_url.url, str(tmp_path)], storage_options=s3_url.options).load()
+    assert [topic.name for topic in manager.topics] == ["clicks", "orders"]
+    assert list(manager.errors["load-logs"]) == [missing]
+
+
+def test_a_root_that_is_not_there_yet_has_no_topics_and_is_not_made(tmp_path: Path) -> None:
+    managed = Managed(tmp_path / "later")
+    managed.after(minutes=10)
+    assert (managed.names(), managed.manager.errors, list(tmp_path.iterdir())) == ([], {}, [])
+
+
+def test_wrong_roots_are_refused_at_once() -> None:
+    with pytest.raises(InvalidConfigError, match="at least one root"):
+        distlog.LogManager([])
+    with pytest.raises(StorageError, match="credentials"):
+        distlog.LogManager("s3://key:secret@bucket/logs")

@@ -1,0 +1,132 @@
+"""The manager as a whole: its threads, its errors, one run of everything, and its metrics."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from pathlib import Path
+
+import pytest
+from managed import Managed, create
+from topics import values
+
+import distlog
+from distlog.core.log_manager.metrics import Metric
+from distlog.core.log_manager.task_run import TaskRun
+
+TASKS = [
+    *("load-logs", "log-retention", "log-cleaner", "segment-merge", "delete-logs"),
+    *("recovery-point-offset-checkpoint", "log-start-offset-checkpoint"),
+]
+
+
+def test_in_a_with_block_the_tasks_run_in_threads_until_its_end(tmp_path: Path) -> None:
+    create(tmp_path, "clicks", retention_ms=1).append(values(range(3)))
+    ran, retained = set[str](), threading.Event()
+
+    def on_run(run: TaskRun) -> None:
+        ran.add(run.task)
+        if run.task == "log-retention":
+            retained.set()
+
+    settings = {"log.initial.task.delay.ms": 0}
+    with distlog.LogManager(str(tmp_path), config=settings, on_run=on_run) as manager:
+        assert [topic.name for topic in manager.topics] == ["clicks"]
+        assert retained.wait(60)
+    assert distlog.open(f"{tmp_path}/clicks").start_offsets() == {0: 3}
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("distlog-log")] == []
+    assert (tmp_path / "recovery-point-offset-checkpoint").read_text() == "0\n1\nclicks 0 3\n"
+    assert {"load-logs", "log-retention", "recovery-point-offset-checkpoint"} <= ran
+
+
+def test_the_checkpoint_files_are_written_when_the_manager_stops(tmp_path: Path) -> None:
+    topic = create(tmp_path, "clicks")
+    with distlog.LogManager(str(tmp_path)):
+        topic.append(values(range(5)))
+    assert (tmp_path / "recovery-point-offset-checkpoint").read_text() == "0\n1\nclicks 0 5\n"
+    assert (tmp_path / "log-start-offset-checkpoint").read_text() == "0\n0\n"
+
+
+def test_each_task_runs_once_and_says_whether_all_went_well(tmp_path: Path) -> None:
+    create(tmp_path, "clicks", retention_ms=1).append(values(range(3)))
+    managed = Managed(tmp_path)
+    managed.runs.clear()
+    managed.clock.now_ms += 1000
+    assert managed.manager.run_once()
+    assert [run.task for run in managed.runs] == TASKS
+    assert managed.manager.topic("clicks").start_offsets() == {0: 3}
+    (tmp_path / "clicks" / "_commits" / f"{3:020}.json").write_text("{")
+    assert not managed.manager.run_once()
+
+
+def test_an_error_is_logged_once_until_it_changes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    create(tmp_path, "clicks")
+    managed = Managed(tmp_path)
+    bad = tmp_path / "clicks" / "_commits" / f"{1:020}.json"
+    bad.write_text("{")
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            managed.after(minutes=10)
+        assert len(caplog.messages) == 1
+        assert caplog.messages[0].startswith(f"load-logs failed at {tmp_path}/clicks: not a commit")
+        bad.unlink()
+        managed.after(minutes=10)
+        bad.write_text("{")
+        managed.after(minutes=10)
+    assert len(caplog.messages) == 2
+
+
+def test_a_fault_of_a_task_is_reported_and_the_task_runs_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(tmp_path, "clicks")
+    managed = Managed(tmp_path)
+    topic = managed.manager.topic("clicks")
+    monkeypatch.setattr(topic, "retention", lambda: 1 / 0)
+    managed.after(minutes=5)
+    assert managed.manager.errors["log-retention"] == {topic.url: "ZeroDivisionError: division by zero"}
+    monkeypatch.undo()
+    managed.after(minutes=5)
+    assert managed.manager.errors == {}
+
+
+def values_of(metrics: list[Metric], name: str) -> dict[str, float]:
+    """The values of a metric, by their labels as text without the root."""
+    found = next(metric for metric in metrics if metric.name == name)
+    return {
+        ",".join(f"{key}={text}" for key, text in labels.items() if key != "root"): value
+        for labels, value in found.values
+    }
+
+
+def test_the_metrics_tell_of_partitions_and_tasks(tmp_path: Path) -> None:
+    topic = create(tmp_path, "clicks", 2, retention_ms=60_000)
+    topic.append(values(range(10)), partition=0)
+    topic.append(values([290_000]), partition=0)
+    managed = Managed(tmp_path)
+    managed.after(minutes=5)
+    metrics = managed.manager.metrics()
+    one, two = "topic=clicks,partition=0", "topic=clicks,partition=1"
+    assert values_of(metrics, "distlog_log_start_offset") == {one: 10, two: 0}
+    assert values_of(metrics, "distlog_log_end_offset") == {one: 11, two: 0}
+    assert values_of(metrics, "distlog_log_segments") == {one: 1, two: 0}
+    size = int(topic.refresh().snapshot.partitions[0].segments.log_bytes.sum())
+    assert values_of(metrics, "distlog_log_size_bytes") == {one: size, two: 0}
+    assert values_of(metrics, "distlog_topics") == {"": 1}
+    assert values_of(metrics, "distlog_root_offline") == {"": 0}
+    assert values_of(metrics, "distlog_log_retention_deleted_records") == {"": 10}
+    runs = values_of(metrics, "distlog_task_runs")
+    assert runs == {f"task={task}": 2 if task == "load-logs" else 1 for task in TASKS}
+    managed.after(minutes=5)
+    metrics = managed.manager.metrics()
+    assert values_of(metrics, "distlog_task_runs")["task=log-retention"] == 2
+    last = values_of(metrics, "distlog_task_last_run_timestamp_seconds")["task=log-retention"]
+    assert last == managed.clock.now_ms / 1000
+    assert set(values_of(metrics, "distlog_task_failing").values()) == {0}
+
+
+def test_the_metrics_of_a_root_that_does_not_answer_say_so(tmp_path: Path) -> None:
+    (tmp_path / "root").write_text("")
+    metrics = Managed(tmp_path / "root").manager.metrics()
+    assert values_of(metrics, "distlog_root_offline") == {"": 1}
+    assert values_of(metrics, "distlog_task_errors") == {"task=load-logs": 1}

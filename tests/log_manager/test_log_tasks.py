@@ -1,0 +1,203 @@
+"""Retention, vacuum, flushes and checkpoint files, on real topics, by a clock that the test sets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from conftest import Address
+from managed import Managed, create, done, errors
+from partition_logs import Process, append, new_topic
+from topics import NOW, Clock, contents, files, named_files, values
+
+from distlog.core.config import DAY_MS, HOUR_MS
+from distlog.core.log.partition_log import LogEnd
+
+FIVE = 5 * 60_000
+
+
+def test_retention_runs_after_the_initial_delay_and_then_at_its_interval(tmp_path: Path) -> None:
+    topic = create(tmp_path, "clicks", retention_ms=10 * 60_000)
+    topic.append(values([0]))
+    topic.append(values([8 * 60_000]))
+    managed = Managed(tmp_path)
+    assert [run.task for run in managed.after(minutes=0.4) if run.task == "log-retention"] == []
+    assert done(managed.after(minutes=0.1), "log-retention") == {}
+    assert [run for run in managed.after(minutes=4.9) if run.task == "log-retention"] == []
+    assert done(managed.after(minutes=0.1), "log-retention") == {}
+    assert done(managed.after(minutes=5), "log-retention")["deleted_records"] == 1
+    assert contents(topic.refresh()) == {0: [b"v%d" % (8 * 60_000)]}
+    assert done(managed.after(minutes=10), "log-retention")["deleted_segments"] == 1
+    assert contents(topic.refresh()) == {0: []}
+
+
+def test_broker_settings_are_for_topics_that_set_nothing_themselves(tmp_path: Path) -> None:
+    week = {"retention_ms": 7 * DAY_MS}
+    topics = {
+        "unset": create(tmp_path, "unset"),
+        # Kafka's default, but the topic's own choice
+        "restated": create(tmp_path, "restated", **week),
+        "own": create(tmp_path, "own", retention_ms=2 * HOUR_MS),
+    }
+    for topic in topics.values():
+        topic.append(values([0]))
+    managed = Managed(tmp_path, log_retention_hours=1)
+    managed.after(minutes=61)
+    held = {name: topic.refresh().end_offsets()[0] - topic.start_offsets()[0] for name, topic in topics.items()}
+    assert held == {"unset": 0, "restated": 1, "own": 1}
+    assert topics["unset"].config.retention_ms == 7 * DAY_MS
+    assert managed.manager.topic("unset").config.retention_ms == HOUR_MS
+
+
+def test_a_topic_that_changes_its_setting_while_it_is_managed_has_its_own(tmp_path: Path) -> None:
+    topic = create(tmp_path, "clicks")
+    topic.append(values([0]))
+    managed = Managed(tmp_path, log_retention_ms=FIVE)
+    topic.refresh().alter_config({"retention.ms": 7 * DAY_MS})
+    managed.after(minutes=30)
+    assert contents(topic.refresh()) == {0: [b"v0"]}
+    topic.alter_config({"retention.ms": None})
+    managed.after(minutes=30)
+    assert contents(topic.refresh()) == {0: []}
+
+
+def test_broker_settings_are_never_stored_in_a_topic(tmp_path: Path) -> None:
+    create(tmp_path, "clicks", segment_ms=5)
+    managed = Managed(tmp_path, log_retention_ms=FIVE, log_roll_ms=9)
+    topic = managed.manager.topic("clicks")
+    assert (topic.config.retention_ms, topic.config.segment_ms) == (FIVE, 5)
+    topic.alter_config({"retention.bytes": 1 << 20})
+    for _ in range(101):  # a checkpoint holds the settings too
+        topic.append(values([0]))
+    read = Managed(tmp_path).manager.topic("clicks").config
+    assert read.overrides() == {"segment.ms": "5", "retention.bytes": str(1 << 20)}
+
+
+def test_a_failing_topic_does_not_stop_the_retention_of_the_others(tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        create(tmp_path, name, retention_ms=1).append(values([0]))
+    managed = Managed(tmp_path)
+    (tmp_path / "b" / "_commits" / f"{2:020}.json").write_text("{")
+    runs = managed.after(minutes=1)
+    assert done(runs, "log-retention")["deleted_segments"] == 2
+    assert list(errors(runs, "log-retention")) == [f"{tmp_path}/b"]
+    assert managed.names() == ["a", "b", "c"]
+
+
+def test_files_are_deleted_when_their_delay_has_passed_once_per_delay(tmp_path: Path) -> None:
+    topic = create(tmp_path, "clicks", file_delete_delay_ms=0, retention_ms=60_000)
+    topic.append(values([0]))
+    topic.append(values([3_600_000]))
+    kept = create(tmp_path, "kept")
+    managed = Managed(tmp_path)
+    before = files(topic.storage)
+    first = done(managed.after(minutes=5), "delete-logs")
+    assert files(topic.storage) == named_files(topic.refresh()) < before
+    assert (first["vacuumed_topics"], first["deleted_files"]) == (2, len(before - files(topic.storage)))
+    assert done(managed.after(minutes=5), "delete-logs") == {"vacuumed_topics": 1}
+    assert done(managed.after(minutes=24 * 60), "delete-logs")["vacuumed_topics"] == 2
+    assert kept.refresh().version == kept.snapshot.version
+
+
+def test_the_files_of_a_dropped_topic_are_deleted(tmp_path: Path) -> None:
+    topic = create(tmp_path, "clicks", file_delete_delay_ms=0)
+    topic.append(values(range(5)))
+    managed = Managed(tmp_path)
+    topic.drop()
+    before = files(topic.storage)
+    assert before
+    runs = managed.after(minutes=5)
+    assert done(runs, "delete-logs")["deleted_files"] == len(before)
+    assert (files(topic.storage), managed.names(), managed.manager.errors) == (set(), [], {})
+
+
+def test_active_segments_are_flushed_when_flush_ms_has_passed(tmp_path: Path) -> None:
+    clock = Clock()
+    process = Process(new_topic(tmp_path / "clicks", 2, flush_ms=3 * 60_000), clock=clock)
+    append(process[0], b"a")
+    managed = Managed(tmp_path, clock=clock, log_flush_scheduler_interval_ms=60_000)
+    flushed = []
+    for _ in range(6):
+        flushed.append(done(managed.after(minutes=1), "log-flusher").get("flushes", 0))
+        flushed_offset = process[0].end().flushed_offset
+    # seen at the first look, a minute after the start; then again after another append
+    assert (flushed, flushed_offset) == ([0, 0, 0, 1, 0, 0], 1)
+    append(process[0], b"b", b"c")
+    assert process[0].end() == LogEnd(3, 1)
+    for _ in range(4):
+        managed.after(minutes=1)
+    assert process[0].end() == LogEnd(3, 3)
+    assert managed.manager.errors == {}
+    process.close()
+
+
+def test_a_flush_by_somebody_else_begins_the_time_again(tmp_path: Path) -> None:
+    clock = Clock()
+    process = Process(new_topic(tmp_path / "clicks", flush_ms=3 * 60_000), clock=clock)
+    append(process[0], b"a")
+    managed = Managed(tmp_path, clock=clock, log_flush_scheduler_interval_ms=60_000)
+    managed.after(minutes=1)
+    managed.after(minutes=1)
+    process[0].flush()
+    append(process[0], b"b")
+    flushes = [done(managed.after(minutes=1), "log-flusher").get("flushes", 0) for _ in range(4)]
+    assert flushes == [0, 0, 0, 1]
+    process.close()
+
+
+def test_without_flush_settings_nothing_is_flushed_as_in_kafka(tmp_path: Path) -> None:
+    process = Process(new_topic(tmp_path / "clicks"))
+    append(process[0], b"a")
+    managed = Managed(tmp_path)
+    assert "log-flusher" not in [run.task for run in managed.after(minutes=10_000)]
+    assert process[0].end() == LogEnd(1, 0)
+    process.close()
+
+
+def test_the_recovery_points_are_written_as_kafka_writes_them(tmp_path: Path) -> None:
+    clicks = Process(new_topic(tmp_path / "clicks", 2))
+    append(clicks[0], b"a", b"b", b"c")
+    clicks[0].flush()
+    append(clicks[0], b"d")
+    create(tmp_path, "orders").append(values(range(7)))
+    managed = Managed(tmp_path)
+    file = tmp_path / "recovery-point-offset-checkpoint"
+    managed.after(minutes=1)
+    assert file.read_text() == "0\n3\nclicks 0 3\nclicks 1 0\norders 0 7\n"
+    clicks[0].flush()
+    managed.after(minutes=1)
+    assert file.read_text() == "0\n3\nclicks 0 4\nclicks 1 0\norders 0 7\n"
+    clicks.close()
+
+
+def test_log_start_offsets_are_written_where_no_segment_shows_them(tmp_path: Path) -> None:
+    first, whole, emptied = (create(tmp_path, name) for name in ("first", "whole", "emptied"))
+    for topic in (first, whole, emptied):
+        topic.append(values(range(4)))
+        topic.append(values(range(4)))
+    first.delete_records({0: 2})
+    whole.delete_records({0: 4})
+    whole.retention()
+    emptied.delete_records({0: 8})
+    emptied.retention()
+    managed = Managed(tmp_path)
+    managed.after(minutes=1)
+    file = tmp_path / "log-start-offset-checkpoint"
+    assert file.read_text() == "0\n2\nemptied 0 8\nfirst 0 2\n"
+    first.refresh().drop()
+    managed.after(minutes=1)
+    assert file.read_text() == "0\n1\nemptied 0 8\n"
+
+
+def test_a_root_that_is_no_local_disk_gets_no_checkpoint_files(memory_url: Address) -> None:
+    url = memory_url.url
+    create(url, "clicks").append(values(range(4)))
+    managed = Managed(url)
+    tasks = {run.task for run in managed.after(minutes=10)}
+    assert tasks == {"load-logs", "log-retention", "log-cleaner", "segment-merge", "delete-logs"}
+
+
+def test_topics_that_come_from_the_manager_append_by_the_brokers_settings(tmp_path: Path) -> None:
+    create(tmp_path, "clicks", clock=Clock(NOW))
+    topic = Managed(tmp_path, log_message_timestamp_type="LogAppendTime").manager.topic("clicks")
+    topic.append([{"value": "v", "timestamp": 5}])
+    assert topic.scan().to_table()["timestamp_type"].to_pylist() == [1]
