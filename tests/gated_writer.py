@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from topics import contents
+from topics import contents, topic_on
 
+from distlog.core.storage.storage import Storage
 from distlog.core.topics.append import AppendResult
 from distlog.core.topics.topic import Topic
 from distlog.core.topics.writer import Writer
@@ -82,3 +84,17 @@ def joined(thread: threading.Thread) -> bool:
     """Whether the thread comes to its end."""
     thread.join(TIMEOUT_S)
     return not thread.is_alive()
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> Topic:
+    """An empty topic of two partitions."""
+    return topic_on(Storage(str(tmp_path / "topic")), 2)
+
+
+@pytest.fixture
+def gate(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    """The gate before the appends of `topic`, open in the end."""
+    gate = Gate(topic, monkeypatch)
+    yield gate
+    gate.open(1000)

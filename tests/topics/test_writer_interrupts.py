@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -21,18 +21,6 @@ from distlog.core.storage.storage import Storage
 from distlog.core.topics import accumulator
 from distlog.core.topics.delivery import Delivery
 from distlog.core.topics.topic import Topic
-
-
-@pytest.fixture
-def topic(tmp_path: Path) -> Topic:
-    return topic_on(Storage(str(tmp_path / "topic")), 2)
-
-
-@pytest.fixture
-def gate(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
-    gate = Gate(topic, monkeypatch)
-    yield gate
-    gate.open(1000)
 
 
 def interrupted_at(line: int, work: Callable[[], None]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,19 +16,6 @@ from distlog.core.storage.storage import Storage
 from distlog.core.topics.append import AppendResult
 from distlog.core.topics.delivery import Delivery
 from distlog.core.topics.topic import Topic
-
-
-@pytest.fixture
-def topic(tmp_path: Path) -> Topic:
-    return topic_on(Storage(str(tmp_path / "topic")), 2)
-
-
-@pytest.fixture
-def gate(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
-    gate = Gate(topic, monkeypatch)
-    yield gate
-    gate.open(1000)
-
 
 # --- it goes on taking records
 
