@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 
 import pytest
 from command_line import CommandLine
+from gated_writer import gate as gate
+from gated_writer import topic as topic
 from histories import commit_log, topic_storage, topic_with_checkpoints
 from hypothesis import settings
 

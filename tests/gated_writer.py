@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from topics import contents
+from topics import contents, topic_on
 
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.commit_destination import CommitDestination
@@ -102,3 +102,17 @@ def joined(thread: threading.Thread) -> bool:
     """Whether the thread comes to its end."""
     thread.join(TIMEOUT_S)
     return not thread.is_alive()
+
+
+@pytest.fixture(params=["in place", "commits"])
+def topic(request: pytest.FixtureRequest, tmp_path: Path) -> Topic:
+    """An empty topic of two partitions, wherever writers may write."""
+    return topic_on(somewhere(request.param, tmp_path), 2)
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    """The gate before the sends of writers, open in the end."""
+    gate = Gate(monkeypatch)
+    yield gate
+    gate.open(1000)

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 _SMALL = 4096
+_BYTE = np.dtype(np.uint8)
 
 #: Direct writes use whole pages, whatever the block size of the disk.
 PAGE_BYTES = 4096
@@ -18,9 +19,7 @@ BLOCK_BYTES = 2 << 20
 
 def byte_array(data: Any) -> np.ndarray:
     """`data`, any contiguous buffer, as a uint8 array; read-only, so that kernels are compiled for one kind only."""
-    array = np.frombuffer(data, dtype=np.uint8)
-    array.flags.writeable = False
-    return array
+    return np.frombuffer(memoryview(data).toreadonly(), _BYTE)
 
 
 def new_array(size: int, dtype: type[np.generic]) -> np.ndarray:

@@ -6,6 +6,7 @@ import json
 import os
 import runpy
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,9 +18,8 @@ from pyspark.sql import SparkSession
 from topics import NOW, TINY, named_files
 
 import distlog
-from distlog.core.commits.segment_info import SegmentInfo
 from distlog.spark import compact, rebuild_indexes, verify
-from distlog.spark.tasks.run import TaskRun, pack, run_tasks
+from distlog.spark.tasks.run import SEGMENT_BYTES, TaskRun, cost, pack, run_tasks, target_cost
 
 pytestmark = pytest.mark.spark
 
@@ -72,23 +72,30 @@ def test_a_task_that_fails_once_is_tried_again(spark: SparkSession, tmp_path: Pa
     assert flag.exists()
 
 
-def segment_of(size: int) -> Any:
-    class Sized:
-        log_bytes = size
-
-    return Sized()
+def sizes(items: Sequence[Any], target: int) -> list[list[int]]:
+    return [[item.log_bytes for item in group] for group in pack(items, target)]
 
 
 def test_segments_are_packed_in_their_order() -> None:
-    segments: list[SegmentInfo] = [segment_of(size) for size in (3, 4, 4, 20, 1, 9, 1)]
-    assert [[segment.log_bytes for segment in group] for group in pack(segments, 10)] == [
-        [3, 4],
-        [4],
-        [20],
-        [1, 9],
-        [1],
-    ]
-    assert list(pack([], 10)) == []
+    segments = [SimpleNamespace(log_bytes=count * SEGMENT_BYTES) for count in (2, 3, 3, 19, 0, 8, 0)]
+    packed = [[size // SEGMENT_BYTES for size in group] for group in sizes(segments, 10 * SEGMENT_BYTES)]
+    assert packed == [[2, 3], [3], [19], [0, 8], [0]]
+    assert sizes([], 10) == []
+
+
+def test_thousands_of_tiny_segments_are_spread_over_the_cores() -> None:
+    segments = [SimpleNamespace(log_bytes=1000) for _ in range(5000)]
+    groups = sizes(segments, target_cost(segments, 8))
+    assert len(groups) >= 8 * 4
+    assert max(map(len, groups)) <= 128 << 20 >> 22
+    assert len(sizes(segments[:10], target_cost(segments[:10], 8))) == 1
+
+
+def test_a_group_of_segments_costs_what_its_segments_cost() -> None:
+    tiny = [SimpleNamespace(log_bytes=1000) for _ in range(1000)]
+    groups = [SimpleNamespace(log_bytes=1000 * 1000, segments=tiny) for _ in range(10)]
+    assert sizes(groups, target_cost(groups, 8)) == [[1000 * 1000]] * 10
+    assert cost(groups[0]) == sum(map(cost, tiny))
 
 
 def test_a_task_takes_items_that_are_next_to_each_other_up_to_its_share_of_bytes(spark: SparkSession) -> None:
@@ -98,8 +105,8 @@ def test_a_task_takes_items_that_are_next_to_each_other_up_to_its_share_of_bytes
         return item.number, context.partitionId()
 
     run = TaskRun(spark)
-    small = list(run(where, [SimpleNamespace(number=number, log_bytes=1) for number in range(100)]))
-    assert [number for number, _ in small] == list(range(100))
+    small = list(run(where, [SimpleNamespace(number=number, log_bytes=1) for number in range(10)]))
+    assert [number for number, _ in small] == list(range(10))
     assert len({task for _, task in small}) == 1
     large = list(run(where, [SimpleNamespace(number=number, log_bytes=60 << 20) for number in range(4)]))
     assert [number for number, _ in large] == list(range(4))

@@ -72,6 +72,19 @@ def test_a_transaction_in_which_an_append_failed_cannot_be_committed(topic: Topi
     assert topic.refresh().version == 0
 
 
+def test_a_failed_transaction_tells_its_error_again_and_again_in_the_same_memory(topic: Topic) -> None:
+    transaction = topic.transaction()
+    with pytest.raises(InvalidRecordError) as first:
+        transaction.append([{"value": 3}])
+    lengths = []
+    for _ in range(4):
+        with pytest.raises(InvalidRecordError) as raised:
+            transaction.commit()
+        assert raised.value is first.value
+        lengths.append(len(raised.traceback))
+    assert lengths == lengths[:1] * 4
+
+
 def test_a_failed_append_lets_go_of_its_files_at_once(storage: Storage) -> None:
     topic = topic_on(Storage(f"{storage.url}-large"), 1)
     transaction = topic.transaction()

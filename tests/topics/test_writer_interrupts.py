@@ -7,13 +7,13 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
-from gated_writer import NEVER_MS, TIMEOUT_S, VALUE, Gate, begun, fill, found, joined, small, somewhere
+from gated_writer import NEVER_MS, TIMEOUT_S, VALUE, Gate, begun, fill, found, joined, small
 from topics import NOW, contents, topic_on
 
 from distlog.core.errors import StorageError
@@ -21,23 +21,6 @@ from distlog.core.storage.storage import Storage
 from distlog.core.topics import accumulator
 from distlog.core.topics.delivery import Delivery
 from distlog.core.topics.topic import Topic
-
-
-@pytest.fixture(params=["in place", "commits"])
-def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
-    return somewhere(request.param, tmp_path)
-
-
-@pytest.fixture
-def topic(storage: Storage) -> Topic:
-    return topic_on(storage, 2)
-
-
-@pytest.fixture
-def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
-    gate = Gate(monkeypatch)
-    yield gate
-    gate.open(1000)
 
 
 def interrupted_at(line: int, work: Callable[[], None]) -> bool:

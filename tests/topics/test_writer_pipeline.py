@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from gated_writer import NEVER_MS, TIMEOUT_S, VALUE, Gate, begun, fill, found, joined, small, somewhere
+from gated_writer import NEVER_MS, TIMEOUT_S, VALUE, Gate, begun, fill, found, joined, small
 from topics import NOW, Clock, contents, topic_on
 
 from distlog.core.errors import CommitStateUnknownError, InvalidRecordError, StorageError
@@ -16,24 +16,6 @@ from distlog.core.storage.storage import Storage
 from distlog.core.topics.append import AppendResult
 from distlog.core.topics.delivery import Delivery
 from distlog.core.topics.topic import Topic
-
-
-@pytest.fixture(params=["in place", "commits"])
-def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
-    return somewhere(request.param, tmp_path)
-
-
-@pytest.fixture
-def topic(storage: Storage) -> Topic:
-    return topic_on(storage, 2)
-
-
-@pytest.fixture
-def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
-    gate = Gate(monkeypatch)
-    yield gate
-    gate.open(1000)
-
 
 # --- it goes on taking records
 

@@ -107,15 +107,15 @@ def fold_batches(
     newest_offsets: np.ndarray,
     min_timestamps: np.ndarray,
     interval: int,
-    offset_entries: np.ndarray,
-    time_entries: np.ndarray,
+    entries: np.ndarray,
 ) -> tuple[int, int, int]:
     """Update `numbers` with `batches` (BATCH rows), which fill `data`: (OK, offset entries, time entries).
 
     With another status, the second item is the row that caused it, and nothing was changed. `newest_offsets`, of each
     batch's first record with the largest timestamp, and `min_timestamps` may be empty. They are then taken from
-    headers that leave no doubt, and are unknown (-1) otherwise. Entries are rows (relative offset, position) and
-    (timestamp, relative offset), with room for one per batch. The checksums in the batches must be right.
+    headers that leave no doubt, and are unknown (-1) otherwise. `entries[0]` gets rows (relative offset, position),
+    `entries[1]` rows (timestamp, relative offset); both have room for one per batch. The checksums in the batches
+    must be right.
     """
     status, row = _check(numbers, batches, data.size)
     if status != OK:
@@ -134,12 +134,12 @@ def fold_batches(
         relative = batch["base_offset"] + batch["last_offset_delta"] - numbers[BASE_OFFSET]
         offset_due, time_due = add_batch(batch["size"], relative, batch["max_timestamp"], interval, numbers)
         if offset_due:
-            offset_entries[offset_count, 0] = relative
-            offset_entries[offset_count, 1] = numbers[POSITION]
+            entries[0, offset_count, 0] = relative
+            entries[0, offset_count, 1] = numbers[POSITION]
             offset_count += 1
         if time_due:
-            time_entries[time_count, 0] = numbers[MAX_TIMESTAMP]
-            time_entries[time_count, 1] = numbers[MAX_OFFSET]
+            entries[1, time_count, 0] = numbers[MAX_TIMESTAMP]
+            entries[1, time_count, 1] = numbers[MAX_OFFSET]
             time_count += 1
         _pass(numbers, data, batch)
     return OK, offset_count, time_count

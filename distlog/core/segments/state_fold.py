@@ -79,11 +79,12 @@ def fold(
     are among the batches. Raises UnfitBatchError if the batches do not fit the data, their offsets are not above
     those in the segment, or an offset or a position is above the 2^31-1 that indexes can hold.
     """
-    if not {len(newest_offsets), len(min_timestamps)} <= {0, len(batches)}:
+    count = len(batches)
+    if len(newest_offsets) not in (0, count) or len(min_timestamps) not in (0, count):
         raise ValueError("what is told of the batches must be told of each of them")
-    after, spare = numbers.copy(), np.empty((2, len(batches), 2), np.int64)
+    after, spare = numbers.copy(), np.empty((2, count, 2), np.int64)
     status, offsets, times = fold_batches(
-        after, byte_array(data), batches, newest_offsets, min_timestamps, interval, spare[0], spare[1]
+        after, byte_array(data), batches, newest_offsets, min_timestamps, interval, spare
     )
     if status != OK:
         raise _refused(status, batches, offsets)

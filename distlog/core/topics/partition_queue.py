@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from types import TracebackType
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,7 @@ class PartitionQueue:
         self._put = self._written = 0
         self._is_aborted = False
         self._error: BaseException | None = None
+        self._trace: TracebackType | None = None
 
     def put(self, source: RecordInput, rows: npt.NDArray[np.int64]) -> Callable[[], None]:
         """Queue the `rows` of `source`; returns a call that writes them, and all rows that were put before.
@@ -48,11 +50,12 @@ class PartitionQueue:
         if self._is_aborted:
             raise StorageError("cannot write: the append was aborted")
         if self._error is not None:
-            raise self._error
+            # with its first traceback: each raise adds to it, and so would keep the caller's objects alive
+            raise self._error.with_traceback(self._trace)
         try:
             self._writer.append(*self._waiting[0])
         except BaseException as error:
-            self._error = error
+            self._error, self._trace = error, error.__traceback__
             raise
         self._waiting.popleft()
         self._written += 1

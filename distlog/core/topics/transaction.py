@@ -56,6 +56,7 @@ class Transaction:
         self._is_replay = replayed(snapshot, app_id, batch_id) is not None
         self._appender: Appender | None = open_appender(handle, current, compression)
         self._error: BaseException | None = None
+        self._trace: TracebackType | None = None
         self._process = os.getpid()
         self.result = AppendResult(None)
 
@@ -71,7 +72,7 @@ class Transaction:
             return appender.append(data, partition)
         except BaseException as error:
             self.abort()
-            self._error = error
+            self._error, self._trace = error, error.__traceback__
             raise
 
     def commit(self) -> AppendResult:
@@ -95,7 +96,8 @@ class Transaction:
         if self._process != os.getpid():
             raise InvalidRecordError("the transaction was begun before a fork, by the parent; begin another here")
         if self._error is not None:
-            raise self._error
+            # with its first traceback: each raise adds to it, and so would keep the caller's objects alive
+            raise self._error.with_traceback(self._trace)
         if self._appender is None:
             raise InvalidRecordError("the transaction has ended; begin another")
         return self._appender
@@ -104,7 +106,7 @@ class Transaction:
         """Append nothing; the files written stay unreferenced until vacuum."""
         if self._appender is not None:
             self._appender.abort()
-        self._appender = self._error = None
+        self._appender = self._error = self._trace = None
 
     def __enter__(self) -> Transaction:
         return self

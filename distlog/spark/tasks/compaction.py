@@ -30,11 +30,10 @@ from distlog.core.maintenance.compaction.key_hash import SECRET_BYTES
 from distlog.core.maintenance.compaction.offset_map import SLOT_BYTES
 from distlog.core.maintenance.compaction.report import Uncleanable, done_or_reason
 from distlog.core.topic_handle import TopicHandle
-from distlog.spark.source.splits import SplitSize
 from distlog.spark.spark_session import cores
 from distlog.spark.tasks.compaction_stages import ITEM, BucketItem, FindSuperseded, HashKeys, KeysItem, RewriteGroup
 from distlog.spark.tasks.exchange import frame_of, run_stage
-from distlog.spark.tasks.run import TaskRun, pack
+from distlog.spark.tasks.run import TaskRun, pack, target_cost
 
 #: One task cleans this many bytes in some seconds. Less is not worth a job of three stages.
 ALONE_BYTES = 1 << 30
@@ -119,7 +118,7 @@ def _plan_stages(
 ) -> _Stages:
     """Plan the tasks: those of the first stage read about the same amount; buckets are allotted by records."""
     stages, records = _Stages(), sum(plan.dirty_records for plan, _ in plans)
-    target = SplitSize(cores).target_bytes(sum(plan.log_bytes for plan, _ in plans))
+    target = target_cost((segment for plan, _ in plans for segment in plan.cleaned), cores)
     for plan, verdicts in plans:
         share = ceil(cores * plan.dirty_records / max(records, 1))
         buckets, slots = plan_buckets(plan.dirty_records, dedupe_buffer_bytes, share)
