@@ -69,7 +69,9 @@ def _keyed(lines: pa.Array, separator: str, lines_before: int) -> pa.Table:
     parts = pc.split_pattern(lines, separator, max_splits=1)
     row = pc.index(pc.list_value_length(parts), pa.scalar(1, pa.int32())).as_py()
     if row >= 0:
-        raise InvalidRecordError("a line has no key separator", line=lines_before + row + 1)
+        raise InvalidRecordError(
+            "a line has no key separator: correct it, or leave out --key-separator", line=lines_before + row + 1
+        )
     return pa.table({"key": pc.list_element(parts, 0), "value": pc.list_element(parts, 1)})
 
 
@@ -87,7 +89,7 @@ def jsonl_format(block: bytes, lines_before: int) -> pa.Table:
 
 def _row(record: Any) -> dict[str, Any]:
     if not isinstance(record, dict) or "value" not in record:
-        raise ValueError('an object with at least a "value" is needed')
+        raise ValueError('it must be an object with at least a "value"')
     unknown = sorted(record.keys() - set(ACCEPTED) - set(IGNORED))
     if unknown:
         raise ValueError(f"unknown field {unknown[0]}; known are {', '.join(ACCEPTED)}")
@@ -104,20 +106,20 @@ def _row(record: Any) -> dict[str, Any]:
 def _integer(name: str, value: Any, limit: int) -> int | None:
     if value is None or (type(value) is int and -1 <= value <= limit):
         return value
-    raise ValueError(f"{name} is no number, or out of range")
+    raise ValueError(f"{name} must be an integer from -1 to {limit}, or null")
 
 
 def _headers(value: Any) -> list[dict[str, Any]]:
     if value is None:
         return []
     if not isinstance(value, list):
-        raise ValueError("headers are a list")
+        raise ValueError("headers must be a list")
     return [_header(item) for item in value]
 
 
 def _header(item: Any) -> dict[str, Any]:
     if not isinstance(item, dict) or item.keys() != {"key", "value"} or not isinstance(item["key"], str):
-        raise ValueError('a header is {"key": text, "value": bytes}')
+        raise ValueError('a header must be {"key": text, "value": bytes}')
     return {"key": item["key"], "value": _bytes(item["value"])}
 
 
@@ -128,4 +130,4 @@ def _bytes(value: Any) -> bytes | None:
         return value.encode()
     if isinstance(value, dict) and value.keys() == {"base64"} and isinstance(value["base64"], str):
         return base64.b64decode(value["base64"], validate=True)
-    raise ValueError('bytes are text, null or {"base64": "..."}')
+    raise ValueError('bytes must be text, null or {"base64": "..."}')

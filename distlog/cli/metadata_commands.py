@@ -10,6 +10,7 @@ import distlog
 from distlog.cli.options import Json, Storage, Url, settings, usage
 from distlog.console import arguments, output
 from distlog.console.report import Summary, print_report
+from distlog.core.maintenance.reports import counted
 
 #: The columns of the printed tables. JSON has all columns.
 _SEGMENT_COLUMNS = ("partition", "base_offset", "next_offset", "log_bytes", "stem")
@@ -28,7 +29,7 @@ def create(
 ) -> None:
     """Create a topic."""
     topic = distlog.create(url, partitions, dict(config), dict(storage))
-    text = f"created {topic.url} with {partitions} partition{'s' * (partitions != 1)}"
+    text = f"created {topic.url} with {counted(partitions, 'partition')}"
     facts = {"url": topic.url, "version": topic.version, "partitions": topic.partitions}
     print_report(Summary(text, facts), as_json=as_json)
 

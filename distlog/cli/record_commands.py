@@ -16,6 +16,7 @@ from distlog.console import output
 from distlog.console.progress import Progress
 from distlog.console.report import Summary, print_report
 from distlog.core.batches.record_batch import COLUMNS
+from distlog.core.maintenance.reports import counted
 from distlog.core.reading.scan import check_columns
 
 #: The columns of the printed tables unless others are requested.
@@ -52,7 +53,7 @@ def append(
         str | None,
         typer.Option(
             metavar="CODEC",
-            help="none, gzip, snappy, lz4 or zstd. The topic's compression.type comes first, unless it is producer.",
+            help="none, gzip, snappy, lz4 or zstd; used if the topic's compression.type is producer.",
         ),
     ] = None,
     storage: Storage,
@@ -69,7 +70,7 @@ def append(
         with file.open("rb") as source:
             result = _append(topic, source, file.stat().st_size, parse, (partition, compression))
     ranges = "".join(f", partition {number} [{first}, {end})" for number, (first, end) in result.offsets.items())
-    text = f"appended {result.record_count} record{'s' * (result.record_count != 1)}{ranges}"
+    text = f"appended {counted(result.record_count, 'record')}{ranges}"
     facts = {"version": result.version, "records": result.record_count, "offsets": result.offsets}
     print_report(Summary(text, facts), as_json=as_json)
 

@@ -23,7 +23,7 @@ def partition_offset(text: str) -> tuple[int | None, int]:
     """`PARTITION:OFFSET` as a pair; for an offset alone the partition is None. The offset -1 is the log end."""
     match = _PARTITION_OFFSET.fullmatch(text)
     if not match:
-        raise ValueError(f"{text!r} is neither like 100 nor like 0:100")
+        raise ValueError(f"{text!r} is neither an offset like 100 nor PARTITION:OFFSET like 0:100")
     return None if match[1] is None else int(match[1]), int(match[2])
 
 
@@ -39,7 +39,7 @@ def record_time(text: str) -> int:
     """A time that a record may have: not before 1970."""
     found = time(text)
     if found < 0:
-        raise ValueError(f"{text!r} is before 1970, and no record is")
+        raise ValueError(f"{text!r} is before 1970; give a later time")
     return found
 
 
@@ -53,7 +53,7 @@ def partitions(text: str) -> list[int]:
     try:
         return [_number(part) for part in text.split(",")]
     except ValueError:
-        raise ValueError(f"{text!r} is not like 0,1") from None
+        raise ValueError(f"{text!r} is not a list of partitions like 0,1") from None
 
 
 def offsets(text: str) -> int | dict[int, int]:
@@ -64,7 +64,7 @@ def offsets(text: str) -> int | dict[int, int]:
         pairs = [part.split(":") for part in text.split(",")]
         return {_number(partition): _number(offset) for partition, offset in pairs}
     except ValueError:
-        raise ValueError(f"{text!r} is neither like 10 nor like 0:10,1:7") from None
+        raise ValueError(f"{text!r} is neither an offset like 10 nor offsets by partition like 0:10,1:7") from None
 
 
 def _number(text: str) -> int:

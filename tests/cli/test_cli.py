@@ -92,7 +92,7 @@ def test_offsets_finds_a_time(filled: CommandLine, time: str, offset: int | None
     [
         (["read", "--offset", "6"], "log_end_offset=5"),
         (["read", "--partition", "1"], "partition=1"),
-        (["create"], "there is a topic"),
+        (["create"], "the topic exists already"),
         (["append", "no such file"], "No such file"),
     ],
 )

@@ -149,5 +149,5 @@ def test_a_bad_line_appends_nothing_at_all(filled: CommandLine, monkeypatch: pyt
     monkeypatch.setattr(line_formats, "blocks", partial(line_formats.blocks, size=4))
     outcome = filled("append", "--key-separator", ":", stdin=b"a:1\nb:2\nno\n")
     assert (outcome.status, outcome.out) == (1, "")
-    assert outcome.err == "distlog: a line has no key separator (line=3)\n"
+    assert outcome.err == "distlog: a line has no key separator: correct it, or leave out --key-separator (line=3)\n"
     assert distlog.open(filled.url).end_offsets() == {0: 5}

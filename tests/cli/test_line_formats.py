@@ -45,7 +45,7 @@ def test_the_first_separator_ends_the_key() -> None:
 
 
 def test_a_line_without_the_separator_is_refused_with_its_number() -> None:
-    with pytest.raises(InvalidRecordError, match=r"no key separator \(line=12\)"):
+    with pytest.raises(InvalidRecordError, match=r"no key separator: .* \(line=12\)"):
         text_format(":")(b"a:b\nab\ncd", 10)
 
 
@@ -89,21 +89,21 @@ def test_blank_lines_are_skipped_but_counted() -> None:
     [
         (b"[1]", 'at least a "value"'),
         (b'{"key": "k"}', 'at least a "value"'),
-        (b'{"value": 5}', "bytes are text"),
+        (b'{"value": 5}', "bytes must be text"),
         (b'{"value": {"base64": "*"}}', "not a record"),
-        (b'{"value": {"base64": 1}}', "bytes are text"),
+        (b'{"value": {"base64": 1}}', "bytes must be text"),
         (b'{"value": "\\ud800"}', "not a record"),
         (b'{"value": "\xff"}', "not a record"),
         (b'{"value": "v", "vaule": 1}', "unknown field vaule"),
-        (b'{"value": "v", "timestamp": 1.5}', "timestamp is no number"),
-        (b'{"value": "v", "timestamp": true}', "timestamp is no number"),
-        (b'{"value": "v", "timestamp": 9223372036854775808}', "out of range"),
+        (b'{"value": "v", "timestamp": 1.5}', "timestamp must be an integer"),
+        (b'{"value": "v", "timestamp": true}', "timestamp must be an integer"),
+        (b'{"value": "v", "timestamp": 9223372036854775808}', "must be an integer from -1 to"),
         (b'{"value": "v", "timestamp": "yesterday"}', "(?i)iso"),
-        (b'{"value": "v", "partition": 2147483648}', "out of range"),
-        (b'{"value": "v", "partition": "0"}', "partition is no number"),
-        (b'{"value": "v", "headers": {"a": 1}}', "headers are a list"),
-        (b'{"value": "v", "headers": [{"key": 1, "value": null}]}', "a header is"),
-        (b'{"value": "v", "headers": 5}', "headers are a list"),
+        (b'{"value": "v", "partition": 2147483648}', "must be an integer from -1 to"),
+        (b'{"value": "v", "partition": "0"}', "partition must be an integer"),
+        (b'{"value": "v", "headers": {"a": 1}}', "headers must be a list"),
+        (b'{"value": "v", "headers": [{"key": 1, "value": null}]}', "a header must be"),
+        (b'{"value": "v", "headers": 5}', "headers must be a list"),
         (b"[" * 100_000, "not a record"),
     ],
 )
