@@ -8,11 +8,20 @@ from distlog.core.storage.storage import Storage
 
 
 def check_log(storage: Storage, segment: SegmentInfo, name: str) -> None:
-    """Raise SnapshotTooOldError if the log file `name` is gone, CorruptRecordError if it is too short."""
+    """Raise an error if the log file `name` is gone or too short.
+
+    It is SnapshotTooOldError, or CorruptRecordError for a sealed segment, which nobody cuts.
+    """
     try:
         size = storage.size(name)
     except FileNotFoundError:
         raise gone(segment, name) from None
+    if size < segment.log_bytes and segment.is_active:
+        raise SnapshotTooOldError(
+            "the end of an active segment was cut off, since it was never on the device: refresh the topic",
+            file=name,
+            partition=segment.partition,
+        )
     if size < segment.log_bytes:
         raise CorruptRecordError(
             "the file is shorter than its segment is: verify, then restore it from a copy",
