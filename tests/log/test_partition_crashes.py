@@ -11,12 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from partition_logs import Killed, Killer, Process, append, commit_sealed, new_topic
+from partition_logs import Killed, Killer, Process, append, commit_sealed, encoded, new_topic
 from power_loss import Disk
 from power_loss import Killed as DiskKilled
 from topics import NOW
 
 from distlog.core import paths
+from distlog.core.errors import StorageError
 from distlog.core.storage.local import durable_files
 
 FULL = 200
@@ -40,6 +41,17 @@ def flushing(process: Process) -> None:
     process[0].flush()
 
 
+def giving_up(process: Process) -> None:
+    append(process[0], b"new")
+    give_up(process)
+
+
+def give_up(process: Process) -> None:
+    with process[0]._active.held():
+        process[0]._active.recover()
+        process[0]._active.give_up()
+
+
 #: By name: how many records are there before, and what is done then.
 STORIES: dict[str, tuple[int, Callable[[Process], None]]] = {
     "open": (0, opening),
@@ -49,6 +61,7 @@ STORIES: dict[str, tuple[int, Callable[[Process], None]]] = {
     "seal": (1, sealing),
     "seal a full one": (4, sealing),
     "flush": (1, flushing),
+    "a sync that failed": (1, giving_up),
 }
 
 
@@ -102,6 +115,27 @@ def test_a_process_that_ends_before_any_step_leaves_what_others_go_on_with(
         step += 1
     assert {"pwrite", "page"} <= set(killer.steps) or name.startswith("seal")
     assert step > 2
+
+
+def test_who_waits_for_what_a_failed_sync_lost_is_told_wherever_the_process_that_synced_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killer, step, is_over = Killer(monkeypatch), 0, False
+    while not is_over:
+        folder = tmp_path / str(step) / "events"
+        waiting, before = prepared(folder, 1)
+        appended = waiting[0].append(*encoded(b"new"))
+        is_over = not end_before(killer, folder, give_up, step)
+        append(Process(folder)[0], b"after")
+        if waiting.seen()[0] == [*before, b"after"]:
+            with pytest.raises(StorageError, match="lost"):
+                waiting[0].flush(appended)
+        else:
+            # it ended before it could say that its sync had failed
+            waiting[0].flush(appended)
+            check(waiting.seen()[0], before, b"after")
+        step += 1
+    assert step > 8
 
 
 @pytest.mark.parametrize("name", ["append", "roll", "seal"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,10 @@ from partition_logs import Process, append, commit_sealed, encoded, new_topic, s
 
 from distlog.core import paths
 from distlog.core.commits.actions import Remove
-from distlog.core.errors import StorageError
+from distlog.core.errors import StorageError, StorageFullError
+from distlog.core.log.partition_flush import Appended
+from distlog.core.log.partition_log import PartitionLog
+from distlog.core.log.sealed_commit import sealed_commit
 
 
 @pytest.fixture
@@ -145,6 +149,98 @@ def test_all_who_wait_for_what_was_lost_get_an_error(folder: Path, others: int) 
     with pytest.raises(StorageError, match="lost"):
         other[0].flush(lost)
     other[0].flush(kept)
+
+
+def test_each_of_those_who_wait_for_a_sync_that_fails_gets_an_error(folder: Path) -> None:
+    """Eight wait for one sync, and its error reaches all of them; what was acknowledged before is there."""
+
+    class Failing(FailingCalls):
+        is_on = False
+
+        def fsync(self, fd: int) -> None:
+            if self.is_on:
+                self.is_on = False
+                begun.set()
+                assert go_on.wait(60)
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            os.fsync(fd)
+
+    begun, go_on, calls = threading.Event(), threading.Event(), Failing()
+    process, other = Process(folder, calls=calls), Process(folder)
+    append(process[0], b"acknowledged")
+    process[0].flush()
+    calls.is_on = True
+    outcomes: list[str] = []
+
+    def wait_for(log: PartitionLog, appended: Appended) -> None:
+        try:
+            log.flush(appended)
+            outcomes.append("acknowledged")
+        except StorageError as error:
+            outcomes.append(error.message)
+
+    logs = [process[0], other[0]] * 4
+    threads = [
+        threading.Thread(target=wait_for, args=[log, log.append(*encoded(b"%d" % number))])
+        for number, log in enumerate(logs)
+    ]
+    threads[0].start()
+    assert begun.wait(60)
+    for thread in threads[1:]:
+        thread.start()
+    go_on.set()
+    for thread in threads:
+        thread.join()
+    assert len(outcomes) == 8
+    assert outcomes.count("cannot sync: Input/output error") == 1
+    assert sum("lost" in outcome for outcome in outcomes) == 7
+    assert process.seen()[0] == [b"acknowledged"]
+    append(other[0], b"next")
+    other[0].flush()
+    assert process.seen()[0] == [b"acknowledged", b"next"]
+
+
+def seal_by_commit(process: Process) -> None:
+    calls = process[0]._active.calls
+    sealed_commit(process.handle, process.head(), "append", lambda _: [], lambda _: [0], calls=calls)
+
+
+@pytest.mark.parametrize(
+    "seal",
+    [
+        lambda process: process[0].roll(),
+        lambda process: append(process[0], b"too much for the segment"),
+        seal_by_commit,
+    ],
+    ids=["roll", "append", "commit"],
+)
+def test_a_sync_that_fails_in_a_seal_is_not_forgotten(tmp_path: Path, seal: Callable[[Process], object]) -> None:
+    """A later sync would succeed without what was lost, so who waits for that gets an error."""
+    folder, calls = new_topic(tmp_path / "events", internal_segment_bytes=200), FailingCalls()
+    process, other = Process(folder, calls=calls), Process(folder)
+    append(process[0], b"a")
+    process[0].flush()
+    lost = other[0].append(*encoded(b"b"))
+    calls.fail("fsync", code=errno.EIO)
+    with pytest.raises(StorageError, match="cannot sync"):
+        seal(process)
+    append(process[0], b"c")
+    with pytest.raises(StorageError, match="lost"):
+        other[0].flush(lost)
+    assert process.seen()[0] == [b"a", b"c"]
+    assert sealed(process.head()) == [(0, 1)]
+    assert process.anomalies() == ()
+
+
+def test_an_entry_that_does_not_fit_the_disk_in_a_seal_loses_nothing(folder: Path) -> None:
+    calls = FailingCalls()
+    process = Process(folder, calls=calls)
+    appended = process[0].append(*encoded(b"a"))
+    calls.fail("pwrite")
+    with pytest.raises(StorageFullError):
+        process[0].roll()
+    process[0].flush(appended)
+    assert process.seen()[0] == [b"a"]
 
 
 def test_what_was_sealed_is_on_the_device_whatever_became_of_its_segment(folder: Path) -> None:

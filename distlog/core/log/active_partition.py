@@ -9,6 +9,8 @@ that finds this, or a page that does not check, asks the commit log first. A pro
     seal    page CHANGING, trim and sync the files, commit      found: CHANGING: the commit log says whether it is
             `seal` and `add`, page NONE, or ACTIVE with the     sealed; if not, it goes on as it was
             next segment when the same commit opened one
+    lost    a sync failed: page LOST, cut the files to what     found: LOST: the same again, unless the commit log
+            was flushed, sync them, commit `seal`, page NONE    says that it is sealed
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from distlog.core.commits.actions import Action, Active, Add, Seal
 from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.segment_info import NO_OFFSET, SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.errors import CommitConflictError
+from distlog.core.errors import CommitConflictError, StorageError
 from distlog.core.log.active_file import FileCalls
 from distlog.core.log.log_segment import LogSegment
 from distlog.core.log.segment_state import SegmentState
@@ -136,16 +138,23 @@ class ActivePartition:
             self.take_back(sealed)
             raise
 
-    def begin_seal(self) -> SealedSegment:
-        """Finish the active segment's files. The caller then commits, and calls `end_seal` or `take_back`."""
+    def begin_seal(self, status: Status = Status.CHANGING) -> SealedSegment:
+        """Finish the active segment's files. The caller then commits, and calls `end_seal` or `take_back`.
+
+        If a sync fails, the next `recover` seals the segment at what is known to be on the device.
+        """
         segment = self._segment
         assert segment is not None
         before = segment.state
         # until the seal is over, every process asks the commit log
-        self._publish(Status.CHANGING, before)
+        self._publish(status, before)
         self._segment = self._known = None
         try:
             state = segment.seal()
+        except StorageError:
+            if segment.sync_failed:
+                self._publish(Status.LOST, before)
+            raise
         finally:
             segment.close()
         return SealedSegment(self.partition, before, state.segment_info(self.partition) if state.batches else None)
@@ -161,15 +170,15 @@ class ActivePartition:
         segment.recover_tail(opened_before(sealed.before.first_unstable_offset))
         self._use(segment)
 
-    def drop_unflushed(self) -> None:
-        """Cut the active segment to what is known to be on the device."""
-        segment = self._segment
-        assert segment is not None
-        try:
-            segment.drop_unflushed(opened_before(segment.state.first_unstable_offset))
-        except BaseException:
-            self.doubt()
-            raise
+    def give_up(self) -> None:
+        """After a failed sync: cut the active segment to what is known to be on the device, and seal it there.
+
+        It must not go on, since then nobody could tell what was lost from what came after.
+        """
+        assert self._segment is not None
+        state = self._segment.state
+        self._publish(Status.LOST, state)
+        self._end_at_flushed(state)
 
     def moved_on(self) -> None:
         """Publish the active segment's changed state."""
@@ -208,6 +217,8 @@ class ActivePartition:
             self._publish(Status.NONE, None)
         elif record is None or state is None:
             self._use(self._walked(self._active))
+        elif record.status == Status.LOST:
+            self._end_at_flushed(state)
         else:
             self._use(self._resumed(state, record.status))
 
@@ -223,6 +234,17 @@ class ActivePartition:
         elif unknown > 0 or status != Status.ACTIVE:
             segment.recover_tail(opened_before(state.first_unstable_offset))
         return segment
+
+    def _end_at_flushed(self, state: SegmentState) -> None:
+        self._let_go()
+        self._segment = self._opened(state)
+        self._segment.drop_unflushed(opened_before(_first_unstable(self.snapshots.snapshot, self.partition)))
+        sealed = self.begin_seal(Status.LOST)
+        _, after = self.handle.log.commit(
+            self.snapshots.refresh(), "seal", lambda _: sealed.actions(), timeout_s=COMMIT_TIMEOUT_S
+        )
+        self.snapshots.advance(after)
+        self.end_seal()
 
     def _walked(self, active: Active) -> LogSegment:
         segment = self._opened(SegmentState.new(active.stem, active.base_offset, self.handle.clock()))

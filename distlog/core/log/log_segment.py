@@ -68,6 +68,8 @@ class LogSegment:
         # seeded by the stem, so that all processes choose the same jitter
         self._span_ms = jittered(time_span(config), config, Random(state.stem))
         self._refusal: str | None = None
+        #: Whether a sync failed, so that nobody knows what behind the flushed offset is on the device.
+        self.sync_failed = False
         self._has_durable_names = False
 
     @classmethod
@@ -268,5 +270,6 @@ class LogSegment:
                 self._files.sync_names()
                 self._has_durable_names = True
         except StorageError:
+            self.sync_failed = True
             self._refusal = "a sync failed, so nobody knows what is on the device: recover it"
             raise

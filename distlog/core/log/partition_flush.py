@@ -18,7 +18,7 @@ from distlog.core.commits.actions import Add, Seal
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import StorageError
 from distlog.core.log.active_file import ActiveFile
-from distlog.core.log.active_partition import COMMIT_TIMEOUT_S, ActivePartition
+from distlog.core.log.active_partition import ActivePartition
 from distlog.core.log.flush_policy import Unflushed, is_flush_due
 from distlog.core.log.segment_state import SegmentState
 from distlog.core.log.state_record import Status
@@ -120,19 +120,11 @@ class PartitionFlush:
         self._log = log
 
     def _give_up(self, stem: str) -> None:
-        """Cut the segment to what is on the device, and seal it."""
         partition = self._partition
         with partition.held():
             segment = partition.recover()
-            if segment is None or segment.stem != stem:
-                return
-            partition.drop_unflushed()
-            sealed = partition.begin_seal()
-            _, after = partition.handle.log.commit(
-                partition.snapshots.refresh(), "seal", lambda _: sealed.actions(), timeout_s=COMMIT_TIMEOUT_S
-            )
-            partition.snapshots.advance(after)
-            partition.end_seal()
+            if segment is not None and segment.stem == stem:
+                partition.give_up()
 
     def _check_sealed(self, wanted: Appended) -> None:
         """Raise StorageError if the sealed segment ends below the wanted records: a failed sync cut them off.

@@ -22,11 +22,12 @@ RECORD_BYTES = _HEAD.size + STATE_BYTES
 
 
 class Status(IntEnum):
-    """No segment is active; one is; or one is being sealed, so that only the commit log knows."""
+    """No segment is active; one is; one is being sealed, so that only the commit log knows; a sync of it failed."""
 
     NONE = 0
     ACTIVE = 1
     CHANGING = 2
+    LOST = 3
 
 
 @dataclass(frozen=True, slots=True)

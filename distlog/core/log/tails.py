@@ -15,7 +15,7 @@ from distlog.core.commits.segment_info import NO_OFFSET, SegmentInfo
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.log.log_segment import LogSegment
 from distlog.core.log.segment_state import SegmentState
-from distlog.core.log.state_record import stored_record
+from distlog.core.log.state_record import Status, stored_record
 from distlog.core.log.walked_transactions import opened_before
 from distlog.core.topic_handle import TopicHandle
 
@@ -60,7 +60,8 @@ def _known_state(folder: str, snapshot: Snapshot, active: Active) -> SegmentStat
     for _ in range(_LOOKS):
         record = stored_record(os.path.join(folder, paths.LOCK_FILE))
         if record is not None:
-            return record.state_of(snapshot.topic_id, active)
+            # a segment whose sync failed is being cut
+            return None if record.status == Status.LOST else record.state_of(snapshot.topic_id, active)
     return None
 
 
