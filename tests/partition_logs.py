@@ -99,11 +99,15 @@ class Process:
 
     def seen(self) -> dict[int, list[bytes | None]]:
         """What a reader sees of each partition, the tails among it."""
-        return contents(Topic(self.handle, self.handle.log.load()))
+        return contents(self.topic())
 
     def head(self) -> Snapshot:
         """The commit log's newest snapshot."""
         return self.handle.log.load()
+
+    def topic(self) -> Topic:
+        """The topic as a user of this process holds it."""
+        return Topic(self.handle, self.head())
 
     def anomalies(self) -> tuple[object, ...]:
         """What `verify` finds wrong."""

@@ -75,7 +75,7 @@ class OffsetOutOfRangeError(DistlogError, LookupError):
 
 
 class SnapshotTooOldError(DistlogError, FileNotFoundError):
-    """A file of the version that is read is gone: its segment was removed, and vacuum deleted it later."""
+    """A file of the version that is read is gone, or what it had was cut off before it was on the device."""
 
 
 class CommitConflictError(DistlogError):

@@ -53,7 +53,7 @@ def test_a_log_cannot_grow_beyond_what_a_position_can_tell(tmp_path: Path) -> No
     append(segment, records(0))
     # as if two gigabytes were there already
     segment._numbers[segment.state.__slots__.index("position") - 1] = MAX_INT - len(records(1)) + 1
-    with pytest.raises((OverflowError, ValueError), match="roll"):
+    with pytest.raises(ValueError, match="roll"):
         append(segment, records(1))
     assert files(tmp_path)[".log"] == records(0)
 

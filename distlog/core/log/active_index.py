@@ -13,8 +13,8 @@ import os
 
 import numpy as np
 
-from distlog.core.buffers import byte_array
-from distlog.core.kernels.index_search import WARM_BYTES, floor_entry
+from distlog.core.indexes.growing_index import floor_in_place
+from distlog.core.indexes.index_entries import Column
 from distlog.core.log.active_file import ActiveFile, FileCalls
 
 
@@ -26,7 +26,7 @@ class ActiveIndex:
     ) -> None:
         self.file = ActiveFile(path, calls, writable=writable)
         self.max_bytes = max_bytes // entry.itemsize * entry.itemsize
-        self._stride, self._key_bytes = entry.itemsize, entry[0].itemsize
+        self._entry, self._key = entry, Column(entry.itemsize, 0, entry[0].itemsize)
 
     def create(self) -> None:
         """Create the file, filled with `max_bytes` zeros."""
@@ -36,17 +36,10 @@ class ActiveIndex:
     def floor(self, target: int, size: int) -> tuple[int, int]:
         """(key, second field) of the last entry in the first `size` bytes whose key is not above `target`.
 
-        (-1, 0) if there is none. Reads the last 8192 bytes first, then larger and larger parts before them.
+        (-1, 0) if there is none.
         """
-        end, step = size, WARM_BYTES // self._stride * self._stride
-        while end > 0:
-            start = max(end - step, 0)
-            data = byte_array(self.file.read(start, end))
-            slot, key, value = floor_entry(data, len(data) // self._stride, target, self._stride, self._key_bytes)
-            if slot >= 0 and key >= 0 and value >= 0:
-                return key, value
-            end, step = start, 2 * step
-        return -1, 0
+        _, key, value = floor_in_place(self.file.read, size, target, self._entry, self._key)
+        return key, value
 
     def trim(self, size: int) -> None:
         """Cut the file to its entries, which are `size` bytes."""

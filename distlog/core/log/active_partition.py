@@ -27,7 +27,7 @@ from distlog.core.commits.actions import Action, Active, Add, Seal
 from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.segment_info import NO_OFFSET, SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.errors import CommitConflictError, StorageError
+from distlog.core.errors import CommitConflictError, StorageError, TransactionTooOldError
 from distlog.core.log.active_file import FileCalls
 from distlog.core.log.log_segment import LogSegment
 from distlog.core.log.state_record import StateRecord, Status, head, stored_record
@@ -35,6 +35,7 @@ from distlog.core.segments.segment_state import SegmentState
 from distlog.core.storage.local.durable_files import failing_as, make_folders
 from distlog.core.storage.local.file_lock import TIMEOUT_S, FileLock
 from distlog.core.storage.local.shared_page import SharedPage
+from distlog.core.storage.retry import Deadline
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.transactions.open_transactions import OpenTransactions
 
@@ -112,8 +113,24 @@ class ActivePartition:
         return self._segment
 
     def open(self, operation: str = "active", sealed: SealedSegment | None = None) -> LogSegment:
-        """Begin an active segment at the log end with a commit, which also seals `sealed`."""
-        snapshot = self.snapshots.refresh()
+        """Begin an active segment at the log end with a commit, which also seals `sealed`.
+
+        Raises TopicNotFoundError if the topic was dropped.
+        """
+        deadline = Deadline(COMMIT_TIMEOUT_S)
+        while True:
+            snapshot = self.snapshots.refresh()
+            try:
+                return self._begin(snapshot, operation, sealed)
+            except TransactionTooOldError:
+                # vacuum may have deleted the new files: others are made
+                if not deadline.pause():
+                    raise
+            except CommitConflictError:
+                self.snapshots.refresh()
+                raise
+
+    def _begin(self, snapshot: Snapshot, operation: str, sealed: SealedSegment | None) -> LogSegment:
         stem, created_ms = self.handle.new_stem(snapshot.version), self.handle.clock()
         LogSegment.create(self.folder, stem, 0, snapshot.config, clock=self.handle.clock, calls=self.calls).close()
 
@@ -173,7 +190,10 @@ class ActivePartition:
         self._use(segment)
 
     def give_up(self) -> None:
-        """After a failed sync: cut the active segment to what was flushed before, and seal it."""
+        """After a failed sync: cut the active segment to what is known to be on the device, and seal it there.
+
+        It must not go on, since then nobody could tell what was lost from what came after.
+        """
         assert self._segment is not None
         state = self._segment.state
         self._publish(Status.FAILED, state)

@@ -8,11 +8,20 @@ from distlog.core.storage.storage import Storage
 
 
 def check_log(storage: Storage, segment: SegmentInfo, name: str) -> None:
-    """Raise SnapshotTooOldError if the log file `name` is gone, CorruptRecordError if it is too short."""
+    """Raise an error if the log file `name` is gone or too short.
+
+    It is SnapshotTooOldError, or CorruptRecordError for a sealed segment, which nobody cuts.
+    """
     try:
         size = storage.size(name)
     except FileNotFoundError:
         raise gone(segment, name) from None
+    if size < segment.log_bytes and segment.is_active:
+        raise SnapshotTooOldError(
+            "the end of an active segment was cut off, since it was never on the device: refresh the topic",
+            file=name,
+            partition=segment.partition,
+        )
     if size < segment.log_bytes:
         raise CorruptRecordError(
             "the file is shorter than its segment: verify, then restore it from a copy",
@@ -24,8 +33,13 @@ def check_log(storage: Storage, segment: SegmentInfo, name: str) -> None:
 
 def gone(segment: SegmentInfo, name: str) -> SnapshotTooOldError:
     """The error for a file of the segment that is missing."""
+    return missing_file(name, segment.partition)
+
+
+def missing_file(name: str, partition: int) -> SnapshotTooOldError:
+    """The error for a file that a version names, and that is missing."""
     return SnapshotTooOldError(
         "vacuum deleted a file of this version: refresh the topic and read again",
         file=name,
-        partition=segment.partition,
+        partition=partition,
     )

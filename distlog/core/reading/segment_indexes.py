@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from distlog.core import paths
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.errors import CorruptIndexError, StorageError, UnsupportedVersionError
+from distlog.core.indexes.growing_index import GrowingOffsetIndex, GrowingTimeIndex, ReadBytes
 from distlog.core.indexes.index_cache import IndexCache
 from distlog.core.indexes.mapped_index import MappedIndex
 from distlog.core.indexes.offset_index import OffsetIndex
@@ -43,16 +45,20 @@ class SegmentIndexes:
     def __reduce__(self) -> tuple[Any, ...]:
         return SegmentIndexes, (self._storage, self._topic, self._cache)
 
-    def offsets(self, segment: SegmentInfo) -> OffsetIndex | None:
+    def offsets(self, segment: SegmentInfo) -> OffsetIndex | GrowingOffsetIndex | None:
         """The segment's offset index, or None without a usable one; a bad one gives a warning."""
+        if segment.is_active:
+            return GrowingOffsetIndex(*self._growing(segment, ".index"))
 
         def check(index: OffsetIndex) -> None:
             index.sanity_check(segment.log_bytes)
 
         return self._usable(segment, ".index", OffsetIndex, check)
 
-    def times(self, segment: SegmentInfo) -> TimeIndex | None:
+    def times(self, segment: SegmentInfo) -> TimeIndex | GrowingTimeIndex | None:
         """The segment's time index, or None without a usable one; a bad one gives a warning."""
+        if segment.is_active:
+            return GrowingTimeIndex(*self._growing(segment, ".timeindex"))
 
         def check(index: TimeIndex) -> None:
             index.sanity_check(segment.next_offset - segment.shift)
@@ -107,6 +113,17 @@ class SegmentIndexes:
         except (CorruptIndexError, OSError) as error:
             _log.warning("%s: scanning the log instead; rebuild the indexes to be fast again", error)
             return None
+
+    def _growing(self, segment: SegmentInfo, suffix: str) -> tuple[ReadBytes, int, int]:
+        _, name, size = self._address(segment, suffix)
+        return partial(self._read, name), size, segment.stored_base_offset
+
+    def _read(self, name: str, start: int, end: int) -> bytes:
+        # without an index the log is read from its start, which tells if that is gone, too
+        try:
+            return self._storage.read(name, start, end)
+        except FileNotFoundError:
+            return b""
 
     def _fetched(self, segment: SegmentInfo, suffix: str, use: Callable[[str], T]) -> T:
         """What `use` makes of the index's local path; if the copy is bad or gone, a new copy is fetched and used."""

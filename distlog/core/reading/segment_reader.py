@@ -21,6 +21,7 @@ from distlog.core.errors import (
     CorruptRecordError,
     StorageError,
 )
+from distlog.core.indexes.growing_index import GrowingOffsetIndex
 from distlog.core.indexes.index_cache import IndexCache
 from distlog.core.indexes.offset_index import OffsetIndex
 from distlog.core.indexes.time_index import TimestampOffset
@@ -156,7 +157,7 @@ class SegmentReader:
             self._distrust(segment, error)
             return 0, part.end_position
 
-    def offset_index(self, segment: SegmentInfo) -> OffsetIndex | None:
+    def offset_index(self, segment: SegmentInfo) -> OffsetIndex | GrowingOffsetIndex | None:
         """The segment's offset index, or None if there is no usable one, or the segment is too small for one."""
         return self._indexes.offsets(segment) if segment.log_bytes > INDEX_WORTH_BYTES else None
 
@@ -219,7 +220,7 @@ def _check_start(chunk: Chunk) -> None:
         )
 
 
-def _bounds_by(index: OffsetIndex, part: SegmentSlice) -> tuple[int, int]:
+def _bounds_by(index: OffsetIndex | GrowingOffsetIndex, part: SegmentSlice) -> tuple[int, int]:
     segment = part.segment
     by_offset = index.lookup(part.start_offset - segment.shift).position
     start = max(by_offset, index.position_floor(part.start_position).position)
@@ -232,7 +233,7 @@ def _bounds_by(index: OffsetIndex, part: SegmentSlice) -> tuple[int, int]:
     return start, part.end_position if stop is None else min(stop, part.end_position)
 
 
-def _end_of(index: OffsetIndex, last_offset: int) -> int | None:
+def _end_of(index: OffsetIndex | GrowingOffsetIndex, last_offset: int) -> int | None:
     """A position behind the batch that holds `last_offset`, or None if the index does not reach that far."""
     entry = index.ceiling(last_offset)
     after = index.ceiling(entry.offset + 1) if entry else None

@@ -185,9 +185,8 @@ class SegmentState:
         )
 
     def tail_info(self, partition: int) -> SegmentInfo:
-        """The segment as readers see it before its seal: without indexes, which cannot be mapped (`active_index`)."""
-        info = self.segment_info(partition)
-        return dataclasses.replace(info, offset_index_bytes=0, time_index_bytes=0, is_active=True)
+        """The segment as readers see it before its seal: its files are longer, or get longer, than this says."""
+        return dataclasses.replace(self.segment_info(partition), is_active=True)
 
 
 NAMES = tuple(spec.name for spec in dataclasses.fields(SegmentState))[1:]

@@ -1,7 +1,7 @@
 """Decides which partitions to compact, and which offsets of them (Kafka's `LogCleanerManager`). Reads metadata only.
 
 A partition is clean below its first dirty offset, and dirty from there to its first uncleanable offset. What lies
-above is left alone. So is an active segment, as in Kafka: it begins at the log end offset that the commits know.
+above is left alone. The active segment is too, as in Kafka: the commit log's snapshot ends where it begins.
 """
 
 from __future__ import annotations

@@ -1,0 +1,117 @@
+"""Readers of a topic to which another process appends in place, while it lives and after it was killed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import CommandLine
+from live_writer import LiveWriter, check_every_reader
+
+import distlog
+
+#: So that a few hundred records make many batches, index entries and segments.
+ROLLING = {"internal.segment.bytes": "20000", "index.interval.bytes": "100"}
+
+
+@contextmanager
+def writing(url: str, first: int, end: int, codec: str = "none") -> Iterator[LiveWriter]:
+    """A process that writes; killed at the end of the block, if it still lives."""
+    writer = LiveWriter(url, first, end, codec)
+    try:
+        yield writer
+    finally:
+        writer.kill()
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_every_reader_sees_what_a_living_writer_has_written(codec: str, tmp_path: Path) -> None:
+    url = str(tmp_path / "topic")
+    topic = distlog.create(url, 3, config=ROLLING)
+    with writing(url, 0, 600, codec) as writer:
+        count = 0
+        for step in (40, 200, 600):
+            writer.wait_for(step)
+            count = check_every_reader(topic.refresh(), 600, writer.acknowledged)
+        assert count == 600
+        assert all(state.segments[-1].is_active for state in topic.live_snapshot.partitions)
+    assert check_every_reader(distlog.open(url), 600, 600) == 600
+
+
+def test_readers_see_what_a_killed_writer_left_and_what_the_next_one_adds(tmp_path: Path) -> None:
+    url = str(tmp_path / "topic")
+    topic = distlog.create(url, 3, config=ROLLING)
+    with writing(url, 0, 100_000) as writer:
+        writer.wait_for(300)
+    found = check_every_reader(topic.refresh(), 100_000, writer.acknowledged)
+    assert found >= writer.acknowledged >= 300
+    assert check_every_reader(distlog.open(url), 100_000, writer.acknowledged) == found
+
+
+def test_a_snapshot_stays_readable_while_its_segments_roll_and_are_merged(tmp_path: Path) -> None:
+    url = str(tmp_path / "topic")
+    topic = distlog.create(url, 2, config=ROLLING)
+    with writing(url, 0, 2000) as writer:
+        writer.wait_for(100)
+        old = distlog.open(url)
+        count = check_every_reader(old, 2000, 100)
+        writer.wait_for(2000)
+        assert check_every_reader(old, 2000, 100) == count
+        topic.refresh()
+        topic.alter_config({"internal.segment.bytes": "100000"})
+        before = len(topic.segments())
+        topic.compact()
+        assert len(topic.segments()) < before
+        assert check_every_reader(old, 2000, 100) == count
+        assert check_every_reader(topic.refresh(), 2000, 2000) == 2000
+        writer.close()
+    assert check_every_reader(distlog.open(url), 2000, 2000) == 2000
+
+
+def test_a_version_has_no_tails(tmp_path: Path) -> None:
+    url = str(tmp_path / "topic")
+    distlog.create(url, 1)
+    with writing(url, 0, 100) as writer:
+        writer.wait_for(100)
+        assert distlog.open(url).end_offsets() == {0: 100}
+        pinned = distlog.open(url, version=1)
+        assert pinned.end_offsets() == {0: 0}
+        assert pinned.scan().count() == 0
+
+
+def test_many_partitions_have_tails(tmp_path: Path) -> None:
+    url = str(tmp_path / "topic")
+    distlog.create(url, 60)
+    with writing(url, 0, 400) as writer:
+        writer.wait_for(400)
+        assert check_every_reader(distlog.open(url), 400, 400) == 400
+
+
+def test_a_large_tail_is_read_by_its_indexes(tmp_path: Path) -> None:
+    url = str(tmp_path / "topic")
+    topic = distlog.create(url, 1, config={"index.interval.bytes": "500"})
+    with writing(url, 0, 6000) as writer:
+        for step in (4000, 6000):
+            writer.wait_for(step)
+            check_every_reader(topic.refresh(), 6000, step)
+        (segment,) = topic.live_snapshot.partitions[0].segments
+        assert segment.is_active
+        assert segment.log_bytes > 300_000
+
+
+def test_the_command_line_reads_and_describes_tails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = str(tmp_path / "topic")
+    distlog.create(url, 1)
+    command = CommandLine(url, monkeypatch, capsys)
+    with writing(url, 0, 100) as writer:
+        writer.wait_for(100)
+        lines = command.ok("read", "--columns", "offset", "--json").out.splitlines()
+        assert len(lines) == 100
+        described: dict[str, Any] = command.ok("describe", "--json").json
+        assert described["partitions"][0]["end_offset"] == 100
+        assert command.ok("verify", "--json").json["records"] == 100
