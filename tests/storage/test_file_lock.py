@@ -236,3 +236,20 @@ def page_in_memory() -> Iterator[tuple[SharedPage, int]]:
         yield SharedPage(file, "page"), file
     finally:
         os.close(file)
+
+
+def test_a_lock_whose_file_was_removed_is_that_of_the_new_file(path: str) -> None:
+    mine, other, third = FileLock(path), FileLock(path), FileLock(path)
+    with mine.held() as page:
+        page.write(b"old")
+        assert other.page.read() == b"old"
+        os.unlink(path)
+    with other.held() as page:
+        assert page.read() is None
+        page.write(b"new")
+        with pytest.raises(StorageError, match="holds the lock"), third.held(0):
+            pass
+        with pytest.raises(StorageError, match="holds the lock"), mine.held(0):
+            pass
+    with mine.held() as page:
+        assert page.read() == b"new"

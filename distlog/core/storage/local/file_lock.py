@@ -30,7 +30,8 @@ _locks: weakref.WeakSet[FileLock] = weakref.WeakSet()
 class FileLock:
     """The lock of the file `path`, and the page of state in that file; a missing file is created.
 
-    It excludes threads and processes, and is not reentrant. `sleep` and `monotonic` are in seconds.
+    It excludes threads and processes, and is not reentrant. Its holder may remove the file: the next holder makes a
+    new one. `sleep` and `monotonic` are in seconds.
     """
 
     def __init__(
@@ -50,10 +51,7 @@ class FileLock:
     @property
     def page(self) -> SharedPage:
         """The page that processes share by this lock. Reading needs no lock, writing does."""
-        if self._page is None:
-            self._open()
-        assert self._page is not None
-        return self._page
+        return self._page or self._open()
 
     @contextmanager
     def held(self, timeout_s: float = TIMEOUT_S) -> Iterator[SharedPage]:
@@ -62,8 +60,7 @@ class FileLock:
         if not self._thread.acquire(timeout=max(timeout_s, 0)):
             raise self._taken(os.getpid(), timeout_s)
         try:
-            page = self.page
-            self._lock(page, end, timeout_s)
+            page = self._locked(end, timeout_s)
             try:
                 page.tell_holder(os.getpid())
                 yield page
@@ -89,15 +86,25 @@ class FileLock:
         self._thread = threading.Lock()
         self.forget()
 
-    def _open(self) -> None:
+    def _open(self) -> SharedPage:
         with failing_as("open the lock", self.path):
             self._file = os.open(self.path, _OPEN, 0o666)
             # opened a second time: a map keeps a copy of its descriptor, which would hold the lock in a forked child
             mapped = os.open(self.path, _OPEN, 0o666)
             try:
-                self._page = SharedPage(mapped, self.path)
+                self._page = page = SharedPage(mapped, self.path)
             finally:
                 os.close(mapped)
+        return page
+
+    def _locked(self, end: float, timeout_s: float) -> SharedPage:
+        while True:
+            page = self.page
+            self._lock(page, end, timeout_s)
+            if os.fstat(self._file).st_nlink > 0:
+                return page
+            # the file was removed meanwhile: other processes lock a new one
+            self.forget()
 
     def _lock(self, page: SharedPage, end: float, timeout_s: float) -> None:
         pause_s = _SHORTEST_PAUSE_S
