@@ -23,7 +23,7 @@ from distlog.core.commits.actions import Action, Active, Add, Seal
 from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.segment_info import NO_OFFSET, SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.errors import CommitConflictError
+from distlog.core.errors import CommitConflictError, TransactionTooOldError
 from distlog.core.log.active_file import FileCalls
 from distlog.core.log.log_segment import LogSegment
 from distlog.core.log.segment_state import SegmentState
@@ -32,6 +32,7 @@ from distlog.core.log.walked_transactions import opened_before
 from distlog.core.storage.local.durable_files import failing_as, make_folders
 from distlog.core.storage.local.file_lock import TIMEOUT_S, FileLock
 from distlog.core.storage.local.shared_page import SharedPage
+from distlog.core.storage.retry import Deadline
 from distlog.core.topic_handle import TopicHandle
 
 #: How long a commit is tried while its process holds a lock that others wait for.
@@ -104,8 +105,24 @@ class ActivePartition:
         return self._segment
 
     def open(self, operation: str = "active", sealed: SealedSegment | None = None) -> LogSegment:
-        """Begin an active segment at the log end with a commit, which also seals `sealed`."""
-        snapshot = self.snapshots.refresh()
+        """Begin an active segment at the log end with a commit, which also seals `sealed`.
+
+        Raises TopicNotFoundError if the topic was dropped.
+        """
+        deadline = Deadline(COMMIT_TIMEOUT_S)
+        while True:
+            snapshot = self.snapshots.refresh()
+            try:
+                return self._begin(snapshot, operation, sealed)
+            except TransactionTooOldError:
+                # vacuum may have deleted the new files: others are made
+                if not deadline.pause():
+                    raise
+            except CommitConflictError:
+                self.snapshots.refresh()
+                raise
+
+    def _begin(self, snapshot: Snapshot, operation: str, sealed: SealedSegment | None) -> LogSegment:
         stem, created_ms = self.handle.new_stem(snapshot.version), self.handle.clock()
         LogSegment.create(self.folder, stem, 0, snapshot.config, clock=self.handle.clock, calls=self.calls).close()
 

@@ -108,12 +108,16 @@ def find_offset_by_timestamp(
 
 
 def with_newest_offset(files: SegmentFiles, numbers: Numbers) -> Numbers:
-    """`numbers` with the offset of the first record with the largest timestamp; searched if no header told it."""
+    """`numbers` with the offset of the first record with the largest timestamp; searched if no header told it.
+
+    It stays unknown if its batch is damaged: who appends, or drops the topic, must be able to end the segment.
+    """
     if numbers[OFFSET_OF_MAX] >= 0 or numbers[MAX_TIMESTAMP] < 0:
         return numbers
-    found = find_offset_by_timestamp(files, numbers, int(numbers[MAX_TIMESTAMP]), int(numbers[BASE_OFFSET]))
     known = numbers.copy()
-    known[OFFSET_OF_MAX] = -1 if found is None else found.offset
+    with suppress(CorruptRecordError):
+        found = find_offset_by_timestamp(files, numbers, int(numbers[MAX_TIMESTAMP]), int(numbers[BASE_OFFSET]))
+        known[OFFSET_OF_MAX] = -1 if found is None else found.offset
     return known
 
 
