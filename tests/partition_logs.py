@@ -22,7 +22,6 @@ from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.log.partition_log import PartitionLog
 from distlog.core.log.sealed_commit import sealed_commit
-from distlog.core.log.tails import with_tails
 from distlog.core.maintenance.integrity.verify import verify
 from distlog.core.storage.local.shared_page import SharedPage
 from distlog.core.storage.storage import Storage
@@ -100,12 +99,15 @@ class Process:
 
     def seen(self) -> dict[int, list[bytes | None]]:
         """What a reader sees of each partition, the tails among it."""
-        topic = Topic(self.handle, with_tails(self.handle, self.handle.log.load()))
-        return contents(topic)
+        return contents(self.topic())
 
     def head(self) -> Snapshot:
         """The commit log's newest snapshot."""
         return self.handle.log.load()
+
+    def topic(self) -> Topic:
+        """The topic as a user of this process holds it."""
+        return Topic(self.handle, self.head())
 
     def anomalies(self) -> tuple[object, ...]:
         """What `verify` finds wrong."""

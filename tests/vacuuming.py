@@ -71,7 +71,8 @@ class World:
 
     def finish(self, appender: Appender, read_version: int) -> None:
         segments = appender.close()
-        commit_append(self.log, self.log.load(), segments, read_version=read_version)
+        topic = self.topic()
+        commit_append(topic.handle, topic.snapshot, segments, read_version=read_version)
 
     def expire(self) -> None:
         self.clock.now += 1

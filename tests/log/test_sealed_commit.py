@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from histories import segment
 from partition_logs import Process, append, commit_sealed, new_topic, sealed
 
 from distlog.core.commits.actions import Action, Add, Drop, SetConfig, SetLogStartOffset
@@ -19,7 +20,6 @@ from distlog.core.errors import (
 from distlog.core.log.partition_log import PartitionLog
 from distlog.core.log.sealed_commit import every_partition, sealed_commit
 from distlog.core.log.state_record import Status
-from distlog.core.topics.append import Appender, commit_append
 
 
 @pytest.fixture
@@ -196,34 +196,13 @@ def test_nothing_is_appended_to_a_topic_that_was_dropped(folder: Path) -> None:
             append(each[0], b"c")
 
 
-def test_a_bulk_append_goes_behind_what_was_appended_in_place(folder: Path) -> None:
-    import random
-
+def test_a_commit_that_adds_a_segment_behind_an_active_one_is_refused_without_its_lock(folder: Path) -> None:
     process = Process(folder)
     append(process[0], b"a")
     head = process.head()
-    appender = Appender(
-        process.handle.storage,
-        "events",
-        head.config,
-        3,
-        read_version=head.version,
-        first_partition=0,
-        clock=process.handle.clock,
-        random=random.Random(0),
-    )
-    appender.append([{"value": b"b"}], 0)
-    segments = appender.close()
-    # without the lock it is refused, whoever tries it
+    behind = segment(partition=0, base_offset=0)
     with pytest.raises(CommitConflictError, match="sealed first"):
-        commit_append(process.handle.log, head, segments, read_version=head.version)
-
-    def plan(snapshot: Snapshot) -> list[Action]:
-        return [Add(segment.at(snapshot.partitions[0].log_end_offset)) for segment in segments]
-
-    sealed_commit(process.handle, head, "append", plan, lambda _: [0], read_version=head.version)
-    append(process[0], b"c")
-    assert process.seen()[0] == [b"a", b"b", b"c"]
+        process.handle.log.commit(head, "append", lambda _: [Add(behind)])
 
 
 def test_a_partition_whose_lock_is_not_to_be_had_is_an_error_and_nothing_is_sealed(folder: Path) -> None:

@@ -142,7 +142,7 @@ def test_story_5_what_vacuum_deletes_cannot_be_committed_afterwards(
         assert len(files(Storage(root / "logs" / "clicks"))) == len(named_files(opened(root)))
         left = opened(disk.after_power_loss(root / "left"))
         with pytest.raises(TransactionTooOldError):
-            commit_append(left.log, left.snapshot, slow, read_version=0)
+            commit_append(left.handle, left.snapshot, slow, read_version=0)
         assert contents(left) == {0: [b"v1", b"v2"]}
 
 

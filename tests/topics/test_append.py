@@ -49,7 +49,7 @@ def written(topic: Topic, *rows: dict[str, Any], partition: int | None = None) -
 
 def committed(topic: Topic, segments: list[SegmentInfo], **batch: Any) -> AppendResult:
     """Commit `segments` from the topic's snapshot, however old it is."""
-    result, snapshot = commit_append(topic.log, topic.snapshot, segments, read_version=topic.version, **batch)
+    result, snapshot = commit_append(topic.handle, topic.snapshot, segments, read_version=topic.version, **batch)
     topic.advance(snapshot)
     return result
 
@@ -177,7 +177,7 @@ def test_a_batch_that_no_commit_can_hold_is_refused_before_anything_is_written(
     with pytest.raises(InvalidRecordError, match="app_id and batch_id go together"):
         topic.append(values([1]), app_id=app_id, batch_id=batch_id)
     with pytest.raises(InvalidRecordError, match="app_id and batch_id go together"):
-        commit_append(topic.log, topic.snapshot, [], read_version=0, app_id=app_id, batch_id=batch_id)
+        commit_append(topic.handle, topic.snapshot, [], read_version=0, app_id=app_id, batch_id=batch_id)
     assert files(local) == set()
 
 

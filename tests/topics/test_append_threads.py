@@ -64,7 +64,7 @@ def test_each_partition_has_its_rows_in_their_order_however_many_threads_write(
     writer = appender(storage, workers)
     assert writer.append(table()) == ROWS
     topic = topic_on(storage)
-    _, snapshot = commit_append(topic.log, topic.snapshot, writer.close(), read_version=0)
+    _, snapshot = commit_append(topic.handle, topic.snapshot, writer.close(), read_version=0)
     topic.advance(snapshot)
     assert contents(topic) == {at: [b"%08d" % n for n in range(at, ROWS, 3)] for at in range(3)}
     assert files(storage) == named_files(topic)

@@ -6,7 +6,7 @@ The two halves are separate, since a Spark job runs the first in its tasks and t
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -15,15 +15,16 @@ from distlog.core.batches.record_input import RecordInput
 from distlog.core.commits import fields
 from distlog.core.commits.actions import Action, Add, SetTransaction
 from distlog.core.commits.commit import UNNAMED, Origin
-from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CommitConflictError, InvalidRecordError
+from distlog.core.log.sealed_commit import sealed_commit
 from distlog.core.segments.segment_writer import SegmentWriter, codec_of
 from distlog.core.storage.crew import Crew
 from distlog.core.storage.parallel import Task, cores, in_order
 from distlog.core.storage.storage import Storage
+from distlog.core.topic_handle import TopicHandle
 from distlog.core.topics.appendable import Appendable, batches, normalize
 from distlog.core.topics.partition_queue import PartitionQueue
 from distlog.core.topics.partitioner import Longs, Partitioner
@@ -161,7 +162,7 @@ def _write(writes: Sequence[Callable[[], None]], rows: int) -> int:
 
 
 def commit_append(
-    log: CommitLog,
+    handle: TopicHandle,
     snapshot: Snapshot,
     segments: Sequence[SegmentInfo],
     *,
@@ -172,11 +173,17 @@ def commit_append(
 ) -> tuple[AppendResult, Snapshot]:
     """Add `segments` behind the log ends, all or none, in one commit that has `origin`.
 
-    If the same (app_id, batch_id) was committed before, this is a replay. Raises CommitConflictError if the topic
-    was dropped, TransactionTooOldError if the files are too old, CommitStateUnknownError.
+    Their partitions' active segments are sealed in the same commit. If the same (app_id, batch_id) was committed
+    before, this is a replay, and nothing is sealed. Raises CommitConflictError if the topic was dropped,
+    TransactionTooOldError if the files are too old, StorageError if a partition's lock is not free in time,
+    CommitStateUnknownError.
     """
     check_batch(app_id, batch_id)
+    partitions = {segment.partition for segment in segments}
     placed: list[SegmentInfo] = []
+
+    def needed(current: Snapshot) -> Collection[int]:
+        return () if replayed(current, app_id, batch_id) else partitions
 
     def plan(current: Snapshot) -> list[Action] | None:
         placed.clear()
@@ -188,7 +195,9 @@ def commit_append(
             actions.append(SetTransaction(app_id, batch_id, offsets_of(placed)))
         return actions or None
 
-    commit, snapshot = log.commit(snapshot, "append", plan, read_version=read_version, origin=origin)
+    commit, snapshot = sealed_commit(
+        handle, snapshot, "append", plan, needed, read_version=read_version, origin=origin
+    )
     if commit is None:
         return replayed(snapshot, app_id, batch_id) or AppendResult(None), snapshot
     return AppendResult(commit.version, offsets_of(placed)), snapshot

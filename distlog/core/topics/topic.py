@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from distlog.core.commits.actions import Drop, SetConfig
+from distlog.core.commits.actions import Action, Drop, SetConfig
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
+from distlog.core.log.sealed_commit import every_partition, sealed_commit
 from distlog.core.maintenance.compact_or_merge import CompactReport, compact_or_merge
 from distlog.core.maintenance.delete_records import delete_records
 from distlog.core.maintenance.integrity.rebuild import rebuild_indexes
@@ -78,18 +79,27 @@ class Topic(ReadableTopic):
         return open_appender(self.handle, self.current, compression)
 
     def alter_config(self, settings: Mapping[str, object | None]) -> TopicConfig:
-        """Set Kafka-named settings (None: back to the default) in one commit; returns the new config."""
+        """Set Kafka-named settings (None: back to the default) in one commit; returns the new config.
+
+        Each append in place uses the new config from then on. So that every process learns of it, the active segments
+        are sealed in the same commit.
+        """
         self._check_writable()
-        _, after = self.log.commit(
-            self.snapshot, "config", lambda current: [SetConfig(current.config.changed(settings).overrides())]
-        )
+
+        def plan(current: Snapshot) -> list[Action]:
+            return [SetConfig(current.config.changed(settings).overrides())]
+
+        _, after = sealed_commit(self.handle, self.snapshot, "config", plan, every_partition)
         self.advance(after)
         return self.config
 
     def drop(self) -> None:
-        """End the topic: it cannot be opened or appended to any more; open snapshots can be read until vacuum."""
+        """End the topic: it cannot be opened or appended to any more; open snapshots can be read until vacuum.
+
+        Writers in all processes get a TopicNotFoundError, also when the topic is created again.
+        """
         self._check_writable()
-        self.log.commit(self.snapshot, "drop", lambda snapshot: [Drop()])
+        sealed_commit(self.handle, self.snapshot, "drop", lambda snapshot: [Drop()], every_partition)
 
     def retention(self, *, dry_run: bool = False) -> RetentionReport:
         """Delete whole segments at the old end, by the config's `retention.*`; `dry_run` only reports.

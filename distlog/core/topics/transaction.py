@@ -50,7 +50,7 @@ class Transaction:
         compression: str | None = None,
     ) -> None:
         check_batch(app_id, batch_id)
-        self._log, self._current, self._app_id, self._batch_id = handle.log, current, app_id, batch_id
+        self._handle, self._current, self._app_id, self._batch_id = handle, current, app_id, batch_id
         snapshot = current.refresh()
         self._read_version = snapshot.version
         self._is_replay = replayed(snapshot, app_id, batch_id) is not None
@@ -81,7 +81,7 @@ class Transaction:
         """
         appender, self._appender = self._open_appender(), None
         self.result, snapshot = commit_append(
-            self._log,
+            self._handle,
             self._current.snapshot,
             appender.close(),
             read_version=self._read_version,

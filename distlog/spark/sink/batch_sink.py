@@ -20,7 +20,6 @@ from pyspark.sql.types import StructType
 
 from distlog.core import paths
 from distlog.core.commits.commit import Origin
-from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.fields import LONGEST_NAME
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
@@ -28,7 +27,7 @@ from distlog.core.errors import CommitConflictError, InvalidRecordError
 from distlog.core.segments.segment_writer import codec_of
 from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms
-from distlog.core.topic_handle import topic_log
+from distlog.core.topic_handle import TopicHandle, topic_log
 from distlog.core.topics.append import Appender, commit_append, replayed
 from distlog.spark.sink.commits import MicroBatch, find_write, holds_batch, is_of_run
 from distlog.spark.sink.topic_facts import TopicFacts
@@ -127,7 +126,7 @@ class DistlogWriter(DataSourceArrowWriter):
         snapshot = log.load()
         self._topic.check(snapshot)
         if not find_write(self._options.storage, self._write_id, self._topic.version, snapshot.version):
-            self._append(log, snapshot, written)
+            self._append(TopicHandle.of(self._options.storage, snapshot.name, log), snapshot, written)
 
     def _check_done(self, version: int) -> None:
         """Check that the batch was committed, as the driver found, and make that commit durable.
@@ -143,7 +142,7 @@ class DistlogWriter(DataSourceArrowWriter):
             )
         storage.sync(paths.COMMITS_DIR)
 
-    def _append(self, log: CommitLog, snapshot: Snapshot, written: Sequence[Written]) -> None:
+    def _append(self, handle: TopicHandle, snapshot: Snapshot, written: Sequence[Written]) -> None:
         """Append the segments in one commit.
 
         A micro-batch's write without a transaction of its own uses the query and the batch as its transaction.
@@ -155,7 +154,7 @@ class DistlogWriter(DataSourceArrowWriter):
             app_id, batch_id = batch.query_id, batch.batch_id
             _check_is_repeated(self._options.storage, snapshot, batch, segments)
         commit_append(
-            log,
+            handle,
             snapshot,
             segments,
             read_version=self._topic.version,
