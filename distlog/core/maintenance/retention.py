@@ -1,8 +1,11 @@
-"""Retention: removes whole segments from the old end of a partition. It changes metadata only and reads no file.
+"""Retention: removes whole segments from the old end of a partition. It changes metadata only and reads no log.
 
 The order and the rules are those of Kafka's `UnifiedLog.deleteOldSegments`: first the segments below the log start
 offset, then those above `retention.bytes`, then those older than `retention.ms`. Each rule stops at the first segment
 that must stay. A topic that is only compacted loses only the segments below its log start offset.
+
+As in Kafka, an active segment counts, and goes if all its records are to go. It is sealed first, by a commit of its
+own, since a commit cannot remove what it adds.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ from distlog.core.commits.actions import Action, Remove, SetLogStartOffset
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import TopicConfig
+from distlog.core.log.sealed_commit import sealed_commit
+from distlog.core.log.tails import with_tails
 from distlog.core.topic_handle import TopicHandle
 
 
@@ -42,21 +47,29 @@ class PartitionRetention:
         return sum(segment.record_count for segment in self.segments)
 
 
-def plan_retention(snapshot: Snapshot, now_ms: int) -> list[PartitionRetention]:
-    """What to delete at `now_ms` by the topic's config; partitions that keep everything are left out."""
+def plan_retention(snapshot: Snapshot, now_ms: int, *, keep_tails: bool = False) -> list[PartitionRetention]:
+    """What to delete at `now_ms` by the topic's config; partitions that keep everything are left out.
+
+    `snapshot` has the tails of the active segments; they stay with `keep_tails`, but count all the same.
+    """
     plans = (
-        _plan_partition(number, state, snapshot.config, now_ms) for number, state in enumerate(snapshot.partitions)
+        _plan_partition(number, state, snapshot.config, now_ms, keep_tails)
+        for number, state in enumerate(snapshot.partitions)
     )
     return [plan for plan in plans if plan.segments]
 
 
-def _plan_partition(number: int, state: PartitionState, config: TopicConfig, now_ms: int) -> PartitionRetention:
+def _plan_partition(
+    number: int, state: PartitionState, config: TopicConfig, now_ms: int, keep_tails: bool
+) -> PartitionRetention:
     table = state.segments
+    kept = int(keep_tails and len(table) > 0 and table[-1].is_active)
     below = _run(table.next_offsets <= state.log_start_offset)
     size = age = below
     if "delete" in config.cleanup_policy:
         size = below + _above_size(table.log_bytes[below:], config.retention_bytes)
         age = size + _too_old(state, size, config.retention_ms, now_ms)
+    below, size, age = (min(count, len(table) - kept) for count in (below, size, age))
     start = state.log_end_offset if age == len(table) else int(table.base_offsets[age])
     return PartitionRetention(
         partition=number,
@@ -103,20 +116,38 @@ def retention(
     """Delete the segments that the topic's config no longer keeps, in one commit; returns them and the new state.
 
     With `dry_run` nothing is committed. Files stay until vacuum. If this process's clock is far ahead of the
-    storage's, the storage's clock counts. Raises CommitConflictError when the topic was dropped, and
-    CommitStateUnknownError.
+    storage's, the storage's clock counts. Raises CommitConflictError when the topic was dropped, StorageError if the
+    lock of an expired active segment is not free in time, and CommitStateUnknownError.
     """
-    snapshot = handle.log.refresh(snapshot)
+    snapshot, now_ms = handle.log.refresh(snapshot), handle.trusted_ms()
     if dry_run:
-        return plan_retention(snapshot, handle.trusted_ms()), snapshot
+        return plan_retention(with_tails(handle, snapshot), now_ms), snapshot
+    snapshot = _seal_expired(handle, snapshot, now_ms)
     deleted: list[PartitionRetention] = []
 
     def plan(current: Snapshot) -> list[Action] | None:
-        deleted[:] = plan_retention(current, handle.trusted_ms())
+        deleted[:] = plan_retention(with_tails(handle, current), now_ms, keep_tails=True)
         return [action for partition in deleted for action in _actions(partition)] or None
 
     _, after = handle.log.commit(snapshot, "retention", plan)
     return deleted, after
+
+
+def _seal_expired(handle: TopicHandle, snapshot: Snapshot, now_ms: int) -> Snapshot:
+    """Seal the active segments that are to go, in one commit; does nothing if there are none."""
+
+    def expired(current: Snapshot) -> list[int]:
+        plans = plan_retention(with_tails(handle, current), now_ms)
+        return [plan.partition for plan in plans if plan.segments[-1].is_active]
+
+    if not expired(snapshot):
+        return snapshot
+
+    def plan(current: Snapshot) -> list[Action] | None:
+        # an append may have made a segment younger before it was locked
+        return [] if plan_retention(with_tails(handle, current), now_ms, keep_tails=True) else None
+
+    return sealed_commit(handle, snapshot, "seal", plan, expired)[1]
 
 
 def _actions(plan: PartitionRetention) -> Iterator[Action]:

@@ -1,0 +1,215 @@
+"""Retention and delete-records, beside processes that append in place."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from partition_logs import Process, append, new_topic, sealed
+from topics import NOW, Clock
+
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.errors import InvalidConfigError, OffsetOutOfRangeError, TopicNotFoundError
+from distlog.core.log.sealed_commit import sealed_commit
+from distlog.core.maintenance.delete_records import LOG_END
+from distlog.core.maintenance.retention import PartitionRetention, retention
+
+#: Bytes of a batch with one record, a null key and a value of one byte.
+SIZE = 69
+HOUR_MS = 3_600_000
+
+
+def topic_of(folder: Path, partitions: int = 1, **settings: object) -> Path:
+    return new_topic(folder / "events", partitions=partitions, **settings)
+
+
+def removed(process: Process, now_ms: int = NOW, *, dry_run: bool = False) -> list[PartitionRetention]:
+    """What retention deletes at that time."""
+    return retention(dataclasses.replace(process.handle, clock=Clock(now_ms)), process.head(), dry_run=dry_run)[0]
+
+
+def active(snapshot: Snapshot, partition: int = 0) -> int | None:
+    """The offset at which the partition's active segment begins."""
+    found = snapshot.partitions[partition].active
+    return found.base_offset if found else None
+
+
+def test_an_expired_active_segment_is_sealed_and_removed(tmp_path: Path) -> None:
+    process = Process(topic_of(tmp_path, retention_ms=HOUR_MS))
+    append(process[0], b"a", b"b")
+    (plan,) = removed(process, NOW + HOUR_MS + 1)
+    assert (plan.records, plan.too_old, plan.log_start_offset) == (2, 1, 2)
+    assert [commit.operation for commit in process.handle.log.history(2)] == ["retention", "seal"]
+    assert (sealed(process.head()), active(process.head())) == ([], None)
+    # the log goes on where it was
+    assert append(process[0], b"c") == (2, 3)
+    assert process.topic().start_offsets() == {0: 2}
+    assert process.seen() == {0: [b"c"]}
+
+
+def test_an_active_segment_of_exactly_the_age_stays_active(tmp_path: Path) -> None:
+    process = Process(topic_of(tmp_path, retention_ms=HOUR_MS))
+    append(process[0], b"a")
+    version = process.head().version
+    assert removed(process, NOW + HOUR_MS) == []
+    assert (process.head().version, active(process.head())) == (version, 0)
+
+
+def test_sealed_segments_go_and_the_active_one_that_is_not_expired_stays(tmp_path: Path) -> None:
+    process = Process(topic_of(tmp_path, retention_ms=HOUR_MS))
+    append(process[0], b"a", time=NOW - HOUR_MS)
+    process[0].roll()
+    append(process[0], b"b")
+    (plan,) = removed(process, NOW + 1)
+    assert ([segment.base_offset for segment in plan.segments], plan.log_start_offset) == ([0], 1)
+    assert (sealed(process.head()), active(process.head())) == ([], 1)
+    assert process.seen() == {0: [b"b"]}
+
+
+def test_the_active_segment_counts_for_retention_bytes(tmp_path: Path) -> None:
+    process = Process(topic_of(tmp_path, retention_bytes=SIZE))
+    append(process[0], b"a")
+    process[0].roll()
+    append(process[0], b"b")
+    (plan,) = removed(process)
+    # what stays is not less than retention.bytes
+    assert (plan.above_size, plan.log_bytes, plan.log_start_offset) == (1, SIZE, 1)
+    assert active(process.head()) == 1
+    assert removed(process) == []
+
+
+def test_retention_bytes_of_zero_leaves_nothing(tmp_path: Path) -> None:
+    process = Process(topic_of(tmp_path, retention_bytes=0))
+    append(process[0], b"a")
+    process[0].roll()
+    append(process[0], b"b")
+    (plan,) = removed(process)
+    assert (plan.above_size, plan.log_start_offset) == (2, 2)
+    assert process.seen() == {0: []}
+
+
+def test_an_active_segment_behind_one_that_must_stay_stays(tmp_path: Path) -> None:
+    process = Process(topic_of(tmp_path, retention_ms=HOUR_MS))
+    append(process[0], b"new", time=NOW)
+    process[0].roll()
+    append(process[0], b"old", time=NOW - 10 * HOUR_MS)
+    assert removed(process) == []
+    assert active(process.head()) == 1
+
+
+def test_an_empty_active_segment_stays(tmp_path: Path) -> None:
+    process = Process(topic_of(tmp_path, retention_ms=HOUR_MS))
+    append(process[0], b"a")
+    process[0].roll()
+    (plan,) = removed(process, NOW + 2 * HOUR_MS)
+    assert (plan.records, active(process.head())) == (1, 1)
+    assert removed(process, NOW + 9 * HOUR_MS) == []
+    assert active(process.head()) == 1
+
+
+def test_all_partitions_whose_active_segments_expired_are_sealed_in_one_commit_and_others_are_not(
+    tmp_path: Path,
+) -> None:
+    process = Process(topic_of(tmp_path, 3, retention_ms=HOUR_MS))
+    for partition, time in enumerate((NOW - HOUR_MS, NOW, NOW - HOUR_MS)):
+        append(process[partition], b"a", time=time)
+    assert [plan.partition for plan in removed(process, NOW + 1)] == [0, 2]
+    assert [commit.operation for commit in process.handle.log.history(2)] == ["retention", "seal"]
+    assert [active(process.head(), partition) for partition in range(3)] == [None, 0, None]
+
+
+def test_a_dry_run_names_the_active_segment_and_changes_nothing(tmp_path: Path) -> None:
+    process = Process(topic_of(tmp_path, retention_ms=HOUR_MS))
+    append(process[0], b"a")
+    before = process.head()
+    (plan,) = removed(process, NOW + 2 * HOUR_MS, dry_run=True)
+    assert ([segment.is_active for segment in plan.segments], plan.log_start_offset) == ([True], 1)
+    assert process.head() == before
+
+
+def test_a_segment_that_got_younger_before_it_was_locked_stays_active(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process, other = Process(topic_of(tmp_path, retention_ms=HOUR_MS)), Process(tmp_path / "events")
+    append(process[0], b"a", time=NOW - HOUR_MS)
+
+    def late(*arguments: Any) -> Any:
+        append(other[0], b"b", time=NOW)
+        return sealed_commit(*arguments)
+
+    monkeypatch.setattr("distlog.core.maintenance.retention.sealed_commit", late)
+    assert removed(process, NOW + 1) == []
+    assert (sealed(process.head()), active(process.head())) == ([], 0)
+    assert process.seen() == {0: [b"a", b"b"]}
+
+
+def test_a_topic_that_is_only_compacted_keeps_an_old_active_segment(tmp_path: Path) -> None:
+    process = Process(topic_of(tmp_path, retention_ms=HOUR_MS, cleanup_policy="compact"))
+    append(process[0], b"a")
+    assert removed(process, NOW + 9 * HOUR_MS) == []
+    assert active(process.head()) == 0
+
+
+def test_records_of_an_active_segment_are_deleted_and_it_is_sealed_in_the_same_commit(tmp_path: Path) -> None:
+    process, other = Process(topic_of(tmp_path)), Process(tmp_path / "events")
+    append(process[0], b"a", b"b", b"c")
+    report = process.topic().delete_records({0: 2})
+    assert report.log_start_offsets == {0: 2}
+    commit = process.handle.log.history(1)[0]
+    assert [type(action).__name__ for action in commit.actions] == ["Seal", "Add", "SetLogStartOffset"]
+    assert append(other[0], b"d") == (3, 4)
+    assert process.seen() == {0: [b"c", b"d"]}
+
+
+def test_the_log_end_includes_the_active_segment(tmp_path: Path) -> None:
+    process = Process(topic_of(tmp_path, 2))
+    append(process[0], b"a")
+    process[0].roll()
+    append(process[0], b"b", b"c")
+    assert process.topic().delete_records({0: LOG_END, 1: LOG_END}).log_start_offsets == {0: 3, 1: 0}
+    assert process.seen() == {0: [], 1: []}
+    assert append(process[0], b"d") == (3, 4)
+
+
+def test_an_offset_below_the_active_segment_leaves_it_alone(tmp_path: Path) -> None:
+    process = Process(topic_of(tmp_path))
+    append(process[0], b"a")
+    process[0].roll()
+    append(process[0], b"b")
+    for offset in (0, 1):
+        process.topic().delete_records({0: offset})
+    assert active(process.head()) == 1
+    assert process.seen() == {0: [b"b"]}
+
+
+def test_only_partitions_whose_active_segments_lose_records_are_sealed(tmp_path: Path) -> None:
+    process = Process(topic_of(tmp_path, 3))
+    for partition in range(3):
+        append(process[partition], b"a", b"b")
+    process.topic().delete_records({0: 0, 1: 1})
+    assert [active(process.head(), partition) for partition in range(3)] == [0, None, 0]
+
+
+def test_a_request_that_is_refused_seals_nothing_and_tells_the_end_of_the_active_segment(tmp_path: Path) -> None:
+    process = Process(topic_of(tmp_path))
+    append(process[0], b"a", b"b")
+    with pytest.raises(OffsetOutOfRangeError, match="log_end_offset=2"):
+        process.topic().delete_records({0: 3})
+    with pytest.raises(TopicNotFoundError):
+        process.topic().delete_records({0: 1, 5: 0})
+    process.topic().alter_config({"cleanup.policy": "compact"})
+    append(process[0], b"c")
+    with pytest.raises(InvalidConfigError):
+        process.topic().delete_records({0: LOG_END})
+    assert active(process.head()) == 2
+
+
+def test_retention_removes_what_was_deleted_below_the_log_start(tmp_path: Path) -> None:
+    process = Process(topic_of(tmp_path))
+    append(process[0], b"a")
+    process.topic().delete_records({0: LOG_END})
+    append(process[0], b"b")
+    (plan,) = removed(process)
+    assert (plan.below_log_start, plan.log_start_offset, active(process.head())) == (1, 1, 1)
