@@ -110,6 +110,11 @@ class SegmentTable(Sequence[SegmentInfo]):
         """This table with the partition's active segment behind it, for readers."""
         return SegmentTable(self._columns, (*self._tail, segment))
 
+    def without_active(self) -> SegmentTable:
+        """This table without the active segment that `with_active` put behind it, if there is one."""
+        is_there = bool(self._tail) and self._tail[-1].is_active
+        return SegmentTable(self._columns, self._tail[:-1]) if is_there else self
+
     def replaced(self, stems: Collection[str], segments: Sequence[SegmentInfo]) -> SegmentTable:
         """This table without the segments of `stems`, and with `segments` in the holes that they leave.
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.snapshot import Snapshot
+from distlog.core.errors import SnapshotTooOldError
 from distlog.core.log.tails import with_tails
 from distlog.core.topic_handle import TopicHandle
 
@@ -30,7 +31,11 @@ class LiveSnapshot:
 
     def refresh(self) -> Snapshot:
         """Move on to the newest version and the ends of its active segments; one GET if there is nothing new."""
-        return self._look(self._current.refresh()).live
+        try:
+            return self._look(self._current.refresh()).live
+        except SnapshotTooOldError:
+            # an active segment was sealed, removed and vacuumed after the version was read
+            return self._look(self._current.refresh()).live
 
     def _look(self, committed: Snapshot) -> _Seen:
         live = committed if self._current.pinned else with_tails(self._handle, committed)

@@ -177,7 +177,14 @@ class SegmentState:
     def tail_info(self, partition: int) -> SegmentInfo:
         """The segment as readers see it before its seal: without indexes, which cannot be mapped (`active_index`)."""
         info = self.segment_info(partition)
-        return dataclasses.replace(info, offset_index_bytes=0, time_index_bytes=0, is_active=True)
+        return dataclasses.replace(
+            info,
+            offset_index_bytes=0,
+            offset_index_crc32c=0,
+            time_index_bytes=0,
+            time_index_crc32c=0,
+            is_active=True,
+        )
 
     def _compression(self) -> str:
         names = [name for codec, name in enumerate(CODEC_NAMES) if self.codecs >> codec & 1]

@@ -17,6 +17,7 @@ from distlog.core.log.log_segment import LogSegment
 from distlog.core.log.segment_state import SegmentState
 from distlog.core.log.state_record import StateRecord
 from distlog.core.log.walked_transactions import opened_before
+from distlog.core.reading.missing_files import missing_file
 from distlog.core.storage.local.durable_files import failing_as
 from distlog.core.storage.local.shared_page import PAGE_BYTES, newest_value
 from distlog.core.topic_handle import TopicHandle
@@ -28,13 +29,25 @@ _LOOKS = 3
 def with_tails(handle: TopicHandle, snapshot: Snapshot) -> Snapshot:
     """Return `snapshot` as readers see it now: with the active segments, up to their current ends.
 
-    It must not be the base of a commit. Raises StorageError.
+    It must not be the base of a commit. Raises SnapshotTooOldError if an active segment was sealed, removed and
+    vacuumed since, and StorageError.
     """
     if not any(state.active for state in snapshot.partitions):
         return snapshot
     partitions = tuple(
         _with_tail(handle, snapshot, number) if state.active else state
         for number, state in enumerate(snapshot.partitions)
+    )
+    return dataclasses.replace(snapshot, partitions=partitions)
+
+
+def without_tails(snapshot: Snapshot) -> Snapshot:
+    """Return the commit log's snapshot, from one that `with_tails` gave."""
+    partitions = tuple(
+        dataclasses.replace(state, segments=state.segments.without_active(), log_end_offset=state.active.base_offset)
+        if state.active
+        else state
+        for state in snapshot.partitions
     )
     return dataclasses.replace(snapshot, partitions=partitions)
 
@@ -79,6 +92,9 @@ def _page(path: str) -> bytes:
 def _walked_state(
     handle: TopicHandle, snapshot: Snapshot, partition: int, active: Active, folder: str
 ) -> SegmentState:
+    name = paths.segment_file(handle.name, partition, active.stem, ".log")
+    if not os.path.exists(handle.storage.local_path(name)):
+        raise missing_file(name, partition)
     begin = SegmentState.new(active.stem, active.base_offset, handle.clock())
     segment = LogSegment(folder, begin, snapshot.config, clock=handle.clock, writable=False)
     segments = snapshot.partitions[partition].segments

@@ -24,8 +24,13 @@ def check_log(storage: Storage, segment: SegmentInfo, name: str) -> None:
 
 def gone(segment: SegmentInfo, name: str) -> SnapshotTooOldError:
     """The error for a file of the segment that is missing."""
+    return missing_file(name, segment.partition)
+
+
+def missing_file(name: str, partition: int) -> SnapshotTooOldError:
+    """The error for a file that a version names, and that is missing."""
     return SnapshotTooOldError(
         "a file of this version is gone, vacuumed since its segment was removed: refresh the topic and read again",
         file=name,
-        partition=segment.partition,
+        partition=partition,
     )

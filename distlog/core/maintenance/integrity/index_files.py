@@ -60,8 +60,10 @@ def find_indexes(reader: SegmentReader, segment: SegmentInfo) -> list[IndexFile]
 
 def _find(reader: SegmentReader, segment: SegmentInfo, suffix: str) -> IndexFile:
     name, size = reader.name(segment, suffix), index_size(segment, suffix)
+    # one byte more shows a file that is too long; that of an active segment grows
+    end = size if segment.is_active else size + 1
     try:
-        data = reader.storage.read(name, 0, size + 1) if size else b""
+        data = reader.storage.read(name, 0, end) if size else b""
     except FileNotFoundError:
         return IndexFile(suffix, b"", "missing", _error("the index file is gone", name, segment, 0), None)
     if len(data) != size:

@@ -86,6 +86,9 @@ class LogFacts:
         offsets = {self._read.offset_of_newest} if segment.max_timestamp == self._read.newest else set()
         if segment.max_timestamp == self._newest_hidden:
             offsets |= {self._offset_of_newest_hidden, -1}
+        if segment.is_active:
+            # the headers do not always tell it: the seal finds it out
+            offsets.add(-1)
         if offsets:
             yield "offset_of_max_timestamp", offsets
 

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from distlog.core.commits.snapshot import Snapshot
+from distlog.core.log.tails import with_tails, without_tails
 from distlog.core.maintenance.integrity.anomalies import Anomaly
 from distlog.core.maintenance.integrity.rebuild import live_segment
 from distlog.core.maintenance.integrity.verify_commits import verify_commits, verify_table
@@ -89,25 +90,30 @@ def verify(
 ) -> VerifyReport:
     """Check the whole topic at `snapshot`; appends and maintenance may go on meanwhile.
 
-    `tell` gets the records and log bytes of each segment when it is done. Raises StorageError when the storage does
-    not answer, and TopicNotFoundError when the topic was dropped.
+    Active segments that `snapshot` has are checked up to their ends in it, except for their offset and time indexes,
+    which no reader uses before they are sealed. `tell` gets the records and log bytes of each segment when it is
+    done. Raises StorageError when the storage does not answer, and TopicNotFoundError when the topic was dropped.
     """
-    topic = (*verify_commits(handle.storage, snapshot), *verify_table(snapshot))
+    committed = without_tails(snapshot)
+    topic = (*verify_commits(handle.storage, committed), *verify_table(snapshot))
     work = partial(verify_segment, handle.reader)
     verdicts = list(each_segment(run or run_here(handle.storage), work, snapshot, tell))
     if not all(verdict.ok for verdict in verdicts):
         # a segment that was removed and vacuumed since is not missing; indexes rebuilt since are checked again
-        head = handle.log.refresh(snapshot)
+        head = with_tails(handle, handle.log.refresh(committed))
         settled = (_settle(handle.reader, head, verdict) for verdict in verdicts)
         verdicts = [verdict for verdict in settled if verdict is not None]
     return VerifyReport(snapshot.version, tuple(verdicts), topic)
 
 
 def _settle(reader: SegmentReader, head: Snapshot, verdict: SegmentVerdict) -> SegmentVerdict | None:
-    """The verdict on the segment as it is at `head`; None if it is missing because it was removed since."""
+    """The verdict on the segment as it is at `head`; None if it is missing because it was removed since.
+
+    A recovery may have cut an active segment, and a failed sync may have ended it with nothing.
+    """
     if verdict.ok:
         return verdict
-    live = live_segment(head, verdict.segment)
-    if live is None and "missing_segment" in {anomaly.word for anomaly in verdict.anomalies}:
+    live, is_active = live_segment(head, verdict.segment), verdict.segment.is_active
+    if live is None and (is_active or "missing_segment" in {anomaly.word for anomaly in verdict.anomalies}):
         return None
     return verdict if live in (None, verdict.segment) else verify_segment(reader, live)
