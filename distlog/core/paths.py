@@ -125,6 +125,11 @@ def probe_file(unique_hex: str) -> str:
     return f".probe-{unique_hex}"
 
 
+def is_lock_file(name: str) -> bool:
+    """Whether a file (by the last part of its path) is a lock of a partition."""
+    return name in (LOCK_FILE, FLUSH_FILE)
+
+
 def is_left_over(name: str) -> bool:
     """Whether a file (by the last part of its path) is temporary or a probe: it stays only if its writer died."""
     return _TEMPORARY.fullmatch(name) is not None or _PROBE.fullmatch(name) is not None

@@ -1,13 +1,16 @@
-"""Finds obsolete files other than segments: checkpoints that no load begins with, torn puts, probes."""
+"""Finds obsolete files other than segments: checkpoints that no load begins with, torn puts, probes, locks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 from distlog.core import paths
 from distlog.core.commits import checkpoint
 from distlog.core.commits.snapshot_loader import CHECKPOINTS_TRIED
-from distlog.core.storage.storage import FileInfo
+from distlog.core.errors import StorageError
+from distlog.core.storage.local.file_lock import FileLock
+from distlog.core.storage.storage import FileInfo, Storage
 
 #: Vacuum leaves younger leftovers alone, however short `file.delete.delay.ms` is. A put in trouble is aborted after
 #: ten minutes.
@@ -38,3 +41,21 @@ def left_over_files(found: Iterable[FileInfo], before_ms: int) -> list[FileInfo]
     return [
         file for file in found if paths.is_left_over(file.name.rpartition("/")[2]) and file.modified_ms < before_ms
     ]
+
+
+def lock_files(found: Iterable[FileInfo]) -> list[FileInfo]:
+    """The locks of partitions among `found`, the topic's files; writers of a dropped topic need them no more."""
+    return [file for file in found if paths.is_lock_file(file.name.rpartition("/")[2])]
+
+
+def delete_locks(storage: Storage, files: Sequence[FileInfo]) -> None:
+    """Delete locks of a topic on a local disk, except for those that are held.
+
+    Each is held while it is deleted: the topic may have been created again meanwhile, and two of its writers must not
+    hold the old file and a new one.
+    """
+    for file in files:
+        lock = FileLock(storage.local_path(file.name))
+        with suppress(StorageError), lock.held(0):
+            storage.delete([file.name])
+        lock.close()

@@ -7,8 +7,8 @@ only reference files that these versions reference, or files of transactions tha
 
 The clock only chooses the floor: the version that was the head `file.delete.delay.ms` ago. Both the times of commits
 and the present time come from the store's own clock, never from a process's. Vacuum also deletes checkpoints that
-loads of the kept versions do not need. And it deletes what dead writers left: unfinished uploads, torn puts, probes.
-It never deletes a commit.
+loads of the kept versions do not need. And it deletes what dead writers left: unfinished uploads, torn puts, probes,
+and the locks of a dropped topic. It never deletes a commit.
 """
 
 from __future__ import annotations
@@ -25,7 +25,13 @@ from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import StorageFullError
 from distlog.core.maintenance.dead_uploads import dead_uploads
-from distlog.core.maintenance.obsolete_files import LONGEST_PUT_MS, left_over_files, obsolete_checkpoints
+from distlog.core.maintenance.obsolete_files import (
+    LONGEST_PUT_MS,
+    delete_locks,
+    left_over_files,
+    lock_files,
+    obsolete_checkpoints,
+)
 from distlog.core.maintenance.unreferenced_files import Referenced, removed_stems, unreferenced_files
 from distlog.core.maintenance.unreferenced_manifests import unreferenced_manifests
 from distlog.core.storage.storage import FileInfo, Storage, UnfinishedUpload
@@ -91,11 +97,18 @@ def vacuum(storage: Storage, log: CommitLog, *, dry_run: bool = False) -> Vacuum
         *unreferenced_manifests(storage, found, floor, head.version),
         *left_over_files(found, left_before_ms),
     ]
+    locks = lock_files(found) if storage.is_local and _is_over(head, referenced) else []
     uploads = dead_uploads(storage, referenced, floor, left_before_ms)
     if not dry_run:
         storage.delete([file.name for file in garbage])
+        delete_locks(storage, locks)
         storage.abort_uploads(uploads)
-    return VacuumReport(tuple(garbage), max(floor, head.gc_floor), dry_run, tuple(uploads))
+    return VacuumReport((*garbage, *locks), max(floor, head.gc_floor), dry_run, tuple(uploads))
+
+
+def _is_over(head: Snapshot, referenced: Referenced) -> bool:
+    """Whether the topic was dropped, in a version that is kept no more."""
+    return head.dropped and not referenced.stems
 
 
 def head_at(commits: Iterable[FileInfo], time_ms: int, now_ms: int) -> int | None:

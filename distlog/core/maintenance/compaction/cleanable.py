@@ -1,7 +1,7 @@
 """Decides which partitions to compact, and which offsets of them (Kafka's `LogCleanerManager`). Reads metadata only.
 
 A partition is clean below its first dirty offset, and dirty from there to its first uncleanable offset. What lies
-above is left alone. Every segment is sealed, so Kafka's exception for the active segment has no counterpart here.
+above is left alone. The active segment is too, as in Kafka: the commit log's snapshot ends where it begins.
 """
 
 from __future__ import annotations
