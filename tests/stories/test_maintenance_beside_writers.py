@@ -25,7 +25,7 @@ from distlog.core.topics import open_topic
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_story_1_maintenance_in_any_order(tmp_path: Path, seed: int) -> None:
-    Campaign(tmp_path / "events", seed).run(steps=20)
+    Campaign(tmp_path / "events", seed).run(steps=12)
 
 
 def test_story_2_vacuum_without_a_pause(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_story_2_vacuum_without_a_pause(tmp_path: Path) -> None:
 
     thread = threading.Thread(target=clean)
     thread.start()
-    writers = [begin(APPENDING, folder, f"w{number}", 300) for number in range(2)]
+    writers = [begin(APPENDING, folder, f"w{number}", 150) for number in range(2)]
     outputs = [writer.communicate() for writer in writers]
     is_over.set()
     thread.join()
@@ -54,7 +54,7 @@ def test_story_2_vacuum_without_a_pause(tmp_path: Path) -> None:
     for partition, values in process.seen().items():
         for name in (b"w0", b"w1"):
             numbers = [int(value.split()[1]) for value in values if value and value.startswith(name)]
-            assert numbers == list(range(partition, 300, 2))
+            assert numbers == list(range(partition, 150, 2))
     head = process.head()
     assert len(head.partitions[0].segments) > 3
     vacuum(process.handle.storage, process.handle.log)
