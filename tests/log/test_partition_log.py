@@ -34,10 +34,11 @@ from topics import NOW, Clock
 
 from distlog.core import paths
 from distlog.core.batches.record_batch import read_headers
-from distlog.core.commits import features
+from distlog.core.commits import checkpoint, features
 from distlog.core.commits.actions import Drop, SetConfig
 from distlog.core.errors import InvalidRecordError, StorageFullError, TopicNotFoundError, UnsupportedVersionError
 from distlog.core.log.tails import with_tails
+from distlog.core.topics import open_topic
 from distlog.core.topics.topic import Topic
 
 
@@ -222,6 +223,25 @@ def test_a_topic_with_an_active_segment_asks_writers_for_the_feature(
     assert process.handle.log.load().version == 1
     with pytest.raises(UnsupportedVersionError, match="active-segments"):
         process.handle.log.commit(process.head(), "config", lambda _: [SetConfig({})])
+
+
+def test_the_feature_stands_in_the_commit_that_needs_it_first_and_stays_in_checkpoints(folder: Path) -> None:
+    process = Process(folder)
+    process.topic().append([{"value": b"a"}])
+    for value in (b"b", b"c"):
+        append(process[0], value)
+        process.topic().append([{"value": b"a"}])
+    process.topic().drop()
+    open_topic.create(str(folder), 1)
+    written = {commit.operation: commit.requires.writer for commit in process.handle.log.history()}
+    first = next(commit.version for commit in process.handle.log.history()[::-1] if commit.requires.writer)
+    assert (first, process.handle.log.commits(first, first + 1)[0].operation) == (2, "active")
+    assert written["append"] == written["drop"] == written["create"] == ()
+    # also for the topic that was created in its place: the lock files may still be there
+    head = process.handle.log.load()
+    checkpoint.write(process.handle.storage, head)
+    (name,) = [file.name for file in process.handle.storage.list(paths.COMMITS_DIR) if "checkpoint.p" in file.name]
+    assert checkpoint.read(process.handle.storage, name).requires.writer == (features.ACTIVE_SEGMENTS,)
 
 
 def test_the_folder_of_a_partition_is_made_by_the_first_append(folder: Path) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+from compacting import CompactedTopic
 from partition_logs import Process, append, encoded, new_topic
+from producers import Producers
 from raw_batches import batch, record
 from topics import NOW
 
@@ -173,3 +176,18 @@ def test_a_rebuild_of_all_indexes_leaves_the_active_segment_alone(process: Proce
     assert {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.glob(f"{stem}*")} == before
     assert append(process[0], b"d") == (13, 14)
     assert process.anomalies() == ()
+
+
+def test_the_aborted_transactions_of_an_active_segment_are_checked_up_to_its_end(tmp_path: Path) -> None:
+    log = CompactedTopic(f"{tmp_path}/log")
+    Producers(log).send(1, 1).abort(1).send(2, 2).abort(2).roll()
+    (segment,) = log.segments()
+    active = dataclasses.replace(segment, is_active=True)
+    topic = log.topic()
+    name = topic.reader.name(active, ".txnindex")
+    data = log.storage.read(name)
+    log.storage.put(name, data + data[-34:])
+    assert verify_segment(topic.reader, active).anomalies == ()
+    log.storage.put(name, data[:34] + bytes(34))
+    (wrong,) = verify_segment(topic.reader, active).anomalies
+    assert wrong.word == "corrupt_index"
