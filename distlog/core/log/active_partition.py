@@ -21,7 +21,7 @@ from typing import NamedTuple
 from distlog.core import paths
 from distlog.core.commits.actions import Action, Active, Add, Seal
 from distlog.core.commits.current_snapshot import CurrentSnapshot
-from distlog.core.commits.segment_info import NO_OFFSET, SegmentInfo
+from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import CommitConflictError
 from distlog.core.log.active_file import FileCalls
@@ -68,8 +68,7 @@ class ActivePartition:
         calls: FileCalls = os,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        self.handle, self.partition, self.snapshots = handle, partition, snapshots
-        self.calls = calls
+        self.handle, self.partition, self.snapshots, self.calls = handle, partition, snapshots, calls
         self.folder = handle.storage.local_path(paths.partition_dir(handle.name, partition))
         self._lock = FileLock(os.path.join(self.folder, paths.LOCK_FILE))
         self._timeout_s = timeout_s
@@ -118,9 +117,9 @@ class ActivePartition:
             snapshot, operation, plan, read_version=snapshot.version, timeout_s=COMMIT_TIMEOUT_S
         )
         self.snapshots.advance(after)
-        active = after.partitions[self.partition].active
-        assert active is not None
-        state = SegmentState.new(stem, active.base_offset, created_ms, _first_unstable(after, self.partition))
+        partition = after.partitions[self.partition]
+        assert partition.active is not None
+        state = SegmentState.new(stem, partition.active.base_offset, created_ms, partition.first_unstable_offset)
         return self._use(self._opened(state))
 
     def roll(self) -> LogSegment:
@@ -226,7 +225,8 @@ class ActivePartition:
         return segment
 
     def _walk(self, segment: LogSegment) -> None:
-        segment.recover(OpenTransactions.before(_first_unstable(self.snapshots.snapshot, self.partition)))
+        partition = self.snapshots.snapshot.partitions[self.partition]
+        segment.recover(OpenTransactions.before(partition.first_unstable_offset))
         # it is not known how much of the log is on the device
         segment.flush()
 
@@ -248,9 +248,3 @@ class ActivePartition:
 
     def _publish(self, status: Status, state: SegmentState | None) -> None:
         self._page.write(StateRecord(self._topic_id, status, state).pack())
-
-
-def _first_unstable(snapshot: Snapshot, partition: int) -> int:
-    """The first offset of the oldest transaction that is open before the active segment; NO_OFFSET for none."""
-    segments = snapshot.partitions[partition].segments
-    return segments[-1].first_unstable_offset if len(segments) else NO_OFFSET
