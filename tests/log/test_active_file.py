@@ -25,6 +25,7 @@ from distlog.core.config import MAX_INT
 from distlog.core.errors import CorruptRecordError, StorageError
 from distlog.core.log.active_file import ActiveFile
 from distlog.core.log.batch_walk import batches_from
+from distlog.core.segments.state_fold import UnfitBatchError
 
 BATCHES = [records(0, [b"abcd"]), records(1, [b"efgh"]), records(2, [b"ijkl"])]
 ENDS = [0, *accumulate(map(len, BATCHES))]
@@ -53,7 +54,7 @@ def test_a_log_cannot_grow_beyond_what_a_position_can_tell(tmp_path: Path) -> No
     append(segment, records(0))
     # as if two gigabytes were there already
     segment._numbers[segment.state.__slots__.index("position") - 1] = MAX_INT - len(records(1)) + 1
-    with pytest.raises(ValueError, match="roll"):
+    with pytest.raises(UnfitBatchError, match="roll"):
         append(segment, records(1))
     assert files(tmp_path)[".log"] == records(0)
 

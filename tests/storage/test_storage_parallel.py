@@ -11,8 +11,10 @@ import pytest
 
 from distlog import StorageError
 from distlog.core.storage import parallel
+from distlog.core.storage import task as task_module
 from distlog.core.storage.crew import Crew
-from distlog.core.storage.parallel import Task, _Line, begin, cores, in_order, in_parallel
+from distlog.core.storage.parallel import _Line, cores, in_order, in_parallel
+from distlog.core.storage.task import Task, begin
 
 
 def test_work_is_done_by_another_thread_and_waited_for() -> None:
@@ -47,7 +49,7 @@ def refuse(thread: threading.Thread) -> None:
 
 
 def test_work_is_done_once_though_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel, "_crew", lambda: Crew(2, "none"))
+    monkeypatch.setattr(task_module, "_crew", lambda: Crew(2, "none"))
     monkeypatch.setattr(threading.Thread, "start", refuse)
     done: list[int] = []
     task = begin(lambda: done.append(1))

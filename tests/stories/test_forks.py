@@ -16,7 +16,8 @@ import faulthandler, gc, os, sys, threading
 import distlog
 from distlog.core.errors import DistlogError
 from distlog.core.locks import ProcessLock
-from distlog.core.storage.parallel import begin, in_parallel
+from distlog.core.storage.parallel import in_parallel
+from distlog.core.storage.task import begin
 from distlog.core.storage.storage import Storage
 url, options = {url!r}, {options!r}
 storage = Storage(url, options)

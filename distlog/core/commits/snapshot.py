@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from distlog.core.commits.actions import Active, Pin
 from distlog.core.commits.features import NOTHING, Requires
+from distlog.core.commits.segment_info import NO_OFFSET
 from distlog.core.commits.segment_table import EMPTY, SegmentTable
 from distlog.core.commits.transaction_table import TransactionInfo, TransactionTable
 from distlog.core.config import TopicConfig
@@ -26,6 +27,11 @@ class PartitionState:
     first_dirty_offset: int = 0
     active: Active | None = None
     unknown: str = ""
+
+    @property
+    def first_unstable_offset(self) -> int:
+        """The first offset of the oldest transaction that is open at the end of the segments; NO_OFFSET for none."""
+        return self.segments[-1].first_unstable_offset if len(self.segments) else NO_OFFSET
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ from typing import NamedTuple
 from distlog.core import paths
 from distlog.core.commits.actions import Action, Active, Add, Seal
 from distlog.core.commits.current_snapshot import CurrentSnapshot
-from distlog.core.commits.segment_info import NO_OFFSET, SegmentInfo
+from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import CommitConflictError, StorageError, TransactionTooOldError
 from distlog.core.log.active_file import FileCalls
@@ -73,8 +73,7 @@ class ActivePartition:
         calls: FileCalls = os,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        self.handle, self.partition, self.snapshots = handle, partition, snapshots
-        self.calls = calls
+        self.handle, self.partition, self.snapshots, self.calls = handle, partition, snapshots, calls
         self.folder = handle.storage.local_path(paths.partition_dir(handle.name, partition))
         self._lock = FileLock(os.path.join(self.folder, paths.LOCK_FILE))
         self._timeout_s = timeout_s
@@ -143,9 +142,9 @@ class ActivePartition:
             snapshot, operation, plan, read_version=snapshot.version, timeout_s=COMMIT_TIMEOUT_S
         )
         self.snapshots.advance(after)
-        active = after.partitions[self.partition].active
-        assert active is not None
-        state = SegmentState.new(stem, active.base_offset, created_ms, _first_unstable(after, self.partition))
+        partition = after.partitions[self.partition]
+        assert partition.active is not None
+        state = SegmentState.new(stem, partition.active.base_offset, created_ms, partition.first_unstable_offset)
         return self._use(self._opened(state))
 
     def roll(self) -> LogSegment:
@@ -256,7 +255,7 @@ class ActivePartition:
     def _seal_flushed(self, state: SegmentState) -> None:
         self._let_go()
         segment = self._segment = self._opened(state)
-        segment.drop_unflushed(OpenTransactions.before(_first_unstable(self.snapshots.snapshot, self.partition)))
+        segment.drop_unflushed(self._open_before())
         sealed = self.begin_seal(Status.FAILED)
         _, after = self.handle.log.commit(
             self.snapshots.refresh(), "seal", lambda _: sealed.actions(), timeout_s=COMMIT_TIMEOUT_S
@@ -270,9 +269,13 @@ class ActivePartition:
         return segment
 
     def _walk(self, segment: LogSegment) -> None:
-        segment.recover(OpenTransactions.before(_first_unstable(self.snapshots.snapshot, self.partition)))
+        segment.recover(self._open_before())
         # it is not known how much of the log is on the device
         segment.flush()
+
+    def _open_before(self) -> OpenTransactions:
+        """The transactions that are open where the active segment begins."""
+        return OpenTransactions.before(self.snapshots.snapshot.partitions[self.partition].first_unstable_offset)
 
     def _opened(self, state: SegmentState) -> LogSegment:
         config = self.snapshots.snapshot.config
@@ -292,9 +295,3 @@ class ActivePartition:
 
     def _publish(self, status: Status, state: SegmentState | None) -> None:
         self._page.write(StateRecord(self._topic_id, status, state).pack())
-
-
-def _first_unstable(snapshot: Snapshot, partition: int) -> int:
-    """The first offset of the oldest transaction that is open before the active segment; NO_OFFSET for none."""
-    segments = snapshot.partitions[partition].segments
-    return segments[-1].first_unstable_offset if len(segments) else NO_OFFSET

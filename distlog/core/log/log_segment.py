@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,15 +27,10 @@ from distlog.core.log.flush_policy import Unflushed
 from distlog.core.log.segment_files import SegmentFiles
 from distlog.core.log.segment_reads import BatchPlace, FetchedBatches, TimedOffset
 from distlog.core.log.segment_recovery import Recovery
-from distlog.core.log.segment_roll import must_roll
-from distlog.core.segments.roll import jittered, time_span
+from distlog.core.log.segment_roll import must_roll, time_span_of
 from distlog.core.segments.segment_state import Numbers, SegmentState, emptied, pack_state, places
 from distlog.core.segments.state_fold import BY_HEADERS, TXN_INDEX, Longs, fold, fold_seal
-from distlog.core.storage.backend import byte_view
 from distlog.core.transactions.open_transactions import OpenTransactions
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
 
 (_UNSTABLE,) = places(("first_unstable_offset",))
 _FLUSHED = list(places(("flushed_offset", "flushed_position")))
@@ -61,13 +55,11 @@ class LogSegment:
         calls: FileCalls = os,
         writable: bool = True,
     ) -> None:
-        self.stem, self.config = state.stem, config
-        self._clock, self._interval = clock, config.index_interval_bytes
+        self.stem, self.config, self._clock = state.stem, config, clock
         self._files = SegmentFiles.of(folder, state.stem, config, calls, writable=writable)
         self._files.check_size()
         self._numbers = state.numbers()
-        # seeded by the stem, so that all processes choose the same jitter
-        self._span_ms = jittered(time_span(config), config, Random(state.stem))
+        self._interval, self._span_ms = config.index_interval_bytes, time_span_of(state.stem, config)
         self._refusal: str | None = None
         self._has_durable_names = False
 
@@ -126,7 +118,7 @@ class LogSegment:
 
     def append(
         self,
-        data: Buffer,
+        data: bytes | memoryview,
         rows: npt.NDArray[Any],
         *,
         newest_offsets: Longs = BY_HEADERS,
@@ -138,17 +130,17 @@ class LogSegment:
 
         If known, `newest_offsets` gives the offset of the first record with the largest timestamp of each batch, and
         `min_timestamps` its smallest timestamp. `aborted` are the transactions whose markers are among the batches.
-        `first_unstable_offset` is that of the log behind them, if it changes. Raises the UnfitBatchError
-        of `fold`, before anything is written; after any other error the files are as before.
+        `first_unstable_offset` is that of the log behind them, if it changes. The checksums in `rows` must be right.
+        Raises the UnfitBatchError of `fold`, before anything is written. After other errors the files are as before.
         """
         if not len(rows):
             return
-        before, view = self._usable(), byte_view(data)
-        after, entries = fold(before, view, rows, self._interval, newest_offsets, min_timestamps, aborted)
+        before = self._usable()
+        after, entries = fold(before, data, rows, self._interval, newest_offsets, min_timestamps, aborted)
         if first_unstable_offset is not None:
             after[_UNSTABLE] = first_unstable_offset
         try:
-            self._files.log.write(view, int(before[POSITION]))
+            self._files.log.write(data, int(before[POSITION]))
             if any(entries):
                 self._files.write_entries(before, entries)
         except BaseException:

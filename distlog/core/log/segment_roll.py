@@ -7,15 +7,22 @@ does not lead to another.
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 
 from distlog.core.config import MAX_INT, TopicConfig
 from distlog.core.indexes.offset_index import ENTRY as OFFSET_ENTRY
 from distlog.core.indexes.time_index import ENTRY as TIME_ENTRY
 from distlog.core.kernels.segment_fold import BASE_OFFSET, POSITION, ROLL_TIMESTAMP
+from distlog.core.segments.roll import jittered, time_span
 from distlog.core.segments.segment_state import Numbers, places
 from distlog.core.segments.state_fold import OFFSET_INDEX, TIME_INDEX
 
 (_CREATED,) = places(("created_ms",))
+
+
+def time_span_of(stem: str, config: TopicConfig) -> int:
+    """The time in ms that the records of the segment `stem` may span; the same in all processes."""
+    return jittered(time_span(config), config, Random(stem))
 
 
 def must_roll(

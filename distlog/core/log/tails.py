@@ -11,7 +11,7 @@ import os
 
 from distlog.core import paths
 from distlog.core.commits.actions import Active
-from distlog.core.commits.segment_info import NO_OFFSET, SegmentInfo
+from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.log.log_segment import LogSegment
 from distlog.core.log.state_record import Status, stored_record
@@ -86,9 +86,7 @@ def _walked_state(
         raise missing_file(name, partition)
     begin = SegmentState.new(active.stem, active.base_offset, handle.clock())
     segment = LogSegment(folder, begin, snapshot.config, clock=handle.clock, writable=False)
-    segments = snapshot.partitions[partition].segments
     try:
-        unstable = segments[-1].first_unstable_offset if segments else NO_OFFSET
-        return segment.look_through(OpenTransactions.before(unstable))
+        return segment.look_through(OpenTransactions.before(snapshot.partitions[partition].first_unstable_offset))
     finally:
         segment.close()

@@ -22,8 +22,9 @@ from distlog.core.errors import CommitConflictError, InvalidRecordError
 from distlog.core.log.sealed_commit import sealed_commit
 from distlog.core.segments.segment_writer import SegmentWriter, codec_of
 from distlog.core.storage.crew import Crew
-from distlog.core.storage.parallel import Task, cores, in_order
+from distlog.core.storage.parallel import cores, in_order
 from distlog.core.storage.storage import Storage
+from distlog.core.storage.task import Task
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.topics.appendable import Appendable, batches, normalize
 from distlog.core.topics.partition_queue import PartitionQueue

@@ -19,7 +19,7 @@ from distlog.core.buffers import BLOCK_BYTES, PAGE_BYTES, lies_in_pages, new_pag
 from distlog.core.errors import StorageError
 from distlog.core.storage.backend import ObjectWriter, StorageCounters, byte_view, check_process
 from distlog.core.storage.local.durable_files import create_file, failing_as, sync_folder, write_all
-from distlog.core.storage.parallel import Task, begin
+from distlog.core.storage.task import Task, begin
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -16,7 +16,7 @@ from distlog.core.errors import StorageError
 from distlog.core.storage.backend import ObjectWriter, byte_view, check_process
 from distlog.core.storage.crew import Crew
 from distlog.core.storage.objects.requests import ObjectRequests
-from distlog.core.storage.parallel import Task
+from distlog.core.storage.task import Task
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
