@@ -26,7 +26,10 @@ def usage(parse: Callable[[str], T]) -> Callable[[str], T]:
 
 def settings(name: str, about: str) -> Any:
     """An option NAME=VALUE that may be repeated."""
-    return typer.Option(name, metavar="NAME=VALUE", parser=usage(arguments.setting), default_factory=list, help=about)
+    parse = usage(arguments.setting)
+    return typer.Option(
+        name, metavar="NAME=VALUE", parser=parse, default_factory=list, show_default=False, help=about
+    )
 
 
 def time(about: str) -> Any:
