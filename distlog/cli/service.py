@@ -49,7 +49,7 @@ class Service:
         A task that does not end soon is abandoned, and the process ends at once: no other thread may hold it up.
         """
         server = nullcontext(None) if metrics_port is None else metrics_server(metrics_port, self._manager.metrics)
-        with self._warnings_shown(), server as port, _signalled() as signalled:
+        with self._warnings_shown(), server as port, ending_signals() as signalled:
             self._event("started", "running", roots=self._manager.roots, metrics_port=port)
             self._manager.start()
             while not signalled(_REDRAW_S if self._line.is_visible else None):
@@ -97,7 +97,7 @@ def _says_something(run: TaskRun) -> bool:
 
 
 @contextmanager
-def _signalled() -> Iterator[Callable[[float | None], bool]]:
+def ending_signals() -> Iterator[Callable[[float | None], bool]]:
     """Waits for SIGTERM or SIGINT, which do not end the process meanwhile: True if one came within some seconds.
 
     A pipe tells of them: a signal may reach any thread, and would not wake the main thread from a lock.

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from managed import create
 from topics import values
 
 import distlog
+from distlog.cli.service import ending_signals
 from distlog.console.metrics_server import metrics_server
 from distlog.core.errors import InvalidConfigError, StorageError
 
@@ -164,6 +166,20 @@ def test_it_serves_metrics(tmp_path: Path) -> None:
     assert f"distlog_log_end_offset{{{labels}}} 7.0" in text.splitlines()
     assert "# TYPE distlog_task_runs_total counter" in text
     assert f'distlog_root_offline{{root="{tmp_path}"}} 0.0' in text.splitlines()
+
+
+def test_a_signal_that_another_thread_gets_is_noticed_too() -> None:
+    def end() -> None:
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    with ending_signals() as signalled:
+        assert not signalled(0)
+        other = threading.Thread(target=end)
+        other.start()
+        assert signalled(60)
+        other.join()
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def run(cli: CommandLine, *arguments: str) -> Any:
