@@ -36,7 +36,11 @@ class CommandLine:
         self.url, self._monkeypatch, self._capsys = url, monkeypatch, capsys
 
     def __call__(self, command: str, *arguments: str, stdin: bytes = b"") -> Outcome:
-        self._monkeypatch.setattr(sys, "argv", ["distlog", command, self.url, *arguments])
+        return self.bare(command, self.url, *arguments, stdin=stdin)
+
+    def bare(self, command: str, *arguments: str, stdin: bytes = b"") -> Outcome:
+        """Run a command that takes no topic."""
+        self._monkeypatch.setattr(sys, "argv", ["distlog", command, *arguments])
         self._monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         self._capsys.readouterr()
         with pytest.raises(SystemExit) as ended:

@@ -125,3 +125,32 @@ def test_a_segment_size_that_an_earlier_version_allowed_is_kept_but_not_set_agai
 def test_a_config_pickles() -> None:
     config = TopicConfig.parse({"retention.ms": 1})
     assert pickle.loads(pickle.dumps(config)) == config
+
+
+def test_what_a_topic_sets_is_stored_even_if_it_is_the_default() -> None:
+    config = TopicConfig.parse({"retention.ms": "604800000", "segment.ms": 5})
+    assert config == TopicConfig(segment_ms=5)
+    assert config.overrides() == {"retention.ms": "604800000", "segment.ms": "5"}
+    assert TopicConfig.stored(config.overrides()).overrides() == config.overrides()
+    assert config.changed({"retention.ms": None}).overrides() == {"segment.ms": "5"}
+
+
+def test_defaults_are_for_what_a_topic_does_not_set_itself_and_are_not_stored() -> None:
+    own = TopicConfig.parse({"retention.ms": "604800000", "segment.ms": 5})
+    config = own.with_defaults({"retention.ms": 1, "segment.ms": 2, "retention.bytes": 3})
+    assert (config.retention_ms, config.segment_ms, config.retention_bytes) == (604_800_000, 5, 3)
+    assert config.overrides() == own.overrides()
+    reset = config.changed({"segment.ms": None, "retention.bytes": 3})
+    assert (reset.segment_ms, reset.retention_bytes) == (2, 3)
+    assert reset.overrides() == {"retention.ms": "604800000", "retention.bytes": "3"}
+
+
+def test_a_default_that_contradicts_the_topics_own_compaction_lag_does_not_count() -> None:
+    own = TopicConfig.parse({"min.compaction.lag.ms": 100})
+    config = own.with_defaults({"max.compaction.lag.ms": 50, "retention.ms": 1})
+    assert (config.min_compaction_lag_ms, config.max_compaction_lag_ms, config.retention_ms) == (100, 2**63 - 1, 1)
+
+
+def test_settings_that_only_a_newer_library_knows_are_kept_beside_defaults() -> None:
+    config = TopicConfig.stored({"new.setting": "x"}).with_defaults({"retention.ms": 1})
+    assert config.overrides() == {"new.setting": "x"}

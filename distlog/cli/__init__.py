@@ -1,6 +1,7 @@
 """The `distlog` command.
 
-Each command takes a topic's URL first, and `--json`. `distlog.console.report` describes its exit status.
+Each command but `run` takes a topic's URL first; all take `--json`. `distlog.console.report` describes their exit
+status.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from distlog.cli import maintenance_commands, metadata_commands, record_commands
+from distlog.cli import maintenance_commands, metadata_commands, record_commands, service_command
 
 app = typer.Typer(
     name="distlog",
@@ -28,3 +28,4 @@ app.command()(maintenance_commands.compact)
 app.command()(maintenance_commands.vacuum)
 app.command()(maintenance_commands.rebuild_index)
 app.command()(maintenance_commands.verify)
+app.command()(service_command.run)

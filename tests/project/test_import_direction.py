@@ -38,7 +38,7 @@ OUTER_LAYERS = (
 MAX_FILE_LINES = 300
 MAX_FUNCTION_LINES = 60
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "base", "common", "misc"}
-OPTIONAL = ("pyspark", "s3fs", "typer", "rich", "pandas", "matplotlib")
+OPTIONAL = ("pyspark", "s3fs", "typer", "rich", "pandas", "matplotlib", "prometheus_client")
 
 
 @cache

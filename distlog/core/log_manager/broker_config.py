@@ -18,7 +18,7 @@ from distlog.core.errors import InvalidConfigError
 _MINUTE_MS = 60_000
 
 #: Topic settings, and their broker settings that differ in nothing but the name.
-_SAME = {
+SAME_MEANING = {
     "log.cleaner.delete.retention.ms": "delete.retention.ms",
     "log.cleaner.max.compaction.lag.ms": "max.compaction.lag.ms",
     "log.cleaner.min.cleanable.ratio": "min.cleanable.dirty.ratio",
@@ -41,7 +41,7 @@ _SAME = {
     "compression.zstd.level": "compression.zstd.level",
 }
 #: Topic settings in ms, and their broker settings with the ms of a unit: the first one that is given counts.
-_TIMES = {
+TIMES = {
     "segment.ms": (("log.roll.ms", 1), ("log.roll.hours", HOUR_MS)),
     "segment.jitter.ms": (("log.roll.jitter.ms", 1), ("log.roll.jitter.hours", HOUR_MS)),
     "retention.ms": (
@@ -101,9 +101,9 @@ class BrokerConfig:
         return cls(**values, topic_defaults=_topic_defaults(settings))
 
 
-_SPECS = {one.metadata["name"]: one for one in BrokerConfig.__dataclass_fields__.values() if one.metadata}
-_INTERVALS = {name: one.name for name, one in _SPECS.items()}
-_KNOWN = frozenset({*_INTERVALS, *_SAME, *(name for times in _TIMES.values() for name, _ in times)})
+SCHEDULE = {one.metadata["name"]: one for one in BrokerConfig.__dataclass_fields__.values() if one.metadata}
+_INTERVALS = {name: one.name for name, one in SCHEDULE.items()}
+_KNOWN = frozenset({*_INTERVALS, *SAME_MEANING, *(name for times in TIMES.values() for name, _ in times)})
 
 
 def _check_known(name: str) -> None:
@@ -115,7 +115,7 @@ def _check_known(name: str) -> None:
 
 
 def _parse(name: str, value: object) -> int | bool:
-    spec, text = _SPECS[name], str(value).strip().lower()
+    spec, text = SCHEDULE[name], str(value).strip().lower()
     if isinstance(spec.default, bool):
         if text not in ("true", "false"):
             raise InvalidConfigError(f"{name} must be true or false", value=value)
@@ -135,8 +135,8 @@ def _number(name: str, value: object, least: int) -> int:
 
 def _topic_defaults(settings: Mapping[str, object]) -> dict[str, object]:
     """The topic settings that the broker settings stand for; InvalidConfigError names the broker's setting."""
-    given = {topic: (broker, settings[broker]) for broker, topic in _SAME.items() if broker in settings}
-    for topic, times in _TIMES.items():
+    given = {topic: (broker, settings[broker]) for broker, topic in SAME_MEANING.items() if broker in settings}
+    for topic, times in TIMES.items():
         found = next(((name, unit) for name, unit in times if name in settings), None)
         if found:
             given[topic] = found[0], _in_ms(topic, found[0], settings[found[0]], found[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import NamedTuple
@@ -16,6 +17,9 @@ from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import Storage
 from distlog.core.topic_handle import TopicHandle, topic_log
 from distlog.core.topics.topic import Topic
+
+#: How long to wait for the first load before a look whether everything ends.
+_PATIENCE_S = 0.5
 
 
 class DroppedTopic(NamedTuple):
@@ -46,6 +50,7 @@ class LogDirectory:
         self._topics: dict[str, Topic] = {}
         self._dropped: dict[str, DroppedTopic] = {}
         self.is_offline = False
+        self._loaded = threading.Event()
 
     @property
     def url(self) -> str:
@@ -64,8 +69,21 @@ class LogDirectory:
         with self._lock:
             return dict(sorted(self._dropped.items()))
 
+    def wait_until_loaded(self) -> bool:
+        """Wait for the first `load_logs`, of another thread; False if this ends before."""
+        while not self._loaded.wait(_PATIENCE_S):
+            if self.is_stopping():
+                return False
+        return True
+
     def load_logs(self, run: TaskRun) -> None:
         """Find the topics below the root: load new ones, in parallel, and let go of those that are gone."""
+        try:
+            self._load_logs(run)
+        finally:
+            self._loaded.set()
+
+    def _load_logs(self, run: TaskRun) -> None:
         try:
             names = {name for name in self.storage.list_folders() if _may_be_topic(name)}
         except Exception as error:

@@ -69,6 +69,11 @@ class LogManager:
             self._schedule(directory)
 
     @property
+    def roots(self) -> list[str]:
+        """The addresses of the roots, without credentials."""
+        return [directory.url for directory in self._directories]
+
+    @property
     def topics(self) -> list[Topic]:
         """The loaded topics, by root and name; the broker settings are in effect for what is done with these."""
         return [topic for directory in self._directories for topic in directory.topics.values()]
@@ -155,7 +160,7 @@ class LogManager:
 
     def _run(self, task: str, directory: LogDirectory, work: Work) -> None:
         """Run a task on a root. Whatever fails is noted, so that the task runs again."""
-        if directory.is_offline and task != LOAD_LOGS:
+        if task != LOAD_LOGS and (not directory.wait_until_loaded() or directory.is_offline):
             return
         run, started_ms = TaskRun(task, directory.url, self._clock()), self._scheduler_clock()
         try:

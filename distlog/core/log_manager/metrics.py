@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Literal, NamedTuple
 
+from distlog.core.errors import DistlogError
 from distlog.core.locks import ProcessLock
 from distlog.core.log_manager.log_directory import LogDirectory
 from distlog.core.log_manager.task_run import TaskRun
@@ -79,9 +81,11 @@ def log_metrics(directories: Iterable[LogDirectory]) -> list[Metric]:
     ]
     for directory in directories:
         for topic in directory.topics.values():
-            for labels, numbers in _partitions(directory, topic):
-                for metric, number in zip(metrics[2:], numbers, strict=True):
-                    metric.values.append((labels, float(number)))
+            # a topic that cannot be read is left out; the task that looks at it says why
+            with suppress(DistlogError, OSError):
+                for labels, numbers in list(_partitions(directory, topic)):
+                    for metric, number in zip(metrics[2:], numbers, strict=True):
+                        metric.values.append((labels, float(number)))
     return metrics
 
 

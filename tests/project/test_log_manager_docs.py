@@ -1,0 +1,96 @@
+"""docs/log-manager.md cannot drift: its examples run, and its tables are what the code says."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from managed import Managed, create
+from topics import values
+
+from distlog.core.log_manager import log_manager
+from distlog.core.log_manager.broker_config import SAME_MEANING, SCHEDULE, TIMES
+
+TEXT = (Path(__file__).parents[2] / "docs" / "log-manager.md").read_text(encoding="utf-8")
+
+
+def table(heading: str, number: int = 0) -> list[list[str]]:
+    """The rows of the given table under a heading, without its head; the marks of code are taken off."""
+    section = TEXT.split(f"## {heading}\n", 1)[1].split("\n## ", 1)[0]
+    found = re.findall(r"(?:^\|.*\n)+", section, re.MULTILINE)[number]
+    return [[cell.strip().replace("`", "") for cell in line.strip("|").split("|")] for line in found.splitlines()[2:]]
+
+
+def block(language: str) -> str:
+    """The text of the first example in a language."""
+    found = re.search(rf"```{language}\n(.*?)```", TEXT, re.DOTALL)
+    assert found
+    return found[1]
+
+
+def test_the_python_example_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    create(tmp_path / "a", "clicks", 2)
+    create(tmp_path / "b", "orders").append(values(range(3)))
+    exec(block("python"), {"root": str(tmp_path / "a"), "other_root": str(tmp_path / "b")})
+    assert capsys.readouterr().out.splitlines() == ["clicks {0: 0, 1: 0}", "orders {0: 3}", "{}"]
+
+
+def test_the_commands_run(tmp_path: Path) -> None:
+    (tmp_path / "server.properties").write_text("broker.id=0\nlog.dirs=/tmp\nlog.retention.hours=24\n")
+    lines = block("console").splitlines()
+    assert len(lines) == 3
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    for line in lines:
+        # each ends by itself with --once, and without the example's bucket
+        command = re.sub(r" --root s3:\S+| --metrics-port \S+| --once", "", line.removeprefix("$ "))
+        command = f"{command.replace('/data/logs', shlex.quote(str(tmp_path / 'logs')))} --once"
+        run = subprocess.run(
+            command, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+        )
+        assert (run.returncode, run.stderr) == (0, ""), line
+
+
+def test_the_tasks_are_those_of_the_table(tmp_path: Path) -> None:
+    managed = Managed(tmp_path, log_flush_scheduler_interval_ms=1)
+    managed.runs.clear()
+    managed.manager.run_once()
+    assert [row[0] for row in table("The tasks")] == [run.task for run in managed.runs]
+    assert {row[1] for row in table("The tasks")} < SCHEDULE.keys()
+
+
+def test_the_schedules_settings_are_those_of_the_table() -> None:
+    expected = [[name, str(one.default).replace("True", "true")] for name, one in SCHEDULE.items()]
+    assert table("Kafka's broker settings") == expected
+
+
+def test_the_topics_settings_are_those_of_the_table() -> None:
+    expected = {topic: broker for broker, topic in SAME_MEANING.items()}
+    expected |= {topic: ", ".join(name for name, _ in times) for topic, times in TIMES.items()}
+    assert table("Kafka's broker settings", 1) == [list(row) for row in sorted(expected.items())]
+
+
+def test_the_metrics_are_those_of_the_table(tmp_path: Path) -> None:
+    create(tmp_path, "clicks", retention_ms=1).append(values(range(3)))
+    managed = Managed(tmp_path)
+    managed.manager.run_once()
+    rows = [
+        [metric.name + "_total" * (metric.kind == "counter"), set(metric.values[0][0]), metric.meaning]
+        for metric in managed.manager.metrics()
+        if not re.match("distlog_(load|log|delete|segment|recovery)_(?!start_o|end|size|segments)", metric.name)
+    ]
+    assert rows == [[name, set(labels.split(", ")), meaning] for name, labels, meaning in table("Metrics")]
+    names = {metric.name + "_total" for metric in managed.manager.metrics()}
+    assert "distlog_log_retention_deleted_bytes_total" in names
+
+
+def test_the_seconds_of_the_end_are_those_of_the_text() -> None:
+    assert f"waits {log_manager.STOP_TIMEOUT_S:g} seconds" in " ".join(TEXT.split())
+    assert (
+        inspect.signature(log_manager.LogManager.stop).parameters["timeout_s"].default == log_manager.STOP_TIMEOUT_S
+    )
