@@ -1,1 +1,1 @@
-"""Segments: written relocatable, planned from metadata, read in chunks."""
+"""Segments: what a log says of itself, folded batch by batch, and the writer of relocatable ones."""
