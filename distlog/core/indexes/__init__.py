@@ -1,1 +1,1 @@
-"""Index files: how offset, time and transaction indexes are made, cached and searched."""
+"""Index files: how offset, time and transaction indexes are written, cached and searched."""

@@ -1,1 +1,1 @@
-"""Segments: written relocatable, described by their logs, rolled by size and time."""
+"""Segments: what a log says of itself, folded batch by batch, and the writer of relocatable ones."""
