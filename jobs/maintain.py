@@ -1,4 +1,4 @@
-"""Do all that the topics' settings ask for, in the right order: spark-submit jobs/maintain.py --root URL."""
+"""Run retention, compaction and vacuum, in this order: spark-submit jobs/maintain.py --root URL."""
 
 import sys
 

@@ -1,11 +1,15 @@
-"""Make bad and missing index files again, from the logs: spark-submit jobs/rebuild_index.py --topic URL."""
+"""Rebuild bad and missing index files from the logs: spark-submit jobs/rebuild_index.py --topic URL."""
 
 import sys
 
 from distlog.spark.jobs.maintenance_job import maintenance_parser, rebuild_topic, run_maintenance
 
 parser = maintenance_parser(__doc__)
-parser.add_argument("--force", action="store_true", help="also what today's settings make otherwise")
+parser.add_argument(
+    "--force",
+    action="store_true",
+    help="also rebuild good indexes that the topic's present settings would make differently",
+)
 
 if __name__ == "__main__":
     sys.exit(run_maintenance(parser, rebuild_topic))

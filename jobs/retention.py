@@ -1,4 +1,4 @@
-"""Delete old segments, as each topic's settings say: python jobs/retention.py --root URL."""
+"""Delete old segments, by each topic's retention.ms and retention.bytes: python jobs/retention.py --root URL."""
 
 import sys
 

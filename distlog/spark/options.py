@@ -63,7 +63,7 @@ class Options:
         if text is None:
             return None
         if not text.strip().isdecimal() or int(text) < minimum:
-            raise InvalidConfigError(f"option {name} must be a whole number not below {minimum}", value=text)
+            raise InvalidConfigError(f"option {name} must be a whole number, at least {minimum}", value=text)
         return int(text)
 
     def flag(self, name: str, *, default: bool) -> bool:

@@ -38,6 +38,8 @@ LOG_LINES = [
 PATTERN = r"^(?P<key>\S+) \S+ \S+ \[(?P<timestamp>[^]]+)\]"
 TIME_FORMAT = "%d/%b/%Y:%H:%M:%S %z"
 
+NO_TOPIC = "there is no topic here: check the address, or create the topic"
+
 
 class Ran:
     """What a job printed and returned."""
@@ -213,7 +215,7 @@ def test_a_bad_line_fails_the_job_or_is_counted(job: Any, url: str, tmp_path: Pa
     assert topic.refresh().version == 0
     skipped = job(*given, "--bad-lines", "skip", "--json")
     assert (skipped.facts["records"], skipped.facts["skipped"]) == (3, 1)
-    assert "left out 1 bad lines" in job(*given, "--bad-lines", "skip").out
+    assert "left out 1 bad line" in job(*given, "--bad-lines", "skip").out
 
 
 def test_a_job_that_is_repeated_appends_once(job: Any, url: str, tmp_path: Path) -> None:
@@ -229,15 +231,15 @@ def test_a_job_that_is_repeated_appends_once(job: Any, url: str, tmp_path: Path)
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (("--pattern", "("), "the pattern is no regular expression"),
+        (("--pattern", "("), "the pattern is not a regular expression"),
         (("--pattern", "(a)"), "the pattern needs a group named key, value or timestamp"),
-        (("--pattern", "(?P<timestamp>.*)", "--time-format", "%Q"), "%Q is not supported in a time format"),
-        (("--format", "csv", "--pattern", "(?P<key>.)"), "a pattern goes with the format text"),
-        (("--key", "user"), "lines of text have no columns"),
+        (("--pattern", "(?P<timestamp>.*)", "--time-format", "%Q"), "a time format cannot have %Q"),
+        (("--format", "csv", "--pattern", "(?P<key>.)"), "--pattern needs --format text"),
+        (("--key", "user"), "text has no columns"),
         (("--format", "xml"), "invalid choice: 'xml'"),
         (("--config", "retention.ms"), "write NAME=VALUE"),
         (("--create", "--partitions", "2", "--config", "retention=5"), "unknown setting retention"),
-        (("--app-id", "x"), "--app-id and --batch-id go together"),
+        (("--app-id", "x"), "give --app-id and --batch-id together"),
     ],
 )
 def test_a_wrong_command_line_is_status_2(
@@ -263,7 +265,7 @@ def test_a_failure_is_status_1_and_one_line(job: Any, url: str, tmp_path: Path) 
     assert (ran.status, ran.out, ran.err.count("\n")) == (1, "", 1)
     assert "nothing.txt" in ran.err
     ran = job("append", "--input", lines_file(tmp_path, "a.txt", ["x"]), "--topic", url + "-not")
-    assert (ran.status, ran.err) == (1, f"append.py: there is no topic here (url={url}-not)\n")
+    assert (ran.status, ran.err) == (1, f"append.py: {NO_TOPIC} (url={url}-not)\n")
 
 
 @pytest.fixture(scope="module")
@@ -360,10 +362,10 @@ def test_arguments_are_parsed() -> None:
     assert offsets("7") == 7
     assert offsets("0:7,12:0") == {0: 7, 12: 0}
     for text in ("", "-1", "1,x", "1;2"):
-        with pytest.raises(ValueError, match="is not like 0,1"):
+        with pytest.raises(ValueError, match="is not a list of partitions like 0,1"):
             partitions(text)
     for text in ("", "-1", "0:", "0:1,2", "0:1:2"):
-        with pytest.raises(ValueError, match="neither like 10 nor like"):
+        with pytest.raises(ValueError, match="neither an offset like 10 nor"):
             offsets(text)
 
 
@@ -389,7 +391,7 @@ def test_ids_that_no_commit_can_hold_are_refused_before_anything_is_written(
     given = ("--input", log, "--topic", url, "--create", "--app-id", "x" * 1001, "--batch-id", "1")
     ran = job("append", *given)
     assert (ran.status, ran.out, ran.err.count("\n")) == (1, "", 1), ran.err
-    assert "app_id and batch_id go together" in ran.err
+    assert "give app_id and batch_id together" in ran.err
     assert list(Path(url).glob("clicks-*/*")) == []
 
 
@@ -430,5 +432,5 @@ def test_spark_submit_appends_and_reads_on_an_object_store(s3_url: Address, tmp_
 def test_spark_submit_returns_the_jobs_status(tmp_path: Path) -> None:
     missing = submit(JOBS / "read.py", "--topic", tmp_path / "nothing")
     assert missing.status == 1
-    assert f"read.py: there is no topic here (url={tmp_path / 'nothing'})" in missing.out + missing.err
+    assert f"read.py: {NO_TOPIC} (url={tmp_path / 'nothing'})" in missing.out + missing.err
     assert submit(JOBS / "append.py").status == 2

@@ -132,7 +132,7 @@ def test_a_transaction_needs_an_application_and_a_version() -> None:
     assert WriteOptions.parse({"path": PATH, "txnAppId": "a", "txnVersion": "7"}).batch_id == 7
     assert WriteOptions.parse({"path": PATH, "txnAppId": "a", "txnVersion": "day-7"}).batch_id == "day-7"
     for alone in ({"txnAppId": "a"}, {"txnVersion": "7"}):
-        with pytest.raises(InvalidConfigError, match="go together"):
+        with pytest.raises(InvalidConfigError, match="together"):
             WriteOptions.parse({"path": PATH, **alone})
 
 

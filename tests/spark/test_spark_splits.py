@@ -189,7 +189,7 @@ def test_a_schema_is_narrowed_by_names_and_types() -> None:
         ("offset int", "offset is bigint, not int"),
         ("value string", "value is binary, not string"),
         ("id long", "no column id; there are key, value, topic"),
-        ("key binary not null", "may hold nulls"),
+        ("key binary not null", "can hold nulls"),
         ("offset long, offset long", "twice"),
     ]:
         with pytest.raises(InvalidConfigError, match=message):

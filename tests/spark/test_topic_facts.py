@@ -72,18 +72,18 @@ def test_rows_are_left_out_only_of_the_batch_that_was_done(topic: distlog.Topic,
     facts = facts_of(topic)
     write(topic, facts, **BATCH)
     assert count(topic) == 1
-    with pytest.raises(CommitConflictError, match="they were not"):
+    with pytest.raises(CommitConflictError, match="wrongly says"):
         write(topic, facts, **options)
 
 
 @pytest.mark.parametrize("version", [0, 1, 99])
 def test_a_batch_that_was_not_done_where_the_facts_say_is_refused(topic: distlog.Topic, version: int) -> None:
     topic.append([{"value": b"a"}], app_id="job", batch_id=6)
-    with pytest.raises(CommitConflictError, match="they were not"):
+    with pytest.raises(CommitConflictError, match="wrongly says"):
         write(topic, replace(facts_of(topic), done_in=version), **BATCH)
 
 
 @pytest.mark.parametrize("wrong", [{"txnAppId": ""}, {"txnAppId": "x" * 1001}, {"txnVersion": "9" * 5000}])
 def test_ids_that_no_commit_can_hold_are_refused_before_any_task(wrong: dict[str, str]) -> None:
-    with pytest.raises(InvalidRecordError, match="app_id and batch_id go together"):
+    with pytest.raises(InvalidRecordError, match="give app_id and batch_id together"):
         WriteOptions.parse({"path": "memory://facts/clicks", **BATCH, **wrong})

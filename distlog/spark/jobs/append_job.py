@@ -12,6 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from distlog.console.report import Summary
 from distlog.core.errors import InvalidConfigError, TopicNotFoundError
+from distlog.core.maintenance.reports import counted
 from distlog.core.topics.append import AppendResult
 from distlog.core.topics.open_topic import create
 from distlog.core.topics.open_topic import open as open_topic
@@ -24,7 +25,7 @@ def append_files(spark: SparkSession, chosen: argparse.Namespace) -> Summary:
     """Append the files that the arguments name, all in one commit. With --create, create the topic first."""
     started = time.monotonic()
     if (chosen.app_id is None) != (chosen.batch_id is None):
-        raise InvalidConfigError("--app-id and --batch-id go together: one alone protects from nothing")
+        raise InvalidConfigError("give --app-id and --batch-id together: one alone prevents no duplicates")
     storage = dict(chosen.storage)
     created = (
         _open_or_create(chosen.topic, chosen.partitions, dict(chosen.config), storage) if chosen.create else None
@@ -59,7 +60,9 @@ def _open_or_create(url: str, partitions: int | None, config: dict[str, str], st
         return create(url, partitions or 1, config, storage)
     if partitions not in (None, topic.partitions):
         raise InvalidConfigError(
-            "the topic exists with another number of partitions", partitions=topic.partitions, asked=partitions
+            "the topic exists with another number of partitions: leave out --partitions",
+            partitions=topic.partitions,
+            asked=partitions,
         )
     return topic
 
@@ -99,10 +102,10 @@ def _summary(url: str, result: AppendResult, skipped: int, seconds: float) -> Su
         "seconds": round(seconds, 3),
     }
     verb = "had appended" if result.replayed else "appended"
-    lines = [f"{verb} {records:,} records to {url} as version {result.version} in {seconds:.1f} s"]
+    lines = [f"{verb} {counted(records, 'record')} to {url} as version {result.version} in {seconds:.1f} s"]
     lines += [
         f"partition {number}: offsets {first} to {end}" for number, (first, end) in sorted(result.offsets.items())
     ]
     if skipped:
-        lines.append(f"left out {skipped:,} bad lines")
+        lines.append(f"left out {counted(skipped, 'bad line')}")
     return Summary("\n".join(lines), facts)

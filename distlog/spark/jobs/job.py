@@ -23,7 +23,7 @@ _USER_RAISED = re.compile(r"\[USER_RAISED_EXCEPTION\] (.+?)(?: SQLSTATE: \w+)?$"
 def job_parser(description: str) -> argparse.ArgumentParser:
     """A parser with the arguments of every job: --topic, --storage and --json."""
     parser = argparse.ArgumentParser(description=description, allow_abbrev=False)
-    parser.add_argument("--topic", required=True, metavar="URL", help="the topic's path or URL")
+    parser.add_argument("--topic", required=True, metavar="URL", help="the path or URL of the topic")
     add_shared_arguments(parser)
     return parser
 
@@ -31,7 +31,7 @@ def job_parser(description: str) -> argparse.ArgumentParser:
 def add_shared_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that every job takes, for a topic or a root: --json and --storage."""
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
-    add_settings(parser, "--storage", "a setting of the storage's client, as in endpoint_url=URL; may be repeated")
+    add_settings(parser, "--storage", "a setting of the storage client, as in endpoint_url=URL; may be repeated")
 
 
 def add_settings(parser: argparse.ArgumentParser, name: str, about: str) -> None:

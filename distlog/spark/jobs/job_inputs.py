@@ -50,9 +50,11 @@ class Input:
         """The rows of the files. Raises InvalidConfigError for an impossible column, pattern or time format."""
         kind = self.format or next((name for end, name in _FORMATS.items() if self.paths[0].endswith(end)), "text")
         if self.pattern is not None and kind != "text":
-            raise InvalidConfigError("a pattern goes with the format text", format=kind)
+            raise InvalidConfigError("--pattern needs --format text", format=kind)
         if kind == "text" and (self.key or self.value or self.timestamp):
-            raise InvalidConfigError("lines of text have no columns: name groups of a pattern key, value, timestamp")
+            raise InvalidConfigError(
+                "text has no columns: give a --pattern with groups named key, value or timestamp"
+            )
         return _READERS[kind](spark, self)
 
 
@@ -75,7 +77,7 @@ def java_pattern(pattern: str) -> tuple[str, Mapping[str, int]]:
     try:
         names = re.compile(pattern).groupindex
     except re.error as error:
-        raise InvalidConfigError(f"the pattern is no regular expression: {error}") from None
+        raise InvalidConfigError(f"the pattern is not a regular expression: {error}") from None
     groups = {name: names[name] for name in ("key", "value", "timestamp") if name in names}
     if not groups:
         raise InvalidConfigError("the pattern needs a group named key, value or timestamp, as in (?P<key>[^ ]+)")

@@ -41,10 +41,10 @@ def maintenance_parser(description: str | None, *, read_only: bool = False) -> a
     """
     parser = argparse.ArgumentParser(description=description, allow_abbrev=False)
     where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--topic", metavar="URL", help="the topic's path or URL")
-    where.add_argument("--root", metavar="URL", help="a folder; all topics right below it")
+    where.add_argument("--topic", metavar="URL", help="the path or URL of the topic")
+    where.add_argument("--root", metavar="URL", help="a folder: all topics right below it")
     if not read_only:
-        parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
+        parser.add_argument("--dry-run", action="store_true", help="change nothing; only print what would be done")
     add_shared_arguments(parser)
     return parser
 
@@ -57,14 +57,14 @@ def compaction_parser(description: str | None) -> argparse.ArgumentParser:
         type=argument(_size),
         default=DEDUPE_BUFFER_BYTES,
         metavar="BYTES",
-        help="memory of a task for keys; more of them are shared by tasks (default: %(default)s)",
+        help="memory of a task for keys, in bytes; tasks share a partition with more keys (default: %(default)s)",
     )
     return parser
 
 
 def _size(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and int(text) >= _LEAST_BUFFER_BYTES):
-        raise ValueError(f"{text!r} is no number of bytes from {_LEAST_BUFFER_BYTES} on")
+        raise ValueError(f"must be a number of bytes, at least {_LEAST_BUFFER_BYTES}, not {text!r}")
     return int(text)
 
 
@@ -86,7 +86,7 @@ def run_maintenance(parser: argparse.ArgumentParser, work: Work, given: Sequence
 def _below(root: str, storage: dict[str, str]) -> list[str]:
     found = [topic.url for topic in find_topics(Storage(root, storage))]
     if not found:
-        raise TopicNotFoundError("there is no topic below the root", root=root)
+        raise TopicNotFoundError("there is no topic right below the root: check the address", root=root)
     return found
 
 

@@ -12,6 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from distlog.console.output import Milliseconds, text
 from distlog.console.report import Summary
 from distlog.core.errors import InvalidConfigError
+from distlog.core.maintenance.reports import counted
 from distlog.spark.frames import read
 
 #: How many records are printed if no limit is given: enough to see what the topic holds.
@@ -22,7 +23,7 @@ def read_topic(spark: SparkSession, chosen: argparse.Namespace) -> Summary:
     """Read the records that the arguments name, and print them or write them to files."""
     started = time.monotonic()
     if chosen.format and not chosen.output:
-        raise InvalidConfigError("--format goes with --output")
+        raise InvalidConfigError("--format needs --output")
     rows = read(
         spark,
         chosen.topic,
@@ -41,7 +42,7 @@ def read_topic(spark: SparkSession, chosen: argparse.Namespace) -> Summary:
     seconds = time.monotonic() - started
     place = chosen.output or "the console"
     facts = {"topic": chosen.topic, "records": count, "output": chosen.output, "seconds": round(seconds, 3)}
-    return Summary(f"read {count:,} records of {chosen.topic} to {place} in {seconds:.1f} s", facts)
+    return Summary(f"read {counted(count, 'record')} of {chosen.topic} to {place} in {seconds:.1f} s", facts)
 
 
 def _write(rows: DataFrame, chosen: argparse.Namespace) -> int:

@@ -46,7 +46,7 @@ def _pattern(directive: str) -> str:
         return "%"
     if directive not in _PATTERNS:
         known = " ".join(f"%{known}" for known in _PATTERNS)
-        raise ValueError(f"%{directive} is not supported in a time format; there are {known} %%")
+        raise ValueError(f"a time format cannot have %{directive}; it can have {known} %%")
     return _PATTERNS[directive]
 
 

@@ -118,7 +118,7 @@ class DistlogWriter(DataSourceArrowWriter):
         freeze_imports()
         written = [message for message in messages if isinstance(message, Written)]
         if len(written) < len(messages):
-            raise CommitConflictError("nothing was committed: a task did not say what it wrote")
+            raise CommitConflictError("nothing was committed: a task did not report what it wrote; write again")
         if self._topic.done_in is not None:
             self._check_done(self._topic.done_in)
             return
@@ -136,8 +136,8 @@ class DistlogWriter(DataSourceArrowWriter):
         storage, app_id, batch_id = self._options.storage, self._options.app_id, self._options.batch_id
         if not holds_batch(storage, version, app_id, batch_id):
             raise CommitConflictError(
-                "nothing was committed: option topicFacts says that txnAppId and txnVersion were, and they were not; "
-                "leave it out",
+                "nothing was committed: option topicFacts wrongly says that this txnVersion was committed; "
+                "leave the option out",
                 version=version,
             )
         storage.sync(paths.COMMITS_DIR)
@@ -180,8 +180,8 @@ def _check_is_repeated(
     records = sum(segment.record_count for segment in segments)
     if records != earlier.record_count or is_of_run(storage, earlier.version, micro_batch.run_id):
         raise InvalidRecordError(
-            "this micro-batch was appended to the topic before, and not by this same write: give each write of a "
-            "foreachBatch function its own txnAppId, and the batch's number as txnVersion",
+            "another write has appended this micro-batch to the topic: give each write of a foreachBatch function "
+            "its own txnAppId, and the batch's number as txnVersion",
             query=micro_batch.query_id,
             batch=micro_batch.batch_id,
             records=records,

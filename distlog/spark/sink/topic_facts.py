@@ -55,10 +55,12 @@ class TopicFacts:
     def check(self, head: Snapshot) -> None:
         """Raise CommitConflictError unless these facts are of `head`'s topic, at its version or an earlier one."""
         if self.topic_id != head.topic_id:
-            raise CommitConflictError("nothing was committed: the topic was dropped and created again meanwhile")
+            raise CommitConflictError(
+                "nothing was committed: the topic was dropped and created again meanwhile; write again"
+            )
         if self.name != head.name or self.version > head.version:
             raise CommitConflictError(
-                "nothing was committed: option topicFacts does not fit the topic; leave it out",
+                "nothing was committed: option topicFacts does not fit the topic; leave the option out",
                 name=self.name,
                 version=self.version,
             )
@@ -72,4 +74,6 @@ class TopicFacts:
         try:
             return fields.read(cls, json.loads(text))
         except (ValueError, RecursionError) as error:
-            raise InvalidConfigError(f"option topicFacts is for distlog.spark.append to give: {error}") from None
+            raise InvalidConfigError(
+                f"only distlog.spark.append may give option topicFacts; leave it out: {error}"
+            ) from None

@@ -36,7 +36,7 @@ class WriteOptions:
         options = Options(given, WRITE_NAMES)
         app_id, version = options.text("txnAppId"), options.text("txnVersion")
         if (app_id is None) != (version is None):
-            raise InvalidConfigError("txnAppId and txnVersion go together: one alone protects from nothing")
+            raise InvalidConfigError("give txnAppId and txnVersion together: one alone prevents no duplicates")
         batch_id = None if version is None else parse_batch_id(version)
         check_batch(app_id, batch_id)
         write_id = options.text("writeId")

@@ -38,7 +38,7 @@ class SplitReader:
     def read(self, part: Split) -> Iterator[pa.RecordBatch]:
         """The records of a split in batches of some MB.
 
-        Raises CorruptRecordError, and FileNotFoundError for a file that vacuum has removed since the snapshot.
+        Raises CorruptRecordError, and SnapshotTooOldError for a file that vacuum has deleted since the snapshot.
         """
         reader = SegmentReader(self._storage, self._topic, IndexCache())
         # one thread, since Spark runs a task for each core already
@@ -94,7 +94,7 @@ def read_bounds(reader: SegmentReader, snapshot: Snapshot, options: ReadOptions)
 def _partitions(snapshot: Snapshot, options: ReadOptions) -> set[int]:
     if options.subscribed not in (None, snapshot.name):
         raise InvalidConfigError(
-            "option subscribe names another topic than the path", subscribe=options.subscribed, topic=snapshot.name
+            "option subscribe must name the topic of the path", subscribe=options.subscribed, topic=snapshot.name
         )
     every = set(range(len(snapshot.partitions)))
     if options.assigned is None:
@@ -116,8 +116,8 @@ def _range(reader: SegmentReader, state: PartitionState, partition: int, options
     for offset in (start, end) if options.fail_on_data_loss else ():
         if not low <= offset <= high:
             raise OffsetOutOfRangeError(
-                "offsets are asked for that the topic has lost or never had; with failOnDataLoss=false the read "
-                "takes what is there",
+                "the partition does not hold this offset: ask for one between its bounds, or set "
+                "failOnDataLoss=false to read what is there",
                 partition=partition,
                 offset=offset,
                 log_start_offset=low,
@@ -138,8 +138,8 @@ def _start(reader: SegmentReader, state: PartitionState, partition: int, options
     if options.unmatched_start == "latest":
         return state.log_end_offset
     raise InvalidConfigError(
-        f"no record is at or after {bound.option}; with startingOffsetsByTimestampStrategy=latest such a partition "
-        "is read from its end",
+        f"no record is at or after {bound.option}; startingOffsetsByTimestampStrategy=latest reads such a partition "
+        "from its end",
         partition=partition,
         timestamp=value,
     )

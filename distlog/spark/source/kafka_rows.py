@@ -59,7 +59,7 @@ def schema_of(columns: Sequence[str] | None, include_headers: bool) -> StructTyp
         if name not in TYPES:
             raise InvalidConfigError(f"no column {name}; there are {', '.join(TYPES)}")
     if len(set(names)) < len(names):
-        raise InvalidConfigError("a column is asked for twice", columns=",".join(names))
+        raise InvalidConfigError("name each column once", columns=",".join(names))
     return StructType([StructField(name, TYPES[name]) for name in names])
 
 
@@ -69,9 +69,9 @@ def check_schema(schema: StructType) -> None:
     for field in schema:
         if field.dataType != TYPES[field.name]:
             wanted, got = TYPES[field.name].simpleString(), field.dataType.simpleString()
-            raise InvalidConfigError(f"column {field.name} is {wanted}, not {got}; cast it after the read")
+            raise InvalidConfigError(f"column {field.name} must be {wanted}, not {got}; cast it after the read")
         if field.name in ("key", "value") and not field.nullable:
-            raise InvalidConfigError(f"column {field.name} may hold nulls")
+            raise InvalidConfigError(f"column {field.name} can hold nulls: declare it nullable")
 
 
 def check_writable(schema: StructType, config: TopicConfig) -> None:
