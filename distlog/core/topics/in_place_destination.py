@@ -25,7 +25,7 @@ from distlog.core.storage.parallel import cores, in_order, in_parallel
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.topics.append import AppendResult
 from distlog.core.topics.appendable import normalize
-from distlog.core.topics.delivery import Delivery
+from distlog.core.topics.delivery import delivered
 from distlog.core.topics.destination import Sent
 from distlog.core.topics.partition_buffer import Encoding, PartitionBuffer
 from distlog.core.topics.partitioner import Partitioner
@@ -144,10 +144,10 @@ def _close(logs: OrderedDict[int, PartitionLog], process: int) -> None:
 
 
 def _sent(parts: Sequence[PartitionBuffer]) -> Sent:
-    offsets: dict[int, tuple[int, int]] = {}
-    deliveries = []
-    for part in parts:
-        for first, end, *_ in part.acknowledged:
-            deliveries.append(Delivery(part.partition, first, end, end - first, None))
-            offsets[part.partition] = offsets.get(part.partition, (first, end))[0], end
-    return Sent(AppendResult(None, offsets), deliveries, [failure for part in parts for failure in part.failures])
+    offsets = {
+        part.partition: (part.acknowledged[0].first_offset, part.acknowledged[-1].end_offset)
+        for part in parts
+        if part.acknowledged
+    }
+    result = AppendResult(None, offsets)
+    return Sent(result, delivered(result), [failure for part in parts for failure in part.failures])
