@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +56,14 @@ class Syncs:
 @pytest.fixture
 def syncs(monkeypatch: pytest.MonkeyPatch) -> Syncs:
     return Syncs(monkeypatch)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait for another thread, for a minute at the most."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
 
 
 def append_both(topic: Topic, told: list[Delivery], numbers: range) -> None:
@@ -210,6 +220,29 @@ def test_a_flush_policy_leaves_syncs_to_flush_and_close(close: bool, topic: Topi
                 writer.append(b"%d" % number, partition=0)
             send()
             assert syncs.count == synced + 2
+
+
+def test_flush_ms_syncs_in_the_background(topic: Topic, syncs: Syncs) -> None:
+    topic.alter_config({"flush.messages": "1000", "flush.ms": "20"})
+    # the real clock: the sync must come while nobody does anything
+    with topic.writer(linger_ms=0) as writer:
+        writer.append(b"a", partition=0)
+        wait_until(lambda: syncs.count == 1)
+        assert PartitionLog(topic.handle, 0, topic.current).end() == (1, 1)
+
+
+def test_a_sync_that_fails_in_the_background_is_told_by_the_next_flush(topic: Topic, syncs: Syncs) -> None:
+    topic.alter_config({"flush.messages": "1000", "flush.ms": "20"})
+    writer = topic.writer(linger_ms=0)
+    syncs.failing = 0
+    writer.append(b"lost", partition=0)
+    wait_until(lambda: syncs.count > 0 and writer._destination.is_flushed)
+    with pytest.raises(StorageError, match="cannot sync"):
+        writer.flush()
+    syncs.failing = -1
+    writer.append(b"kept", partition=0)
+    writer.close()
+    assert contents(topic.refresh())[0] == [b"kept"]
 
 
 # --- segments
