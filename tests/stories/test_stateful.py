@@ -8,6 +8,7 @@ import random
 import tempfile
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +24,7 @@ import distlog
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.kernels.routing import murmur2
 from distlog.core.storage.storage import Storage
+from distlog.core.topics.commit_destination import CommitDestination
 from distlog.core.topics.topic import Topic
 
 PARTITIONS = 3
@@ -150,7 +152,10 @@ class TopicAndLists(RuleBasedStateMachine):
         """The topic with a clock to set, and with the same choices in every run of an example."""
         opened = topic_on(self.storage, clock=self.clock, checkpoint_commits=5)
         handle = dataclasses.replace(opened.handle, random=random.Random(0))
-        return Topic(handle, snapshot or opened.snapshot)
+        topic = Topic(handle, snapshot or opened.snapshot)
+        # as on a store of objects: what is appended in place is in no version
+        setattr(topic, "destination", partial(CommitDestination, topic))  # noqa: B010 - it is a method
+        return topic
 
     @initialize()
     def create(self) -> None:

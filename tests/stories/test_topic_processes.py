@@ -107,7 +107,9 @@ def check(topic: distlog.Topic, journals: list[Path]) -> dict[str, list[int]]:
         assert int(index) not in places.values(), "a record is there twice"
         places[place] = int(index)
         order.setdefault((producer, row["partition"]), []).append((int(number), int(index)))
-    assert all(len(places) == ROWS for places in found.values()), "an append is there in part"
+    for (producer, _), places in found.items():
+        # a writer appends to each partition by itself: if it is killed, some may have its records, and others not
+        assert len(places) == ROWS or producer.startswith("writer"), "an append is there in part"
     assert all(numbers == sorted(numbers) for numbers in order.values()), "a producer's order is lost"
     for journal in journals:
         for number, offsets in Journal(journal).read().items():

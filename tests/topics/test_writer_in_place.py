@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +56,14 @@ class Syncs:
 @pytest.fixture
 def syncs(monkeypatch: pytest.MonkeyPatch) -> Syncs:
     return Syncs(monkeypatch)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait for another thread, for a minute at the most."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
 
 
 def append_both(topic: Topic, told: list[Delivery], numbers: range) -> None:
@@ -135,14 +145,14 @@ def test_a_partition_that_cannot_be_synced_fails_by_itself(topic: Topic, syncs: 
 def test_a_partition_that_cannot_be_appended_to_fails_by_itself(
     topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    append, told = PartitionLog.append, list[Delivery]()
+    append, told = PartitionLog._append, list[Delivery]()
 
     def failing(log: PartitionLog, *arguments: Any, **options: Any) -> Any:
         if log.partition == 0:
             raise StorageError("cannot write: No space left on device")
         return append(log, *arguments, **options)
 
-    monkeypatch.setattr(PartitionLog, "append", failing)
+    monkeypatch.setattr(PartitionLog, "_append", failing)
     with pytest.raises(StorageError, match=r"No space left .*records_not_committed=4 of_partitions={0: 4}"):
         append_both(topic, told, range(4))
     assert [(delivery.partition, delivery.first_offset, delivery.record_count) for delivery in told] == [
@@ -171,19 +181,23 @@ def test_records_behind_a_partition_that_failed_are_not_appended(topic: Topic, s
 def test_an_interrupt_leaves_what_was_appended_in_doubt_and_the_rest_out(
     topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    append = PartitionLog.append
+    append = PartitionLog._append
 
     def interrupted(log: PartitionLog, *arguments: Any, **options: Any) -> Any:
         if log.partition == 1:
             raise KeyboardInterrupt
         return append(log, *arguments, **options)
 
-    monkeypatch.setattr(PartitionLog, "append", interrupted)
+    monkeypatch.setattr(PartitionLog, "_append", interrupted)
     told: list[Delivery] = []
     with pytest.raises(KeyboardInterrupt):
         append_both(topic, told, range(2))
     assert {delivery.partition for delivery in told} == {0, 1}
     assert all(isinstance(delivery.error, KeyboardInterrupt) for delivery in told)
+    monkeypatch.undo()
+    # the lock is free, though the error is still referred to
+    append_both(topic, told, range(2, 3))
+    assert contents(topic.refresh()) == {0: [b"0", b"1", b"2"], 1: [b"2"]}
 
 
 @pytest.mark.parametrize("close", [True, False])
@@ -208,6 +222,29 @@ def test_a_flush_policy_leaves_syncs_to_flush_and_close(close: bool, topic: Topi
             assert syncs.count == synced + 2
 
 
+def test_flush_ms_syncs_in_the_background(topic: Topic, syncs: Syncs) -> None:
+    topic.alter_config({"flush.messages": "1000", "flush.ms": "20"})
+    # the real clock: the sync must come while nobody does anything
+    with topic.writer(linger_ms=0) as writer:
+        writer.append(b"a", partition=0)
+        wait_until(lambda: syncs.count == 1)
+        assert PartitionLog(topic.handle, 0, topic.current).end() == (1, 1)
+
+
+def test_a_sync_that_fails_in_the_background_is_told_by_the_next_flush(topic: Topic, syncs: Syncs) -> None:
+    topic.alter_config({"flush.messages": "1000", "flush.ms": "20"})
+    writer = topic.writer(linger_ms=0)
+    syncs.failing = 0
+    writer.append(b"lost", partition=0)
+    wait_until(lambda: syncs.count > 0 and writer._destination.is_flushed)
+    with pytest.raises(StorageError, match="cannot sync"):
+        writer.flush()
+    syncs.failing = -1
+    writer.append(b"kept", partition=0)
+    writer.close()
+    assert contents(topic.refresh())[0] == [b"kept"]
+
+
 # --- segments
 
 
@@ -222,7 +259,7 @@ def test_segments_roll_by_size_also_within_a_buffer(compression: str, topic: Top
     assert len(segments) > 3
     assert all(1000 < segment.log_bytes <= 2000 for segment in segments[:-1])
     assert [int(value or b"") for value in contents(topic)[0]] == list(range(200))
-    assert [delivery.first_offset for delivery in told] == [0, *(delivery.end_offset for delivery in told[:-1])]
+    assert told == [Delivery(0, 0, 200, 200, None)]
     assert topic.verify().ok
 
 

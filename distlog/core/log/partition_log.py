@@ -8,6 +8,7 @@ An append does not sync, but says whether the topic's flush policy wants a sync 
 from __future__ import annotations
 
 import os
+from collections.abc import Generator, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ from distlog.core.errors import InvalidRecordError
 from distlog.core.log.active_file import FileCalls
 from distlog.core.log.active_partition import ActivePartition
 from distlog.core.log.append_time import append_time, stamped
+from distlog.core.log.batch_runs import BatchRun
 from distlog.core.log.flush_policy import is_flush_due
 from distlog.core.log.log_segment import LogSegment
 from distlog.core.log.partition_flush import Appended, PartitionFlush
@@ -77,26 +79,40 @@ class PartitionLog:
         Raises InvalidRecordError for batches that the topic or a segment cannot take, StorageError,
         TopicNotFoundError, CommitStateUnknownError; then nothing was appended.
         """
+        with self._active.held():
+            return self._append(data, rows, newest_offsets, min_timestamps)
+
+    def append_runs(self, runs: Iterable[BatchRun]) -> Generator[Appended, None, None]:
+        """Append each run as `append` does, with no record of others between them; they may lie in several segments.
+
+        Yields where each run is, and holds the lock until it is exhausted or closed. After an error, those that were
+        yielded are appended, and no others.
+        """
+        with self._active.held():
+            for run in runs:
+                yield self._append(*run)
+
+    def _append(
+        self, data: npt.NDArray[np.uint8], rows: npt.NDArray[Any], newest_offsets: Longs, min_timestamps: Longs
+    ) -> Appended:
         _check(rows, self._snapshots.snapshot.config, data.nbytes)
-        end = int(rows[-1]["base_offset"] + rows[-1]["last_offset_delta"]) + 1
-        active = self._active
-        with active.held():
-            segment = active.recover() or active.open()
-            if segment.config.message_timestamp_type == "LogAppendTime":
-                state = self._snapshots.snapshot.partitions[self.partition]
-                time_ms = append_time(state, segment, self._clock())
-                rows, newest_offsets, min_timestamps = stamped(data, rows, time_ms)
-            if segment.should_roll(data.nbytes, int(rows["max_timestamp"].max()), segment.next_offset + end - 1):
-                segment = active.roll()
-            first = segment.next_offset
-            moved = rows.copy()
-            moved["base_offset"] += first
-            write_base_offsets(data, moved["position"], moved["base_offset"])
-            if len(newest_offsets):
-                newest_offsets = newest_offsets + first
-            self._write(segment, data, moved, newest_offsets, min_timestamps)
-            due = is_flush_due(segment.unflushed, segment.config, self._clock())
-            return Appended(first, first + end, segment.stem, self._snapshots.snapshot.version, due)
+        end, active = int(rows[-1]["base_offset"] + rows[-1]["last_offset_delta"]) + 1, self._active
+        segment = active.recover() or active.open()
+        if segment.config.message_timestamp_type == "LogAppendTime":
+            state = self._snapshots.snapshot.partitions[self.partition]
+            time_ms = append_time(state, segment, self._clock())
+            rows, newest_offsets, min_timestamps = stamped(data, rows, time_ms)
+        if segment.should_roll(data.nbytes, int(rows["max_timestamp"].max()), segment.next_offset + end - 1):
+            segment = active.roll()
+        first = segment.next_offset
+        moved = rows.copy()
+        moved["base_offset"] += first
+        write_base_offsets(data, moved["position"], moved["base_offset"])
+        if len(newest_offsets):
+            newest_offsets = newest_offsets + first
+        self._write(segment, data, moved, newest_offsets, min_timestamps)
+        due = is_flush_due(segment.unflushed, segment.config, self._clock())
+        return Appended(first, first + end, segment.stem, self._snapshots.snapshot.version, due)
 
     def _write(
         self, segment: LogSegment, data: npt.NDArray[np.uint8], rows: npt.NDArray[Any], newest: Longs, oldest: Longs

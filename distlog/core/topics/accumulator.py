@@ -73,6 +73,12 @@ class Accumulator:
             self._wanted = max(self._wanted, last)
         self._wait_while(lambda: self._sent < last)
 
+    def idle_if_empty(self) -> None:
+        """Call `idle` if nothing is left, now that something else has changed."""
+        with self._lock:
+            if not self.fields and self._sending is None:
+                self._idle()
+
     def take(self) -> list[Any]:
         """Empty the buffer, and return all fields of its records; for the thread that sends."""
         with self._lock:

@@ -43,7 +43,7 @@ class AppendResult:
     """The result of an append: the version of its commit and, by partition, the (first, end) offsets it got.
 
     `replayed` says that this (app_id, batch_id) was committed before; the result is that of the first commit.
-    `version` is None when there was nothing to commit.
+    `version` is None when nothing was committed, as in place.
     """
 
     version: int | None

@@ -30,8 +30,13 @@ class CommitDestination:
         result = self._topic.append(records, compression=self._compression)
         return Sent(result, delivered(result))
 
+    @property
+    def is_flushed(self) -> bool:
+        """True: see the class."""
+        return True
+
     def flush(self) -> None:
-        """See the class."""
+        """There is nothing to flush."""
 
     def close(self) -> None:
         """There is nothing to close."""

@@ -1,4 +1,4 @@
-"""The outcomes that a writer's callback gets: which records of a partition were committed, or were not."""
+"""The outcomes that a writer's callback gets: which records of a partition were appended, or were not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _log = logging.getLogger("distlog")
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """The records of one partition in one commit: at `first_offset` (in) to `end_offset` (out), or an `error`.
+    """The records of one partition in one buffer: at `first_offset` (in) to `end_offset` (out), or an `error`.
 
     With an error there are no offsets, and records without a key have no partition, since none was chosen for them.
     """
@@ -29,7 +29,7 @@ OnDelivery = Callable[[Delivery], object]
 
 
 def delivered(result: AppendResult) -> list[Delivery]:
-    """The deliveries of a commit."""
+    """The deliveries of what was appended."""
     return [Delivery(number, first, end, end - first, None) for number, (first, end) in result.offsets.items()]
 
 

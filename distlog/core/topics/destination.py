@@ -40,6 +40,11 @@ class Destination(Protocol):
         """Append the records; an error that is raised is about all of them."""
         ...
 
+    @property
+    def is_flushed(self) -> bool:
+        """Whether all that was sent is known to be on the device."""
+        ...
+
     def flush(self) -> None:
         """Return when all that was sent is on the device."""
         ...

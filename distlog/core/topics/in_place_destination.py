@@ -11,6 +11,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
 import pyarrow as pa
@@ -18,6 +19,8 @@ import pyarrow as pa
 from distlog.core.batches.record_input import RecordInput
 from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.snapshot import Snapshot
+from distlog.core.config import DAY_MS
+from distlog.core.errors import StorageError
 from distlog.core.log.partition_flush import Appended
 from distlog.core.log.partition_log import PartitionLog
 from distlog.core.segments.segment_writer import batch_format, codec_of
@@ -25,7 +28,7 @@ from distlog.core.storage.parallel import cores, in_order, in_parallel
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.topics.append import AppendResult
 from distlog.core.topics.appendable import normalize
-from distlog.core.topics.delivery import Delivery
+from distlog.core.topics.delivery import delivered
 from distlog.core.topics.destination import Sent
 from distlog.core.topics.partition_buffer import Encoding, PartitionBuffer
 from distlog.core.topics.partitioner import Partitioner
@@ -34,6 +37,8 @@ from distlog.core.topics.partitioner import Partitioner
 OPEN_LOGS = 64
 #: A buffer of fewer bytes is encoded faster than threads can share it.
 _SHARED_BYTES = 1 << 20
+#: Nobody waits for a `flush.ms` above a day in the background.
+_LONGEST_MS = DAY_MS
 
 
 class InPlaceDestination:
@@ -52,14 +57,16 @@ class InPlaceDestination:
         self._handle, self._current, self._compression, self._moved_on = handle, current, compression, moved_on
         self._partitioner: tuple[int, Partitioner] | None = None
         self._logs: OrderedDict[int, PartitionLog] = OrderedDict()
-        # by partition and segment: the last of what was acknowledged before it was synced
-        self._unflushed: dict[tuple[int, str], Appended] = {}
         self.begin_child()
         weakref.finalize(self, _close, self._logs, os.getpid()).atexit = False
 
     def begin_child(self) -> None:
-        """Become usable in a forked child: no thread there holds the lock."""
+        """Become usable in a forked child: no thread there holds the lock, and what is unflushed is the parent's."""
         self._lock = threading.RLock()
+        # by partition and segment: the last of what was acknowledged before it was synced
+        self._unflushed: dict[tuple[int, str], Appended] = {}
+        self._timer: threading.Timer | None = None
+        self._lost: StorageError | None = None
 
     def send(self, records: pa.RecordBatch) -> Sent:
         """Append the records, each partition's in their order."""
@@ -111,6 +118,7 @@ class InPlaceDestination:
                     self._unflushed.pop(place, None)
                 else:
                     self._unflushed[place] = appended
+        self._sync_later()
 
     def _log(self, partition: int) -> PartitionLog:
         if partition not in self._logs:
@@ -118,15 +126,45 @@ class InPlaceDestination:
         self._logs.move_to_end(partition)
         return self._logs[partition]
 
+    @property
+    def is_flushed(self) -> bool:
+        """Whether all that was sent is known to be on the device."""
+        return not self._unflushed
+
     def flush(self) -> None:
         """Return when all that was sent is on the device, whatever the flush policy left unsynced.
 
-        Raises StorageError if a sync failed, so that acknowledged records are lost.
+        Raises StorageError if a sync failed, now or in the background, so that acknowledged records are lost.
         """
         with self._lock:
-            while self._unflushed:
-                (partition, _), appended = self._unflushed.popitem()
-                self._log(partition).flush(appended)
+            lost, self._lost = self._lost, None
+            self._sync()
+        if lost is not None:
+            raise lost
+
+    def _sync(self) -> None:
+        while self._unflushed:
+            (partition, _), appended = self._unflushed.popitem()
+            self._log(partition).flush(appended)
+
+    def _sync_later(self) -> None:
+        """Sync in the background when `flush.ms` have passed, in case nobody does it before."""
+        flush_ms = self._current.snapshot.config.flush_ms
+        if self._timer is None and self._unflushed and flush_ms <= _LONGEST_MS:
+            timer = threading.Timer(flush_ms / 1000, self._sync_in_background)
+            timer.daemon = True
+            with suppress(RuntimeError):  # there can be no more threads: `close` syncs
+                timer.start()
+                self._timer = timer
+
+    def _sync_in_background(self) -> None:
+        with self._lock:
+            self._timer = None
+            try:
+                self._sync()
+            except StorageError as error:
+                self._lost = error
+            self._sync_later()
 
     def close(self) -> None:
         """Flush, and close the files; a later `send` opens them again."""
@@ -144,10 +182,10 @@ def _close(logs: OrderedDict[int, PartitionLog], process: int) -> None:
 
 
 def _sent(parts: Sequence[PartitionBuffer]) -> Sent:
-    offsets: dict[int, tuple[int, int]] = {}
-    deliveries = []
-    for part in parts:
-        for first, end, *_ in part.acknowledged:
-            deliveries.append(Delivery(part.partition, first, end, end - first, None))
-            offsets[part.partition] = offsets.get(part.partition, (first, end))[0], end
-    return Sent(AppendResult(None, offsets), deliveries, [failure for part in parts for failure in part.failures])
+    offsets = {
+        part.partition: (part.acknowledged[0].first_offset, part.acknowledged[-1].end_offset)
+        for part in parts
+        if part.acknowledged
+    }
+    result = AppendResult(None, offsets)
+    return Sent(result, delivered(result), [failure for part in parts for failure in part.failures])

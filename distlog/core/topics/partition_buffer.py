@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import closing
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from distlog.core.batches.batch_format import BatchFormat
-from distlog.core.batches.record_encoder import EncodedBatches
+from distlog.core.batches.record_encoder import EncodedBatches, RecordEncoder
 from distlog.core.batches.record_input import RecordInput
 from distlog.core.config import TopicConfig
 from distlog.core.errors import DistlogError
+from distlog.core.log.batch_runs import runs
 from distlog.core.log.partition_flush import Appended
 from distlog.core.log.partition_log import PartitionLog
-from distlog.core.topics.appendable_batches import encoded, runs
 from distlog.core.topics.destination import Failure
 
 #: Roughly the most bytes that a batch of a few records takes beyond them.
@@ -47,23 +49,24 @@ class PartitionBuffer:
     def encode(self, encoding: Encoding) -> PartitionBuffer:
         """Make the batches; returns this object."""
         try:
-            self._batches = encoded(self._source, self._rows, encoding.form, self._room)
+            encoder = RecordEncoder(encoding.form, gather_bytes=sys.maxsize, room=self._room)
+            # one step takes all rows, since `gather_bytes` has no limit here
+            next(encoder.append(self._source, self._rows), None)
+            self._batches = encoder.finish()
         except BaseException as error:
             self._error = error
         return self
 
     def append(self, log: PartitionLog, encoding: Encoding) -> None:
-        """Append the batches, most often at once; with several appends, records of others may come in between."""
+        """Append the batches, with no record of others between them."""
         batches, self._batches = self._batches, None
         if batches is None:
             return
         try:
-            for run in runs(batches, encoding.config, encoding.now_ms):
-                self._appended.append(
-                    log.append(
-                        run.data, run.rows, newest_offsets=run.newest_offsets, min_timestamps=run.min_timestamps
-                    )
-                )
+            # closed at once, since it holds the partition's lock
+            with closing(log.append_runs(runs(batches, encoding.config, encoding.now_ms))) as places:
+                for appended in places:
+                    self._appended.append(appended)
         except DistlogError as error:
             self._error = error
         except BaseException as error:
@@ -89,7 +92,7 @@ class PartitionBuffer:
 
     @property
     def acknowledged(self) -> list[Appended]:
-        """What was appended, and is as safe as the topic wants it."""
+        """What was appended, and is as safe as the topic wants it; the offsets follow each other."""
         return self._appended[: self._acknowledged]
 
     @property

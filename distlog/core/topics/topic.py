@@ -73,7 +73,7 @@ class Topic(ReadableTopic):
     def writer(
         self, *, linger_ms: int = 100, compression: str | None = None, on_delivery: OnDelivery | None = None
     ) -> Writer:
-        """A buffered writer of single records, committed in the background; `on_delivery` is called per outcome."""
+        """A buffered writer of single records, sent in the background; `on_delivery` is called per outcome."""
         self._check_writable()
         return Writer(self, linger_ms=linger_ms, compression=compression, on_delivery=on_delivery)
 

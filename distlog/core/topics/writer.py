@@ -1,4 +1,4 @@
-"""Appends record by record: a buffer is committed by size, by time, on flush, on close, or at exit."""
+"""Appends record by record: a buffer is sent by size, by time, on flush, on close, or at exit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import whole_number
-from distlog.core.errors import InvalidConfigError, InvalidRecordError
+from distlog.core.errors import InvalidConfigError, InvalidRecordError, StorageError
 from distlog.core.segments.segment_writer import codec_of
 from distlog.core.times import fastest
 from distlog.core.topics.accumulator import Accumulator
@@ -52,22 +52,24 @@ class WritableTopic(Protocol):
 
 
 class Writer:
-    """Buffers records and appends them in one commit when `buffer_bytes` are there, or after `linger_ms`.
+    """Buffers records, and sends them when `buffer_bytes` are there, or after `linger_ms`.
 
-    One background thread commits, in order. `append` waits for it only if the writer holds two full buffers: 32 MiB
-    of records, at their largest size in a batch. Small records take several times as much as Python objects.
+    On a local disk a buffer is appended in place, each partition by itself; elsewhere it becomes one commit. One
+    background thread sends, in order. `append` waits for it only if the writer holds two full buffers: 32 MiB of
+    records, at their largest size in a batch. Small records take several times as much as Python objects.
 
-    A record is durable when `flush` or `close` has returned, or when `on_delivery` was called with its Delivery, not
-    before. A `with` block closes the writer, and so commits what it took, however the block ends, as Kafka's producer
-    does. A record that does not fit is refused by `append`, and the others stay. After a commit failed, each call
-    raises its error. Neither its records nor later ones are committed then: the error says how many, of which
-    partitions. Safe to share between threads.
+    A record is durable when `flush` or `close` has returned, or, by default (`flush.messages`), when `on_delivery`
+    was called with its Delivery, not before. In place it is visible sooner, and may be there after a crash although
+    nobody was told. A `with` block closes the writer, and so sends what it took, however the block ends, as Kafka's
+    producer does. A record that does not fit is refused by `append`, and the others stay. After an error of the
+    storage, each call raises it. Its records and later ones are not committed then: the error says how many, of which
+    partitions, and how many may be there all the same. Safe to share between threads.
 
-    `on_delivery` is called in the background once per commit and partition. It may append, but not flush or close;
-    what it raises is logged. The next commit waits for it, and so do `flush` and `close`.
+    `on_delivery` is called in the background once per buffer and partition. It may append, but not flush or close;
+    what it raises is logged. The next buffer waits for it, and so do `flush` and `close`.
 
-    At exit, what an unclosed writer still holds is committed, with a ResourceWarning; an error is logged. The writer
-    is kept alive until then. A process that is killed commits nothing. In a forked child the writer is empty.
+    At exit, what an unclosed writer still holds is sent, with a ResourceWarning; an error is logged. The writer is
+    kept alive until then. A process that is killed sends nothing more. In a forked child the writer is empty.
     """
 
     def __init__(
@@ -163,12 +165,13 @@ class Writer:
         self._raise_error()
 
     def flush(self) -> AppendResult:
-        """Commit the records taken; returns the last commit's result, also kept as `result`. Raises its error."""
+        """Have the records taken on the device; returns the last buffer's result, also kept as `result`."""
         self._check_can_wait()
         self._check_open()
         self._settle()
         self._raise_error()
         self._destination.flush()
+        self._accumulator.idle_if_empty()
         return self.result
 
     def close(self) -> None:
@@ -179,6 +182,7 @@ class Writer:
             self._closed, self._ruled_by = True, None
             self._settle()
             self._destination.close()
+            self._accumulator.idle_if_empty()
             self._is_over = True
             self._raise_error()
 
@@ -236,16 +240,24 @@ class Writer:
         return counts
 
     def _idle(self) -> None:
-        if self._error is None:
+        if self._error is None and self._destination.is_flushed:
             _unclosed.discard(self)
 
     def commit_at_exit(self) -> tuple[int, BaseException | None]:
         """Commit the records it holds; returns their number, and the error that its caller has not seen."""
         count = len(self._accumulator)
         self._settle()
-        if self._error is not None:
+        error = self._error or self._flush_error()
+        if error is not None:
             _unclosed.discard(self)
-        return count, self._error
+        return count, error
+
+    def _flush_error(self) -> BaseException | None:
+        try:
+            self._destination.flush()
+        except StorageError as error:
+            return error
+        return None
 
     @property
     def is_closed(self) -> bool:

@@ -92,8 +92,8 @@ def verify(
 ) -> VerifyReport:
     """Check the whole topic at `snapshot`; appends and maintenance may go on meanwhile.
 
-    Active segments that `snapshot` has are checked up to their ends in it, except for their offset and time indexes,
-    which no reader uses before they are sealed. `tell` gets the records and log bytes of each segment when it is
+    Active segments that `snapshot` has are checked up to their ends in it; their offset and time indexes by checksums
+    alone, since these lack the last entries. `tell` gets the records and log bytes of each segment when it is
     done. Raises StorageError when the storage does not answer, and TopicNotFoundError when the topic was dropped.
     """
     committed = without_tails(snapshot)

@@ -1,17 +1,14 @@
-"""Encodes a partition's records, and cuts the batches into runs that one segment may hold."""
+"""Cuts a partition's new batches into runs that one segment may hold."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from distlog.core.batches.batch_format import BatchFormat
-from distlog.core.batches.record_encoder import EncodedBatches, RecordEncoder
-from distlog.core.batches.record_input import RecordInput
+from distlog.core.batches.record_encoder import EncodedBatches
 from distlog.core.config import TopicConfig
 from distlog.core.indexes.time_index import ENTRY as TIME_ENTRY
 from distlog.core.segments.roll import RollTime, time_span
@@ -26,17 +23,6 @@ class BatchRun(NamedTuple):
     rows: npt.NDArray[Any]
     newest_offsets: Longs
     min_timestamps: Longs
-
-
-def encoded(source: RecordInput, rows: Longs, form: BatchFormat, room: int) -> EncodedBatches:
-    """The `rows` of `source` as batches from offset 0 on; `room` is about how many bytes they need.
-
-    Raises InvalidRecordError.
-    """
-    encoder = RecordEncoder(form, gather_bytes=sys.maxsize, room=room)
-    # one step takes all rows, since `gather_bytes` has no limit here
-    next(encoder.append(source, rows), None)
-    return encoder.finish()
 
 
 def runs(batches: EncodedBatches, config: TopicConfig, now_ms: int) -> Iterator[BatchRun]:

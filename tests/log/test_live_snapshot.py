@@ -1,0 +1,81 @@
+"""What a topic object reads of active segments: it moves on with a refresh, which costs one GET and a page each."""
+
+from __future__ import annotations
+
+import builtins
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gated_writer import NEVER_MS
+from topics import NOW, contents, topic_on
+
+from distlog.core import paths
+from distlog.core.storage.storage import Storage
+from distlog.core.topics.topic import Topic
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> Topic:
+    return topic_on(Storage(str(tmp_path / "topic")), 4)
+
+
+def write(topic: Topic, *partitions: int) -> None:
+    """Append a record to each of the partitions, as another process does."""
+    with topic_on(topic.storage).writer(linger_ms=NEVER_MS) as writer:
+        for partition in partitions:
+            writer.append(b"", partition=partition)
+
+
+def test_a_refresh_is_one_get_and_one_page_for_each_active_segment(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(topic, 0, 2)
+    topic.refresh().end_offsets()
+    pages, real = list[str](), builtins.open
+
+    def watched(path: Any, *arguments: Any, **options: Any) -> Any:
+        pages.append(str(path))
+        return real(path, *arguments, **options)
+
+    monkeypatch.setattr(builtins, "open", watched)
+    before = topic.storage.counters.gets
+    topic.refresh()
+    for _ in range(3):
+        assert topic.end_offsets() == {0: 1, 1: 0, 2: 1, 3: 0}
+        assert len(topic.segments()) == 2
+    assert topic.storage.counters.gets == before + 1
+    assert pages == [f"{topic.storage.local_path(f'topic-{number}')}/{paths.LOCK_FILE}" for number in (0, 2)]
+
+
+def test_a_topic_sees_the_ends_of_its_last_refresh(topic: Topic) -> None:
+    write(topic, 0)
+    topic.refresh()
+    write(topic, 0, 1)
+    assert topic.end_offsets() == {0: 1, 1: 0, 2: 0, 3: 0}
+    assert topic.refresh().end_offsets() == {0: 2, 1: 1, 2: 0, 3: 0}
+    assert {number: len(values) for number, values in contents(topic).items()} == topic.end_offsets()
+
+
+def test_a_scan_that_was_planned_stays_at_its_end(topic: Topic) -> None:
+    write(topic, 0)
+    scan = topic.refresh().scan()
+    write(topic, 0)
+    topic.refresh()
+    assert (scan.count(), topic.scan().count()) == (1, 2)
+
+
+def test_the_base_of_a_commit_has_no_tails(topic: Topic) -> None:
+    write(topic, 0)
+    topic.refresh()
+    assert topic.live_snapshot.partitions[0].log_end_offset == 1
+    assert topic.snapshot.partitions[0].log_end_offset == 0
+    assert len(topic.snapshot.partitions[0].segments) == 0
+
+
+def test_a_time_is_found_in_a_tail_that_grew_since(topic: Topic) -> None:
+    write(topic, *[0] * 10)
+    topic.refresh()
+    write(topic, *[0] * 10)
+    assert topic.offsets_for_times({0: NOW}) == {0: (0, NOW)}
+    assert topic.offsets_for_times({0: NOW + 1}) == {0: None}
