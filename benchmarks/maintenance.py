@@ -2,9 +2,10 @@
 
     python -m benchmarks.maintenance
 
-The peers of the plans: the same rule in Python, segment after segment; and the listing that vacuum needs. The peer of
-the operations that read a log from the page cache: reading it and comparing the checksum of each batch. Time is CPU
-time of one core, which other processes disturb less. A row's `ratio` is how many times faster distlog is.
+The peers of the plans: the same rule in Python, segment after segment; the listing that vacuum needs; for a merge,
+the load of the metadata alone. The peer of the operations that read a log from the page cache: reading it and
+comparing the checksum of each batch. Time is CPU time of one core, which other processes disturb less. A row's
+`ratio` is how many times faster distlog is.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from distlog.core import paths
 from distlog.core.batches.record_batch import check_crcs, read_headers
 from distlog.core.commits.actions import Add
 from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.maintenance.merge_plan import plan_merge
 from distlog.core.maintenance.retention import plan_retention
 from distlog.core.topics.topic import Topic
 
@@ -52,7 +54,10 @@ def _plans(folder: str, segments: int) -> list[dict[str, Any]]:
     retention = _row(f"plan retention of {gone:,} of {shown}", "ms", 1e3, ours, theirs, "a loop in Python")
     ours = _best(lambda: topic.vacuum(dry_run=True))
     theirs = _best(lambda: [os.stat(entry) for each in os.scandir(topic.url) for entry in os.scandir(each)])
-    return [retention, _row(f"plan vacuum of {shown}", "ms", 1e3, ours, theirs, "listing the folder")]
+    vacuum = _row(f"plan vacuum of {shown}", "ms", 1e3, ours, theirs, "listing the folder")
+    ours, theirs = _best(lambda: plan_merge(topic.log.load())), _best(topic.log.load)
+    merge = _row(f"load, and plan a merge of {shown}", "ms", 1e3, ours, theirs, "loading alone")
+    return [retention, vacuum, merge]
 
 
 def _topic_without_data(url: str, segments: int) -> Topic:

@@ -57,6 +57,20 @@ def test_a_table_is_the_sequence_of_its_segments(counts: list[int], tail: int) -
     assert table.log_bytes.tolist() == [info.log_bytes for info in segments]
     assert table.record_counts.tolist() == [info.record_count for info in segments]
     assert table.max_timestamps.dtype == np.int64
+    for name in ("created_ms", "has_transactions"):
+        assert table.array(name).tolist() == [getattr(info, name) for info in segments]
+
+
+@given(COUNTS, TAILS, st.integers(0, 12), st.integers(0, 12))
+def test_a_part_of_a_table_is_the_table_of_these_segments(
+    counts: list[int], tail: int, start: int, count: int
+) -> None:
+    segments = run_of(counts)
+    start = min(start, len(segments))
+    end = min(start + count, len(segments))
+    part = with_tail(segments, tail).part(start, end)
+    assert (len(part), list(part)) == (end - start, segments[start:end])
+    assert part.next_offsets.tolist() == [info.next_offset for info in segments[start:end]]
 
 
 @given(COUNTS, TAILS, st.integers(-1, 70))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import pickle
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import histories
@@ -12,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distlog.core.commits import segment_table
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
@@ -114,6 +117,23 @@ def test_each_segment_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None
     segments = [segment(number, number, 1) for number in range(10_000)]
     assert [len(group) for group in planned(snapshot_of(segments))] == [SEGMENT_BYTES] * 10
     assert len(segments) <= len(looks) <= 2 * len(segments), "its size by itself, and that of the group with it"
+
+
+@pytest.mark.parametrize("recent", [0, 30, 100])
+def test_a_plan_makes_no_object_of_a_segment_and_no_columns_of_recent_ones(
+    monkeypatch: pytest.MonkeyPatch, recent: int
+) -> None:
+    segments = [segment(number, number, 1) for number in range(100)]
+    table = SegmentTable.of(segments[: 100 - recent]).appended(segments[100 - recent :])
+    whole = snapshot_of(segments)
+    snapshot = replace(whole, partitions=(replace(whole.partitions[0], segments=table),))
+    monkeypatch.setattr(segment_table, "_to_segments", lambda made: pytest.fail("_to_segments"))
+    monkeypatch.setattr(segment_table, "_to_columns", lambda made: pytest.fail("_to_columns"))
+    (group,) = plan_merge(snapshot)
+    assert (len(group.segments), group.log_bytes, group.records) == (100, 100, 100)
+    monkeypatch.undo()
+    assert list(pickle.loads(pickle.dumps(group)).segments) == segments
+    assert group.stems == [one.stem for one in segments]
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -48,7 +48,7 @@ class SegmentTable(Sequence[SegmentInfo]):
     def __init__(self, columns: pa.RecordBatch, tail: tuple[SegmentInfo, ...] = ()) -> None:
         self._columns = columns
         self._tail = tail
-        self._arrays: dict[str, Longs] = {}
+        self._arrays: dict[str, npt.NDArray[Any]] = {}
         self._picked: dict[int, SegmentInfo] = {}
 
     @classmethod
@@ -65,36 +65,52 @@ class SegmentTable(Sequence[SegmentInfo]):
     @property
     def base_offsets(self) -> Longs:
         """Each segment's first offset; ascending."""
-        return self._array("base_offset")
+        return self.array("base_offset")
 
     @property
     def next_offsets(self) -> Longs:
         """Each segment's end offset; ascending, never above the following base offset."""
-        return self._array("next_offset")
+        return self.array("next_offset")
 
     @property
     def log_bytes(self) -> Longs:
         """The size of each log file."""
-        return self._array("log_bytes")
+        return self.array("log_bytes")
 
     @property
     def min_timestamps(self) -> Longs:
         """For each segment a time in ms that none of its records is older than; -1 if unknown."""
-        return self._array("min_timestamp")
+        return self.array("min_timestamp")
 
     @property
     def record_counts(self) -> Longs:
         """The number of records in each segment."""
-        return self._array("record_count")
+        return self.array("record_count")
 
     @property
     def max_timestamps(self) -> Longs:
         """Each segment's largest record timestamp in ms, -1 where no record has one."""
-        return self._array("max_timestamp")
+        return self.array("max_timestamp")
+
+    def array(self, name: str) -> npt.NDArray[Any]:
+        """The column `name` of SCHEMA, of numbers or of flags; unlike `columns`, it costs little for a long tail."""
+        if name not in self._arrays:
+            first = self._columns[name].to_numpy(zero_copy_only=False)
+            array = np.concatenate([first, np.array([getattr(one, name) for one in self._tail], first.dtype)])
+            array.flags.writeable = False
+            self._arrays[name] = array
+        return self._arrays[name]
 
     def find(self, offset: int) -> int:
         """The index of the first segment that ends above `offset`; `len(self)` when none does."""
         return int(self.next_offsets.searchsorted(offset, side="right"))
+
+    def part(self, start: int, end: int) -> SegmentTable:
+        """The segments from number `start` (in) to `end` (out) as a table; both lie in this one. None is made."""
+        split = len(self._columns)
+        first = min(start, split)
+        tail = self._tail[max(0, start - split) : max(0, end - split)]
+        return SegmentTable(self._columns.slice(first, min(end, split) - first), tail)
 
     def appended(self, segments: Sequence[SegmentInfo]) -> SegmentTable:
         """This table with `segments` behind it; raises ValueError when one of them is in it already."""
@@ -134,7 +150,7 @@ class SegmentTable(Sequence[SegmentInfo]):
 
     def check_append_times(self) -> None:
         """Raise ValueError if a segment has an earlier append time than a segment before it."""
-        times = self._array("append_time_ms")
+        times = self.array("append_time_ms")
         if (np.diff(times[times >= 0]) < 0).any():
             raise ValueError("a segment was appended before the segment ahead of it")
 
@@ -191,18 +207,6 @@ class SegmentTable(Sequence[SegmentInfo]):
     def __reduce__(self) -> tuple[Any, ...]:
         # Arrow pickles the whole buffers that a slice points into; its own messages hold the slice.
         return _restore, (self._columns.serialize().to_pybytes(), self._tail)
-
-    def _array(self, name: str) -> Longs:
-        if name not in self._arrays:
-            array = np.concatenate(
-                [
-                    self._columns[name].to_numpy(),
-                    np.array([getattr(segment, name) for segment in self._tail], np.int64),
-                ]
-            )
-            array.flags.writeable = False
-            self._arrays[name] = array
-        return self._arrays[name]
 
     def _holes(self, gone: npt.NDArray[np.bool_]) -> tuple[Longs, Longs]:
         """The start and end offsets of each run of adjacent segments that is `gone`."""

@@ -109,15 +109,15 @@ def _live_stems(snapshot: Snapshot, groups: Sequence[MergeGroup]) -> set[tuple[i
     """The groups' segments that are live in the snapshot, as (partition, stem); one look-up per partition."""
     wanted: dict[int, set[str]] = {group.partition: set() for group in groups}
     for group in groups:
-        wanted[group.partition].update(segment.stem for segment in group.segments)
+        wanted[group.partition].update(group.stems)
     tables = {partition: snapshot.partitions[partition].segments for partition in wanted}
     return {(partition, stem) for partition, stems in wanted.items() for stem in tables[partition].live(stems)}
 
 
 def _stems(group: MergeGroup) -> set[tuple[int, str]]:
-    return {(segment.partition, segment.stem) for segment in group.segments}
+    return {(group.partition, stem) for stem in group.stems}
 
 
 def _replace(group: MergeGroup, merged: SegmentInfo) -> list[Action]:
-    removed: list[Action] = [Remove(segment.partition, segment.stem) for segment in group.segments]
+    removed: list[Action] = [Remove(group.partition, stem) for stem in group.stems]
     return [*removed, Add(merged)]

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import MAX_INT, TopicConfig
@@ -17,9 +16,12 @@ from distlog.core.indexes.time_index import ENTRY as TIME_ENTRY
 
 @dataclass(frozen=True, slots=True)
 class MergeGroup:
-    """Adjacent segments of one partition, to be merged into one segment."""
+    """Adjacent segments of one partition, to be merged into one segment.
 
-    segments: tuple[SegmentInfo, ...]
+    They are part of the partition's table: to make objects of them would take most of a plan's time.
+    """
+
+    segments: SegmentTable
 
     @property
     def partition(self) -> int:
@@ -29,7 +31,18 @@ class MergeGroup:
     @property
     def log_bytes(self) -> int:
         """The size of the merged segment."""
-        return sum(segment.log_bytes for segment in self.segments)
+        return int(self.segments.log_bytes.sum())
+
+    @property
+    def records(self) -> int:
+        """How many records the group has."""
+        return int(self.segments.record_counts.sum())
+
+    @property
+    def stems(self) -> list[str]:
+        """The stems of the group's segments."""
+        found: list[str] = self.segments.columns()["stem"].to_pylist()
+        return found
 
 
 def plan_merge(snapshot: Snapshot) -> list[MergeGroup]:
@@ -49,12 +62,8 @@ def plan_merge(snapshot: Snapshot) -> list[MergeGroup]:
 def _groups_of(state: PartitionState, config: TopicConfig) -> Iterator[MergeGroup]:
     table, first = state.segments, state.segments.find(state.log_start_offset)
     sizes = table.log_bytes.tolist()
-    ranges = [worth for start, end in _ranges(table, first, config) for worth in _worth_it(sizes, start, end)]
-    if ranges:
-        offset = ranges[0][0]
-        # one slice for all groups: a slice costs about the same however few segments it makes
-        segments = table[offset : ranges[-1][1]]
-        yield from (MergeGroup(tuple(segments[start - offset : end - offset])) for start, end in ranges)
+    for start, end in _ranges(table, first, config):
+        yield from (MergeGroup(table.part(*worth)) for worth in _worth_it(sizes, start, end))
 
 
 @dataclass(slots=True)
@@ -104,13 +113,12 @@ def _ranges(table: SegmentTable, first: int, config: TopicConfig) -> Iterator[tu
 
 def _columns(table: SegmentTable, first: int) -> Iterator[list[Any]]:
     """The columns that the plan needs, from segment `first` on; retention counts ages from the same times."""
-    columns = table.columns()
-    starts, created = columns["first_timestamp"].to_numpy(), columns["created_ms"].to_numpy()
-    newest = np.where(table.max_timestamps >= 0, table.max_timestamps, created)
+    starts = table.array("first_timestamp")
+    newest = np.where(table.max_timestamps >= 0, table.max_timestamps, table.array("created_ms"))
     oldest = np.where(starts >= 0, starts, newest)
-    for column in (table.log_bytes, table.base_offsets, table.next_offsets, oldest, newest, table.record_counts):
+    fitting = table.log_bytes, table.base_offsets, table.next_offsets, oldest, newest, table.record_counts
+    for column in (*fitting, table.array("has_transactions")):
         yield column[first:].tolist()
-    yield columns["has_transactions"].slice(first).to_pylist()
 
 
 def _worth_it(sizes: list[int], start: int, end: int) -> Iterator[tuple[int, int]]:

@@ -137,7 +137,7 @@ class MergeReport:
                 "segments_before": sum(len(group.segments) for group in each),
                 "segments_after": len(each),
                 "bytes": sum(group.log_bytes for group in each),
-                "records": sum(segment.record_count for group in each for segment in group.segments),
+                "records": sum(group.records for group in each),
             }
             for partition, each in sorted(groups.items())
         ]

@@ -106,7 +106,7 @@ def _times(state: PartitionState, now_ms: int) -> npt.NDArray[np.int64]:
     never after the time of its commit. A timestamp in the future would keep every segment behind it for ever.
     """
     newest = state.segments.max_timestamps
-    written = state.segments.columns()["created_ms"].to_numpy()
+    written = state.segments.array("created_ms")
     return np.where((newest >= 0) & (newest <= now_ms), newest, written)
 
 

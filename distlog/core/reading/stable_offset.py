@@ -34,7 +34,7 @@ def _known(segment: SegmentInfo, state: PartitionState) -> int:
 
 def transactional_segments(state: PartitionState) -> list[SegmentInfo]:
     """The segments that may hold transactional data or markers."""
-    flags = state.segments.columns()["has_transactions"].to_numpy(zero_copy_only=False)
+    flags = state.segments.array("has_transactions")
     return [state.segments[int(index)] for index in np.flatnonzero(flags)]
 
 

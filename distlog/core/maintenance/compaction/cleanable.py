@@ -112,7 +112,7 @@ def _age_timestamps(state: PartitionState) -> npt.NDArray[np.int64]:
     It is the largest timestamp, or the time at which the segment was written if no record has a timestamp.
     """
     timestamps = state.segments.max_timestamps
-    created = state.segments.columns()["created_ms"].to_numpy()
+    created = state.segments.array("created_ms")
     return np.where(timestamps >= 0, timestamps, created)
 
 
@@ -121,7 +121,7 @@ def _oldest_timestamp(state: PartitionState, first: int) -> int:
 
     Like Kafka, it looks at the first record of each segment only.
     """
-    timestamps = state.segments.columns()["first_timestamp"].to_numpy()[first:]
+    timestamps = state.segments.array("first_timestamp")[first:]
     known = timestamps[timestamps > 0]
     return int(known.min()) if known.size else MAX_LONG
 
