@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,15 @@ def test_a_bad_root_does_not_stop_the_others_and_is_tried_again(tmp_path: Path) 
     create(root, "views")
     managed.after(minutes=1)
     assert (managed.names(), managed.manager.errors) == (["views", "clicks"], {})
+    assert str(root) in {run.root for run in managed.after(minutes=5) if run.task == "log-retention"}
+
+
+def test_a_topic_whose_folder_is_gone_goes_too(tmp_path: Path) -> None:
+    create(tmp_path, "clicks")
+    managed = Managed(tmp_path)
+    shutil.rmtree(tmp_path / "clicks")
+    managed.after(minutes=1)
+    assert (managed.names(), managed.manager.errors) == ([], {})
 
 
 @pytest.mark.s3
