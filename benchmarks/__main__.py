@@ -12,7 +12,19 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-NAMES = ("index", "points", "routing", "codec", "topics", "writer", "compaction", "maintenance", "requests", "spark")
+NAMES = (
+    "index",
+    "points",
+    "routing",
+    "codec",
+    "topics",
+    "writer",
+    "log",
+    "compaction",
+    "maintenance",
+    "requests",
+    "spark",
+)
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = ("numpy", "pyarrow", "numba", "pyspark", "aiokafka", "kafka-python", "confluent-kafka")
 

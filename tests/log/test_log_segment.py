@@ -159,3 +159,15 @@ def test_a_segment_is_made_once(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="exists"):
         LogSegment.create(str(tmp_path), f"{0:020d}", 0, config(), clock=Clock())
     assert files(tmp_path)[".log"] == records(0)
+
+
+def test_the_names_of_a_new_segment_are_durable_when_it_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there: list[list[str]] = []
+    monkeypatch.setattr(
+        "distlog.core.log.segment_files.sync_folder",
+        lambda folder: there.append(sorted(path.suffix for path in Path(folder).iterdir())),
+    )
+    new_segment(tmp_path)
+    assert there == [[".index", ".log", ".timeindex"]]

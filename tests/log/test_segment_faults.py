@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,9 @@ from active_segments import (
     reopened,
 )
 
+from distlog.core.batches.record_batch import read_headers
 from distlog.core.errors import StorageError, StorageFullError
+from distlog.core.indexes.transaction_index import AbortedTransaction
 from distlog.core.log.log_segment import LogSegment
 
 
@@ -136,6 +139,64 @@ def test_a_flush_syncs_the_log_before_its_indexes(tmp_path: Path) -> None:
     calls.made.clear()
     segment.flush()
     assert calls.made == ["fsync"] * 3
+
+
+def test_a_flush_syncs_the_log_first_and_its_folder_once_there_is_a_transaction_index(tmp_path: Path) -> None:
+    synced: list[str] = []
+
+    def noted(file: int) -> None:
+        synced.append(Path(os.readlink(f"/proc/self/fd/{file}")).suffix)
+
+    calls, aborted = FailingCalls(), AbortedTransaction(7, 0, 1, 2)
+    calls.fsync = noted  # type: ignore[attr-defined]
+    segment = prepared(tmp_path, calls)
+    segment.flush()
+    assert synced == [".log", ".index", ".timeindex"]
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr("distlog.core.log.segment_files.sync_folder", lambda folder: synced.append(folder))
+        segment.append(records(2), read_headers(records(2)), aborted=[aborted])
+        for expected in ([str(tmp_path)], []):
+            del synced[:]
+            segment.flush()
+            assert synced == [".log", ".index", ".timeindex", ".txnindex", *expected]
+
+
+def test_a_flush_promises_nothing_that_was_appended_during_its_sync(tmp_path: Path) -> None:
+    class Appending(FailingCalls):
+        is_on = False
+
+        def fsync(self, file: int) -> None:
+            if self.is_on:
+                self.is_on = False
+                append(segment, records(2))
+
+    calls = Appending()
+    segment = prepared(tmp_path, calls)
+    position, calls.is_on = segment.size, True
+    segment.flush()
+    assert segment.next_offset == 3
+    assert (segment.state.flushed_offset, segment.state.flushed_position) == (2, position)
+
+
+def test_what_is_known_to_be_flushed_never_becomes_less(tmp_path: Path) -> None:
+    segment = prepared(tmp_path, FailingCalls())
+    segment.flush()
+    segment.know_flushed(1, len(records(0)))
+    assert (segment.state.flushed_offset, segment.state.flushed_position) == (2, segment.size)
+
+
+def test_what_is_left_when_the_unflushed_is_dropped_is_known_to_be_flushed(tmp_path: Path) -> None:
+    calls = FailingCalls()
+    segment = prepared(tmp_path, calls)
+    segment.flush()
+    flushed = segment.state
+    append(segment, records(2))
+    calls.fail("fsync", code=errno.EIO)
+    with pytest.raises(StorageError, match="cannot sync"):
+        segment.flush()
+    segment.drop_unflushed(none_open())
+    assert segment.state == flushed
+    assert not segment.sync_failed
 
 
 def test_a_seal_that_meets_a_full_disk_can_be_made_again(tmp_path: Path) -> None:

@@ -6,11 +6,14 @@ testReadWhenNoMaxPosition, testFindOffsetByTimestamp.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
-from active_segments import append, new_segment, records
+from active_segments import append, filled, new_segment, records, reopened
 from raw_batches import batch, record
+
+from distlog.core.errors import CorruptRecordError
 
 
 def test_an_empty_segment_has_nothing_to_read(tmp_path: Path) -> None:
@@ -104,3 +107,81 @@ def test_a_time_is_found_inside_of_a_batch(tmp_path: Path) -> None:
         (150, 1, -1),
         None,
     ]
+
+
+def test_a_read_that_must_give_a_batch_gives_as_much_as_fits(tmp_path: Path) -> None:
+    segment, batches = new_segment(tmp_path), [records(offset) for offset in range(3)]
+    append(segment, *batches)
+    fetched = segment.read(0, len(batches[0] + batches[1]), min_one_batch=True)
+    assert fetched is not None
+    assert bytes(fetched.data) == batches[0] + batches[1]
+
+
+@pytest.mark.parametrize("limit", [None, 1 << 20])
+def test_a_read_gives_nothing_that_another_process_appended_since(tmp_path: Path, limit: int | None) -> None:
+    segment = new_segment(tmp_path)
+    append(segment, records(0))
+    other = reopened(tmp_path, segment.state)
+    append(other, records(1))
+    fetched = segment.read(0, 1 << 20, limit)
+    assert fetched is not None
+    assert bytes(fetched.data) == records(0)
+
+
+def test_a_damaged_batch_is_not_believed_when_a_time_is_looked_for(tmp_path: Path) -> None:
+    segment = new_segment(tmp_path)
+    append(segment, records(0), records(1))
+    path = tmp_path / f"{0:020d}.log"
+    data = bytearray(path.read_bytes())
+    data[-2] ^= 1
+    path.write_bytes(data)
+    assert segment.find_offset_by_timestamp(0) is not None
+    with pytest.raises(CorruptRecordError) as caught:
+        segment.find_offset_by_timestamp(10)
+    assert caught.value.details["position"] == len(records(0))
+
+
+@pytest.mark.parametrize("wrong", [60, 49, 0])
+@pytest.mark.parametrize("inside", [0, 7, 30])
+def test_an_entry_that_names_another_place_is_not_believed(tmp_path: Path, wrong: int, inside: int) -> None:
+    segment = reopened(tmp_path, filled(tmp_path), index_interval_bytes=0)
+    places = [segment.translate_offset(offset) for offset in range(100)]
+    path, other = tmp_path / f"{0:020d}.index", places[wrong]
+    data = bytearray(path.read_bytes())
+    at = data.index((50).to_bytes(4, "big"))
+    assert other is not None
+    data[at + 4 : at + 8] = (other.position + inside).to_bytes(4, "big")
+    path.write_bytes(data)
+    assert [segment.translate_offset(offset) for offset in range(100)] == places
+
+
+def test_a_time_is_looked_for_from_the_wanted_offset_on_and_not_from_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segment = new_segment(tmp_path, index_interval_bytes=0)
+    for offset in range(50):
+        append(segment, records(offset, timestamp=1000))
+    place, read, positions = segment.translate_offset(45), os.preadv, []
+
+    def noted(file: int, buffers: list[memoryview], position: int) -> int:
+        if os.readlink(f"/proc/self/fd/{file}").endswith(".log"):
+            positions.append(position)
+        return read(file, buffers, position)
+
+    monkeypatch.setattr(os, "preadv", noted)
+    found = segment.find_offset_by_timestamp(1000, 45)
+    assert place is not None
+    assert found is not None
+    assert found.offset == 45
+    assert min(positions) == place.position
+
+
+def test_a_seal_reads_nothing_of_a_log_without_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    segment = new_segment(tmp_path)
+    append(segment, records(0, [b"a", b"b"], timestamp=-1))
+
+    def unwanted(*_: object) -> int:
+        raise AssertionError("a seal reads the log")
+
+    monkeypatch.setattr(os, "preadv", unwanted)
+    assert segment.seal().offset_of_max_timestamp == -1

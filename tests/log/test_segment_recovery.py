@@ -199,3 +199,24 @@ def test_a_torn_batch_in_preallocated_space_goes(tmp_path: Path) -> None:
     segment.recover_tail(none_open())
     assert segment.unknown_bytes() == 0
     assert path.read_bytes() == records(0).ljust(1 << 20, b"\0")
+
+
+@pytest.mark.parametrize("step", [1, 150, 300])
+def test_a_batch_that_is_out_of_order_is_found_where_a_walk_takes_its_next_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    monkeypatch.setattr("distlog.core.log.batch_walk.WALK_BYTES", step)
+    new_segment(tmp_path).close()
+    (tmp_path / f"{0:020d}.log").write_bytes(records(0) + records(1) + records(1) + records(2))
+    segment = found_again(tmp_path)
+    assert segment.recover(none_open()).truncated == len(records(1) + records(2))
+    assert offsets(segment) == [0, 1]
+
+
+def test_a_leader_epoch_begins_once_though_a_walk_meets_it_in_many_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("distlog.core.log.batch_walk.WALK_BYTES", 1)
+    segment = new_segment(tmp_path)
+    append(segment, *(records(offset, leader_epoch=offset // 3) for offset in range(7)))
+    assert segment.recover(none_open()).epochs == [(0, 0), (1, 3), (2, 6)]

@@ -42,6 +42,7 @@ def test_an_empty_segment_never_rolls_but_for_its_offsets(tmp_path: Path) -> Non
     segment = new_segment(tmp_path, 5, clock=clock, segment_ms=1, internal_segment_bytes=14, segment_index_bytes=4)
     clock.now_ms += HOUR
     assert not segment.should_roll(1000, NOW + HOUR, 5)
+    assert not segment.should_roll(1000, NOW, 5 + 2**31 - 1)
     assert segment.should_roll(1000, NOW, 5 + 2**31)
     assert segment.should_roll(1000, NOW, 4)
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from active_segments import NOW, append, files, new_segment, none_open, records
 from crc32c import crc32c
-from raw_batches import batch, record
+from raw_batches import batch, entry, record
 
 from distlog.core import paths
 from distlog.core.batches.compression import CODEC_NAMES
@@ -213,6 +213,27 @@ def test_checksums_are_those_of_the_files(tmp_path: Path) -> None:
     assert state.last_time_entry == state.max_timestamp == 50
     rows = read_headers(found[".log"])
     assert (state.first_batch_crc, state.last_batch_crc) == (rows["crc"][0], rows["crc"][-1])
+
+
+@pytest.mark.parametrize("magic", [1, 2])
+def test_the_checksum_of_large_appends_is_that_of_the_file_too(tmp_path: Path, magic: int) -> None:
+    """Those of the batches are joined, but for old formats, whose checksums are others."""
+    segment, value = new_segment(tmp_path), b"v" * 9000
+    for first in (0, 3):
+        offsets = range(first, first + 3)
+        many = [records(at, [value]) if magic == 2 else entry(magic, at, value=value) for at in offsets]
+        append(segment, *many)
+        assert segment.state.crc32c == crc32c(files(tmp_path)[".log"])
+
+
+def test_the_first_unstable_offset_is_what_an_append_tells(tmp_path: Path) -> None:
+    segment = new_segment(tmp_path)
+    segment.append(records(0), read_headers(records(0)), first_unstable_offset=0)
+    assert segment.state.first_unstable_offset == 0
+    append(segment, records(1))
+    assert segment.state.first_unstable_offset == 0
+    segment.append(records(2), read_headers(records(2)), first_unstable_offset=-1)
+    assert segment.seal().segment_info(0).first_unstable_offset == -1
 
 
 def test_the_packed_state_of_a_segment_is_that_of_its_state(tmp_path: Path) -> None:
