@@ -8,7 +8,7 @@ An append does not sync, but says whether the topic's flush policy wants a sync 
 from __future__ import annotations
 
 import os
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,15 +17,19 @@ from distlog.core.batches.base_offsets import write_base_offsets
 from distlog.core.batches.record_batch import CONTROL, TRANSACTIONAL
 from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.config import TopicConfig
-from distlog.core.errors import InvalidRecordError
+from distlog.core.errors import InvalidRecordError, RecordTooLargeError
 from distlog.core.log.active_file import FileCalls
 from distlog.core.log.active_partition import ActivePartition
 from distlog.core.log.flush_policy import is_flush_due
 from distlog.core.log.log_segment import LogSegment
+from distlog.core.log.log_validator import check_size, validate
 from distlog.core.log.partition_flush import Appended, PartitionFlush
 from distlog.core.log.state_fold import BY_HEADERS, Longs
 from distlog.core.storage.local.file_lock import TIMEOUT_S
 from distlog.core.topic_handle import TopicHandle
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 _IN_TRANSACTIONS = TRANSACTIONAL | CONTROL
 
@@ -38,6 +42,18 @@ class LogEnd(NamedTuple):
 
     end_offset: int
     flushed_offset: int
+
+
+class AppendInfo(NamedTuple):
+    """What a producer is told of its batch (Kafka's LogAppendInfo): where it is, its append time, the log's start.
+
+    `append_time_ms` is -1 where records carry their own times. The log start offset is the newest that the process
+    knows.
+    """
+
+    appended: Appended
+    append_time_ms: int
+    log_start_offset: int
 
 
 class PartitionLog:
@@ -91,6 +107,21 @@ class PartitionLog:
             self._write(segment, data, moved, newest_offsets, min_timestamps)
             due = is_flush_due(segment.unflushed, segment.config, self._clock())
             return Appended(first, first + end, segment.stem, self._snapshots.snapshot.version, due)
+
+    def append_batches(self, data: Buffer) -> AppendInfo:
+        """Append the batch that a Kafka producer made, after the checks of `log_validator.validate`.
+
+        Raises what that raises, and the errors of `append`; then nothing was appended.
+        """
+        snapshot = self._snapshots.snapshot
+        valid = validate(data, snapshot.config, self._clock())
+        appended = self.append(
+            valid.data,
+            valid.rows,
+            newest_offsets=np.array([valid.newest_offset]),
+            min_timestamps=np.array([valid.min_timestamp]),
+        )
+        return AppendInfo(appended, valid.append_time_ms, snapshot.partitions[self.partition].log_start_offset)
 
     def _write(
         self, segment: LogSegment, data: npt.NDArray[np.uint8], rows: npt.NDArray[Any], newest: Longs, oldest: Longs
@@ -147,15 +178,9 @@ class PartitionLog:
 def _check(rows: npt.NDArray[Any], config: TopicConfig, size: int) -> None:
     if not len(rows):
         raise InvalidRecordError("there is no batch to append")
-    largest = int(rows["size"].max())
-    if largest > config.max_message_bytes:
-        raise InvalidRecordError(
-            "a batch is larger than max.message.bytes: make smaller batches",
-            size=largest,
-            limit=config.max_message_bytes,
-        )
+    check_size(rows, config)
     if size > config.segment_size:
-        raise InvalidRecordError(
+        raise RecordTooLargeError(
             "the batches are larger than segment.bytes: append fewer at once", size=size, limit=config.segment_size
         )
     if (rows["magic"] != 2).any() or (rows["attributes"] & _IN_TRANSACTIONS).any():
