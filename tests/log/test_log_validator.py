@@ -24,6 +24,7 @@ testRelativeOffsetAssignmentNonCompressedV1, testRelativeOffsetAssignmentCompres
 from __future__ import annotations
 
 import pickle
+import random
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ from distlog.core.batches.record_batch import (
 )
 from distlog.core.batches.record_decoder import decode
 from distlog.core.commits.actions import SetLogStartOffset
-from distlog.core.config import TopicConfig
+from distlog.core.config import MAX_LONG, TopicConfig
 from distlog.core.errors import (
     CorruptRecordError,
     InvalidRecordError,
@@ -67,9 +68,9 @@ def records(*times: int, key: bytes | None = b"k", value: bytes = b"value") -> l
 def made(contents: list[bytes], codec: str = "none", **facts: Any) -> bytes:
     """A producer's batch of these records, from NOW on, compressed."""
     section = compress(CODECS[codec], b"".join(contents)) if codec != "none" else None
-    facts = {"base_timestamp": NOW, "max_timestamp": NOW + 1, **facts}
+    facts = {"section": section, "base_timestamp": NOW, "max_timestamp": NOW + 1, **facts}
     facts["attributes"] = facts.get("attributes", 0) | CODECS[codec]
-    return batch(contents, section=section, **facts)
+    return batch(contents, **facts)
 
 
 def checked(data: bytes, *, now_ms: int = NOW, from_client: bool = True, **settings: Any) -> ValidBatch:
@@ -295,6 +296,28 @@ def test_a_damaged_record_with_a_right_checksum_is_refused() -> None:
             checked(with_right_crc(bytes(damaged)))
 
 
+@pytest.mark.parametrize("codec", ["none", "snappy"])
+def test_what_is_taken_can_be_read_whatever_is_wrong_with_it(codec: str) -> None:
+    pick, taken = random.Random(7), 0
+    good = bytearray(b"".join(records(0, 1, 300_000_000, key=b"key", value=b"v" * 40)))
+    for _ in range(500):
+        section = bytearray(good)
+        for _ in range(pick.randrange(1, 3)):
+            section[pick.randrange(len(section))] = pick.choice((0, 1, 2, 0x7F, 0x80, 0xFF, pick.randrange(256)))
+        data = made(records(0, 0, 0), section=compress(CODECS[codec], section), attributes=CODECS[codec])
+        try:
+            valid = checked(data, message_timestamp_after_max_ms=MAX_LONG)
+        except InvalidRecordError:
+            continue
+        taken += 1
+        found = decode(valid.data, valid.rows, columns=("offset", "timestamp"))
+        times = found.column(1).cast("int64").to_pylist()
+        assert found.column(0).to_pylist() == [0, 1, 2]
+        assert max(times) == valid.rows[0]["max_timestamp"]
+        assert (min(times), times.index(max(times))) == (valid.min_timestamp, valid.newest_offset)
+    assert 50 < taken < 450
+
+
 def test_a_producer_id_needs_a_sequence() -> None:
     refused(InvalidRecordError, made(records(0), producer=(5, 0, -1)), "sequence number")
 
@@ -308,11 +331,11 @@ def test_a_client_does_not_append_control_batches() -> None:
 
 
 def test_the_size_limit_holds_before_and_after_compression() -> None:
-    random = bytes(range(256)) * 4
-    data = made(records(0, value=random))
+    value = bytes(range(256)) * 4
+    data = made(records(0, value=value))
     checked(data, max_message_bytes=len(data))
     refused(RecordTooLargeError, data, "max.message.bytes", max_message_bytes=len(data) - 1)
-    packed = made(records(0, value=random), "gzip")
+    packed = made(records(0, value=value), "gzip")
     assert len(packed) < len(data)
     limits = {"max_message_bytes": len(packed), "compression_type": "uncompressed"}
     refused(RecordTooLargeError, packed, "max.message.bytes", **limits)

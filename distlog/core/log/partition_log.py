@@ -141,10 +141,11 @@ class PartitionLog:
                 self._active.roll()
 
     def flush(self, appended: Appended | None = None) -> None:
-        """Return when the records of `appended` are on the device; without it, when all records are.
+        """Return when the records of `appended` are on the device; without it, when all that the log has now are.
 
         Threads and processes that wait for this share one sync. Raises StorageError if a sync failed, in this process
-        or another: records that were not on the device before are lost, and are cut off.
+        or another: records that were not on the device before are lost, and are cut off. Give `appended` for records
+        that are acknowledged after it: without, those that another process's failed sync cut off are not missed.
         """
         self._flush.flush(appended)
 
