@@ -3,6 +3,9 @@
 DistlogError                     one base; `details` holds the facts that the message ends with
 ├── InvalidConfigError           a setting is unknown or out of range: correct it
 ├── InvalidRecordError           a record or table cannot be appended: correct the input
+│   ├── RecordTooLargeError      a batch, or a set of batches, is too large for the topic: make it smaller
+│   └── RecordValidationError    a topic does not take some records of a batch: see `record_errors`
+│       └── InvalidTimestampError    ... of some, the times are too old or too far ahead
 ├── InvalidTopicError            a topic or file name breaks Kafka's rule: choose another
 ├── TopicNotFoundError           there is no topic at this address: check it, or create the topic
 ├── TopicExistsError             there is a topic already: open it, or drop it first
@@ -52,6 +55,33 @@ class InvalidConfigError(DistlogError, ValueError):
 
 class InvalidRecordError(DistlogError, ValueError):
     """A record, or a table of records, cannot be appended."""
+
+
+class RecordTooLargeError(InvalidRecordError):
+    """A batch is above max.message.bytes, or what is appended at once is above segment.bytes."""
+
+
+class RecordErrors(tuple[tuple[int, str], ...]):
+    """(its number in the batch, what is wrong with it) of each record that cannot be appended."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "; ".join(f"{number}: {why}" for number, why in self[:3]) + ("; ..." if len(self) > 3 else "")
+
+
+class RecordValidationError(InvalidRecordError):
+    """The topic does not take some of the records in a batch, so it takes none of them."""
+
+    @property
+    def record_errors(self) -> RecordErrors:
+        """What is wrong with which records."""
+        errors: RecordErrors = self.details["record_errors"]
+        return errors
+
+
+class InvalidTimestampError(RecordValidationError):
+    """Records have times that are too old or too far ahead, or a producer set their append time."""
 
 
 class InvalidTopicError(DistlogError, ValueError):

@@ -6,8 +6,10 @@ testRead, testSearch, testIteratorWithLimits, testTruncate, testTruncateNotCalle
 testTruncateNotCalledIfSizeIsBiggerThanTargetSize, testTruncateIfSizeIsDifferentToTargetSize, testPreallocateTrue,
 testPreallocateFalse, testPreallocateClearShutdown, testSearchForTimestamp, testBatchIterationIncompleteBatch,
 testNextBatchSelectionWithMaxedParams, testNextBatchSelectionWithZeroedParams, iteratorRaisesOnInvalidMagic,
-iteratorRaisesOnTooSmallRecords. What a batch holds (testSimpleBatchIteration and those like it) is in
-`tests/batches`: the same headers are read of a file and of memory.
+iteratorRaisesOnTooSmallRecords, iteratorIgnoresIncompleteEntries, testWriteTo, testBatchIterationV2,
+testBatchIterationWithMultipleRecordsPerBatch. What else a batch holds (testSimpleBatchIteration) is in
+`tests/batches`: the same headers are read of a file and of memory. There is no reader's limit of a batch's size
+(iteratorRaisesOnTooLargeRecords): a batch is never larger than its file.
 """
 
 from __future__ import annotations
@@ -21,6 +23,9 @@ import pytest
 from active_segments import FailingCalls, append, files, found_again, new_segment, none_open, records
 from raw_batches import batch, entry, record
 
+from distlog.core.batches.compression import compress
+from distlog.core.batches.record_batch import read_headers
+from distlog.core.batches.record_decoder import decode
 from distlog.core.config import MAX_INT
 from distlog.core.errors import CorruptRecordError, StorageError
 from distlog.core.log.active_file import ActiveFile
@@ -147,6 +152,31 @@ def test_what_cannot_be_a_batch_is_an_error_behind_the_good_ones(file: ActiveFil
 def test_a_length_that_the_file_does_not_have_ends_the_walk_without_memory_for_it(file: ActiveFile) -> None:
     file.write((MAX_INT - 12).to_bytes(4, "big"), ENDS[1] + 8)
     assert walked(file) == BATCHES[:1]
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_batches_of_a_file_are_those_of_memory(tmp_path: Path, codec: int) -> None:
+    """Producers, epochs, transactions, null keys and values; and formats 0 and 1."""
+    many = [record(0, 0, None, b"v"), record(1, 5, b"k", None), record(2, 2, b"", b"")]
+    section = compress(codec, b"".join(many))
+    facts = {"producer": (1000, 7, 2**31 - 2), "leader_epoch": 9, "attributes": codec | 0x10}
+    data = entry(0, 3, b"k", None) + entry(1, 4) + batch(many, base_offset=5, section=section, **facts)
+    file = ActiveFile(str(tmp_path / "log"))
+    file.write(data, 0)
+    assert b"".join(walked(file, step=1)) == data
+    (found,) = batches_from(file, 0, len(data), 1 << 20)
+    assert found.rows.tobytes() == read_headers(data).tobytes()
+    row = found.rows[-1]
+    assert [row["producer_id"], row["producer_epoch"], row["base_sequence"], row["leader_epoch"]] == [
+        1000,
+        7,
+        2**31 - 2,
+        9,
+    ]
+    assert decode(found.data, found.rows[-1:], columns=("key", "value")).to_pydict() == {
+        "key": [None, b"k", b""],
+        "value": [b"v", None, b""],
+    }
 
 
 def test_a_cut_to_the_size_that_there_is_calls_nothing(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from topics import NOW, Clock
 
 from distlog.core import paths
 from distlog.core.config import MAX_LONG, TopicConfig
+from distlog.core.errors import StorageError
 from distlog.core.log.flush_policy import Unflushed, is_flush_due
 
 NEVER = {"flush_messages": MAX_LONG}
@@ -107,3 +109,16 @@ def test_a_look_at_partitions_that_nobody_wrote_makes_no_file(tmp_path: Path) ->
     process.close()
     (folder / "events-1" / paths.LOCK_FILE).write_bytes(b"")
     assert not process[1].flush_if_due()
+
+
+def test_a_sync_that_fails_in_the_background_is_an_error_there_and_for_who_waits(tmp_path: Path) -> None:
+    calls = FailingCalls()
+    folder = new_topic(tmp_path / "events", flush_messages=MAX_LONG, flush_ms=0)
+    process, flusher = Process(folder), Process(folder, calls=calls)
+    appended = process[0].append(*encoded(b"a"))
+    calls.fail("fsync", code=errno.EIO)
+    with pytest.raises(StorageError, match="cannot sync"):
+        flusher[0].flush_if_due()
+    with pytest.raises(StorageError, match="lost"):
+        process[0].flush(appended)
+    assert not flusher[0].flush_if_due()

@@ -11,11 +11,15 @@ Which of Kafka's tests of LocalLog, UnifiedLog and LogLoader are held here, by t
 - what was written is read: testFetchUpToLogEndOffset (test_tails.py).
 - recovery: testLogRecoversToCorrectOffset, testIndexRebuild, testCorruptIndexRebuild, testCorruptLog,
   testCleanShutdownFile, testRecoverOnlyLastSegment, testLoadEmptyLog, testRecoverWithEmptyActiveSegment
-  (test_partition_crashes.py, test_segment_recovery.py).
+  (test_partition_crashes.py, test_segment_recovery.py), testLogEndLessThanStartAfterReopen (here: it cannot come to
+  that), testLogRecoveryIsCalledUponBrokerCrash (test_partition_opening.py).
+- reads: testWhenFetchOffsetHigherThanMaxOffset, testReadWithMinMessage, testReadOutOfRange, testCompressedMessages
+  (tests/reading/test_fetch.py).
 
 Which do not fit: the files of sealed segments are named by commits, so those of .deleted, .swap and .cleaned files,
 of renamed folders, of clean-shutdown files, of splits, of retention and log start offsets (which are commits), and of
 a high watermark apart from the log end have no counterpart. A closed log may be used again (testLogCloseSuccess).
+No partition is truncated (testReopenThenTruncate, testTruncateTo): only a lost tail is cut off.
 Those of producer state, transactions and leader epochs wait for idempotent and transactional appends in place.
 """
 
@@ -35,8 +39,14 @@ from topics import NOW, Clock
 from distlog.core import paths
 from distlog.core.batches.record_batch import read_headers
 from distlog.core.commits import checkpoint, features
-from distlog.core.commits.actions import Drop, SetConfig
-from distlog.core.errors import InvalidRecordError, StorageFullError, TopicNotFoundError, UnsupportedVersionError
+from distlog.core.commits.actions import Drop, SetConfig, SetLogStartOffset
+from distlog.core.errors import (
+    CommitConflictError,
+    InvalidRecordError,
+    StorageFullError,
+    TopicNotFoundError,
+    UnsupportedVersionError,
+)
 from distlog.core.log.tails import with_tails
 from distlog.core.topics import open_topic
 from distlog.core.topics.topic import Topic
@@ -150,6 +160,17 @@ def test_a_change_of_the_config_is_followed_from_the_next_snapshot_on(folder: Pa
     for _ in range(2):
         append(process[0], b"b")
     assert sealed(process.head()) == [(0, 2)]
+
+
+def test_the_log_start_stays_below_what_a_power_loss_can_take(folder: Path) -> None:
+    process = Process(folder)
+    for number in range(4):
+        append(process[0], b"%d" % number)
+    with pytest.raises(CommitConflictError, match="the log start 3 is above the log end 0"):
+        process.handle.log.commit(process.head(), "delete-records", lambda _: [SetLogStartOffset(0, 3)])
+    process[0].roll()
+    process.handle.log.commit(process.head(), "delete-records", lambda _: [SetLogStartOffset(0, 3)])
+    assert process[0].end() == (4, 4)
 
 
 def test_nothing_is_appended_to_a_topic_that_was_dropped_before_its_first_append(folder: Path) -> None:

@@ -1,7 +1,8 @@
 """What a crash leaves of a segment, and what Kafka's LogSegmentTest pins of recovery.
 
 Held here: testRecoveryFixesCorruptIndex, testRecoveryFixesCorruptTimeIndex, testRecoverTransactionIndex,
-testRecoveryRebuildsEpochCache, testRecoveryWithCorruptMessage.
+testRecoveryRebuildsEpochCache, testRecoveryWithCorruptMessage; and of LogLoaderTest, testLogRecoversForLeaderEpoch
+and, for a single segment, testFullTransactionIndexRecovery.
 """
 
 from __future__ import annotations

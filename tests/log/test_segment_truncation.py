@@ -1,7 +1,7 @@
 """Truncation of a segment in place, by what Kafka's LogSegmentTest pins.
 
-Held here: testTruncate, testTruncateEmptySegment, testTruncateFull, testReloadLargestTimestampAndNextOffsetAfter-
-Truncation, shouldTruncateEvenIfOffsetPointsToAGapInTheLog.
+Held here: testTruncate, testTruncateEmptySegment, testTruncateFull, shouldTruncateEvenIfOffsetPointsToAGapInTheLog,
+testReloadLargestTimestampAndNextOffsetAfterTruncation.
 """
 
 from __future__ import annotations

@@ -23,12 +23,14 @@ from distlog.core.log.flush_policy import Unflushed, is_flush_due
 from distlog.core.log.state_record import Status
 from distlog.core.segments.segment_state import SegmentState
 from distlog.core.storage.local.file_lock import FileLock
+from distlog.core.times import NO_TIMESTAMP
 
 
 class Appended(NamedTuple):
     """Where records were appended: their (first, end) offsets, their segment, and a version that has this segment.
 
     `flush_due` says that the topic's flush policy wants them on the device before they are acknowledged.
+    `append_time_ms` is their LogAppendTime, -1 if they keep their own times.
     """
 
     first_offset: int
@@ -36,6 +38,7 @@ class Appended(NamedTuple):
     stem: str
     version: int
     flush_due: bool = False
+    append_time_ms: int = NO_TIMESTAMP
 
 
 class PartitionFlush:

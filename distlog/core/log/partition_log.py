@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Iterable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,17 +18,22 @@ from distlog.core.batches.base_offsets import write_base_offsets
 from distlog.core.batches.record_batch import CONTROL, TRANSACTIONAL
 from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.config import TopicConfig
-from distlog.core.errors import InvalidRecordError
+from distlog.core.errors import InvalidRecordError, RecordTooLargeError
 from distlog.core.log.active_file import FileCalls
 from distlog.core.log.active_partition import ActivePartition
 from distlog.core.log.append_time import append_time, stamped
 from distlog.core.log.batch_runs import BatchRun
 from distlog.core.log.flush_policy import is_flush_due
 from distlog.core.log.log_segment import LogSegment
+from distlog.core.log.log_validator import check_size, validate
 from distlog.core.log.partition_flush import Appended, PartitionFlush
 from distlog.core.segments.state_fold import BY_HEADERS, Longs
 from distlog.core.storage.local.file_lock import TIMEOUT_S
+from distlog.core.times import NO_TIMESTAMP
 from distlog.core.topic_handle import TopicHandle
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 _IN_TRANSACTIONS = TRANSACTIONAL | CONTROL
 
@@ -41,6 +46,18 @@ class LogEnd(NamedTuple):
 
     end_offset: int
     flushed_offset: int
+
+
+class AppendInfo(NamedTuple):
+    """What a producer is told of its batch (Kafka's LogAppendInfo): where it is, its append time, the log's start.
+
+    `append_time_ms` is -1 where records carry their own times. The log start offset is the newest that the process
+    knows.
+    """
+
+    appended: Appended
+    append_time_ms: int
+    log_start_offset: int
 
 
 class PartitionLog:
@@ -98,6 +115,7 @@ class PartitionLog:
         _check(rows, self._snapshots.snapshot.config, data.nbytes)
         end, active = int(rows[-1]["base_offset"] + rows[-1]["last_offset_delta"]) + 1, self._active
         segment = active.recover() or active.open()
+        time_ms = NO_TIMESTAMP
         if segment.config.message_timestamp_type == "LogAppendTime":
             state = self._snapshots.snapshot.partitions[self.partition]
             time_ms = append_time(state, segment, self._clock())
@@ -112,7 +130,22 @@ class PartitionLog:
             newest_offsets = newest_offsets + first
         self._write(segment, data, moved, newest_offsets, min_timestamps)
         due = is_flush_due(segment.unflushed, segment.config, self._clock())
-        return Appended(first, first + end, segment.stem, self._snapshots.snapshot.version, due)
+        return Appended(first, first + end, segment.stem, self._snapshots.snapshot.version, due, time_ms)
+
+    def append_batches(self, data: Buffer) -> AppendInfo:
+        """Append the batch that a Kafka producer made, after the checks of `log_validator.validate`.
+
+        Raises what that raises, and the errors of `append`; then nothing was appended.
+        """
+        snapshot = self._snapshots.snapshot
+        valid = validate(data, snapshot.config, self._clock())
+        appended = self.append(
+            valid.data,
+            valid.rows,
+            newest_offsets=np.array([valid.newest_offset]),
+            min_timestamps=np.array([valid.min_timestamp]),
+        )
+        return AppendInfo(appended, appended.append_time_ms, snapshot.partitions[self.partition].log_start_offset)
 
     def _write(
         self, segment: LogSegment, data: npt.NDArray[np.uint8], rows: npt.NDArray[Any], newest: Longs, oldest: Longs
@@ -132,10 +165,11 @@ class PartitionLog:
                 self._active.roll()
 
     def flush(self, appended: Appended | None = None) -> None:
-        """Return when the records of `appended` are on the device; without it, when all records are.
+        """Return when the records of `appended` are on the device; without it, when all that the log has now are.
 
         Threads and processes that wait for this share one sync. Raises StorageError if a sync failed, in this process
-        or another: records that were not on the device before are lost, and are cut off.
+        or another: records that were not on the device before are lost, and are cut off. Give `appended` for records
+        that are acknowledged after it: without, those that another process's failed sync cut off are not missed.
         """
         self._flush.flush(appended)
 
@@ -169,15 +203,9 @@ class PartitionLog:
 def _check(rows: npt.NDArray[Any], config: TopicConfig, size: int) -> None:
     if not len(rows):
         raise InvalidRecordError("there is no batch to append")
-    largest = int(rows["size"].max())
-    if largest > config.max_message_bytes:
-        raise InvalidRecordError(
-            "a batch is larger than max.message.bytes: make smaller batches",
-            size=largest,
-            limit=config.max_message_bytes,
-        )
+    check_size(rows, config)
     if size > config.segment_size:
-        raise InvalidRecordError(
+        raise RecordTooLargeError(
             "the batches are larger than segment.bytes: append fewer at once", size=size, limit=config.segment_size
         )
     if (rows["magic"] != 2).any() or (rows["attributes"] & _IN_TRANSACTIONS).any():

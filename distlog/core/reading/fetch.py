@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from distlog.core.config import whole_number
 from distlog.core.errors import InvalidConfigError
 from distlog.core.reading.chunk import Chunk
 from distlog.core.reading.segment_reader import CHUNK_BYTES, SegmentReader
+from distlog.core.reading.sending import Part, Sending
 from distlog.core.reading.slices import SegmentSlice, bounded_start
 
 #: Bytes read beyond those asked for, since an index leads to a position before the first batch.
@@ -53,36 +55,59 @@ class FetchedBatches:
     def send_to(self, receiver: socket.socket) -> int:
         """Send the batches to a connected socket, from the page cache (sendfile) where the file is local.
 
-        Returns the number of bytes sent. Raises OSError when the connection breaks, and ValueError for a socket that
-        does not block.
+        Returns the number of bytes sent. A socket's timeout is that of each wait. Raises OSError when the connection
+        breaks, TimeoutError, and ValueError for a socket that does not block: use `sending` for that.
         """
-        if self.path is None:
+        if receiver.gettimeout() == 0:
+            raise ValueError("the socket does not block: call send() of what sending() returns, whenever it is ready")
+        if type(receiver) is not socket.socket:
+            # one that encrypts must see the bytes
             receiver.sendall(bytes(self))
             return len(self)
-        with open(self.path, "rb", buffering=0) as file:
-            for start, end, prefix in self._parts():
-                receiver.sendall(prefix)
-                if receiver.sendfile(file, self.file_position + start, end - start) != end - start:
-                    raise OSError("the log file ended while it was sent")
-        return len(self)
+        with self.sending() as sending:
+            while not sending.send(receiver):
+                _wait(receiver)
+        return sending.sent
 
-    def _parts(self) -> Iterator[tuple[int, int, bytes]]:
-        """(start, end, prefix): the prefix is sent before the bytes [start, end) of `data`."""
+    def sending(self) -> Sending:
+        """The batches on their way to a socket that may take only a part at once."""
+        if self.path is not None:
+            return Sending(self.parts(), self.data, self.path, self.file_position)
+        return Sending([Part(b"", 0, len(self))], memoryview(bytes(self)), None, 0)
+
+    def parts(self) -> Iterator[Part]:
+        """The prefixes and slices of `data` that together are `bytes(self)`: one part per run of batches."""
         if not self.moved:
-            yield 0, len(self.data), b""
+            yield Part(b"", 0, len(self.data))
             return
         ends = [*self.positions[1:].tolist(), len(self.data)]
         for start, end, base in zip(self.positions.tolist(), ends, self.base_offsets.tolist(), strict=True):
-            yield start + 8, end, base.to_bytes(8, "big")
+            yield Part(base.to_bytes(8, "big"), start + 8, end)
+
+
+def _wait(receiver: socket.socket) -> None:
+    """Wait until a socket with a timeout can be written to."""
+    ready, timeout = select.poll(), receiver.gettimeout()
+    ready.register(receiver, select.POLLOUT)
+    if not ready.poll(None if timeout is None else 1000 * timeout):
+        raise TimeoutError("the receiver took nothing before the socket's timeout")
 
 
 def fetch(
-    reader: SegmentReader, state: PartitionState, partition: int, offset: int, max_bytes: int
+    reader: SegmentReader,
+    state: PartitionState,
+    partition: int,
+    offset: int,
+    max_bytes: int,
+    *,
+    check: bool = True,
 ) -> FetchedBatches:
     """Whole batches of one segment, from the batch that holds `offset`, or the next one, on; none at the log end.
 
-    As many as fit into `max_bytes`, at least one (`LogSegment.read` with minOneMessage), but none if that is 0. Every
-    CRC is checked. Raises CorruptRecordError, OffsetOutOfRangeError, InvalidConfigError for a negative `max_bytes`.
+    As many as fit into `max_bytes`, at least one (`LogSegment.read` with minOneMessage), but none if that is 0. With
+    `check` every CRC is checked. Without, only headers are read: the receiver must check, as Kafka's consumers do.
+    Batches that get an append time are checked in any case, since that makes their CRC anew. Raises
+    CorruptRecordError, OffsetOutOfRangeError, InvalidConfigError for a negative `max_bytes`.
     """
     bounded_start(partition, whole_number("offset", offset), state, "fail")
     if whole_number("max_bytes", max_bytes) < 0:
@@ -92,7 +117,7 @@ def fetch(
     for index in range(state.segments.find(offset), len(state.segments)):
         segment = state.segments[index]
         part = SegmentSlice(segment, offset, state.log_end_offset, 0, segment.log_bytes)
-        if taken := _take(reader, part, max_bytes):
+        if taken := _take(reader, part, max_bytes, check or segment.append_time_ms >= 0):
             return _fetched(reader, segment, taken)
     return _nothing(state.log_end_offset)
 
@@ -102,16 +127,17 @@ def _nothing(next_offset: int) -> FetchedBatches:
     return FetchedBatches(memoryview(b""), none, none, next_offset, False, None, 0)
 
 
-def _take(reader: SegmentReader, part: SegmentSlice, max_bytes: int) -> list[Chunk]:
+def _take(reader: SegmentReader, part: SegmentSlice, max_bytes: int, check: bool) -> list[Chunk]:
     taken: list[Chunk] = []
     room = max_bytes
     for chunk in reader.chunks(part, min(max_bytes + _SPARE_BYTES, CHUNK_BYTES - 1)):
         ends = chunk.batches["position"] + chunk.batches["size"]
         count = max(int(np.searchsorted(ends, room, side="right")), 0 if taken else 1)
         if count:
-            checked = chunk.rows(0, count)
-            checked.check()
-            taken.append(checked.timed())
+            found = chunk.rows(0, count)
+            if check:
+                found.check()
+            taken.append(found.timed())
             room -= len(taken[-1].data)
         if count < len(ends) or room <= 0:
             break

@@ -1,0 +1,198 @@
+"""Sending what was fetched: from the page cache, as much as the receiver takes, to receivers that go away."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from logs import appended
+from partition_logs import Process, append, new_topic
+
+from distlog import CorruptRecordError, Topic
+from distlog.core.reading.fetch import FetchedBatches, fetch
+from distlog.core.reading.sending import Part, Sending
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """A connection with small buffers."""
+    ours, theirs = socket.socketpair()
+    for end in (ours, theirs):
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    with ours, theirs:
+        yield ours, theirs
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many bytes each call of sendfile was asked to send."""
+    made: list[int] = []
+    real = os.sendfile
+
+    def sendfile(receiver: int, file: int, offset: int, count: int) -> int:
+        made.append(count)
+        return real(receiver, file, offset, count)
+
+    monkeypatch.setattr(os, "sendfile", sendfile)
+    return made
+
+
+def large(tmp_path: Path) -> FetchedBatches:
+    """Some 400 KB in about 30 batches, at other offsets than they are stored with."""
+    topic = appended(str(tmp_path / "t"), 7, 20_000, **{"batch.bytes": "16384"})
+    fetched = topic.read(0, 7, 1 << 30)
+    assert fetched.moved
+    assert len(fetched) > 300_000
+    return fetched
+
+
+def drained(sending: Sending, ours: socket.socket, theirs: socket.socket) -> tuple[bytes, int]:
+    """What arrives of the sending through sockets that do not block, and how often its sender had to wait."""
+    ours.setblocking(False)
+    theirs.setblocking(False)
+    found, waits = bytearray(), 0
+    while not sending.send(ours):
+        waits += 1
+        found += theirs.recv(1 << 20)
+    while len(found) < sending.sent:
+        found += theirs.recv(1 << 20)
+    return bytes(found), waits
+
+
+def test_a_run_of_batches_at_its_own_offsets_is_one_call(
+    tmp_path: Path, ends: tuple[socket.socket, socket.socket], calls: list[int]
+) -> None:
+    """The batches of an active segment are stored at the offsets that readers see."""
+    process = Process(new_topic(tmp_path / "events"))
+    for number in range(20):
+        append(process[0], b"%d" % number)
+    fetched = Topic(process.handle, process.head()).read(0, 5)
+    assert fetched.send_to(ends[0]) == len(fetched)
+    assert calls == [len(fetched)]
+    assert ends[1].recv(1 << 20) == bytes(fetched)
+
+
+def test_a_batch_that_moved_is_a_prefix_and_one_call(
+    tmp_path: Path, ends: tuple[socket.socket, socket.socket], calls: list[int]
+) -> None:
+    fetched = appended(str(tmp_path / "t"), 7, 60, **{"batch.bytes": "500"}).read(0, 7)
+    count = len(fetched.positions)
+    assert count > 1
+    assert fetched.send_to(ends[0]) == len(fetched)
+    assert len(calls) == count
+    assert sum(calls) == len(fetched) - 8 * count
+    assert ends[1].recv(1 << 20) == bytes(fetched)
+
+
+def test_the_parts_are_the_fetched_bytes(tmp_path: Path) -> None:
+    fetched = appended(str(tmp_path / "t"), 7, 60, **{"batch.bytes": "500"}).read(0, 7)
+    parts = list(fetched.parts())
+    assert b"".join(part.prefix + fetched.data[part.start : part.end] for part in parts) == bytes(fetched)
+
+
+def test_a_socket_that_does_not_block_gets_a_part_whenever_it_is_ready(
+    tmp_path: Path, ends: tuple[socket.socket, socket.socket]
+) -> None:
+    fetched = large(tmp_path)
+    with fetched.sending() as sending:
+        found, waits = drained(sending, *ends)
+    assert found == bytes(fetched)
+    assert waits > 3
+    assert sending.sent == len(fetched)
+
+
+def test_memory_is_sent_in_parts_too(
+    tmp_path: Path, memory_url: Any, ends: tuple[socket.socket, socket.socket], calls: list[int]
+) -> None:
+    fetched = appended(memory_url.url, 7, 20_000).read(0, 7, 1 << 30)
+    assert fetched.path is None
+    with fetched.sending() as sending:
+        found, waits = drained(sending, *ends)
+    assert (found, calls) == (bytes(fetched), [])
+    assert waits > 3
+
+
+def test_a_prefix_that_is_taken_in_parts_is_sent_whole() -> None:
+    class Narrow:
+        taken = b""
+
+        def send(self, data: Any, flags: int) -> int:
+            self.taken += data[:3]
+            return min(len(data), 3)
+
+    receiver: Any = Narrow()
+    sending = Sending([Part(b"prefix--", 0, 0), Part(b"another", 0, 0)], memoryview(b""), None, 0)
+    assert sending.send(receiver)
+    assert (receiver.taken, sending.sent) == (b"prefix--another", 15)
+
+
+def test_a_receiver_that_went_away_is_an_error(tmp_path: Path, ends: tuple[socket.socket, socket.socket]) -> None:
+    fetched = large(tmp_path)
+    ends[1].close()
+    with pytest.raises(BrokenPipeError):
+        fetched.send_to(ends[0])
+
+
+def test_a_receiver_that_goes_away_in_the_middle_is_an_error(
+    tmp_path: Path, ends: tuple[socket.socket, socket.socket]
+) -> None:
+    ours, theirs = ends
+    ours.setblocking(False)
+    with large(tmp_path).sending() as sending:
+        assert not sending.send(ours)
+        theirs.recv(100)
+        theirs.close()
+        with pytest.raises((BrokenPipeError, ConnectionResetError)):
+            sending.send(ours)
+
+
+def test_a_receiver_that_takes_nothing_runs_into_the_sockets_timeout(
+    tmp_path: Path, ends: tuple[socket.socket, socket.socket]
+) -> None:
+    ends[0].settimeout(0.01)
+    with pytest.raises(TimeoutError):
+        large(tmp_path).send_to(ends[0])
+
+
+def test_a_socket_that_does_not_block_is_not_waited_for(
+    tmp_path: Path, ends: tuple[socket.socket, socket.socket]
+) -> None:
+    ends[0].setblocking(False)
+    with pytest.raises(ValueError, match="sending"):
+        large(tmp_path).send_to(ends[0])
+
+
+def test_files_are_let_go_of(tmp_path: Path, ends: tuple[socket.socket, socket.socket]) -> None:
+    fetched = large(tmp_path)
+    before = os.listdir("/proc/self/fd")
+    with fetched.sending():
+        assert len(os.listdir("/proc/self/fd")) == len(before) + 1
+    ends[1].close()
+    with pytest.raises(BrokenPipeError):
+        fetched.send_to(ends[0])
+    assert len(os.listdir("/proc/self/fd")) == len(before) - 1
+
+
+@pytest.mark.parametrize("is_append_time", [False, True])
+def test_what_the_receiver_checks_need_not_be_checked_before(tmp_path: Path, is_append_time: bool) -> None:
+    kind = "LogAppendTime" if is_append_time else "CreateTime"
+    topic = appended(str(tmp_path / "t"), 7, 60, **{"message.timestamp.type": kind})
+    segment = topic.snapshot.partitions[0].segments[-1]
+    file = tmp_path / "t" / topic.reader.name(segment)
+    data = bytearray(file.read_bytes())
+    data[100] ^= 1
+    file.write_bytes(data)
+    state = topic.snapshot.partitions[0]
+    with pytest.raises(CorruptRecordError):
+        fetch(topic.reader, state, 0, 7, 1 << 20)
+    if is_append_time:
+        # its checksum would be made anew, and hide what is wrong
+        with pytest.raises(CorruptRecordError):
+            fetch(topic.reader, state, 0, 7, 1 << 20, check=False)
+    else:
+        fetched = fetch(topic.reader, state, 0, 7, 1 << 20, check=False)
+        assert bytes(fetched.data) == bytes(data)[: len(fetched)]
