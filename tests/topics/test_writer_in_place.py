@@ -227,8 +227,10 @@ def test_flush_ms_syncs_in_the_background(topic: Topic, syncs: Syncs) -> None:
     # the real clock: the sync must come while nobody does anything
     with topic.writer(linger_ms=0) as writer:
         writer.append(b"a", partition=0)
-        wait_until(lambda: syncs.count == 1)
-        assert PartitionLog(topic.handle, 0, topic.current).end() == (1, 1)
+        log = PartitionLog(topic.handle, 0, topic.current)
+        wait_until(lambda: log.end() == (1, 1))
+        assert syncs.count == 1
+        log.close()
 
 
 def test_a_sync_that_fails_in_the_background_is_told_by_the_next_flush(topic: Topic, syncs: Syncs) -> None:
@@ -290,6 +292,7 @@ def test_the_files_of_some_partitions_only_stay_open(
 ) -> None:
     monkeypatch.setattr(in_place_destination, "OPEN_LOGS", 3)
     many = topic_on(Storage(str(tmp_path / "many")), 20)
+    gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     with many.writer(linger_ms=NEVER_MS) as writer:
         for number in range(100):
@@ -302,6 +305,7 @@ def test_the_files_of_some_partitions_only_stay_open(
 
 
 def test_a_writer_that_is_dropped_leaves_no_file_open(topic: Topic) -> None:
+    gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     writer = topic.writer(linger_ms=NEVER_MS)
     writer.append(b"")
@@ -340,6 +344,7 @@ def test_a_topics_object_sees_what_its_own_writer_appended(topic: Topic) -> None
     other = topic_on(topic.storage)
     assert other.end_offsets() == topic.end_offsets() == {0: 0, 1: 0}
     append_both(topic, [], range(2))
+    assert topic.end_offsets() == {0: 2, 1: 2}
     append_both(topic, [], range(2))
     assert topic.end_offsets() == {0: 4, 1: 4}
     assert other.end_offsets() == {0: 0, 1: 0}
@@ -376,17 +381,33 @@ def test_log_append_time_is_the_time_of_the_append(compression: str, stamped: To
     assert stamped.verify().ok
 
 
+def test_log_append_time_is_told_under_the_lock_and_not_before(
+    stamped: Topic, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append = PartitionLog._append
+
+    def late(log: PartitionLog, *arguments: Any) -> Any:
+        clock.now_ms = NOW + 7
+        return append(log, *arguments)
+
+    monkeypatch.setattr(PartitionLog, "_append", late)
+    with stamped.writer(linger_ms=NEVER_MS) as writer:
+        writer.append(b"", partition=0)
+    assert times(stamped) == [(7, LOG_APPEND_TIME)]
+
+
 def test_log_append_time_never_goes_back_whatever_the_clocks_say(stamped: Topic, clock: Clock) -> None:
     behind = Clock(NOW - 5000)
     other = topic_on(stamped.storage, clock=behind)
     with stamped.writer(linger_ms=NEVER_MS) as one, other.writer(linger_ms=NEVER_MS) as two:
         for step in range(30):
             clock.now_ms = NOW + step
-            for writer in (one, two):
+            # three, so that each of them rolls segments now and then
+            for writer in (one, two, two):
                 writer.append(b"%0100d" % step, partition=0)
                 writer.flush()
     found = [time for time, _ in times(stamped)]
-    assert found == sorted(found) == [step for step in range(30) for _ in range(2)]
+    assert found == sorted(found) == [step for step in range(30) for _ in range(3)]
     segments = stamped.live_snapshot.partitions[0].segments
     assert len(segments) > 3
     assert all(segment.min_timestamp <= segment.first_timestamp for segment in segments)
