@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from topics import NOW, Clock
 
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import InvalidConfigError, OffsetOutOfRangeError, TopicNotFoundError
+from distlog.core.log.active_partition import ActivePartition
 from distlog.core.log.sealed_commit import sealed_commit
 from distlog.core.maintenance.delete_records import LOG_END
 from distlog.core.maintenance.retention import PartitionRetention, retention
@@ -64,6 +67,7 @@ def test_sealed_segments_go_and_the_active_one_that_is_not_expired_stays(tmp_pat
     append(process[0], b"b")
     (plan,) = removed(process, NOW + 1)
     assert ([segment.base_offset for segment in plan.segments], plan.log_start_offset) == ([0], 1)
+    assert [commit.operation for commit in process.handle.log.history(2)] == ["retention", "roll"]
     assert (sealed(process.head()), active(process.head())) == ([], 1)
     assert process.seen() == {0: [b"b"]}
 
@@ -135,14 +139,36 @@ def test_a_segment_that_got_younger_before_it_was_locked_stays_active(
     process, other = Process(topic_of(tmp_path, retention_ms=HOUR_MS)), Process(tmp_path / "events")
     append(process[0], b"a", time=NOW - HOUR_MS)
 
-    def late(*arguments: Any) -> Any:
-        append(other[0], b"b", time=NOW)
-        return sealed_commit(*arguments)
+    class Late(ActivePartition):
+        @contextmanager
+        def held(self) -> Iterator[None]:
+            append(other[0], b"b", time=NOW)
+            with super().held():
+                yield
 
-    monkeypatch.setattr("distlog.core.maintenance.retention.sealed_commit", late)
+    monkeypatch.setattr("distlog.core.log.sealed_commit.ActivePartition", Late)
+    version = process.head().version
     assert removed(process, NOW + 1) == []
+    assert process.head().version == version
     assert (sealed(process.head()), active(process.head())) == ([], 0)
     assert process.seen() == {0: [b"a", b"b"]}
+
+
+def test_an_old_segment_that_became_active_since_the_expired_ones_were_sealed_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process, other = Process(topic_of(tmp_path, retention_ms=HOUR_MS)), Process(tmp_path / "events")
+    append(process[0], b"a", time=NOW - HOUR_MS)
+
+    def late(*arguments: Any) -> Any:
+        done = sealed_commit(*arguments)
+        append(other[0], b"b", time=NOW - HOUR_MS)
+        return done
+
+    monkeypatch.setattr("distlog.core.maintenance.retention.sealed_commit", late)
+    (plan,) = removed(process, NOW + 1)
+    assert (plan.too_old, plan.log_start_offset, active(process.head())) == (1, 1, 1)
+    assert process.seen() == {0: [b"b"]}
 
 
 def test_a_topic_that_is_only_compacted_keeps_an_old_active_segment(tmp_path: Path) -> None:

@@ -136,6 +136,7 @@ def test_the_locks_of_a_dropped_topic_go_with_its_segments(tmp_path: Path) -> No
     process = Process(folder)
     append(process[0], b"a")
     process[0].flush()
+    later(folder)
     process.topic().drop()
     before = present(folder)
     assert clean(process).files == ()

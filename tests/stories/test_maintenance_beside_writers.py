@@ -19,6 +19,7 @@ from maintained_writers import APPENDING, Campaign, begin
 from partition_logs import Process, append, new_topic
 from topics import contents
 
+from distlog.core.commits.actions import Add
 from distlog.core.maintenance.vacuum import vacuum
 from distlog.core.topics import open_topic
 
@@ -79,6 +80,13 @@ def test_story_3_a_drop_while_writers_append(tmp_path: Path) -> None:
         durable[name] = max(map(int, said.split()), default=-1)
     last = process.handle.log.load(version=dropped.version - 1)
     left = contents(type(topic)(process.handle, last))
+    # nothing was appended after the drop, which sealed what there was
+    commit = process.handle.log.commits(dropped.version, dropped.version + 1)[0]
+    ends = {
+        action.segment.partition: action.segment.next_offset for action in commit.actions if isinstance(action, Add)
+    }
+    for partition, values in left.items():
+        assert len(values) == ends.get(partition, last.partitions[partition].log_end_offset)
     for partition, values in left.items():
         for name in writers:
             numbers = [int(value.split()[1]) for value in values if value and value.startswith(name.encode())]

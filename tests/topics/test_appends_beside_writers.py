@@ -65,16 +65,21 @@ def test_a_transaction_goes_behind_what_was_appended_in_place_while_it_was_open(
     assert process.seen() == {0: [b"a", b"b"], 1: [b"c"], 2: []}
 
 
-def test_a_replayed_append_seals_nothing_and_returns_the_first_offsets(folder: Path) -> None:
+def test_a_replayed_append_seals_nothing_needs_no_lock_and_returns_the_first_offsets(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     process, topic = Process(folder), Process(folder).topic()
     first = topic.append(rows(b"a"), app_id="app", batch_id=7)
     append(process[0], b"b")
     topic = process.topic()
     appender = topic.appender()
     appender.append(rows(b"a"))
-    again, after = commit_append(
-        topic.handle, topic.snapshot, appender.close(), read_version=topic.version, app_id="app", batch_id=7
-    )
+    segments = appender.close()
+    monkeypatch.setattr("distlog.core.topics.append.sealed_commit", partial(sealed_commit, timeout_s=0))
+    with process[0]._active.held():
+        again, after = commit_append(
+            topic.handle, topic.snapshot, segments, read_version=topic.version, app_id="app", batch_id=7
+        )
     assert (again.replayed, again.version, again.offsets) == (True, first.version, first.offsets)
     assert after.version == topic.version == process.head().version
     assert after.partitions[0].active

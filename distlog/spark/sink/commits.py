@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from distlog.core import paths
-from distlog.core.commits.actions import Add, SetTransaction
+from distlog.core.commits.actions import Add, Seal, SetTransaction
 from distlog.core.commits.commit import Commit
 from distlog.core.commits.commit_files import CommitFiles
 from distlog.core.config import MAX_LONG
@@ -59,5 +59,8 @@ def holds_batch(storage: Storage, version: int, app_id: str | None, batch_id: Ba
 
 
 def _result(commit: Commit) -> AppendResult:
-    segments = (action.segment for action in commit.actions if isinstance(action, Add))
+    # the commit also adds the active segments that it sealed, with records of others
+    sealed = {(action.partition, action.stem) for action in commit.actions if isinstance(action, Seal)}
+    added = (action.segment for action in commit.actions if isinstance(action, Add))
+    segments = (segment for segment in added if (segment.partition, segment.stem) not in sealed)
     return AppendResult(commit.version, offsets_of(segments))

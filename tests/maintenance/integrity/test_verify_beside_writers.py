@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+from active_segments import FailingCalls
 from compacting import CompactedTopic
 from partition_logs import Process, append, encoded, new_topic
 from producers import Producers
@@ -15,6 +17,7 @@ from raw_batches import batch, record
 from topics import NOW
 
 from distlog.core.batches.record_batch import read_headers
+from distlog.core.errors import StorageError
 from distlog.core.maintenance.integrity import verify as verify_module
 from distlog.core.maintenance.integrity.verify import VerifyReport, verify
 from distlog.core.maintenance.integrity.verify_segment import SegmentVerdict, verify_segment
@@ -152,6 +155,19 @@ def test_a_damaged_segment_that_is_sealed_meanwhile_is_named_all_the_same(
     process[0].roll()
     ((word, _, offset),) = found(verify(topic.handle, snapshot))
     assert (word, offset) == ("corrupt_batch", 9)
+
+
+def test_a_segment_that_a_failed_sync_ended_with_nothing_is_no_anomaly(tmp_path: Path) -> None:
+    calls = FailingCalls()
+    process = Process(new_topic(tmp_path / "events"), calls=calls)
+    append(process[0], b"a")
+    topic = process.topic()
+    snapshot = topic.live_snapshot
+    calls.fail("fsync", code=errno.EIO)
+    with pytest.raises(StorageError):
+        process[0].flush()
+    report = verify(topic.handle, snapshot)
+    assert (found(report), report.segments) == ([], ())
 
 
 def test_a_version_is_verified_without_what_is_active(process: Process) -> None:

@@ -1,0 +1,75 @@
+"""Spark's writes, reads and maintenance beside a process that appends in place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from partition_logs import Process, append, new_topic, sealed
+from pyspark.sql import SparkSession
+
+from distlog.core.maintenance.vacuum import vacuum
+from distlog.spark import append as spark_append
+from distlog.spark import compact, rebuild_indexes, verify
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Process:
+    process = Process(new_topic(tmp_path / "events", partitions=2))
+    append(process[0], b"a", b"b")
+    append(process[1], b"c")
+    return process
+
+
+def test_writes_go_behind_what_was_appended_in_place_and_tell_their_own_offsets(
+    spark: SparkSession, process: Process
+) -> None:
+    url = process.handle.storage.url
+    rows = spark.createDataFrame([(0, b"d"), (1, b"e")], "partition int, value binary")
+    assert spark_append(rows, url).offsets == {0: (2, 3), 1: (1, 2)}
+    assert append(process[0], b"f") == (3, 4)
+    rows.write.format("distlog").mode("append").option("txnAppId", "app").option("txnVersion", 1).save(url)
+    version = process.head().version
+    append(process[0], b"g")
+    # a replay seals nothing
+    rows.write.format("distlog").mode("append").option("txnAppId", "app").option("txnVersion", 1).save(url)
+    assert process.head().version == version + 1
+    assert process.head().partitions[0].active
+    assert process.seen() == {0: [b"a", b"b", b"d", b"f", b"d", b"g"], 1: [b"c", b"e", b"e"]}
+
+
+def test_a_frame_that_was_loaded_before_a_seal_a_merge_and_a_vacuum_is_read_to_its_end(
+    spark: SparkSession, process: Process
+) -> None:
+    frame = spark.read.format("distlog").load(process.handle.storage.url)
+    for value in (b"d", b"e"):
+        process[0].roll()
+        append(process[0], value)
+    process[0].roll()
+    process.topic().compact()
+    assert len(sealed(process.head())) < 3
+    vacuum(process.handle.storage, process.handle.log)
+    assert sorted(bytes(row["value"]) for row in frame.collect()) == [b"a", b"b", b"c"]
+
+
+def test_maintenance_in_tasks_leaves_active_segments_alone_and_verifies_them(
+    spark: SparkSession, process: Process
+) -> None:
+    url = process.handle.storage.url
+    for value in (b"d", b"e"):
+        process[1].roll()
+        append(process[1], value)
+    compact(spark, url)
+    assert rebuild_indexes(spark, url, force=True).ok
+    assert sealed(process.head(), 1) == [(0, 2)]
+    report = verify(spark, url)
+    assert report.anomalies == ()
+    assert [(one.segment.partition, one.segment.is_active, one.records) for one in report.segments] == [
+        (0, True, 2),
+        (1, False, 2),
+        (1, True, 1),
+    ]
+    assert append(process[1], b"f") == (3, 4)
+    assert process.seen() == {0: [b"a", b"b"], 1: [b"c", b"d", b"e", b"f"]}
