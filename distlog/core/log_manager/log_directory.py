@@ -92,7 +92,7 @@ class LogDirectory:
             return
         self.is_offline = False
         known = self.topics
-        for name in known.keys() - names:
+        for name in (known.keys() | self.dropped.keys()) - names:
             self._forget(name)
         in_parallel(partial(self._refresh, run, known), known.keys() & names)
         loaded = in_parallel(partial(self._load, run), names - self.topics.keys())
