@@ -62,6 +62,7 @@ def test_the_dirtiest_topic_is_cleaned_first_and_a_clean_one_not_at_all(tmp_path
     assert len(contents_by_key(topics[0])) == 40
     assert len(contents_by_key(topics[1])) == 10
     assert topics[2].refresh().scan().count() == 100
+    assert managed.manager.errors == {}
     assert done(managed.after(minutes=1), "log-cleaner") == {}
 
 
