@@ -18,12 +18,14 @@ import pytest
 from command_line import CommandLine
 from conftest import Address
 from managed import create
+from partition_logs import Process, append, new_topic
 from topics import values
 
 import distlog
 from distlog.cli.service import ending_signals
 from distlog.console.metrics_server import metrics_server
 from distlog.core.errors import InvalidConfigError, StorageError
+from distlog.core.storage.local.file_lock import FileLock
 
 AT_ONCE = ("--config", "log.initial.task.delay.ms=0", "--config", "log.dirs.scan.interval.ms=50")
 
@@ -152,6 +154,22 @@ def test_it_maintains_topics_on_s3(s3_url: Address) -> None:
     assert (status, err) == (0, "")
     assert topic.refresh().start_offsets() == {0: 3}
     assert not any(secret in json.dumps(service.events) for secret in s3_url.options.values())
+
+
+def test_a_task_that_does_not_end_is_abandoned(tmp_path: Path) -> None:
+    appender = Process(new_topic(tmp_path / "clicks"))
+    append(appender[0], b"v")
+    with (
+        running("--root", str(tmp_path)) as service,
+        FileLock(str(tmp_path / "clicks" / "clicks-0" / ".lock")).held(),
+    ):
+        service.until_run("load-logs", "loaded_topics")
+        # the checkpoint of the end waits for the lock
+        assert service.end() == (0, "")
+    assert service.events[-1] == {"event": "stopped", "finished": False}
+    assert not (tmp_path / "recovery-point-offset-checkpoint").exists()
+    assert appender[0].end().end_offset == 1
+    appender.close()
 
 
 def test_it_serves_metrics(tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
+from conftest import Address
 from managed import MINUTE, Managed, create, done, errors
 from topics import NOW, contents, values
 
@@ -60,6 +62,7 @@ def test_the_dirtiest_topic_is_cleaned_first_and_a_clean_one_not_at_all(tmp_path
     assert len(contents_by_key(topics[0])) == 40
     assert len(contents_by_key(topics[1])) == 10
     assert topics[2].refresh().scan().count() == 100
+    assert managed.manager.errors == {}
     assert done(managed.after(minutes=1), "log-cleaner") == {}
 
 
@@ -82,6 +85,19 @@ def test_the_cleaner_looks_again_every_backoff(tmp_path: Path) -> None:
     managed = Managed(tmp_path, log_cleaner_backoff_ms=7_000)
     ran = [sum(run.task == "log-cleaner" for run in managed.after(minutes=1 / 60)) for _ in range(51)]
     assert [second for second, count in enumerate(ran, 1) if count] == [30, 37, 44, 51]
+
+
+def test_a_look_at_a_compacted_topic_is_one_get_and_at_any_other_none(memory_url: Address) -> None:
+    for name in ("a", "b"):
+        create(memory_url.url, name, cleanup_policy="compact").append(keyed(range(3)))
+    create(memory_url.url, "c").append(keyed(range(3)))
+    managed = Managed(memory_url.url)
+    managed.after(minutes=0.5)
+    counters = managed.manager.topic("a").storage.counters
+    before = dataclasses.asdict(counters)
+    assert [run.task for run in managed.after(minutes=0.25)] == ["log-cleaner"]
+    after = dataclasses.asdict(counters)
+    assert {name: after[name] - before[name] for name in after if after[name] != before[name]} == {"gets": 2}
 
 
 def test_the_brokers_ratio_is_for_topics_without_one(tmp_path: Path) -> None:

@@ -94,12 +94,16 @@ def test_a_bad_root_does_not_stop_the_others_and_is_tried_again(tmp_path: Path) 
     assert str(root) in {run.root for run in managed.after(minutes=5) if run.task == "log-retention"}
 
 
-def test_a_topic_whose_folder_is_gone_goes_too(tmp_path: Path) -> None:
-    create(tmp_path, "clicks")
+@pytest.mark.parametrize("dropped", [False, True])
+def test_a_topic_whose_folder_is_gone_goes_too(tmp_path: Path, dropped: bool) -> None:
+    topic = create(tmp_path, "clicks")
+    if dropped:
+        topic.drop()
     managed = Managed(tmp_path)
     shutil.rmtree(tmp_path / "clicks")
-    managed.after(minutes=1)
+    managed.after(minutes=5)
     assert (managed.names(), managed.manager.errors) == ([], {})
+    assert not (tmp_path / "clicks").exists()
 
 
 @pytest.mark.s3

@@ -11,6 +11,7 @@ from managed import Managed, create
 from topics import values
 
 import distlog
+from distlog.core.log_manager.log_tasks import LogTasks
 from distlog.core.log_manager.metrics import Metric
 from distlog.core.log_manager.task_run import TaskRun
 
@@ -88,6 +89,16 @@ def test_a_fault_of_a_task_is_reported_and_the_task_runs_again(
     monkeypatch.undo()
     managed.after(minutes=5)
     assert managed.manager.errors == {}
+
+
+def test_a_fault_outside_of_any_topic_does_not_end_the_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LogTasks, "clean_up_logs", lambda self, run: 1 / 0)
+    managed = Managed(tmp_path)
+    for _ in range(2):
+        runs = managed.after(minutes=5)
+        assert [run.errors for run in runs if run.task == "log-retention"] == [
+            {str(tmp_path): "ZeroDivisionError: division by zero"}
+        ]
 
 
 def values_of(metrics: list[Metric], name: str) -> dict[str, float]:

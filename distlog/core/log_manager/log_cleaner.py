@@ -67,7 +67,7 @@ class LogCleaner:
                 due.append((dirty[0].dirty_ratio, name, topic))
 
         for name, topic in self._directory.topics.items():
-            if not self._is_put_aside(topic.url):
+            if "compact" in topic.config.cleanup_policy and not self._is_put_aside(topic.url):
                 self._directory.attempt(run, name, topic, partial(look, name))
         return [(name, topic) for _, name, topic in sorted(due, key=lambda one: -one[0])]
 

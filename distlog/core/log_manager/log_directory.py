@@ -22,8 +22,8 @@ from distlog.core.topics.topic import Topic
 _PATIENCE_S = 0.5
 
 
-class DroppedTopic(NamedTuple):
-    """A topic that was dropped; vacuum deletes its files."""
+class FoundTopic(NamedTuple):
+    """A topic as it was found below a root. If it was dropped, vacuum deletes its files."""
 
     storage: Storage
     log: CommitLog
@@ -48,7 +48,7 @@ class LogDirectory:
         self._defaults = defaults
         self._lock = ProcessLock()
         self._topics: dict[str, Topic] = {}
-        self._dropped: dict[str, DroppedTopic] = {}
+        self._dropped: dict[str, FoundTopic] = {}
         self.is_offline = False
         self._loaded = threading.Event()
 
@@ -64,7 +64,7 @@ class LogDirectory:
             return dict(sorted(self._topics.items()))
 
     @property
-    def dropped(self) -> dict[str, DroppedTopic]:
+    def dropped(self) -> dict[str, FoundTopic]:
         """The dropped topics, by name."""
         with self._lock:
             return dict(sorted(self._dropped.items()))
@@ -92,10 +92,11 @@ class LogDirectory:
             return
         self.is_offline = False
         known = self.topics
-        for name in known.keys() - names:
+        for name in (known.keys() | self.dropped.keys()) - names:
             self._forget(name)
         in_parallel(partial(self._refresh, run, known), known.keys() & names)
-        in_parallel(partial(self._load, run), names - self.topics.keys())
+        loaded = in_parallel(partial(self._load, run), names - self.topics.keys())
+        run.add(loaded_topics=sum(loaded))
 
     def each_topic(self, run: TaskRun, work: Callable[[Topic], object]) -> None:
         """Do `work` on each topic; a failure is noted, and the others go on. A dropped topic is let go of."""
@@ -121,7 +122,8 @@ class LogDirectory:
     def _refresh(self, run: TaskRun, known: Mapping[str, Topic], name: str) -> None:
         self.attempt(run, name, known[name], Topic.refresh)
 
-    def _load(self, run: TaskRun, name: str) -> None:
+    def _load(self, run: TaskRun, name: str) -> bool:
+        """Load what has this name, if it is a topic; returns whether there is one."""
         storage = self.storage.child(name)
         try:
             log = topic_log(storage, self.clock, engine="LogManager", defaults=self._defaults)
@@ -131,16 +133,18 @@ class LogDirectory:
         except Exception as error:
             run.failed(storage.url, error)
         else:
-            self._keep(run, name, storage, log, snapshot)
+            self._keep(name, FoundTopic(storage, log, snapshot))
+            return not snapshot.dropped
+        return False
 
-    def _keep(self, run: TaskRun, name: str, storage: Storage, log: CommitLog, snapshot: Snapshot) -> None:
+    def _keep(self, name: str, found: FoundTopic) -> None:
+        storage, log, snapshot = found
         with self._lock:
-            if snapshot.dropped:
-                self._dropped[name] = DroppedTopic(storage, log, snapshot)
-                return
             self._dropped.pop(name, None)
-            self._topics[name] = Topic(TopicHandle.of(storage, snapshot.name, log, self.clock), snapshot)
-        run.add(loaded_topics=1)
+            if snapshot.dropped:
+                self._dropped[name] = found
+            else:
+                self._topics[name] = Topic(TopicHandle.of(storage, snapshot.name, log, self.clock), snapshot)
 
     def _forget(self, name: str, topic: Topic | None = None) -> None:
         """Let go of what has this name; with `topic`, only if it is still this one."""

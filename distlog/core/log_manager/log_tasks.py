@@ -13,7 +13,7 @@ from functools import partial
 from typing import NamedTuple
 
 from distlog.core.log.partition_log import PartitionLog
-from distlog.core.log_manager.log_directory import DroppedTopic, LogDirectory
+from distlog.core.log_manager.log_directory import FoundTopic, LogDirectory
 from distlog.core.log_manager.offset_checkpoint import LOG_START_OFFSETS, RECOVERY_POINTS, write_offset_checkpoint
 from distlog.core.log_manager.scheduler import monotonic_ms
 from distlog.core.log_manager.task_run import TaskRun
@@ -57,7 +57,7 @@ class LogTasks:
             except Exception as error:
                 run.failed(dropped.storage.url, error)
 
-    def _vacuum(self, run: TaskRun, topic: Topic | DroppedTopic, work: Callable[[], VacuumReport]) -> None:
+    def _vacuum(self, run: TaskRun, topic: Topic | FoundTopic, work: Callable[[], VacuumReport]) -> None:
         url, delay_ms, now_ms = topic.storage.url, topic.snapshot.config.file_delete_delay_ms, self._clock()
         if now_ms - self._vacuumed_ms.get(url, -delay_ms) < delay_ms:
             return
