@@ -236,3 +236,10 @@ def test_a_file_is_opened_once_by_many_threads(file: ActiveFile) -> None:
         found = list(pool.map(lambda _: bytes(file.read(0, ENDS[-1])), range(64)))
     assert set(found) == {b"".join(BATCHES)}
     assert len(os.listdir("/proc/self/fd")) == before + 1
+
+
+def test_a_file_that_may_only_be_read_is_not_written(file: ActiveFile) -> None:
+    reader = ActiveFile(file.path, writable=False)
+    assert bytes(reader.read(0, ENDS[1])) == BATCHES[0]
+    with pytest.raises(StorageError, match="cannot write"):
+        reader.write(BATCHES[0], 0)

@@ -16,7 +16,6 @@ from active_segments import (
     none_open,
     offsets,
     records,
-    reopened,
 )
 
 from distlog.core.batches.record_batch import read_headers
@@ -181,7 +180,7 @@ def test_a_flush_promises_nothing_that_was_appended_during_its_sync(tmp_path: Pa
 def test_what_is_known_to_be_flushed_never_becomes_less(tmp_path: Path) -> None:
     segment = prepared(tmp_path, FailingCalls())
     segment.flush()
-    segment.know_flushed(1, len(records(0)))
+    segment.know_flushed(1, len(records(0)), since_ms=0)
     assert (segment.state.flushed_offset, segment.state.flushed_position) == (2, segment.size)
 
 
@@ -239,11 +238,3 @@ def test_a_log_that_somebody_cut_is_seen_and_cannot_be_cut_to_more(tmp_path: Pat
         segment.seal()
     assert segment.recover(none_open()).truncated == len(records(1)) - 5
     assert offsets(segment) == [0]
-
-
-def test_what_may_only_be_read_is_not_written(tmp_path: Path) -> None:
-    state = prepared(tmp_path, FailingCalls()).state
-    segment = LogSegment(str(tmp_path), state, reopened(tmp_path, state).config, clock=lambda: 0, writable=False)
-    assert offsets(segment) == [0, 1]
-    with pytest.raises(StorageError, match="cannot write"):
-        append(segment, records(2))

@@ -30,7 +30,7 @@ from producers import Producers
 
 from distlog.core.indexes.transaction_index import ENTRY as TXN_ENTRY
 from distlog.core.indexes.transaction_index import AbortedTransaction
-from distlog.core.log.log_segment import LogSegment
+from distlog.core.log.readable_segment import ReadableSegment
 from distlog.core.segments.segment_state import SegmentState
 from distlog.core.transactions.open_transactions import OpenTransactions
 
@@ -91,7 +91,7 @@ def test_the_indexes_of_a_recovered_log_are_those_that_the_broker_wrote(tmp_path
 
 def _after(log: Path, transactions: OpenTransactions) -> OpenTransactions:
     state = SegmentState.new(log.stem, int(log.stem), 0)
-    LogSegment(str(log.parent), state, config(), clock=lambda: 0, writable=False).look_through(transactions)
+    ReadableSegment(str(log.parent), state, config()).look_through(transactions)
     return transactions
 
 

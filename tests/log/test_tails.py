@@ -15,7 +15,7 @@ from topics import NOW
 
 from distlog.core import paths
 from distlog.core.errors import StorageError
-from distlog.core.log.log_segment import LogSegment
+from distlog.core.log.readable_segment import ReadableSegment
 from distlog.core.log.tails import tail, with_tails
 from distlog.core.reading.point_read import first_records
 from distlog.core.storage.local.files import LocalFiles
@@ -159,9 +159,9 @@ def test_a_walk_stops_before_a_torn_batch_and_cuts_nothing(process: Process) -> 
 
 def walked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The segments whose logs are walked from now on."""
-    walks, real = list[str](), LogSegment.look_through
+    walks, real = list[str](), ReadableSegment.look_through
     monkeypatch.setattr(
-        LogSegment, "look_through", lambda self, opened: (walks.append(self.stem), real(self, opened))[1]
+        ReadableSegment, "look_through", lambda self, opened: (walks.append(self.stem), real(self, opened))[1]
     )
     return walks
 

@@ -1,9 +1,9 @@
 """One segment on a local disk that is appended to in place: Kafka's `LogSegment`.
 
 It knows nothing of locks, commits and topics. Callers that append, recover, truncate or seal hold the partition's
-lock. Reading needs no lock, since it reads nothing behind the end that it knows. Many processes have a segment open:
-`resume` takes over the state that another one left. Its files are read and written, never mapped (`active_index` says
-why). `close` does not change their length: only `seal` trims, since others may be appending.
+lock; `readable_segment` has what needs none. Many processes have a segment open: `resume` takes over the state that
+another one left. Its files are read and written, never mapped (`active_index` says why). `close` does not change
+their length: only `seal` trims, since others may be appending.
 """
 
 from __future__ import annotations
@@ -19,27 +19,24 @@ from distlog.core.commits.segment_info import NO_OFFSET
 from distlog.core.config import TopicConfig
 from distlog.core.errors import StorageError
 from distlog.core.indexes.transaction_index import AbortedTransaction
-from distlog.core.kernels.index_build import MAX_TIMESTAMP
-from distlog.core.kernels.segment_fold import BASE_OFFSET, NEXT_OFFSET, POSITION
+from distlog.core.kernels.segment_fold import NEXT_OFFSET, POSITION
 from distlog.core.log import segment_reads, segment_recovery
 from distlog.core.log.active_file import FileCalls
-from distlog.core.log.flush_policy import Unflushed
-from distlog.core.log.segment_files import SegmentFiles
-from distlog.core.log.segment_reads import BatchPlace, FetchedBatches, TimedOffset
+from distlog.core.log.readable_segment import ReadableSegment
 from distlog.core.log.segment_recovery import Recovery
 from distlog.core.log.segment_roll import must_roll, time_span_of
-from distlog.core.segments.segment_state import Numbers, SegmentState, emptied, pack_state, places
+from distlog.core.segments.segment_state import Numbers, SegmentState, emptied, places
 from distlog.core.segments.state_fold import BY_HEADERS, TXN_INDEX, Longs, fold, fold_seal
 from distlog.core.transactions.open_transactions import OpenTransactions
 
 (_UNSTABLE,) = places(("first_unstable_offset",))
 _FLUSHED = list(places(("flushed_offset", "flushed_position")))
-_SYNC_FAILED = "a sync failed, so nobody knows what is on the device: recover it"
 (_FLUSHED_MS,) = places(("flushed_ms",))
+_SYNC_FAILED = "a sync failed, so nobody knows what is on the device: recover it"
 
 
-class LogSegment:
-    """A segment whose state is known; `clock` tells the time in ms, `calls` are the system calls that change files.
+class LogSegment(ReadableSegment):
+    """A segment that can be changed; `clock` tells the time in ms, `calls` are the system calls that change files.
 
     Errors of the disk are raised as StorageError, or StorageFullError if it is full. After an error that leaves doubt
     about the files' content, every change is refused until `recover`.
@@ -53,13 +50,9 @@ class LogSegment:
         *,
         clock: Callable[[], int],
         calls: FileCalls = os,
-        writable: bool = True,
     ) -> None:
-        self.stem, self.config, self._clock = state.stem, config, clock
-        self._files = SegmentFiles.of(folder, state.stem, config, calls, writable=writable)
-        self._files.check_size()
-        self._numbers = state.numbers()
-        self._interval, self._span_ms = config.index_interval_bytes, time_span_of(state.stem, config)
+        super().__init__(folder, state, config, calls, writable=True)
+        self._clock, self._span_ms = clock, time_span_of(state.stem, config)
         self._refusal: str | None = None
         self._has_durable_names = False
 
@@ -80,30 +73,6 @@ class LogSegment:
         segment = cls(folder, state, config, clock=clock, calls=calls)
         segment._files.create()
         return segment
-
-    @property
-    def state(self) -> SegmentState:
-        """The state now."""
-        return SegmentState.of_numbers(self.stem, self._numbers)
-
-    def packed_state(self) -> bytes:
-        """`state.pack()`, without making a SegmentState."""
-        return pack_state(self.stem, self._numbers)
-
-    @property
-    def next_offset(self) -> int:
-        """The offset behind the last one."""
-        return int(self._numbers[NEXT_OFFSET])
-
-    @property
-    def max_timestamp(self) -> int:
-        """The largest timestamp in ms; -1 if there is none."""
-        return int(self._numbers[MAX_TIMESTAMP])
-
-    @property
-    def size(self) -> int:
-        """The bytes of the log."""
-        return int(self._numbers[POSITION])
 
     @property
     def sync_failed(self) -> bool:
@@ -152,32 +121,6 @@ class LogSegment:
         """Whether batches of `size` bytes, with this largest timestamp (ms) and last offset, need a new segment."""
         return must_roll(self._numbers, self.config, self._span_ms, self._clock, size, max_timestamp, max_offset)
 
-    def read(
-        self, start_offset: int, max_size: int, max_position: int | None = None, *, min_one_batch: bool = False
-    ) -> FetchedBatches | None:
-        """See `segment_reads.read`."""
-        return segment_reads.read(
-            self._files, self._numbers, start_offset, max_size, max_position, min_one_batch=min_one_batch
-        )
-
-    def translate_offset(self, offset: int) -> BatchPlace | None:
-        """See `segment_reads.translate`."""
-        return segment_reads.translate(self._files, self._numbers, offset)
-
-    def find_offset_by_timestamp(self, timestamp: int, starting_offset: int | None = None) -> TimedOffset | None:
-        """See `segment_reads.find_offset_by_timestamp`; starts at the base offset by default."""
-        begin = int(self._numbers[BASE_OFFSET]) if starting_offset is None else starting_offset
-        return segment_reads.find_offset_by_timestamp(self._files, self._numbers, timestamp, begin)
-
-    def look_through(self, transactions: OpenTransactions) -> SegmentState:
-        """The state that `recover` would come to, for a process that may only read: nothing is written or cut."""
-        numbers = segment_recovery.look_through(self._files, emptied(self._numbers), self._interval, transactions)
-        return SegmentState.of_numbers(self.stem, numbers)
-
-    def unknown_bytes(self) -> int:
-        """See `segment_recovery.unknown_bytes`."""
-        return segment_recovery.unknown_bytes(self._files, self._numbers)
-
     def recover_tail(self, transactions: OpenTransactions) -> Recovery:
         """Walk the log behind the state's end, where `transactions` are open, and cut off a torn end."""
         return self._recovered(self._numbers, transactions)
@@ -203,11 +146,6 @@ class LogSegment:
         flushed = self._numbers[_FLUSHED]
         self._recovered(emptied(self._numbers), transactions, int(flushed[1]))
         self._numbers[_FLUSHED] = np.minimum(flushed, self._numbers[[NEXT_OFFSET, POSITION]])
-
-    @property
-    def unflushed(self) -> Unflushed:
-        """What is not known to be on the device."""
-        return Unflushed.of(self._numbers)
 
     def know_flushed(self, offset: int, position: int, since_ms: int) -> None:
         """Note that the log is on the device up to this offset and position, by a sync that began at `since_ms`."""
@@ -236,10 +174,6 @@ class LogSegment:
         self.flush()
         self._refusal = "the segment is sealed"
         return self.state
-
-    def close(self) -> None:
-        """Close the files, which stay as they are; nothing is flushed."""
-        self._files.close()
 
     def _usable(self) -> Numbers:
         if self._refusal:

@@ -13,7 +13,7 @@ from distlog.core import paths
 from distlog.core.commits.actions import Active
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import PartitionState, Snapshot
-from distlog.core.log.log_segment import LogSegment
+from distlog.core.log.readable_segment import ReadableSegment
 from distlog.core.log.state_record import Status, stored_record
 from distlog.core.reading.missing_files import missing_file
 from distlog.core.segments.segment_state import SegmentState
@@ -85,7 +85,7 @@ def _walked_state(
     if not os.path.exists(handle.storage.local_path(name)):
         raise missing_file(name, partition)
     begin = SegmentState.new(active.stem, active.base_offset, handle.clock())
-    segment = LogSegment(folder, begin, snapshot.config, clock=handle.clock, writable=False)
+    segment = ReadableSegment(folder, begin, snapshot.config)
     try:
         return segment.look_through(OpenTransactions.before(snapshot.partitions[partition].first_unstable_offset))
     finally:

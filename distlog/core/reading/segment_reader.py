@@ -32,6 +32,7 @@ from distlog.core.reading.open_logs import OpenLogs
 from distlog.core.reading.piece import Piece, cut_short
 from distlog.core.reading.read_ahead import LogFile
 from distlog.core.reading.segment_indexes import SegmentIndexes
+from distlog.core.reading.slice_bounds import bounds_by
 from distlog.core.reading.slices import SegmentSlice
 from distlog.core.segments.log_identity import HEAD_BYTES, IdentifiedLogs
 from distlog.core.storage.storage import Storage
@@ -152,7 +153,7 @@ class SegmentReader:
         if index is None:
             return 0, part.end_position
         try:
-            return _bounds_by(index, part)
+            return bounds_by(index, part)
         except CorruptIndexError as error:
             self._distrust(segment, error)
             return 0, part.end_position
@@ -218,26 +219,6 @@ def _check_start(chunk: Chunk) -> None:
             file=piece.file,
             position=piece.file_position,
         )
-
-
-def _bounds_by(index: OffsetIndex | GrowingOffsetIndex, part: SegmentSlice) -> tuple[int, int]:
-    segment = part.segment
-    by_offset = index.lookup(part.start_offset - segment.shift).position
-    start = max(by_offset, index.position_floor(part.start_position).position)
-    if start >= part.end_position:
-        # by the index there is nothing to read; the log's last part is read to confirm it
-        start = index.position_floor(part.end_position - 1).position
-    if part.end_offset >= segment.next_offset:
-        return start, part.end_position
-    stop = _end_of(index, part.end_offset - 1 - segment.shift)
-    return start, part.end_position if stop is None else min(stop, part.end_position)
-
-
-def _end_of(index: OffsetIndex | GrowingOffsetIndex, last_offset: int) -> int | None:
-    """A position behind the batch that holds `last_offset`, or None if the index does not reach that far."""
-    entry = index.ceiling(last_offset)
-    after = index.ceiling(entry.offset + 1) if entry else None
-    return after.position if after else None
 
 
 def _owned(chunk: Chunk) -> Chunk | None:

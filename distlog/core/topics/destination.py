@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
+from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.topics.append import AppendResult
 from distlog.core.topics.delivery import Delivery
 
@@ -55,4 +56,27 @@ class Destination(Protocol):
 
     def begin_child(self) -> None:
         """Become usable in a forked child, whatever the parent's threads were doing."""
+        ...
+
+
+class WritableTopic(Protocol):
+    """What a writer needs of a topic."""
+
+    @property
+    def url(self) -> str:
+        """The topic's address, without credentials."""
+        ...
+
+    @property
+    def current(self) -> CurrentSnapshot:
+        """Holds the topic's current snapshot: another one when the topic has changed."""
+        ...
+
+    @property
+    def clock(self) -> Callable[[], int]:
+        """The time in ms."""
+        ...
+
+    def destination(self, compression: str | None) -> Destination:
+        """Where buffers go."""
         ...

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
-from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import whole_number
 from distlog.core.errors import InvalidConfigError, InvalidRecordError, StorageError
@@ -16,7 +15,7 @@ from distlog.core.topics.accumulator import Accumulator
 from distlog.core.topics.append import AppendResult
 from distlog.core.topics.appendable import check_row, room_of
 from distlog.core.topics.delivery import Delivery, OnDelivery, deliver, failed
-from distlog.core.topics.destination import Destination, Failure
+from distlog.core.topics.destination import Failure, WritableTopic
 from distlog.core.topics.rows import ROW_OVERHEAD, Header, Row, batch_of_taken, row_of
 from distlog.core.topics.unclosed_writers import unclosed_writers
 from distlog.core.topics.uncommitted_records import Counts, UncommittedRecords
@@ -26,29 +25,6 @@ from distlog.core.topics.uncommitted_records import Counts, UncommittedRecords
 BUFFER_BYTES = 16 << 20
 
 _unclosed = unclosed_writers()
-
-
-class WritableTopic(Protocol):
-    """What a writer needs of a topic."""
-
-    @property
-    def url(self) -> str:
-        """The topic's address, without credentials."""
-        ...
-
-    @property
-    def current(self) -> CurrentSnapshot:
-        """Holds the topic's current snapshot: another one when the topic has changed."""
-        ...
-
-    @property
-    def clock(self) -> Callable[[], int]:
-        """The time in ms."""
-        ...
-
-    def destination(self, compression: str | None) -> Destination:
-        """Where buffers go."""
-        ...
 
 
 class Writer:
@@ -85,15 +61,12 @@ class Writer:
         codec_of(self._current.snapshot.config, compression)
         if whole_number("linger_ms", linger_ms) < 0 or buffer_bytes < 1:
             raise InvalidConfigError("linger_ms must not be negative, buffer_bytes must be positive")
-        self._topic, self._linger_s, self._buffer_bytes = topic, linger_ms / 1000, buffer_bytes
-        self._compression, self._on_delivery = compression, on_delivery
+        self._topic, self._compression, self._on_delivery = topic, compression, on_delivery
         self._destination = topic.destination(compression)
         self._now, self._per_ms = fastest(topic.clock)
         self._closed = self._is_over = False
         self.result = AppendResult(None)
-        self._accumulator = Accumulator(
-            self._send, self._idle, linger_s=self._linger_s, buffer_bytes=self._buffer_bytes
-        )
+        self._accumulator = Accumulator(self._send, self._idle, linger_s=linger_ms / 1000, buffer_bytes=buffer_bytes)
         self.begin_empty()
         _unclosed.empty_in_children(self)
 

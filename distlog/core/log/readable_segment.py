@@ -1,0 +1,90 @@
+"""A segment on a local disk as far as it is read. No lock is needed: nothing behind the known end is read."""
+
+from __future__ import annotations
+
+import os
+
+from distlog.core.config import TopicConfig
+from distlog.core.kernels.index_build import MAX_TIMESTAMP
+from distlog.core.kernels.segment_fold import BASE_OFFSET, NEXT_OFFSET, POSITION
+from distlog.core.log import segment_reads, segment_recovery
+from distlog.core.log.active_file import FileCalls
+from distlog.core.log.flush_policy import Unflushed
+from distlog.core.log.segment_files import SegmentFiles
+from distlog.core.log.segment_reads import BatchPlace, FetchedBatches, TimedOffset
+from distlog.core.segments.segment_state import SegmentState, emptied, pack_state
+from distlog.core.transactions.open_transactions import OpenTransactions
+
+
+class ReadableSegment:
+    """A segment in `folder` whose state is known. Errors of the disk are raised as StorageError.
+
+    Only a subclass may be `writable`, and gives the system `calls` that change files.
+    """
+
+    def __init__(
+        self, folder: str, state: SegmentState, config: TopicConfig, calls: FileCalls = os, *, writable: bool = False
+    ) -> None:
+        self.stem, self.config = state.stem, config
+        self._files = SegmentFiles.of(folder, state.stem, config, calls, writable=writable)
+        self._files.check_size()
+        self._numbers, self._interval = state.numbers(), config.index_interval_bytes
+
+    @property
+    def state(self) -> SegmentState:
+        """The state now."""
+        return SegmentState.of_numbers(self.stem, self._numbers)
+
+    def packed_state(self) -> bytes:
+        """`state.pack()`, without making a SegmentState."""
+        return pack_state(self.stem, self._numbers)
+
+    @property
+    def next_offset(self) -> int:
+        """The offset behind the last one."""
+        return int(self._numbers[NEXT_OFFSET])
+
+    @property
+    def max_timestamp(self) -> int:
+        """The largest timestamp in ms; -1 if there is none."""
+        return int(self._numbers[MAX_TIMESTAMP])
+
+    @property
+    def size(self) -> int:
+        """The bytes of the log."""
+        return int(self._numbers[POSITION])
+
+    @property
+    def unflushed(self) -> Unflushed:
+        """What is not known to be on the device."""
+        return Unflushed.of(self._numbers)
+
+    def read(
+        self, start_offset: int, max_size: int, max_position: int | None = None, *, min_one_batch: bool = False
+    ) -> FetchedBatches | None:
+        """See `segment_reads.read`."""
+        return segment_reads.read(
+            self._files, self._numbers, start_offset, max_size, max_position, min_one_batch=min_one_batch
+        )
+
+    def translate_offset(self, offset: int) -> BatchPlace | None:
+        """See `segment_reads.translate`."""
+        return segment_reads.translate(self._files, self._numbers, offset)
+
+    def find_offset_by_timestamp(self, timestamp: int, starting_offset: int | None = None) -> TimedOffset | None:
+        """See `segment_reads.find_offset_by_timestamp`; starts at the base offset by default."""
+        begin = int(self._numbers[BASE_OFFSET]) if starting_offset is None else starting_offset
+        return segment_reads.find_offset_by_timestamp(self._files, self._numbers, timestamp, begin)
+
+    def look_through(self, transactions: OpenTransactions) -> SegmentState:
+        """The state that `LogSegment.recover` would come to; nothing is written or cut."""
+        numbers = segment_recovery.look_through(self._files, emptied(self._numbers), self._interval, transactions)
+        return SegmentState.of_numbers(self.stem, numbers)
+
+    def unknown_bytes(self) -> int:
+        """See `segment_recovery.unknown_bytes`."""
+        return segment_recovery.unknown_bytes(self._files, self._numbers)
+
+    def close(self) -> None:
+        """Close the files, which stay as they are; nothing is flushed."""
+        self._files.close()
