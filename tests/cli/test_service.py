@@ -183,6 +183,7 @@ def test_it_serves_metrics(tmp_path: Path) -> None:
     labels = f'partition="1",root="{tmp_path}",topic="clicks"'
     assert f"distlog_log_end_offset{{{labels}}} 7.0" in text.splitlines()
     assert "# TYPE distlog_task_runs_total counter" in text
+    assert f'distlog_task_runs_total{{root="{tmp_path}",task="load-logs"}}' in text
     assert f'distlog_root_offline{{root="{tmp_path}"}} 0.0' in text.splitlines()
 
 

@@ -55,3 +55,9 @@ def test_an_index_without_a_file_is_empty_and_stays_so(tmp_path: Path) -> None:
     index.trim(0)
     index.file.sync()
     assert (index.floor(5, 0), calls.made, list(tmp_path.iterdir())) == ((-1, 0), [], [])
+
+
+@pytest.mark.parametrize(("key", "position"), [(-5, 0), (0, -5), (-(2**31), -1)])
+def test_an_entry_that_no_writer_makes_is_no_floor(index: ActiveIndex, key: int, position: int) -> None:
+    index.file.write(np.array([key, position], ">i4").tobytes(), 0)
+    assert index.floor(2, 8) == (-1, 0)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import builtins
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,20 +36,27 @@ def test_a_refresh_is_one_get_and_one_page_for_each_active_segment(
 ) -> None:
     write(topic, 0, 2)
     topic.refresh().end_offsets()
-    pages, real = list[str](), builtins.open
-
-    def watched(path: Any, *arguments: Any, **options: Any) -> Any:
-        pages.append(str(path))
-        return real(path, *arguments, **options)
-
-    monkeypatch.setattr(builtins, "open", watched)
-    before = topic.storage.counters.gets
+    opened = list[str]()
+    for module in (builtins, os):
+        monkeypatch.setattr(module, "open", watched(module.open, opened))
     topic.refresh()
     for _ in range(3):
         assert topic.end_offsets() == {0: 1, 1: 0, 2: 1, 3: 0}
         assert len(topic.segments()) == 2
-    assert topic.storage.counters.gets == before + 1
-    assert pages == [f"{topic.storage.local_path(f'topic-{number}')}/{paths.LOCK_FILE}" for number in (0, 2)]
+    monkeypatch.undo()
+    commit = topic.storage.local_path(paths.commit_file(topic.version + 1))
+    pages = [f"{topic.storage.local_path(f'topic-{number}')}/{paths.LOCK_FILE}" for number in (0, 2)]
+    assert opened == [commit, *pages]
+
+
+def watched(real: Callable[..., Any], opened: list[str]) -> Callable[..., Any]:
+    """`real`, which opens a file; the paths are noted, also of those that are not there."""
+
+    def call(path: Any, *arguments: Any, **options: Any) -> Any:
+        opened.append(str(path))
+        return real(path, *arguments, **options)
+
+    return call
 
 
 def test_a_topic_sees_the_ends_of_its_last_refresh(topic: Topic) -> None:

@@ -412,3 +412,12 @@ def test_log_append_time_never_goes_back_whatever_the_clocks_say(stamped: Topic,
     assert len(segments) > 3
     assert all(segment.min_timestamp <= segment.first_timestamp for segment in segments)
     assert stamped.verify().ok
+
+
+def test_log_append_time_is_not_before_that_of_the_segment_ahead(stamped: Topic, clock: Clock) -> None:
+    clock.now_ms = NOW + 1000
+    stamped.append([{"value": b"committed"}], partition=0)
+    clock.now_ms = NOW
+    with stamped.writer(linger_ms=NEVER_MS) as writer:
+        writer.append(b"in place", partition=0)
+    assert [time >= 1000 for time, _ in times(stamped)] == [True, True]

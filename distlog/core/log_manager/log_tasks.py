@@ -10,7 +10,6 @@ import os
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
-from typing import NamedTuple
 
 from distlog.core.log.partition_log import PartitionLog
 from distlog.core.log_manager.log_directory import FoundTopic, LogDirectory
@@ -21,19 +20,11 @@ from distlog.core.maintenance.vacuum import VacuumReport, vacuum
 from distlog.core.topics.topic import Topic
 
 
-class _Flushed(NamedTuple):
-    """Up to where a partition was on the device, and since when nothing more was flushed."""
-
-    offset: int
-    since_ms: int
-
-
 class LogTasks:
     """The tasks of `directory`, with what they must know of their runs before."""
 
     def __init__(self, directory: LogDirectory) -> None:
         self._directory, self._clock = directory, directory.clock
-        self._flushed: dict[tuple[str, int], _Flushed] = {}
         self._vacuumed_ms: dict[str, int] = {}
 
     def clean_up_logs(self, run: TaskRun) -> None:
@@ -66,26 +57,16 @@ class LogTasks:
         run.add(vacuumed_topics=1, deleted_files=len(report.files), deleted_bytes=report.bytes)
 
     def flush_dirty_logs(self, run: TaskRun) -> None:
-        """`log-flusher`: flush the active segments that were not flushed for `flush.ms`, whoever appends to them."""
+        """`log-flusher`: flush the active segments whose flush policy asks for it now, whoever appends to them."""
 
         def flush(topic: Topic) -> None:
             for partition in _active(topic):
                 with _log(topic, partition) as log:
-                    self._flush_if_due(run, topic, partition, log)
+                    started_ms = monotonic_ms()
+                    if log.flush_if_due():
+                        run.add(flushes=1, flush_seconds=(monotonic_ms() - started_ms) / 1000)
 
         self._directory.each_topic(run, flush)
-
-    def _flush_if_due(self, run: TaskRun, topic: Topic, partition: int, log: PartitionLog) -> None:
-        end, now_ms, key = log.end(), self._clock(), (topic.url, partition)
-        known = self._flushed.get(key)
-        if known is None or known.offset != end.flushed_offset or end.flushed_offset == end.end_offset:
-            known = self._flushed[key] = _Flushed(end.flushed_offset, now_ms)
-        if end.flushed_offset == end.end_offset or now_ms - known.since_ms < topic.config.flush_ms:
-            return
-        started_ms = monotonic_ms()
-        log.flush()
-        self._flushed[key] = _Flushed(end.end_offset, now_ms)
-        run.add(flushes=1, flush_seconds=(monotonic_ms() - started_ms) / 1000)
 
     def checkpoint_recovery_points(self, run: TaskRun) -> None:
         """`recovery-point-offset-checkpoint`: write up to where each partition is on the device."""
