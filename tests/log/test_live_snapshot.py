@@ -96,6 +96,23 @@ def test_a_look_that_an_append_overtakes_does_not_hide_it(topic: Topic, monkeypa
         assert topic.end_offsets()[0] == 2
 
 
+def test_a_look_that_a_refresh_overtakes_does_not_take_it_back(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread looks at the tails; before it is done, another thread refreshes the topic, and sees more."""
+    write(topic, 0)
+    real = live_snapshot.with_tails
+
+    def overtaken(*arguments: Any) -> Snapshot:
+        found = real(*arguments)
+        monkeypatch.undo()
+        write(topic, 0)
+        assert topic.refresh().end_offsets()[0] == 2
+        return found
+
+    monkeypatch.setattr(live_snapshot, "with_tails", overtaken)
+    topic.refresh()
+    assert topic.end_offsets()[0] == 2
+
+
 def test_a_scan_that_was_planned_stays_at_its_end(topic: Topic) -> None:
     write(topic, 0)
     scan = topic.refresh().scan()

@@ -20,7 +20,7 @@ class LiveSnapshot:
     def __init__(self, handle: TopicHandle, current: CurrentSnapshot) -> None:
         self._handle, self._current = handle, current
         self._seen: _Seen | None = None
-        # made anew by `look_again`, so that a look that began before it does not count
+        # made anew by `look_again`: a look that began before it does not count
         self._wanted = object()
 
     @property
@@ -33,6 +33,7 @@ class LiveSnapshot:
 
     def refresh(self) -> Snapshot:
         """Move on to the newest version and the ends of its active segments; one GET if there is nothing new."""
+        self.look_again()
         try:
             return self._look(self._current.refresh()).live
         except SnapshotTooOldError:
