@@ -142,10 +142,11 @@ def _spans(slices: Iterable[SegmentSlice]) -> dict[int, tuple[int, int]]:
 
 
 def _source_options(topic: Topic, spans: Mapping[int, tuple[int, int]]) -> dict[str, str]:
-    """The options that make the data source read these offsets of this version."""
+    """The options that make the data source read these offsets, of the version that was asked for, if any."""
     starts, ends = ({number: span[side] for number, span in spans.items()} for side in (0, 1))
-    return {
-        "versionAsOf": str(topic.version),
+    # a version has no active segments, so a read of what is there now must not name one
+    version = {"versionAsOf": str(topic.version)} if topic.current.pinned else {}
+    return version | {
         "assign": format_assign(topic.name, spans),
         "startingOffsets": format_offsets(topic.name, starts),
         "endingOffsets": format_offsets(topic.name, ends),

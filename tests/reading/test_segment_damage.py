@@ -21,7 +21,7 @@ from distlog.core.commits.segment_info import UNKNOWN
 WAYS: dict[str, Callable[[Topic], Any]] = {
     "scan": lambda topic: topic.scan().to_table(),
     "chunks": lambda topic: [read(topic, whole(segment)) for segment in topic.snapshot.partitions[0].segments],
-    "fetch": lambda topic: topic.read(0, 0, max_bytes=1 << 20),
+    "fetch": lambda topic: topic.read(0, 0, max_bytes=1 << 20, check_crcs=True),
     "times": lambda topic: topic.offsets_for_times(START + 590),
 }
 

@@ -12,8 +12,10 @@ import pytest
 from logs import appended
 from partition_logs import Process, append, new_topic
 
+import distlog
 from distlog import CorruptRecordError, Topic
-from distlog.core.reading.fetch import FetchedBatches, fetch
+from distlog.core.batches.record_batch import read_headers
+from distlog.core.reading.fetch import FetchedBatches
 from distlog.core.reading.sending import Part, Sending
 
 
@@ -186,13 +188,28 @@ def test_what_the_receiver_checks_need_not_be_checked_before(tmp_path: Path, is_
     data = bytearray(file.read_bytes())
     data[100] ^= 1
     file.write_bytes(data)
-    state = topic.snapshot.partitions[0]
     with pytest.raises(CorruptRecordError):
-        fetch(topic.reader, state, 0, 7, 1 << 20)
+        topic.read(0, 7, check_crcs=True)
     if is_append_time:
         # its checksum would be made anew, and hide what is wrong
         with pytest.raises(CorruptRecordError):
-            fetch(topic.reader, state, 0, 7, 1 << 20, check=False)
+            topic.read(0, 7)
     else:
-        fetched = fetch(topic.reader, state, 0, 7, 1 << 20, check=False)
+        fetched = topic.read(0, 7)
         assert bytes(fetched.data) == bytes(data)[: len(fetched)]
+
+
+def test_what_a_writer_appends_in_place_is_read_and_sent_by_its_topic(
+    tmp_path: Path, ends: tuple[socket.socket, socket.socket], calls: list[int]
+) -> None:
+    topic = distlog.create(str(tmp_path / "t"), config={"batch.bytes": "200"})
+    with topic.writer() as writer:
+        for number in range(50):
+            writer.append(b"value %d" % number)
+        writer.flush()
+        fetched = topic.read(0, 0)
+        assert fetched.send_to(ends[0]) == len(fetched)
+    assert len(fetched.positions) > 1
+    assert calls == [len(fetched)]
+    received = read_headers(ends[1].recv(1 << 20))
+    assert int(received["record_count"].sum()) == 50

@@ -241,3 +241,21 @@ def test_an_append_from_a_thread_or_of_another_session_finds_the_format(
     results.append(append(rows(spark), topic.url))
     assert [result.record_count for result in results] == [5, 5, 5]
     assert sum(topic.refresh().end_offsets().values()) == 15
+
+
+@pytest.mark.usefixtures("either_way")
+def test_a_read_has_the_active_segments_up_to_their_ends_at_the_call(
+    spark: SparkSession, topic: distlog.Topic
+) -> None:
+    topic.append([{"value": b"sealed", "partition": 0}])
+    with topic.writer() as writer:
+        for partition in (0, 0, 1):
+            writer.append(b"active", partition=partition)
+        writer.flush()
+        frame, none = read(spark, topic.url), read(spark, topic.url, partitions=[2])
+        pinned = read(spark, topic.url, version=topic.version)
+        writer.append(b"later", partition=2)
+        writer.flush()
+        assert sorted(offsets(frame)) == [(0, 0), (0, 1), (0, 2), (1, 0)]
+        assert offsets(none) == []
+        assert offsets(pinned) == [(0, 0)]

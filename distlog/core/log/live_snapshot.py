@@ -20,17 +20,20 @@ class LiveSnapshot:
     def __init__(self, handle: TopicHandle, current: CurrentSnapshot) -> None:
         self._handle, self._current = handle, current
         self._seen: _Seen | None = None
+        # made anew by `look_again`: a look that began before it does not count
+        self._wanted = object()
 
     @property
     def snapshot(self) -> Snapshot:
         """The snapshot to read, never one to commit from; its tails are of the last `refresh`, or later."""
         seen, committed = self._seen, self._current.snapshot
-        if seen is None or seen.committed is not committed:
+        if seen is None or seen.committed is not committed or seen.wanted is not self._wanted:
             seen = self._look(committed)
         return seen.live
 
     def refresh(self) -> Snapshot:
         """Move on to the newest version and the ends of its active segments; one GET if there is nothing new."""
+        self.look_again()
         try:
             return self._look(self._current.refresh()).live
         except SnapshotTooOldError:
@@ -39,14 +42,16 @@ class LiveSnapshot:
 
     def look_again(self) -> None:
         """Have the ends of the active segments read again when the snapshot is wanted next."""
-        self._seen = None
+        self._wanted = object()
 
     def _look(self, committed: Snapshot) -> _Seen:
+        wanted = self._wanted
         live = committed if self._current.pinned else with_tails(self._handle, committed)
-        self._seen = seen = _Seen(committed, live)
+        self._seen = seen = _Seen(committed, live, wanted)
         return seen
 
 
 class _Seen(NamedTuple):
     committed: Snapshot
     live: Snapshot
+    wanted: object

@@ -124,14 +124,19 @@ class ReadableTopic:
         self.check_partition(partition)
         return records_of(self.reader, self.live_snapshot, partition, start, limit)
 
-    def read(self, partition: int, offset: int, max_bytes: int = 1_048_576) -> FetchedBatches:
+    def read(
+        self, partition: int, offset: int, max_bytes: int = 1_048_576, *, check_crcs: bool = False
+    ) -> FetchedBatches:
         """Kafka's fetch: the stored batches from the one that holds `offset` on, whole, at least one.
 
+        `bytes()` of it is what a broker answers; `send_to` sends that to a socket from the page cache. As a broker
+        does, it checks the headers and offsets, and leaves checksums to the receiver, unless `check_crcs` is true.
         Empty at the log end, and if `max_bytes` is 0. Raises OffsetOutOfRangeError below the log start and above the
-        log end.
+        log end, CorruptRecordError.
         """
         self.check_partition(partition)
-        return fetch(self.reader, self.live_snapshot.partitions[partition], partition, offset, max_bytes)
+        state = self.live_snapshot.partitions[partition]
+        return fetch(self.reader, state, partition, offset, max_bytes, check=check_crcs)
 
     def start_offsets(self) -> dict[int, int]:
         """The first readable offset of each partition."""
