@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -25,14 +24,6 @@ HOUR_MS = 3_600_000
 #: The least that a segment can hold (Kafka's LegacyRecord.RECORD_OVERHEAD_V0).
 _LEAST_SEGMENT = 14
 _INTERNAL = "internal."
-
-
-def whole_number(name: str, value: object) -> int:
-    """`value`, an integer of Python or numpy, as an int; InvalidConfigError names the argument if it is none."""
-    try:
-        return operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        raise InvalidConfigError(f"{name} must be a whole number", value=repr(value)) from None
 
 
 _Check = Callable[[Any], bool]
@@ -84,17 +75,14 @@ class TopicConfig:
     max_compaction_lag_ms: int = _between(MAX_LONG, 1, MAX_LONG, "when a record must be compacted")
     max_message_bytes: int = _between(1_048_588, 0, MAX_INT, "largest batch, with its header, as stored")
     message_timestamp_type: str = _one_of(
-        "CreateTime", ("CreateTime", "LogAppendTime"), "whose time a record carries: its own, or its commit's"
+        "CreateTime", ("CreateTime", "LogAppendTime"), "whose time a record carries: its own, or that of its append"
     )
     message_timestamp_before_max_ms: int = _between(MAX_LONG, 0, MAX_LONG, "how old a record may be")
     message_timestamp_after_max_ms: int = _between(HOUR_MS, 0, MAX_LONG, "how far ahead a record may be")
     min_cleanable_dirty_ratio: float = _between(0.5, 0.0, 1.0, "dirty share that starts a compaction")
     min_compaction_lag_ms: int = _between(0, 0, MAX_LONG, "how long a record stays uncompacted")
     preallocate: bool = _setting(
-        False,
-        lambda value: True,
-        "true or false",
-        "no effect yet: segments are written whole",
+        False, lambda value: True, "true or false", "gives an active segment's log its largest size at once"
     )
     retention_bytes: int = _setting(-1, lambda value: True, "an integer", "size kept per partition; -1 keeps all")
     retention_ms: int = _between(7 * DAY_MS, -1, MAX_LONG, "age kept; -1 keeps all")

@@ -16,7 +16,7 @@ from distlog.core.maintenance.integrity.verify import VerifyReport
 from distlog.core.maintenance.integrity.verify import verify as verify_by
 from distlog.core.topics.open_topic import open as open_topic
 from distlog.spark.tasks.compaction import clean_in_tasks
-from distlog.spark.tasks.run import TaskRun
+from distlog.spark.tasks.run import SparkRun
 
 
 def verify(spark: SparkSession, url: str, *, storage_options: Mapping[str, Any] | None = None) -> VerifyReport:
@@ -25,7 +25,7 @@ def verify(spark: SparkSession, url: str, *, storage_options: Mapping[str, Any] 
     Raises TopicNotFoundError, StorageError.
     """
     topic = open_topic(url, storage_options=storage_options)
-    return verify_by(topic.handle, topic.live_snapshot, TaskRun(spark))
+    return verify_by(topic.handle, topic.live_snapshot, SparkRun(spark))
 
 
 def rebuild_indexes(
@@ -41,7 +41,7 @@ def rebuild_indexes(
     Raises TopicNotFoundError, StorageError, CommitStateUnknownError.
     """
     topic = open_topic(url, storage_options=storage_options)
-    return rebuild_by(topic.handle, topic.snapshot, TaskRun(spark), force=force, dry_run=dry_run)[0]
+    return rebuild_by(topic.handle, topic.snapshot, SparkRun(spark), force=force, dry_run=dry_run)[0]
 
 
 def compact(
@@ -61,4 +61,4 @@ def compact(
     """
     topic = open_topic(url, storage_options=storage_options)
     clean = partial(clean_in_tasks, spark, topic.handle, dedupe_buffer_bytes)
-    return compact_or_merge(topic.handle, topic.snapshot, TaskRun(spark), clean, dry_run=dry_run)[0]
+    return compact_or_merge(topic.handle, topic.snapshot, SparkRun(spark), clean, dry_run=dry_run)[0]

@@ -19,7 +19,7 @@ from topics import NOW, TINY, named_files
 
 import distlog
 from distlog.spark import compact, rebuild_indexes, verify
-from distlog.spark.tasks.run import SEGMENT_BYTES, TaskRun, cost, pack, run_tasks, target_cost
+from distlog.spark.tasks.run import SEGMENT_BYTES, SparkRun, cost, pack, run_tasks, target_cost
 
 pytestmark = pytest.mark.spark
 
@@ -104,7 +104,7 @@ def test_a_task_takes_items_that_are_next_to_each_other_up_to_its_share_of_bytes
         assert context is not None
         return item.number, context.partitionId()
 
-    run = TaskRun(spark)
+    run = SparkRun(spark)
     small = list(run(where, [SimpleNamespace(number=number, log_bytes=1) for number in range(10)]))
     assert [number for number, _ in small] == list(range(10))
     assert len({task for _, task in small}) == 1

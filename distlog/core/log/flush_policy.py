@@ -1,7 +1,7 @@
 """When a log must be synced: the rules of `flush.messages` and `flush.ms`, as Kafka's UnifiedLog and LogManager ask.
 
 An append counts messages, and whoever made it waits for the sync. Somebody must look at the time also while nobody
-appends: each process that writes, and the log manager, call `PartitionLog.flush_if_due` now and then.
+appends: a writer does for what it wrote itself, the LogManager for what any process wrote.
 """
 
 from __future__ import annotations

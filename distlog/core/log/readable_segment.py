@@ -11,7 +11,7 @@ from distlog.core.log import segment_reads, segment_recovery
 from distlog.core.log.active_file import FileCalls
 from distlog.core.log.flush_policy import Unflushed
 from distlog.core.log.segment_files import SegmentFiles
-from distlog.core.log.segment_reads import BatchPlace, FetchedBatches, TimedOffset
+from distlog.core.log.segment_reads import BatchPlace, ReadBatches, TimedOffset
 from distlog.core.segments.segment_state import SegmentState, emptied, pack_state
 from distlog.core.transactions.open_transactions import OpenTransactions
 
@@ -61,7 +61,7 @@ class ReadableSegment:
 
     def read(
         self, start_offset: int, max_size: int, max_position: int | None = None, *, min_one_batch: bool = False
-    ) -> FetchedBatches | None:
+    ) -> ReadBatches | None:
         """See `segment_reads.read`."""
         return segment_reads.read(
             self._files, self._numbers, start_offset, max_size, max_position, min_one_batch=min_one_batch

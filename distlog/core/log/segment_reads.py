@@ -35,7 +35,7 @@ class BatchPlace(NamedTuple):
     size: int
 
 
-class FetchedBatches(NamedTuple):
+class ReadBatches(NamedTuple):
     """The result of a read: bytes that begin with a batch, and may end inside one.
 
     `is_cut` says that not even the first batch is whole.
@@ -76,7 +76,7 @@ def read(
     max_position: int | None = None,
     *,
     min_one_batch: bool = False,
-) -> FetchedBatches | None:
+) -> ReadBatches | None:
     """Read from the batch that holds `start_offset`, or the next one, on; None if there is none.
 
     Gives at most `max_size` bytes, but with `min_one_batch` at least the whole first batch. Gives no bytes from
@@ -90,7 +90,7 @@ def read(
     wanted = max(max_size, place.size) if min_one_batch else max_size
     limit = int(numbers[POSITION]) if max_position is None else min(max_position, int(numbers[POSITION]))
     data = files.log.read(place.position, min(place.position + wanted, max(limit, place.position)))
-    return FetchedBatches(start_offset, int(numbers[BASE_OFFSET]), place.position, data, data.nbytes < place.size)
+    return ReadBatches(start_offset, int(numbers[BASE_OFFSET]), place.position, data, data.nbytes < place.size)
 
 
 def find_offset_by_timestamp(

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 from distlog.core.commits.actions import Action, SetLogStartOffset
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.config import whole_number
 from distlog.core.errors import InvalidConfigError, OffsetOutOfRangeError, TopicNotFoundError
 from distlog.core.log.sealed_commit import sealed_commit
 from distlog.core.log.tails import with_tails
 from distlog.core.topic_handle import TopicHandle
+from distlog.core.whole_number import whole_number
 
 #: Instead of an offset: delete everything that is there now (Kafka's high watermark).
 LOG_END = -1

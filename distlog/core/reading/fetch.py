@@ -13,12 +13,12 @@ import numpy.typing as npt
 from distlog.core.batches.base_offsets import header_offsets, write_base_offsets
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import PartitionState
-from distlog.core.config import whole_number
 from distlog.core.errors import InvalidConfigError
 from distlog.core.reading.chunk import Chunk
 from distlog.core.reading.segment_reader import CHUNK_BYTES, SegmentReader
 from distlog.core.reading.sending import Part, Sending
 from distlog.core.reading.slices import SegmentSlice, bounded_start
+from distlog.core.whole_number import whole_number
 
 #: Bytes read beyond those asked for, since an index leads to a position before the first batch.
 _SPARE_BYTES = 64 << 10

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from distlog.core.batches.record_batch import COLUMNS, SCHEMA
-from distlog.core.config import whole_number
 from distlog.core.errors import InvalidConfigError, InvalidRecordError
 from distlog.core.reading.pipeline import read
 from distlog.core.reading.segment_reader import SegmentReader
@@ -16,6 +15,7 @@ from distlog.core.reading.slices import SegmentSlice, windows
 from distlog.core.reading.time_range import ALWAYS
 from distlog.core.storage.parallel import cores
 from distlog.core.transactions.isolation import READ_UNCOMMITTED, Isolation
+from distlog.core.whole_number import whole_number
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, get_args
 
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.config import MIN_LONG, whole_number
+from distlog.core.config import MIN_LONG
 from distlog.core.errors import TopicNotFoundError
 from distlog.core.reading import slices
 from distlog.core.reading.read_ahead import DEPTH
@@ -20,6 +20,7 @@ from distlog.core.reading.time_range import ALWAYS, TimeRange
 from distlog.core.storage.parallel import in_order
 from distlog.core.times import Time
 from distlog.core.transactions.isolation import Isolation, IsolationLevel
+from distlog.core.whole_number import whole_number
 
 #: By partition (start offset, end offset); None is the log's own bound.
 Bounds = Mapping[int, tuple[int | None, int | None]]

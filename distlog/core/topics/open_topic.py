@@ -7,12 +7,13 @@ from typing import Any
 
 from distlog.core import paths
 from distlog.core.commits.actions import MAX_PARTITIONS
-from distlog.core.config import TopicConfig, whole_number
+from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidConfigError
 from distlog.core.storage.storage import Storage
 from distlog.core.times import Time, to_ms
 from distlog.core.topic_handle import TopicHandle, topic_log
 from distlog.core.topics.topic import Topic
+from distlog.core.whole_number import whole_number
 
 StorageOptions = Mapping[str, Any]
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.config import TopicConfig, whole_number
+from distlog.core.config import TopicConfig
 from distlog.core.errors import TopicNotFoundError
 from distlog.core.log.live_snapshot import LiveSnapshot
 from distlog.core.maintenance.integrity.verify import VerifyReport, verify
@@ -25,6 +25,7 @@ from distlog.core.topic_handle import TopicHandle
 from distlog.core.topics import metadata_tables
 from distlog.core.topics.record import Record, records_of
 from distlog.core.transactions.isolation import IsolationLevel
+from distlog.core.whole_number import whole_number
 
 
 class ReadableTopic:

@@ -7,7 +7,6 @@ from types import TracebackType
 from typing import Any
 
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.config import whole_number
 from distlog.core.errors import InvalidConfigError, InvalidRecordError, StorageError
 from distlog.core.segments.segment_writer import codec_of
 from distlog.core.times import fastest
@@ -19,6 +18,7 @@ from distlog.core.topics.destination import Failure, WritableTopic
 from distlog.core.topics.rows import ROW_OVERHEAD, Header, Row, batch_of_taken, row_of
 from distlog.core.topics.unclosed_writers import unclosed_writers
 from distlog.core.topics.uncommitted_records import Counts, UncommittedRecords
+from distlog.core.whole_number import whole_number
 
 #: Bytes of records, at their largest size in a batch, that are committed without waiting longer. A writer holds up
 #: to twice as many: Kafka's `buffer.memory`.

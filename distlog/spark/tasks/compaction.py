@@ -33,7 +33,7 @@ from distlog.core.topic_handle import TopicHandle
 from distlog.spark.spark_session import cores
 from distlog.spark.tasks.compaction_stages import ITEM, BucketItem, FindSuperseded, HashKeys, KeysItem, RewriteGroup
 from distlog.spark.tasks.exchange import frame_of, run_stage
-from distlog.spark.tasks.run import TaskRun, pack, target_cost
+from distlog.spark.tasks.run import SparkRun, pack, target_cost
 
 #: One task cleans this many bytes in some seconds. Less is not worth a job of three stages.
 ALONE_BYTES = 1 << 30
@@ -50,7 +50,7 @@ def clean_in_tasks(
     shared = {plan.partition for plan in large}
     small = [plan for plan in plans if plan.partition not in shared]
     work = partial(clean_partition, handle, dedupe_buffer_bytes=dedupe_buffer_bytes)
-    alone = TaskRun(spark)(partial(done_or_reason, work), small)
+    alone = SparkRun(spark)(partial(done_or_reason, work), small)
     return [*alone, *clean_shared(spark, handle, large, dedupe_buffer_bytes)]
 
 
@@ -83,7 +83,7 @@ def _judge_all(
 ) -> list[Verdicts | Uncleanable]:
     """The verdicts on the batches of each partition. Tasks find them if there is something to read."""
     read = [plan for plan in plans if any(map(has_producers, plan.segments))]
-    judged = TaskRun(spark)(partial(done_or_reason, partial(_judge, handle, now_ms)), read)
+    judged = SparkRun(spark)(partial(done_or_reason, partial(_judge, handle, now_ms)), read)
     found = {plan.partition: verdicts for plan, verdicts in zip(read, judged, strict=True)}
     return [found.get(plan.partition, Verdicts()) for plan in plans]
 

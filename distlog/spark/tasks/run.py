@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
-class TaskRun:
+class SparkRun:
     """A `Run` of Spark tasks. Each task takes adjacent items, and all tasks have about the same amount of work."""
 
     spark: SparkSession
