@@ -259,6 +259,8 @@ class LogSegment:
         return recovery
 
     def _sync(self) -> None:
+        # a file that cannot be opened is no failed sync: nothing is lost
+        self._files.open()
         try:
             self._files.sync()
             if self._numbers[TXN_INDEX] > 0 and not self._has_durable_names:

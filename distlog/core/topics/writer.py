@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import whole_number
-from distlog.core.errors import InvalidConfigError, InvalidRecordError, StorageError
+from distlog.core.errors import InvalidConfigError, InvalidRecordError
 from distlog.core.segments.segment_writer import codec_of
 from distlog.core.times import fastest
 from distlog.core.topics.accumulator import Accumulator
@@ -255,7 +255,8 @@ class Writer:
     def _flush_error(self) -> BaseException | None:
         try:
             self._destination.flush()
-        except StorageError as error:
+        except Exception as error:
+            # whatever it is, it must not keep the other writers from their last commit
             return error
         return None
 
