@@ -9,6 +9,8 @@ that finds this, or a page that does not check, asks the commit log first. A pro
     seal    page CHANGING, trim and sync the files, commit      found: CHANGING: the commit log says whether it is
             `seal` and `add`, page NONE, or ACTIVE with the     sealed; if not, it goes on as it was
             next segment when the same commit opened one
+    failed  page TORN                                           found: TORN: the log is cut to the page's state, since
+    write                                                       who failed to append said that nothing was appended
     failed  page FAILED, cut the files to what was flushed,     found: FAILED: the same, whoever finds it
     sync    trim and sync them, commit `seal`, page NONE
 
@@ -206,6 +208,8 @@ class ActivePartition:
 
     def doubt(self) -> None:
         """Forget the segment, so that the next use recovers it: after an error the files' content is not known."""
+        if self._segment is not None and self._segment.is_torn:
+            self._publish(Status.TORN, self._segment.state)
         self._let_go()
 
     def close(self) -> None:
@@ -248,6 +252,8 @@ class ActivePartition:
         unknown = segment.unknown_bytes()
         if unknown < 0:
             self._walk(segment)
+        elif status == Status.TORN:
+            segment.drop_uncounted()
         elif unknown > 0 or status != Status.ACTIVE:
             segment.recover_tail(OpenTransactions.before(state.first_unstable_offset))
         return segment

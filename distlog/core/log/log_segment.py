@@ -34,6 +34,7 @@ from distlog.core.transactions.open_transactions import OpenTransactions
 
 (_UNSTABLE,) = places(("first_unstable_offset",))
 _FLUSHED = list(places(("flushed_offset", "flushed_position")))
+_TORN = "what was half written could not be cut off: recover it"
 _SYNC_FAILED = "a sync failed, so nobody knows what is on the device: recover it"
 (_FLUSHED_MS,) = places(("flushed_ms",))
 
@@ -110,6 +111,11 @@ class LogSegment:
         """Whether a sync failed, and nothing was recovered since."""
         return self._refusal == _SYNC_FAILED
 
+    @property
+    def is_torn(self) -> bool:
+        """Whether an append failed and could not be taken back, and nothing was cut off since."""
+        return self._refusal == _TORN
+
     def resume(self, state: SegmentState) -> None:
         """Take over the state of this segment that another process left."""
         if state.stem != self.stem:
@@ -182,6 +188,11 @@ class LogSegment:
         """Walk the log behind the state's end, where `transactions` are open, and cut off a torn end."""
         return self._recovered(self._numbers, transactions)
 
+    def drop_uncounted(self) -> None:
+        """Cut off what is behind the state's end, also whole batches: their append failed."""
+        self._files.cut(self._numbers)
+        self._refusal = None
+
     def recover(self, transactions: OpenTransactions) -> Recovery:
         """Walk the whole log, make its indexes anew, and cut off a torn end.
 
@@ -251,7 +262,7 @@ class LogSegment:
         try:
             self._files.cut(before)
         except StorageError:
-            self._refusal = "what was half written could not be cut off: recover it"
+            self._refusal = _TORN
 
     def _recovered(self, numbers: Numbers, transactions: OpenTransactions, end: int | None = None) -> Recovery:
         recovery = segment_recovery.recover(self._files, numbers, self._interval, transactions, end)
