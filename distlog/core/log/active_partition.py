@@ -9,8 +9,7 @@ that finds this, or a page that does not check, asks the commit log first. A pro
     seal    page CHANGING, trim and sync the files, commit      found: CHANGING: the commit log says whether it is
             `seal` and `add`, page NONE, or ACTIVE with the     sealed; if not, it goes on as it was
             next segment when the same commit opened one
-    failed  page TORN                                           found: TORN: the log is cut to the page's state, since
-    write                                                       who failed to append said that nothing was appended
+    torn    page TORN: an append failed, and cannot be cut off  found: TORN: it is cut off before anything else
     failed  page FAILED, cut the files to what was flushed,     found: FAILED: the same, whoever finds it
     sync    trim and sync them, commit `seal`, page NONE
 
@@ -237,7 +236,8 @@ class ActivePartition:
         if self._active is None:
             self.end_seal()
         elif record is None or state is None:
-            self._use(self._walked(self._active))
+            begin = SegmentState.new(self._active.stem, self._active.base_offset, self.handle.clock())
+            self._use(self._walked(self._opened(begin)))
         elif record.status == Status.FAILED:
             self._seal_flushed(state)
         else:
@@ -251,7 +251,7 @@ class ActivePartition:
             segment = self._opened(state)
         unknown = segment.unknown_bytes()
         if unknown < 0:
-            self._walk(segment)
+            self._walked(segment)
         elif status == Status.TORN:
             segment.drop_uncounted()
         elif unknown > 0 or status != Status.ACTIVE:
@@ -269,15 +269,11 @@ class ActivePartition:
         self.snapshots.advance(after)
         self.end_seal()
 
-    def _walked(self, active: Active) -> LogSegment:
-        segment = self._opened(SegmentState.new(active.stem, active.base_offset, self.handle.clock()))
-        self._walk(segment)
-        return segment
-
-    def _walk(self, segment: LogSegment) -> None:
+    def _walked(self, segment: LogSegment) -> LogSegment:
         segment.recover(self._open_before())
         # it is not known how much of the log is on the device
         segment.flush()
+        return segment
 
     def _open_before(self) -> OpenTransactions:
         """The transactions that are open where the active segment begins."""
