@@ -9,6 +9,7 @@ that finds this, or a page that does not check, asks the commit log first. A pro
     seal    page CHANGING, trim and sync the files, commit      found: CHANGING: the commit log says whether it is
             `seal` and `add`, page NONE, or ACTIVE with the     sealed; if not, it goes on as it was
             next segment when the same commit opened one
+    torn    page TORN: an append failed, and cannot be cut off  found: TORN: it is cut off before anything else
     failed  page FAILED, cut the files to what was flushed,     found: FAILED: the same, whoever finds it
     sync    trim and sync them, commit `seal`, page NONE
 
@@ -185,6 +186,8 @@ class ActivePartition:
 
     def doubt(self) -> None:
         """Forget the segment, so that the next use recovers it: after an error the files' content is not known."""
+        if self._segment is not None and self._segment.is_torn:
+            self._lock.publish(Status.TORN, self._segment.state)
         self._let_go()
 
     def close(self) -> None:
