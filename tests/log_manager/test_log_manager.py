@@ -101,6 +101,22 @@ def test_a_fault_outside_of_any_topic_does_not_end_the_task(tmp_path: Path, monk
         ]
 
 
+def test_a_callback_that_fails_does_not_end_the_task(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    runs, enough = list[str](), threading.Event()
+
+    def on_run(run: TaskRun) -> None:
+        if run.task == "log-retention":
+            runs.append(run.task)
+            if len(runs) == 3:
+                enough.set()
+            raise BrokenPipeError("nobody reads the output")
+
+    settings = {"log.initial.task.delay.ms": 0, "log.retention.check.interval.ms": 1}
+    with distlog.LogManager(str(tmp_path), config=settings, on_run=on_run):
+        assert enough.wait(10)
+    assert "on_run failed after log-retention: BrokenPipeError: nobody reads the output" in caplog.text
+
+
 def values_of(metrics: list[Metric], name: str) -> dict[str, float]:
     """The values of a metric, by their labels as text without the root."""
     found = next(metric for metric in metrics if metric.name == name)
