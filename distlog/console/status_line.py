@@ -53,7 +53,7 @@ class StatusLine(logging.Handler):
             self.draw()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print a warning on one line of standard error; who logs it goes on, also when nobody reads that any more."""
+        """Print a warning on one line of standard error; if nobody reads that any more, who logs it goes on."""
         with suppress(BrokenPipeError), self._turn:
             self.clear()
             text = output.text(" ".join(record.getMessage().split()))

@@ -90,9 +90,7 @@ class LogCleaner:
     def _forget_put_aside(self) -> None:
         """Forget the topics whose time is over, and those that are to be cleaned no more."""
         urls, now_ms = {topic.url for topic in self._compacted().values()}, self._directory.clock()
-        self._put_aside = {
-            url: one for url, one in self._put_aside.items() if url in urls and now_ms < one.until_ms
-        }
+        self._put_aside = {url: one for url, one in self._put_aside.items() if url in urls and now_ms < one.until_ms}
 
     def _note(self, run: TaskRun, topic: Topic, report: CompactReport) -> bool:
         """Count what the report says; returns whether a partition was cleaned."""
