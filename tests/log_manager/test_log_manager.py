@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import threading
 from pathlib import Path
 
@@ -150,6 +151,15 @@ def test_the_metrics_tell_of_partitions_and_tasks(tmp_path: Path) -> None:
     last = values_of(metrics, "distlog_task_last_run_timestamp_seconds")["task=log-retention"]
     assert last == managed.clock.now_ms / 1000
     assert set(values_of(metrics, "distlog_task_failing").values()) == {0}
+
+
+def test_a_copied_topic_has_metrics_of_its_own(tmp_path: Path) -> None:
+    """Its commits have the name of the first one, and Prometheus refuses two values of one name."""
+    create(tmp_path, "clicks")
+    shutil.copytree(tmp_path / "clicks", tmp_path / "copy")
+    metrics = Managed(tmp_path).manager.metrics()
+    found = values_of(metrics, "distlog_log_end_offset")
+    assert found == {"topic=clicks,partition=0": 0, "topic=copy,partition=0": 0}
 
 
 def test_the_metrics_of_a_root_that_does_not_answer_say_so(tmp_path: Path) -> None:
