@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from partition_logs import Killed, Killer, Process, append, commit_sealed, encod
 from distlog.core import paths
 from distlog.core.commits.actions import Remove
 from distlog.core.errors import StorageError, StorageFullError
+from distlog.core.log.active_partition import ActivePartition
 from distlog.core.log.partition_flush import Appended
 from distlog.core.log.partition_log import PartitionLog
 from distlog.core.log.sealed_commit import sealed_commit
@@ -128,6 +130,77 @@ def test_a_sync_that_failed_seals_the_segment_at_what_the_device_had(folder: Pat
     assert append(process[0], b"d") == (1, 2)
     process[0].flush()
     assert process[0].end() == (2, 2)
+
+
+@pytest.mark.parametrize("is_cut", [True, False], ids=["cut by others", "cut by this process"])
+def test_who_synced_while_another_s_seal_failed_is_told_what_was_cut_off(folder: Path, is_cut: bool) -> None:
+    """A seal that fails cuts to what was flushed before: it does not know of a sync that was just over."""
+    failing = FailingCalls()
+    rolling = Process(folder, calls=failing)
+
+    class Raced(FailingCalls):
+        is_on = False
+
+        def fsync(self, fd: int) -> None:
+            os.fsync(fd)
+            if self.is_on:
+                self.is_on = False
+                failing.fail("fsync", code=errno.EIO)
+                with pytest.raises(StorageError, match="cannot sync"):
+                    rolling[0].roll()
+                if is_cut:
+                    append(rolling[0], b"next")
+
+    calls = Raced()
+    process = Process(folder, calls=calls)
+    append(process[0], b"a")
+    process[0].flush()
+    lost = append_all(process, b"b")
+    calls.is_on = True
+    with pytest.raises(StorageError, match="lost"):
+        process[0].flush(lost)
+    assert process.seen()[0] == ([b"a", b"next"] if is_cut else [b"a"])
+
+
+def test_who_synced_while_another_rolled_has_what_it_waited_for(folder: Path) -> None:
+    rolling = Process(folder)
+
+    class Raced(FailingCalls):
+        is_on = False
+
+        def fsync(self, fd: int) -> None:
+            os.fsync(fd)
+            if self.is_on:
+                self.is_on = False
+                rolling[0].roll()
+
+    calls = Raced()
+    process = Process(folder, calls=calls)
+    kept = append_all(process, b"a")
+    calls.is_on = True
+    process[0].flush(kept)
+    assert sealed(process.head()) == [(0, 1)]
+
+
+def test_a_flush_of_all_finds_the_seal_that_another_thread_learned_of_meanwhile(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The segment is sealed and removed as soon as the flush has looked what there is."""
+    process, other, held = Process(folder), Process(folder), ActivePartition.held
+    stem = process[0].append(*encoded(b"a")).stem
+
+    @contextmanager
+    def followed_by_the_seal(partition: ActivePartition) -> Iterator[None]:
+        with held(partition):
+            yield
+        monkeypatch.undo()
+        other[0].roll()
+        commit_sealed(other, Remove(0, stem))
+        process.snapshots.refresh()
+
+    monkeypatch.setattr(ActivePartition, "held", followed_by_the_seal)
+    process[0].flush()
+    assert process.head().partitions[0].log_end_offset == 1
 
 
 @pytest.mark.parametrize("others", [0, 1, 5])

@@ -18,42 +18,28 @@ A sync that failed is never tried again in the same segment: the next one would 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import NamedTuple
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 from distlog.core import paths
-from distlog.core.commits.actions import Action, Active, Add, Seal
+from distlog.core.commits.actions import Action, Active
 from distlog.core.commits.current_snapshot import CurrentSnapshot
-from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import CommitConflictError, StorageError, TransactionTooOldError
 from distlog.core.log.active_file import FileCalls
 from distlog.core.log.log_segment import LogSegment
-from distlog.core.log.state_record import StateRecord, Status, head, stored_record
+from distlog.core.log.partition_lock import PartitionLock
+from distlog.core.log.sealed_segment import SealedSegment
+from distlog.core.log.segment_opener import SegmentOpener
+from distlog.core.log.state_record import StateRecord, Status
 from distlog.core.segments.segment_state import SegmentState
-from distlog.core.storage.local.durable_files import failing_as, make_folders
-from distlog.core.storage.local.file_lock import TIMEOUT_S, FileLock
-from distlog.core.storage.local.shared_page import SharedPage
+from distlog.core.storage.local.file_lock import TIMEOUT_S
 from distlog.core.storage.retry import Deadline
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.transactions.open_transactions import OpenTransactions
 
 #: How long a commit is tried while its process holds a lock that others wait for.
 COMMIT_TIMEOUT_S = TIMEOUT_S / 2
-
-
-class SealedSegment(NamedTuple):
-    """A segment whose seal lacks only its commit: the state before, and the segment to add, None if it is empty."""
-
-    partition: int
-    before: SegmentState
-    info: SegmentInfo | None
-
-    def actions(self) -> list[Action]:
-        """The actions of the commit that seals it."""
-        seal = Seal(self.partition, self.before.stem)
-        return [seal] if self.info is None else [seal, Add(self.info)]
 
 
 class ActivePartition:
@@ -75,40 +61,34 @@ class ActivePartition:
     ) -> None:
         self.handle, self.partition, self.snapshots, self.calls = handle, partition, snapshots, calls
         self.folder = handle.storage.local_path(paths.partition_dir(handle.name, partition))
-        self._lock = FileLock(os.path.join(self.folder, paths.LOCK_FILE))
-        self._timeout_s = timeout_s
         self._topic_id = snapshots.snapshot.topic_id
-        self._heads = {status: head(self._topic_id, status) for status in Status}
+        self._lock = PartitionLock(self.folder, self._topic_id, timeout_s)
+        self._opener = SegmentOpener(handle, partition, self.folder, snapshots, calls)
         self._segment: LogSegment | None = None
         self._known: bytes | None = None
 
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Hold the lock. Raises StorageError, which names the process that has it, if it is not free in time."""
-        if not os.path.isdir(self.folder):
-            with failing_as("make", self.folder):
-                make_folders(self.folder)
-        with self._lock.held(self._timeout_s):
-            yield
+    def held(self) -> AbstractContextManager[None]:
+        """See `PartitionLock.held`."""
+        return self._lock.held()
 
     def record(self) -> StateRecord | None:
         """The page's record now; None if it does not check. Needs no lock."""
-        return StateRecord.unpack(self._page.read())
+        return StateRecord.unpack(self._lock.value())
 
     def stored_record(self) -> StateRecord | None:
-        """Like `record`, but creates nothing: None for a partition that nobody ever appended to in place."""
-        return stored_record(self._lock.path)
+        """See `PartitionLock.stored_record`: None for a partition that nobody ever appended to in place."""
+        return self._lock.stored_record()
 
     def recover(self) -> LogSegment | None:
         """The active segment, ready for appends, or None if there is none.
 
         Another process may have changed it meanwhile, or died while it did.
         """
-        value, segment = self._page.read(), self._segment
+        value, segment = self._lock.value(), self._segment
         if segment is None or value is None or value != self._known or segment.unknown_bytes():
             self._take_over(value)
         elif segment.config is not self.snapshots.snapshot.config:
-            self._use(self._opened(segment.state))
+            self._use(self._opener.opened(segment.state))
         return self._segment
 
     def open(self, operation: str = "active", sealed: SealedSegment | None = None) -> LogSegment:
@@ -131,7 +111,7 @@ class ActivePartition:
 
     def _begin(self, snapshot: Snapshot, operation: str, sealed: SealedSegment | None) -> LogSegment:
         stem, created_ms = self.handle.new_stem(snapshot.version), self.handle.clock()
-        LogSegment.create(self.folder, stem, 0, snapshot.config, clock=self.handle.clock, calls=self.calls).close()
+        self._opener.create(stem)
 
         def plan(current: Snapshot) -> Sequence[Action]:
             end = current.partitions[self.partition].log_end_offset
@@ -145,7 +125,7 @@ class ActivePartition:
         partition = after.partitions[self.partition]
         assert partition.active is not None
         state = SegmentState.new(stem, partition.active.base_offset, created_ms, partition.first_unstable_offset)
-        return self._use(self._opened(state))
+        return self._use(self._opener.opened(state))
 
     def roll(self) -> LogSegment:
         """Seal the active segment and begin the next one, in one commit."""
@@ -165,13 +145,13 @@ class ActivePartition:
         assert segment is not None
         before = segment.state
         # until the seal is over, every process asks the commit log
-        self._publish(status, before)
+        self._lock.publish(status, before)
         self._segment = self._known = None
         try:
             state = segment.seal()
         except StorageError:
             if segment.sync_failed:
-                self._publish(Status.FAILED, before)
+                self._lock.publish(Status.FAILED, before)
             raise
         finally:
             segment.close()
@@ -180,11 +160,11 @@ class ActivePartition:
     def end_seal(self) -> None:
         """Publish that no segment is active, after the commit that sealed it."""
         self._let_go()
-        self._publish(Status.NONE, None)
+        self._lock.publish(Status.NONE, None)
 
     def take_back(self, sealed: SealedSegment) -> None:
         """Make the segment active again, since its seal was not committed and will not be."""
-        segment = self._opened(sealed.before)
+        segment = self._opener.opened(sealed.before)
         segment.recover_tail(OpenTransactions.before(sealed.before.first_unstable_offset))
         self._use(segment)
 
@@ -195,14 +175,13 @@ class ActivePartition:
         """
         assert self._segment is not None
         state = self._segment.state
-        self._publish(Status.FAILED, state)
+        self._lock.publish(Status.FAILED, state)
         self._seal_flushed(state)
 
     def moved_on(self) -> None:
         """Publish the active segment's changed state."""
         assert self._segment is not None
-        self._known = self._heads[Status.ACTIVE] + self._segment.packed_state()
-        self._page.write(self._known)
+        self._known = self._lock.publish_active(self._segment.packed_state())
 
     def doubt(self) -> None:
         """Forget the segment, so that the next use recovers it: after an error the files' content is not known."""
@@ -212,10 +191,6 @@ class ActivePartition:
         """Close the segment's files and the lock's file; nothing is flushed."""
         self._let_go()
         self._lock.close()
-
-    @property
-    def _page(self) -> SharedPage:
-        return self._lock.page
 
     @property
     def _active(self) -> Active | None:
@@ -233,53 +208,22 @@ class ActivePartition:
         if self._active is None:
             self.end_seal()
         elif record is None or state is None:
-            self._use(self._walked(self._active))
+            self._use(self._opener.walked(self._active))
         elif record.status == Status.FAILED:
             self._seal_flushed(state)
         else:
-            self._use(self._resumed(state, record.status))
-
-    def _resumed(self, state: SegmentState, status: Status) -> LogSegment:
-        segment = self._segment
-        if segment is not None and segment.stem == state.stem and status == Status.ACTIVE:
-            segment.resume(state)
-        else:
-            segment = self._opened(state)
-        unknown = segment.unknown_bytes()
-        if unknown < 0:
-            self._walk(segment)
-        elif unknown > 0 or status != Status.ACTIVE:
-            segment.recover_tail(OpenTransactions.before(state.first_unstable_offset))
-        return segment
+            self._use(self._opener.resumed(self._segment, state, record.status))
 
     def _seal_flushed(self, state: SegmentState) -> None:
         self._let_go()
-        segment = self._segment = self._opened(state)
-        segment.drop_unflushed(self._open_before())
+        segment = self._segment = self._opener.opened(state)
+        segment.drop_unflushed(self._opener.transactions_before())
         sealed = self.begin_seal(Status.FAILED)
         _, after = self.handle.log.commit(
             self.snapshots.refresh(), "seal", lambda _: sealed.actions(), timeout_s=COMMIT_TIMEOUT_S
         )
         self.snapshots.advance(after)
         self.end_seal()
-
-    def _walked(self, active: Active) -> LogSegment:
-        segment = self._opened(SegmentState.new(active.stem, active.base_offset, self.handle.clock()))
-        self._walk(segment)
-        return segment
-
-    def _walk(self, segment: LogSegment) -> None:
-        segment.recover(self._open_before())
-        # it is not known how much of the log is on the device
-        segment.flush()
-
-    def _open_before(self) -> OpenTransactions:
-        """The transactions that are open where the active segment begins."""
-        return OpenTransactions.before(self.snapshots.snapshot.partitions[self.partition].first_unstable_offset)
-
-    def _opened(self, state: SegmentState) -> LogSegment:
-        config = self.snapshots.snapshot.config
-        return LogSegment(self.folder, state, config, clock=self.handle.clock, calls=self.calls)
 
     def _use(self, segment: LogSegment) -> LogSegment:
         if segment is not self._segment:
@@ -292,6 +236,3 @@ class ActivePartition:
         segment, self._segment, self._known = self._segment, None, None
         if segment is not None:
             segment.close()
-
-    def _publish(self, status: Status, state: SegmentState | None) -> None:
-        self._page.write(StateRecord(self._topic_id, status, state).pack())

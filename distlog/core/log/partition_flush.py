@@ -64,7 +64,7 @@ class PartitionFlush:
             elif state.next_offset < wanted.end_offset:
                 raise _lost(wanted)
             else:
-                self._sync(state)
+                self._sync(state, wanted)
 
     def is_due(self) -> bool:
         """Whether the flush policy wants a flush now; reads the page alone, and creates no file."""
@@ -82,11 +82,13 @@ class PartitionFlush:
         self._lock.close()
 
     def _all(self) -> Appended | None:
-        state = self._state()
-        if state is None:
-            return None
-        version = self._partition.snapshots.snapshot.version
-        return Appended(state.base_offset, state.next_offset, state.stem, version)
+        with self._partition.held():
+            segment = self._partition.recover()
+            if segment is None:
+                return None
+            # under the lock: a version that another thread moves on to may have the segment's seal
+            version = self._partition.snapshots.snapshot.version
+            return Appended(segment.state.base_offset, segment.next_offset, segment.stem, version)
 
     def _state(self) -> SegmentState | None:
         with self._partition.held():
@@ -99,7 +101,7 @@ class PartitionFlush:
             return False
         return record.state.stem == wanted.stem and record.state.flushed_offset >= wanted.end_offset
 
-    def _sync(self, state: SegmentState) -> None:
+    def _sync(self, state: SegmentState, wanted: Appended) -> None:
         path = os.path.join(self._partition.folder, f"{state.stem}.log")
         if self._log is None or self._log.path != path:
             self._use(ActiveFile(path, self._partition.calls))
@@ -116,6 +118,9 @@ class PartitionFlush:
             if segment is not None and segment.stem == state.stem:
                 segment.know_flushed(state.next_offset, state.position, since_ms)
                 self._partition.moved_on()
+                return
+        # sealed meanwhile: if the sync of the seal failed, it cut off what this one had saved
+        self._check_sealed(wanted)
 
     def _use(self, log: ActiveFile | None) -> None:
         if self._log is not None:

@@ -20,7 +20,8 @@ from distlog.core.commits.partition_draft import PartitionDraft
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.errors import CommitConflictError
 from distlog.core.log.active_file import FileCalls
-from distlog.core.log.active_partition import COMMIT_TIMEOUT_S, ActivePartition, SealedSegment
+from distlog.core.log.active_partition import COMMIT_TIMEOUT_S, ActivePartition
+from distlog.core.log.sealed_segment import SealedSegment
 from distlog.core.storage.local.file_lock import TIMEOUT_S
 from distlog.core.topic_handle import TopicHandle
 

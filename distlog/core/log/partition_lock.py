@@ -1,0 +1,55 @@
+"""A partition's lock, and the page of state that the processes share by it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from distlog.core import paths
+from distlog.core.log.state_record import StateRecord, Status, head, stored_record
+from distlog.core.segments.segment_state import SegmentState
+from distlog.core.storage.local.durable_files import failing_as, make_folders
+from distlog.core.storage.local.file_lock import FileLock
+
+
+class PartitionLock:
+    """The lock of the partition in `folder`, of the topic with this id; to read its page, nobody needs the lock."""
+
+    def __init__(self, folder: str, topic_id: str, timeout_s: float) -> None:
+        self.folder = folder
+        self._topic_id, self._timeout_s = topic_id, timeout_s
+        self._file = FileLock(os.path.join(folder, paths.LOCK_FILE))
+        # packed once, since every append writes one
+        self._active_head = head(topic_id, Status.ACTIVE)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the lock. Raises StorageError, which names the process that has it, if it is not free in time."""
+        if not os.path.isdir(self.folder):
+            with failing_as("make", self.folder):
+                make_folders(self.folder)
+        with self._file.held(self._timeout_s):
+            yield
+
+    def value(self) -> bytes | None:
+        """What the page holds now, for `StateRecord.unpack`; None if it does not check."""
+        return self._file.page.read()
+
+    def stored_record(self) -> StateRecord | None:
+        """The page's record; None if it does not check, or there is no file, which is not created then."""
+        return stored_record(self._file.path)
+
+    def publish(self, status: Status, state: SegmentState | None) -> None:
+        """Write the page."""
+        self._file.page.write(StateRecord(self._topic_id, status, state).pack())
+
+    def publish_active(self, packed_state: bytes) -> bytes:
+        """Write the page of a segment that takes appends; returns the page's new value."""
+        value = self._active_head + packed_state
+        self._file.page.write(value)
+        return value
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
