@@ -18,8 +18,7 @@ A sync that failed is never tried again in the same segment: the next one would 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from distlog.core import paths
@@ -32,8 +31,7 @@ from distlog.core.log.active_file import FileCalls
 from distlog.core.log.log_segment import LogSegment
 from distlog.core.log.state_record import StateRecord, Status, head, stored_record
 from distlog.core.segments.segment_state import SegmentState
-from distlog.core.storage.local.durable_files import failing_as, make_folders
-from distlog.core.storage.local.file_lock import TIMEOUT_S, FileLock
+from distlog.core.storage.local.file_lock import TIMEOUT_S, FileLock, Held
 from distlog.core.storage.local.shared_page import SharedPage
 from distlog.core.storage.retry import Deadline
 from distlog.core.topic_handle import TopicHandle
@@ -75,21 +73,16 @@ class ActivePartition:
     ) -> None:
         self.handle, self.partition, self.snapshots, self.calls = handle, partition, snapshots, calls
         self.folder = handle.storage.local_path(paths.partition_dir(handle.name, partition))
-        self._lock = FileLock(os.path.join(self.folder, paths.LOCK_FILE))
+        self._lock = FileLock(os.path.join(self.folder, paths.LOCK_FILE), makes_folder=True)
         self._timeout_s = timeout_s
         self._topic_id = snapshots.snapshot.topic_id
         self._heads = {status: head(self._topic_id, status) for status in Status}
         self._segment: LogSegment | None = None
         self._known: bytes | None = None
 
-    @contextmanager
-    def held(self) -> Iterator[None]:
+    def held(self) -> Held:
         """Hold the lock. Raises StorageError, which names the process that has it, if it is not free in time."""
-        if not os.path.isdir(self.folder):
-            with failing_as("make", self.folder):
-                make_folders(self.folder)
-        with self._lock.held(self._timeout_s):
-            yield
+        return self._lock.held(self._timeout_s)
 
     def record(self) -> StateRecord | None:
         """The page's record now; None if it does not check. Needs no lock."""
