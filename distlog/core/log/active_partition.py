@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 
 from distlog.core import paths
 from distlog.core.commits.actions import Action, Active
@@ -34,7 +33,7 @@ from distlog.core.log.sealed_segment import SealedSegment
 from distlog.core.log.segment_opener import SegmentOpener
 from distlog.core.log.state_record import StateRecord, Status
 from distlog.core.segments.segment_state import SegmentState
-from distlog.core.storage.local.file_lock import TIMEOUT_S
+from distlog.core.storage.local.file_lock import TIMEOUT_S, Held
 from distlog.core.storage.retry import Deadline
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.transactions.open_transactions import OpenTransactions
@@ -68,7 +67,7 @@ class ActivePartition:
         self._segment: LogSegment | None = None
         self._known: bytes | None = None
 
-    def held(self) -> AbstractContextManager[None]:
+    def held(self) -> Held:
         """See `PartitionLock.held`."""
         return self._lock.held()
 
