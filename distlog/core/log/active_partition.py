@@ -30,7 +30,7 @@ from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import CommitConflictError, StorageError, TransactionTooOldError
 from distlog.core.log.active_file import FileCalls
-from distlog.core.log.log_segment import LogSegment
+from distlog.core.log.log_segment import LogSegment, closed_on_error
 from distlog.core.log.state_record import StateRecord, Status, head, stored_record
 from distlog.core.segments.segment_state import SegmentState
 from distlog.core.storage.local.durable_files import failing_as, make_folders
@@ -113,10 +113,7 @@ class ActivePartition:
         return self._segment
 
     def open(self, operation: str = "active", sealed: SealedSegment | None = None) -> LogSegment:
-        """Begin an active segment at the log end with a commit, which also seals `sealed`.
-
-        Raises TopicNotFoundError if the topic was dropped.
-        """
+        """Begin an active segment by a commit, which also seals `sealed`. Raises TopicNotFoundError after a drop."""
         deadline = Deadline(COMMIT_TIMEOUT_S)
         while True:
             snapshot = self.snapshots.refresh()
@@ -185,8 +182,8 @@ class ActivePartition:
 
     def take_back(self, sealed: SealedSegment) -> None:
         """Make the segment active again, since its seal was not committed and will not be."""
-        segment = self._opened(sealed.before)
-        segment.recover_tail(OpenTransactions.before(sealed.before.first_unstable_offset))
+        with closed_on_error(self._opened(sealed.before)) as segment:
+            segment.recover_tail(OpenTransactions.before(sealed.before.first_unstable_offset))
         self._use(segment)
 
     def give_up(self) -> None:
@@ -249,13 +246,14 @@ class ActivePartition:
             segment.resume(state)
         else:
             segment = self._opened(state)
-        unknown = segment.unknown_bytes()
-        if unknown < 0:
-            self._walked(segment)
-        elif status == Status.TORN:
-            segment.drop_uncounted()
-        elif unknown > 0 or status != Status.ACTIVE:
-            segment.recover_tail(OpenTransactions.before(state.first_unstable_offset))
+        with closed_on_error(segment):
+            unknown = segment.unknown_bytes()
+            if unknown < 0:
+                self._walked(segment)
+            elif status == Status.TORN:
+                segment.drop_uncounted()
+            elif unknown > 0 or status != Status.ACTIVE:
+                segment.recover_tail(OpenTransactions.before(state.first_unstable_offset))
         return segment
 
     def _seal_flushed(self, state: SegmentState) -> None:
@@ -270,9 +268,10 @@ class ActivePartition:
         self.end_seal()
 
     def _walked(self, segment: LogSegment) -> LogSegment:
-        segment.recover(self._open_before())
-        # it is not known how much of the log is on the device
-        segment.flush()
+        with closed_on_error(segment):
+            segment.recover(self._open_before())
+            # it is not known how much of the log is on the device
+            segment.flush()
         return segment
 
     def _open_before(self) -> OpenTransactions:
