@@ -208,6 +208,30 @@ def test_what_an_append_that_met_a_full_disk_wrote_is_not_there(
     assert process.anomalies() == ()
 
 
+@pytest.mark.parametrize("damage", ["torn", "walked", "half appended"])
+def test_a_recovery_that_goes_on_failing_leaves_no_file_open(folder: Path, damage: str) -> None:
+    calls = FailingCalls()
+    process = Process(folder, calls=calls)
+    append(process[0], b"a")
+    if damage == "torn":
+        calls.fail("pwrite", spared=1)
+        calls.fail("ftruncate", times=100, code=errno.EIO)
+        with pytest.raises(StorageFullError):
+            append(process[0], b"b")
+    else:
+        process.close()
+        if damage == "walked":
+            (folder / "events-0" / paths.LOCK_FILE).unlink()
+        next((folder / "events-0").glob("*.log")).open("ab").write(b"torn")
+        calls.fail("ftruncate", times=100, code=errno.EIO)
+    open_files = []
+    for _ in range(10):
+        with pytest.raises(StorageError, match="cannot cut"):
+            append(process[0], b"b")
+        open_files.append(len(os.listdir("/proc/self/fd")))
+    assert open_files[9] <= open_files[1]
+
+
 def test_what_a_closed_log_appended_is_gone_on_with(folder: Path) -> None:
     process = Process(folder)
     append(process[0], b"a")

@@ -27,7 +27,7 @@ from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import CommitConflictError, StorageError, TransactionTooOldError
 from distlog.core.log.active_file import FileCalls
-from distlog.core.log.log_segment import LogSegment
+from distlog.core.log.log_segment import LogSegment, closed_on_error
 from distlog.core.log.partition_lock import PartitionLock
 from distlog.core.log.sealed_segment import SealedSegment
 from distlog.core.log.segment_opener import SegmentOpener
@@ -92,10 +92,7 @@ class ActivePartition:
         return self._segment
 
     def open(self, operation: str = "active", sealed: SealedSegment | None = None) -> LogSegment:
-        """Begin an active segment at the log end with a commit, which also seals `sealed`.
-
-        Raises TopicNotFoundError if the topic was dropped.
-        """
+        """Begin an active segment by a commit, which also seals `sealed`. Raises TopicNotFoundError after a drop."""
         deadline = Deadline(COMMIT_TIMEOUT_S)
         while True:
             snapshot = self.snapshots.refresh()
@@ -164,8 +161,8 @@ class ActivePartition:
 
     def take_back(self, sealed: SealedSegment) -> None:
         """Make the segment active again, since its seal was not committed and will not be."""
-        segment = self._opener.opened(sealed.before)
-        segment.recover_tail(OpenTransactions.before(sealed.before.first_unstable_offset))
+        with closed_on_error(self._opener.opened(sealed.before)) as segment:
+            segment.recover_tail(OpenTransactions.before(sealed.before.first_unstable_offset))
         self._use(segment)
 
     def give_up(self) -> None:

@@ -9,7 +9,8 @@ their length: only `seal` trims, since others may be appending.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -215,3 +216,13 @@ class LogSegment(ReadableSegment):
         except StorageError:
             self._refusal = _SYNC_FAILED
             raise
+
+
+@contextmanager
+def closed_on_error(segment: LogSegment) -> Iterator[LogSegment]:
+    """Close the segment's files when the block raises."""
+    try:
+        yield segment
+    except BaseException:
+        segment.close()
+        raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 from distlog.core.commits.actions import Active
 from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.log.active_file import FileCalls
-from distlog.core.log.log_segment import LogSegment
+from distlog.core.log.log_segment import LogSegment, closed_on_error
 from distlog.core.log.state_record import Status
 from distlog.core.segments.segment_state import SegmentState
 from distlog.core.topic_handle import TopicHandle
@@ -43,19 +43,21 @@ class SegmentOpener:
             segment.resume(state)
         else:
             segment = self.opened(state)
-        unknown = segment.unknown_bytes()
-        if unknown < 0:
-            self._walk(segment)
-        elif status == Status.TORN:
-            segment.drop_uncounted()
-        elif unknown > 0 or status != Status.ACTIVE:
-            segment.recover_tail(OpenTransactions.before(state.first_unstable_offset))
+        with closed_on_error(segment):
+            unknown = segment.unknown_bytes()
+            if unknown < 0:
+                self._walk(segment)
+            elif status == Status.TORN:
+                segment.drop_uncounted()
+            elif unknown > 0 or status != Status.ACTIVE:
+                segment.recover_tail(OpenTransactions.before(state.first_unstable_offset))
         return segment
 
     def walked(self, active: Active) -> LogSegment:
         """The segment that the commit log calls `active`, of which no state is known."""
         segment = self.opened(SegmentState.new(active.stem, active.base_offset, self._handle.clock()))
-        self._walk(segment)
+        with closed_on_error(segment):
+            self._walk(segment)
         return segment
 
     def transactions_before(self) -> OpenTransactions:
