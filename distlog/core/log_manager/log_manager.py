@@ -38,8 +38,8 @@ class LogManager:
     counted and tried again at the task's next run. As a killed process, an abandoned task does no harm: whatever it
     wrote counts only with its commit.
 
-    `config` are Kafka's broker settings (docs/log-manager.md). `on_run` is called after each run of a task, from the task's
-    thread; what it raises is logged. `clock` gives ms since 1970, `scheduler_clock` ms that never go back.
+    `config` are Kafka's broker settings (docs/log-manager.md). `on_run` is called after each run of a task, from the
+    task's thread; what it raises is logged. `clock` gives ms since 1970, `scheduler_clock` ms that never go back.
     """
 
     def __init__(
