@@ -253,6 +253,7 @@ def test_who_knows_a_value_sees_what_others_did_to_the_page(steps: list[tuple[st
 
 def test_a_page_without_its_mark_has_no_value_for_who_knew_it_either() -> None:
     with page_in_memory() as (page, file):
+        page.write(b"old")
         page.write(b"value")
         os.pwrite(file, b"?", 0)
         assert page.read() is None

@@ -1,4 +1,4 @@
-"""Checks new batches, and moves them to the offsets that a log gives them: the parts of an append before its write."""
+"""Checks new batches, and moves them to the offsets that a log gives them: what an append does before its write."""
 
 from __future__ import annotations
 
