@@ -29,7 +29,7 @@ class Log(NamedTuple):
     @property
     def segments(self) -> list[SegmentInfo]:
         """The live segments."""
-        return list(self.topic.snapshot.partitions[0].segments)
+        return list(self.topic.live_snapshot.partitions[0].segments)
 
     def file(self, number: int = 0, suffix: str = ".log") -> Path:
         """A file of segment `number`, on a local disk."""

@@ -37,7 +37,7 @@ from raw_batches import batch, record
 from topics import NOW, Clock
 
 from distlog.core import paths
-from distlog.core.batches.record_batch import read_headers
+from distlog.core.batches.record_batch import CONTROL, TRANSACTIONAL, read_headers
 from distlog.core.commits import checkpoint, features
 from distlog.core.commits.actions import Drop, SetConfig, SetLogStartOffset
 from distlog.core.errors import (
@@ -77,6 +77,47 @@ def test_processes_go_on_from_each_other(folder: Path) -> None:
     assert other.seen() == {0: [b"%d" % number for number in range(6)]}
     # one `active`, and nothing else was committed
     assert one.head().version == 1
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *[("position", value) for value in (-1, 1, 1 << 40, -(1 << 62))],
+        *[("size", value) for value in (0, 60, 61, 1 << 40, -1)],
+    ],
+)
+@pytest.mark.parametrize("row", [0, 1])
+def test_batches_that_are_not_all_of_their_bytes_are_refused_and_nothing_is_written(
+    folder: Path, row: int, field: str, value: int
+) -> None:
+    process = Process(folder)
+    data = np.frombuffer(b"".join(batch([record()], base_offset=number) for number in range(2)), np.uint8).copy()
+    rows, before = read_headers(data.data).copy(), data.tobytes()
+    rows[field][row] = value
+    with pytest.raises(InvalidRecordError, match="back to back"):
+        process[0].append(data, rows)
+    with pytest.raises(InvalidRecordError, match="back to back"):
+        process[0].append(data, rows[:1])
+    assert data.tobytes() == before
+    assert process[0].end() == (0, 0)
+
+
+@pytest.mark.parametrize("bad", [0, 1, 2])
+def test_each_batch_must_be_of_format_2_and_without_a_transaction_and_follow_the_one_before(
+    folder: Path, bad: int
+) -> None:
+    data = np.frombuffer(b"".join(batch([record()], base_offset=number) for number in range(3)), np.uint8).copy()
+    for field, value, wrong in (
+        ("magic", 1, "format 2"),
+        ("attributes", TRANSACTIONAL, "format 2"),
+        ("attributes", CONTROL, "format 2"),
+        ("base_offset", bad + 1, "gap"),
+        ("base_offset", bad - 1, "gap"),
+    ):
+        rows = read_headers(data.data).copy()
+        rows[field][bad] = value
+        with pytest.raises(InvalidRecordError, match=wrong):
+            Process(folder)[0].append(data, rows)
 
 
 def test_several_batches_are_appended_at_once(folder: Path) -> None:

@@ -88,6 +88,58 @@ def test_every_time_of_what_a_broker_wrote_gives_its_first_record(tmp_path: Path
             assert topic.offsets_for_times(at)[0] == first
 
 
+def active(url: str, count: int, size: int = 10, **settings: Any) -> Topic:
+    """A topic of `count` records in an active segment, most values of `size` bytes, in batches of a few."""
+    bounds = {"batch.bytes": f"{3 * size + 90}", "index.interval.bytes": "100"}
+    topic = distlog.create(url, config={**bounds, **settings})
+    with topic.writer() as writer:
+        for number in range(count):
+            value = None if number % 5 == 4 else b"%d" % number * (size // len(str(number)))
+            writer.append(value, key=b"k" if number % 2 else None, timestamp=START + 10 * number)
+    assert topic.refresh().live_snapshot.partitions[0].active
+    return topic
+
+
+@pytest.mark.usefixtures("either_way", "no_scan")
+@pytest.mark.parametrize("settings", [{}, {"compression.type": "lz4"}, {"message.timestamp.type": "LogAppendTime"}])
+@pytest.mark.parametrize(("count", "size"), [(60, 10), (1, 10), (30, 20_000), (12, 150_000)])
+def test_a_sound_active_segment_is_not_scanned_for_a_record(
+    tmp_path: Path, settings: dict[str, str], count: int, size: int
+) -> None:
+    topic = active(str(tmp_path / "t"), count, size, **settings)
+    expected = log_of(topic).expected
+    for offset in range(count):
+        assert found(topic, offset) == wanted(expected, offset)
+
+
+def test_many_records_of_an_active_segment_are_all_there(tmp_path: Path) -> None:
+    topic = active(str(tmp_path / "t"), 3000, 100)
+    expected = log_of(topic).expected
+    for offset in (0, 1, 1500, 2999, 3000):
+        for limit in (1, 2, 63, 64, 65, 2000, None):
+            assert found(topic, offset, limit) == wanted(expected, offset, limit)
+
+
+@pytest.mark.usefixtures("either_way")
+def test_no_changed_byte_of_an_active_segment_gives_a_wrong_record(tmp_path: Path) -> None:
+    log = log_of(active(str(tmp_path / "t"), 12))
+    data, refused = log.file().read_bytes(), 0
+    for position, wrong in each_byte_changed(data):
+        log.file().write_bytes(wrong)
+        refused += not right_or_refused(log, position % 12)
+    assert refused > len(data) // 10
+
+
+def test_an_active_segment_that_was_cut_or_replaced_gives_an_error(tmp_path: Path) -> None:
+    log = log_of(active(str(tmp_path / "t"), 60))
+    other = log_of(active(str(tmp_path / "u"), 61, 11)).file().read_bytes()
+    data = log.file().read_bytes()
+    for wrong in (data[:-1], data[: len(data) // 2], b"", other):
+        log.file().write_bytes(wrong)
+        with pytest.raises(distlog.DistlogError):
+            found(log.topic, 59)
+
+
 @pytest.mark.usefixtures("either_way", "no_scan")
 @pytest.mark.parametrize("codec", ["uncompressed", "gzip", "snappy", "lz4", "zstd"])
 def test_a_sound_log_is_not_scanned_for_a_record(tmp_path: Path, codec: str) -> None:

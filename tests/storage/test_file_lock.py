@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -175,6 +176,29 @@ def test_a_folder_that_is_not_there_is_an_error_of_ours(tmp_path: Path) -> None:
         pass
 
 
+def test_a_lock_may_make_its_folder_also_when_that_was_removed(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "b"
+    lock = FileLock(str(folder / ".lock"), makes_folder=True)
+    for value in (b"first", b"second"):
+        with lock.held() as page:
+            assert page.read() is None
+            page.write(value)
+        shutil.rmtree(folder.parent)
+
+
+def test_an_error_while_a_lock_is_taken_leaves_it_free(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(SharedPage, "tell_holder", interrupted)
+        with pytest.raises(KeyboardInterrupt), FileLock(path).held():
+            pass
+    with FileLock(path).held(0):
+        pass
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
 @given(st.lists(st.binary(max_size=MAX_VALUE_BYTES), max_size=6))
 def test_the_last_value_is_read_with_and_without_the_lock(values: list[bytes]) -> None:
     with page_in_memory() as (page, file):
@@ -204,6 +228,35 @@ def test_a_write_that_ends_at_any_byte_leaves_the_value_before_it_or_is_whole(
     for at in kept:
         torn[at] = after[at]
     assert newest_value(bytes(torn)) in (first, second)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["one", "other"]), st.binary(max_size=20))
+        | st.tuples(st.integers(1020, 3 * 1024), st.binary(min_size=1, max_size=12)),
+        max_size=8,
+    )
+)
+def test_who_knows_a_value_sees_what_others_did_to_the_page(steps: list[tuple[str | int, bytes]]) -> None:
+    with page_in_memory() as (page, file):
+        pages = {"one": page, "other": SharedPage(file, "page")}
+        for who, value in steps:
+            if isinstance(who, str):
+                pages[who].write(value)
+                assert page.read() == value
+            else:
+                # as a process that is killed while it writes leaves it, or worse
+                os.pwrite(file, value, who)
+            expected = newest_value(os.pread(file, PAGE_BYTES, 0))
+            assert [each.read() for each in pages.values()] == [expected, expected]
+
+
+def test_a_page_without_its_mark_has_no_value_for_who_knew_it_either() -> None:
+    with page_in_memory() as (page, file):
+        page.write(b"old")
+        page.write(b"value")
+        os.pwrite(file, b"?", 0)
+        assert page.read() is None
 
 
 @given(st.binary(max_size=PAGE_BYTES))
