@@ -6,6 +6,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 from distlog.console import output
 
@@ -52,8 +53,8 @@ class StatusLine(logging.Handler):
             self.draw()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print a warning on one line of standard error."""
-        with self._turn:
+        """Print a warning on one line of standard error; if nobody reads that any more, who logs it goes on."""
+        with suppress(BrokenPipeError), self._turn:
             self.clear()
             text = output.text(" ".join(record.getMessage().split()))
             print(f"{self._program}: {text}", file=sys.stderr, flush=True)

@@ -47,7 +47,7 @@ class TopicHandle:
 
     `clock` gives ms since 1970. `new_id` gives the ids that make file names unique. `random` must be unpredictable,
     because compaction draws from it the secret under which keys are hashed. The handle pickles, into Spark tasks too:
-    storage, name, `clock` and `new_id` go along; the reader, the commit log and the random source are made anew.
+    storage, name, `clock`, `new_id` and the commit log's `defaults` go along; the rest is made anew.
     """
 
     storage: Storage
@@ -80,4 +80,14 @@ class TopicHandle:
         return paths.new_stem(read_version, self.new_id())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return TopicHandle.of, (self.storage, self.name, None, self.clock, self.new_id)
+        return _again, (self.storage, self.name, self.clock, self.new_id, dict(self.log.defaults))
+
+
+def _again(
+    storage: Storage,
+    name: str,
+    clock: Callable[[], int],
+    new_id: Callable[[], str],
+    defaults: Mapping[str, object],
+) -> TopicHandle:
+    return TopicHandle.of(storage, name, topic_log(storage, clock, defaults=defaults), clock, new_id)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -170,6 +171,30 @@ def test_a_task_that_does_not_end_is_abandoned(tmp_path: Path) -> None:
     assert not (tmp_path / "recovery-point-offset-checkpoint").exists()
     assert appender[0].end().end_offset == 1
     appender.close()
+
+
+def test_it_goes_on_when_nobody_reads_its_output_any_more(tmp_path: Path) -> None:
+    topic = create(tmp_path, "clicks", retention_ms=1)
+    (tmp_path / "broken" / "_commits").mkdir(parents=True)
+    (tmp_path / "broken" / "_commits" / f"{0:020}.json").write_text("{")
+    often = "--config", "log.retention.check.interval.ms=20"
+    with running("--root", str(tmp_path), *AT_ONCE, *often) as service:
+        assert service.process.stdout is not None
+        assert service.process.stderr is not None
+        service.process.stdout.close()
+        service.process.stderr.close()
+        for _ in range(3):
+            (end,) = topic.append(values(range(3))).offsets.values()
+            wait_for(lambda end=end: topic.refresh().start_offsets() == {0: end[1]})
+        service.process.send_signal(signal.SIGTERM)
+        service.process.wait(60)
+
+
+def wait_for(happened: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not happened():
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def test_it_serves_metrics(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import errno
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -130,6 +130,31 @@ def test_a_sync_that_failed_seals_the_segment_at_what_the_device_had(folder: Pat
     assert append(process[0], b"d") == (1, 2)
     process[0].flush()
     assert process[0].end() == (2, 2)
+
+
+def test_a_sync_that_failed_is_known_though_the_lock_was_not_to_be_had(folder: Path) -> None:
+    """Somebody holds the partition's lock for too long, so the segment cannot be given up before the next flush."""
+    other = Process(folder)
+
+    class Stuck(FailingCalls):
+        def fsync(self, fd: int) -> None:
+            holder.enter_context(other[0]._active.held())
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    process = Process(folder, calls=Stuck(), timeout_s=0.05)
+    kept = append_all(other, b"a")
+    other[0].flush(kept)
+    lost = append_all(other, b"b")
+    with ExitStack() as holder, pytest.raises(StorageError, match="cannot sync"):
+        process[0].flush(lost)
+    for log in (other[0], process[0], Process(folder)[0]):
+        with pytest.raises(StorageError, match="lost"):
+            log.flush(lost)
+        log.flush(kept)
+    assert append(other[0], b"c") == (1, 2)
+    other[0].flush()
+    assert other.seen()[0] == [b"a", b"c"]
+    assert other.anomalies() == ()
 
 
 @pytest.mark.parametrize("is_cut", [True, False], ids=["cut by others", "cut by this process"])
@@ -390,6 +415,33 @@ def test_what_was_lost_stays_lost_on_a_disk_that_goes_on_failing(folder: Path, t
 
 def append_all(process: Process, *values: bytes) -> Appended:
     return process[0].append(*encoded(*values))
+
+
+@pytest.mark.parametrize("by", ["flush", "roll", "bulk append"])
+def test_a_file_that_cannot_be_opened_to_be_synced_costs_no_record(
+    folder: Path, by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process without a free descriptor did not try to sync, so nothing is lost."""
+    writing, process = Process(folder), Process(folder)
+    kept, real = append_all(writing, b"a"), os.open
+
+    def no_descriptor(path: str, *arguments: int, **options: int) -> int:
+        if str(path).endswith(".log"):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return real(path, *arguments, **options)
+
+    seals = {
+        "flush": lambda: process[0].flush(),
+        "roll": lambda: process[0].roll(),
+        "bulk append": lambda: commit_sealed(process),
+    }
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", no_descriptor)
+        with pytest.raises(StorageError, match="cannot open: Too many open files"):
+            seals[by]()
+    writing[0].flush(kept)
+    assert process.seen()[0] == [b"a"]
+    assert append(process[0], b"b") == (1, 2)
 
 
 @pytest.mark.parametrize("spared", [0, 1, 2])

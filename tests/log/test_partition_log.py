@@ -43,6 +43,7 @@ from distlog.core.commits.actions import Drop, SetConfig, SetLogStartOffset
 from distlog.core.errors import (
     CommitConflictError,
     InvalidRecordError,
+    StorageError,
     StorageFullError,
     TopicNotFoundError,
     UnsupportedVersionError,
@@ -180,19 +181,31 @@ def test_nothing_is_appended_to_a_topic_that_was_dropped_before_its_first_append
         append(process[0], b"a")
 
 
-@pytest.mark.parametrize("cut_fails", [False, True])
-def test_an_append_that_meets_a_full_disk_leaves_a_log_that_goes_on(folder: Path, cut_fails: bool) -> None:
-    calls = FailingCalls()
-    process = Process(folder, calls=calls)
+@pytest.mark.parametrize("preallocate", [False, True])
+@pytest.mark.parametrize("next_of", ["the same", "another"])
+@pytest.mark.parametrize("cuts_that_fail", [0, 1, 3])
+def test_what_an_append_that_met_a_full_disk_wrote_is_not_there(
+    tmp_path: Path, cuts_that_fail: int, next_of: str, preallocate: bool
+) -> None:
+    """Whoever was told that nothing was appended appends it again; so it must not be there twice."""
+    folder, calls = (
+        new_topic(tmp_path / "events", preallocate=preallocate, internal_segment_bytes=10_000),
+        FailingCalls(),
+    )
+    process, other = Process(folder, calls=calls), Process(folder, calls=calls)
     append(process[0], b"a")
     calls.fail("pwrite", spared=1)
-    if cut_fails:
-        calls.fail("ftruncate", code=errno.EIO)
+    calls.fail("ftruncate", times=cuts_that_fail, code=errno.EIO)
     with pytest.raises(StorageFullError):
         append(process[0], b"b")
-    append(process[0], b"c")
-    # where nothing could be taken back, what was written whole stays
-    assert process.seen()[0] == ([b"a", b"b", b"c"] if cut_fails else [b"a", b"c"])
+    assert process.seen()[0] == [b"a"]
+    for _ in range(cuts_that_fail - 1):
+        with pytest.raises(StorageError, match="cannot cut"):
+            append(other[0], b"b")
+    assert append({"the same": process, "another": other}[next_of][0], b"b") == (1, 2)
+    assert process.seen()[0] == [b"a", b"b"]
+    process[0].roll()
+    assert process.anomalies() == ()
 
 
 def test_what_a_closed_log_appended_is_gone_on_with(folder: Path) -> None:

@@ -185,6 +185,23 @@ def test_a_stale_snapshot_is_no_hindrance(folder: Path) -> None:
     assert sealed(after) == [(0, 1), (1, 2)]
 
 
+def test_no_lock_is_held_where_others_sealed_all_meanwhile(folder: Path) -> None:
+    """The commit may then take ten minutes, and writers wait for a lock for one."""
+    process, other = Process(folder), Process(folder, timeout_s=0.05)
+    append(process[0], b"a")
+    stale = process.head()
+    commit_sealed(process)
+    locked: list[int] = []
+
+    def plan(_: Snapshot) -> list[Action]:
+        with other[0]._active.held():
+            locked.append(0)
+        return [SetConfig({})]
+
+    sealed_commit(process.handle, stale, "config", plan, lambda _: [0])
+    assert locked == [0]
+
+
 def test_nothing_is_appended_to_a_topic_that_was_dropped(folder: Path) -> None:
     process, other = Process(folder), Process(folder)
     append(process[0], b"a")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from active_segments import (
+    NOW,
     FailingCalls,
     ShortWrites,
     append,
@@ -180,7 +181,7 @@ def test_a_flush_promises_nothing_that_was_appended_during_its_sync(tmp_path: Pa
 def test_what_is_known_to_be_flushed_never_becomes_less(tmp_path: Path) -> None:
     segment = prepared(tmp_path, FailingCalls())
     segment.flush()
-    segment.know_flushed(1, len(records(0)), since_ms=0)
+    segment.know_flushed(1, len(records(0)), NOW)
     assert (segment.state.flushed_offset, segment.state.flushed_position) == (2, segment.size)
 
 

@@ -34,7 +34,7 @@ def test_a_record_of_another_boot_is_none(monkeypatch: pytest.MonkeyPatch) -> No
     assert StateRecord.unpack(data) is None
 
 
-@pytest.mark.parametrize(("place", "value"), [(0, 1), (1, 4), (1, 255), (34, 0xFF), (34, ord("/"))], ids=str)
+@pytest.mark.parametrize(("place", "value"), [(0, 1), (1, 5), (1, 255), (34, 0xFF), (34, ord("/"))], ids=str)
 def test_a_record_of_another_version_status_or_stem_is_none(place: int, value: int) -> None:
     data = bytearray(RECORD.pack())
     data[place] = value

@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import pytest
 from conftest import Address
 from managed import MINUTE, Managed, create, done, errors
 from topics import NOW, contents, values
@@ -127,6 +128,22 @@ def test_a_topic_that_cannot_be_cleaned_is_put_aside_and_tried_again(tmp_path: P
     managed.clock.now_ms += 4 * MINUTE
     assert done(managed.after(minutes=0), "log-cleaner")["cleaned_partitions"] == 1
     assert (len(contents_by_key(bad)), managed.manager.errors) == (10, {})
+
+
+@pytest.mark.parametrize("change", ["dropped", "no longer compacted"])
+def test_a_topic_that_is_to_be_cleaned_no_more_fails_no_more(tmp_path: Path, change: str) -> None:
+    bad = compacted(tmp_path, "bad", 10, 90)
+    segment = bad.refresh().snapshot.partitions[0].segments[-1]
+    log = Path(bad.storage.local_path(bad.reader.name(segment, ".log")))
+    log.write_bytes(log.read_bytes()[:100])
+    managed = Managed(tmp_path)
+    assert list(errors(managed.after(minutes=1), "log-cleaner")) == [bad.url]
+    if change == "dropped":
+        bad.drop()
+    else:
+        bad.alter_config({"cleanup.policy": "delete"})
+    managed.after(minutes=1)
+    assert errors(managed.after(minutes=1), "log-cleaner") == {}
 
 
 def test_small_segments_are_merged_at_the_retention_interval(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import threading
 from pathlib import Path
 
@@ -101,6 +102,22 @@ def test_a_fault_outside_of_any_topic_does_not_end_the_task(tmp_path: Path, monk
         ]
 
 
+def test_a_callback_that_fails_does_not_end_the_task(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    runs, enough = list[str](), threading.Event()
+
+    def on_run(run: TaskRun) -> None:
+        if run.task == "log-retention":
+            runs.append(run.task)
+            if len(runs) == 3:
+                enough.set()
+            raise BrokenPipeError("nobody reads the output")
+
+    settings = {"log.initial.task.delay.ms": 0, "log.retention.check.interval.ms": 1}
+    with distlog.LogManager(str(tmp_path), config=settings, on_run=on_run):
+        assert enough.wait(10)
+    assert "on_run failed after log-retention: BrokenPipeError: nobody reads the output" in caplog.text
+
+
 def values_of(metrics: list[Metric], name: str) -> dict[str, float]:
     """The values of a metric, by their labels as text without the root."""
     found = next(metric for metric in metrics if metric.name == name)
@@ -134,6 +151,15 @@ def test_the_metrics_tell_of_partitions_and_tasks(tmp_path: Path) -> None:
     last = values_of(metrics, "distlog_task_last_run_timestamp_seconds")["task=log-retention"]
     assert last == managed.clock.now_ms / 1000
     assert set(values_of(metrics, "distlog_task_failing").values()) == {0}
+
+
+def test_a_copied_topic_has_metrics_of_its_own(tmp_path: Path) -> None:
+    """Its commits have the name of the first one, and Prometheus refuses two values of one name."""
+    create(tmp_path, "clicks")
+    shutil.copytree(tmp_path / "clicks", tmp_path / "copy")
+    metrics = Managed(tmp_path).manager.metrics()
+    found = values_of(metrics, "distlog_log_end_offset")
+    assert found == {"topic=clicks,partition=0": 0, "topic=copy,partition=0": 0}
 
 
 def test_the_metrics_of_a_root_that_does_not_answer_say_so(tmp_path: Path) -> None:

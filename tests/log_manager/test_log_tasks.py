@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 from conftest import Address
@@ -9,6 +10,7 @@ from managed import Managed, create, done, errors
 from partition_logs import Process, append, new_topic
 from topics import NOW, Clock, contents, files, named_files, values
 
+import distlog
 from distlog.core.config import DAY_MS, HOUR_MS
 from distlog.core.log.partition_log import LogEnd
 
@@ -200,3 +202,12 @@ def test_topics_that_come_from_the_manager_append_by_the_brokers_settings(tmp_pa
     topic = Managed(tmp_path, log_message_timestamp_type="LogAppendTime").manager.topic("clicks")
     topic.append([{"value": "v", "timestamp": 5}])
     assert topic.scan().to_table()["timestamp_type"].to_pylist() == [1]
+
+
+def test_a_topic_that_comes_from_the_manager_keeps_the_brokers_settings_in_another_process(tmp_path: Path) -> None:
+    create(tmp_path, "clicks")
+    topic = Managed(tmp_path, log_retention_hours=24).manager.topic("clicks")
+    copy = pickle.loads(pickle.dumps(topic))
+    assert copy.config.retention_ms == topic.config.retention_ms == 24 * HOUR_MS
+    distlog.open(topic.url).append([{"value": "v"}])
+    assert copy.refresh().config.retention_ms == 24 * HOUR_MS

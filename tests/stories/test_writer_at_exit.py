@@ -102,6 +102,20 @@ def test_an_error_at_exit_says_what_was_not_committed(address: Address) -> None:
     assert stored(address) == [[], []]
 
 
+def test_writers_of_a_dropped_topic_keep_no_other_from_its_last_commit(address: Address) -> None:
+    """What they appended is not flushed, and cannot be any more."""
+    dropped = """
+other = distlog.create(topic.url + "-dropped", 1, config={"flush.messages": 1000})
+writers = [other.writer(linger_ms=NEVER_MS) for _ in range(9)]
+for each in writers:
+    each.append(b'')
+    each._accumulator.drain()
+"""
+    done = run(address, dropped + HELD + "distlog.open(other.url).drop()")
+    assert stored(address)[1] == [b"0", b"1", b"2"]
+    assert done.stderr.count("its last commit failed: the topic was dropped") == 9, done.stderr
+
+
 def test_an_error_in_the_background_that_nobody_saw_is_told_at_exit(address: Address) -> None:
     program = """
 taken, failing = threading.Event(), threading.Event()

@@ -135,7 +135,7 @@ def test_a_partition_that_cannot_be_synced_fails_by_itself(topic: Topic, syncs: 
         append_both(topic, told, range(2, 5))
     assert told[:3] == [Delivery(0, 0, 2, 2, None), Delivery(1, 0, 2, 2, None), Delivery(0, 2, 5, 3, None)]
     (failed,) = told[3:]
-    assert (failed.partition, failed.record_count, type(failed.error)) == (1, 3, StorageError)
+    assert (failed.partition, failed.record_count, isinstance(failed.error, StorageError)) == (1, 3, True)
     syncs.failing = -1
     assert contents(topic.refresh()) == {0: [b"0", b"1", b"2", b"3", b"4"], 1: [b"0", b"1"]}
     append_both(topic, told, range(5, 6))
@@ -222,6 +222,49 @@ def test_a_flush_policy_leaves_syncs_to_flush_and_close(close: bool, topic: Topi
             assert syncs.count == synced + 2
 
 
+@pytest.mark.parametrize(
+    "error", [StorageError("too many open files"), KeyboardInterrupt()], ids=["error", "interrupt"]
+)
+def test_a_flush_that_did_not_sync_is_made_good_by_the_next(
+    error: BaseException, topic: Topic, syncs: Syncs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic.alter_config({"flush.messages": "1000"})
+    writer = topic.writer(linger_ms=NEVER_MS)
+    for partition in (0, 1):
+        writer.append(b"a", partition=partition)
+    writer._accumulator.drain()
+
+    def failing(log: PartitionLog, *arguments: Any) -> None:
+        monkeypatch.undo()
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PartitionLog, "flush", failing)
+        monkeypatch = patched
+        with pytest.raises(type(error)):
+            writer.flush()
+    assert not writer._destination.is_flushed
+    writer.close()
+    for partition in (0, 1):
+        log = PartitionLog(topic.handle, partition, topic.current)
+        assert log.end() == (1, 1)
+        log.close()
+
+
+def test_a_partition_that_cannot_be_flushed_keeps_no_other_from_it(topic: Topic, syncs: Syncs) -> None:
+    topic.alter_config({"flush.messages": "1000"})
+    for failing in (0, 1):
+        syncs.failing = failing
+        writer = topic.writer(linger_ms=NEVER_MS)
+        for partition in (0, 1):
+            writer.append(b"%d" % failing, partition=partition)
+        with pytest.raises(StorageError, match="cannot sync"):
+            writer.flush()
+        # the loss was told, and all else is on the device
+        writer.close()
+    assert contents(topic.refresh()) == {0: [b"1"], 1: [b"0"]}
+
+
 def test_flush_ms_syncs_in_the_background(topic: Topic, syncs: Syncs) -> None:
     topic.alter_config({"flush.messages": "1000", "flush.ms": "20"})
     # the real clock: the sync must come while nobody does anything
@@ -287,11 +330,13 @@ def test_a_full_index_rolls_within_a_buffer_too(topic: Topic) -> None:
     assert [int(value or b"") for value in contents(topic)[0]] == list(range(100))
 
 
+@pytest.mark.parametrize("flush_messages", ["1", "1000"])
 def test_the_files_of_some_partitions_only_stay_open(
-    topic: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    flush_messages: str, topic: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(in_place_destination, "OPEN_LOGS", 3)
     many = topic_on(Storage(str(tmp_path / "many")), 20)
+    many.alter_config({"flush.messages": flush_messages})
     gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     with many.writer(linger_ms=NEVER_MS) as writer:
@@ -299,7 +344,7 @@ def test_the_files_of_some_partitions_only_stay_open(
             writer.append(b"%d" % number, partition=number % 20)
             if number % 30 == 29:
                 writer.flush()
-                assert len(os.listdir("/proc/self/fd")) <= before + 30
+                assert len(os.listdir("/proc/self/fd")) <= before + 25
     assert contents(many) == {n: [b"%d" % number for number in range(n, 100, 20)] for n in range(20)}
     assert len(os.listdir("/proc/self/fd")) == before
 

@@ -80,6 +80,11 @@ class CommitLog:
         self._checkpoint_commits = checkpoint_commits
         self._commit_limit = commit_limit
 
+    @property
+    def defaults(self) -> Mapping[str, object]:
+        """Settings for what the topic does not set itself."""
+        return self._loader.defaults
+
     def create(self, partitions: int, config: TopicConfig) -> Snapshot:
         """Create the topic, with the name of the storage's folder; after a drop the versions continue.
 

@@ -186,7 +186,7 @@ class SegmentTable(Sequence[SegmentInfo]):
         if not numbers:
             return []
         low, high, split = min(numbers), max(numbers) + 1, len(self._columns)
-        rows = _to_segments(self._columns.slice(min(low, split), max(0, min(high, split) - low)))
+        rows = _to_segments(self._columns.slice(low, min(high, split) - low)) if low < split else []
         rows += self._tail[max(0, low - split) : max(0, high - split)]
         return [rows[number - low] for number in numbers]
 

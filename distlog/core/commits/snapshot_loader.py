@@ -32,7 +32,7 @@ class SnapshotLoader:
     """Loads snapshots of the topic in `storage`, also of a dropped topic; `defaults` are for its config."""
 
     def __init__(self, storage: Storage, defaults: Mapping[str, object] = NO_DEFAULTS) -> None:
-        self._storage, self._defaults = storage, defaults
+        self._storage, self.defaults = storage, defaults
         self._files = CommitFiles(storage)
 
     def load(self, version: int | None = None) -> Snapshot | None:
@@ -46,8 +46,8 @@ class SnapshotLoader:
         snapshot = self._from_hint(end) or self._from_listing(end)
         if snapshot and version not in (None, snapshot.version):
             raise OffsetOutOfRangeError("there is no such version yet", version=version, head=snapshot.version)
-        if snapshot and self._defaults:
-            return dataclasses.replace(snapshot, config=snapshot.config.with_defaults(self._defaults))
+        if snapshot and self.defaults:
+            return dataclasses.replace(snapshot, config=snapshot.config.with_defaults(self.defaults))
         return snapshot
 
     def load_at(self, timestamp_ms: int) -> Snapshot | None:

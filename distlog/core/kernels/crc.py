@@ -19,8 +19,8 @@ from distlog.core.kernels.memory import item_at, put_at, word_at
 
 _POLYNOMIAL = 0x82F63B78
 _ONES = 0xFFFFFFFF
-#: The number of binary digits in the length of a part.
-_LONGEST = 32
+#: The number of bytes in the length of a part.
+_LENGTH_BYTES = 4
 #: The size of each of the three ranges, as a power of two: long ranges first, then short ones for the rest.
 _LONG_LANE, _SHORT_LANE = 12, 9
 
@@ -50,19 +50,24 @@ def _product(left: int, right: Any) -> Any:
 
 
 def _powers() -> np.ndarray:
-    """Entry k: x to the power of 8 times 2^k, modulo the polynomial, bits reversed as in the checksum."""
-    powers = np.empty(_LONGEST, np.int64)
-    power = 1 << 30
-    for squarings in range(_LONGEST + 3):
-        if squarings >= 3:
-            powers[squarings - 3] = power
-        power = _product(power, power)
+    """Entry [k, n]: x to the power of 8 times n times 256^k, modulo the polynomial, bits reversed as in the checksum.
+
+    With it a checksum is multiplied once per byte of a length, not once per bit.
+    """
+    powers = np.empty((_LENGTH_BYTES, 256), np.int64)
+    # x^8, since x^0 is the highest bit
+    step = 1 << 31 - 8
+    for row in powers:
+        row[0] = 1 << 31
+        for count in range(1, 256):
+            row[count] = _product(int(row[count - 1]), step)
+        step = _product(int(row[255]), step)
     return powers
 
 
 def _behind(lane: int) -> np.ndarray:
     """Row k: what each of the 256 values of byte k of a checksum becomes when 2^lane zero bytes follow."""
-    power, each = int(_POWERS[lane]), np.arange(256)
+    power, each = int(_POWERS[lane // 8, 1 << lane % 8]), np.arange(256)
     return np.stack([_product(power, each << 8 * row) for row in range(4)])
 
 
@@ -74,9 +79,10 @@ _product_inlined = inlined(_product)
 @inlined
 def _with_zeros(crc: int, count: int) -> int:
     # What `crc` becomes when `count` zero bytes follow, without the inversions, which cancel out in a sum.
-    for digit in range(_LONGEST):
-        if count >> digit & 1:
-            crc = _product_inlined(_POWERS[digit], crc)
+    for byte in range(_LENGTH_BYTES):
+        digit = count >> 8 * byte & 0xFF
+        if digit:
+            crc = _product_inlined(_POWERS[byte, digit], crc)
     return crc
 
 

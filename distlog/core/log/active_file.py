@@ -111,12 +111,18 @@ class ActiveFile:
         except OSError as error:
             raise self._failure("preallocate", error) from error
 
+    def open(self) -> None:
+        """Open the file now, if there is one: so that a `sync` does not fail for want of a descriptor."""
+        if self._file is None and os.path.exists(self.path):
+            self._open(0)
+
     def sync(self) -> None:
         """Sync the file: returns when what any process wrote is on the device. Does nothing if there is no file."""
-        if self._file is None and not os.path.exists(self.path):
+        self.open()
+        if self._file is None:
             return
         try:
-            self._calls.fsync(self._file if self._file is not None else self._open(0))
+            self._calls.fsync(self._file)
         except OSError as error:
             raise self._failure("sync", error) from error
 

@@ -9,6 +9,7 @@ that finds this, or a page that does not check, asks the commit log first. A pro
     seal    page CHANGING, trim and sync the files, commit      found: CHANGING: the commit log says whether it is
             `seal` and `add`, page NONE, or ACTIVE with the     sealed; if not, it goes on as it was
             next segment when the same commit opened one
+    torn    page TORN: an append failed, and cannot be cut off  found: TORN: it is cut off before anything else
     failed  page FAILED, cut the files to what was flushed,     found: FAILED: the same, whoever finds it
     sync    trim and sync them, commit `seal`, page NONE
 
@@ -19,7 +20,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 
 from distlog.core import paths
 from distlog.core.commits.actions import Action, Active
@@ -33,7 +33,7 @@ from distlog.core.log.sealed_segment import SealedSegment
 from distlog.core.log.segment_opener import SegmentOpener
 from distlog.core.log.state_record import StateRecord, Status
 from distlog.core.segments.segment_state import SegmentState
-from distlog.core.storage.local.file_lock import TIMEOUT_S
+from distlog.core.storage.local.file_lock import TIMEOUT_S, Held
 from distlog.core.storage.retry import Deadline
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.transactions.open_transactions import OpenTransactions
@@ -67,7 +67,7 @@ class ActivePartition:
         self._segment: LogSegment | None = None
         self._known: bytes | None = None
 
-    def held(self) -> AbstractContextManager[None]:
+    def held(self) -> Held:
         """See `PartitionLock.held`."""
         return self._lock.held()
 
@@ -185,6 +185,8 @@ class ActivePartition:
 
     def doubt(self) -> None:
         """Forget the segment, so that the next use recovers it: after an error the files' content is not known."""
+        if self._segment is not None and self._segment.is_torn:
+            self._lock.publish(Status.TORN, self._segment.state)
         self._let_go()
 
     def close(self) -> None:

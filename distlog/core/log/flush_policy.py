@@ -6,12 +6,13 @@ appends: a writer does for what it wrote itself, the LogManager for what any pro
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import NamedTuple
 
 from distlog.core.config import TopicConfig
 from distlog.core.segments.segment_state import Numbers, places
 
-_PLACES = list(places(("next_offset", "position", "flushed_offset", "flushed_position", "flushed_ms")))
+_ends = itemgetter(*places(("next_offset", "position", "flushed_offset", "flushed_position", "flushed_ms")))
 
 
 class Unflushed(NamedTuple):
@@ -27,7 +28,7 @@ class Unflushed(NamedTuple):
     @classmethod
     def of(cls, numbers: Numbers) -> Unflushed:
         """That of the segment with these numbers."""
-        end, position, flushed_end, flushed_position, flushed_ms = numbers[_PLACES].tolist()
+        end, position, flushed_end, flushed_position, flushed_ms = _ends(numbers.tolist())
         return cls(end - flushed_end, position - flushed_position, flushed_ms)
 
 

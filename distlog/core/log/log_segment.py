@@ -31,6 +31,7 @@ from distlog.core.transactions.open_transactions import OpenTransactions
 
 (_UNSTABLE,) = places(("first_unstable_offset",))
 _FLUSHED = list(places(("flushed_offset", "flushed_position")))
+_TORN = "what was half written could not be cut off: recover it"
 (_FLUSHED_MS,) = places(("flushed_ms",))
 _SYNC_FAILED = "a sync failed, so nobody knows what is on the device: recover it"
 
@@ -79,6 +80,11 @@ class LogSegment(ReadableSegment):
         """Whether a sync failed, and nothing was recovered since."""
         return self._refusal == _SYNC_FAILED
 
+    @property
+    def is_torn(self) -> bool:
+        """Whether an append failed and could not be taken back, and nothing was cut off since."""
+        return self._refusal == _TORN
+
     def resume(self, state: SegmentState) -> None:
         """Take over the state of this segment that another process left."""
         if state.stem != self.stem:
@@ -124,6 +130,11 @@ class LogSegment(ReadableSegment):
     def recover_tail(self, transactions: OpenTransactions) -> Recovery:
         """Walk the log behind the state's end, where `transactions` are open, and cut off a torn end."""
         return self._recovered(self._numbers, transactions)
+
+    def drop_uncounted(self) -> None:
+        """Cut off what is behind the state's end, also whole batches: their append failed."""
+        self._files.cut(self._numbers)
+        self._refusal = None
 
     def recover(self, transactions: OpenTransactions) -> Recovery:
         """Walk the whole log, make its indexes anew, and cut off a torn end.
@@ -185,7 +196,7 @@ class LogSegment(ReadableSegment):
         try:
             self._files.cut(before)
         except StorageError:
-            self._refusal = "what was half written could not be cut off: recover it"
+            self._refusal = _TORN
 
     def _recovered(self, numbers: Numbers, transactions: OpenTransactions, end: int | None = None) -> Recovery:
         recovery = segment_recovery.recover(self._files, numbers, self._interval, transactions, end)
@@ -193,6 +204,8 @@ class LogSegment(ReadableSegment):
         return recovery
 
     def _sync(self) -> None:
+        # a file that cannot be opened is no failed sync: nothing is lost
+        self._files.open()
         try:
             self._files.sync()
             if self._numbers[TXN_INDEX] > 0 and not self._has_durable_names:

@@ -117,7 +117,7 @@ def _one_batch(data: Buffer, config: TopicConfig, from_client: bool) -> npt.NDAr
     row = rows[0]
     if row["base_offset"] != 0:
         raise InvalidRecordError("a producer's batch begins at offset 0", base_offset=int(row["base_offset"]))
-    check_size(rows, config)
+    check_size(int(rows["size"].max()), config)
     try:
         check_crcs(view, rows)
     except CorruptRecordError:
@@ -143,9 +143,8 @@ def _check_client(row: Any) -> None:
         raise InvalidTimestampError("the append time is the log's to set", record_errors=errors)
 
 
-def check_size(rows: npt.NDArray[Any], config: TopicConfig) -> None:
-    """Raise RecordTooLargeError if one of the batches (BATCH rows) is larger than `max.message.bytes`."""
-    largest = int(rows["size"].max())
+def check_size(largest: int, config: TopicConfig) -> None:
+    """Raise RecordTooLargeError if the largest batch has more bytes than `max.message.bytes`."""
     if largest > config.max_message_bytes:
         raise RecordTooLargeError(
             "a batch is larger than max.message.bytes: make smaller batches",
@@ -200,7 +199,7 @@ def _written(records: _Records, rows: npt.NDArray[Any], codec: int, config: Topi
         section = compress(codec, records.data[records.start : records.end], level)
     rows["size"] = HEADER_SIZE + len(section)
     rows["attributes"] = rows["attributes"] & ~CODEC_MASK | codec
-    check_size(rows, config)
+    check_size(int(rows["size"].max()), config)
     data = new_array(int(rows[0]["size"]), np.uint8)
     data[HEADER_SIZE:] = np.frombuffer(section, np.uint8)
     write_headers(data.data, rows)

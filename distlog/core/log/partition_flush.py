@@ -4,7 +4,8 @@ A flush waits for the flush lock, and then reads the page again: if another sync
 needs no sync of its own. A sync runs without the partition's lock, so appends go on during it.
 
 A failed sync is never tried again, since the next one would succeed without what was lost (Linux marks the pages
-clean). The segment is cut to what was on the device before, and is sealed there. Each flush that waits for records
+clean). The flush lock's page says that it failed, for the case that no more can be done now. Then the segment is
+cut to what was on the device before, and is sealed there. Each flush that waits for records
 that were cut off gets an error: their segment is no longer active, and ends before them.
 """
 
@@ -16,13 +17,14 @@ from typing import NamedTuple
 from distlog.core import paths
 from distlog.core.commits.actions import Add, Seal
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.errors import StorageError
+from distlog.core.errors import DistlogError, StorageError
 from distlog.core.log.active_file import ActiveFile
 from distlog.core.log.active_partition import ActivePartition
 from distlog.core.log.flush_policy import Unflushed, is_flush_due
 from distlog.core.log.state_record import Status
 from distlog.core.segments.segment_state import SegmentState
 from distlog.core.storage.local.file_lock import FileLock
+from distlog.core.storage.local.shared_page import boot_id
 from distlog.core.times import NO_TIMESTAMP
 
 
@@ -39,6 +41,10 @@ class Appended(NamedTuple):
     version: int
     flush_due: bool = False
     append_time_ms: int = NO_TIMESTAMP
+
+
+class LostRecordsError(StorageError):
+    """A sync failed, so that records that were appended are lost: no later sync can save them."""
 
 
 class PartitionFlush:
@@ -59,6 +65,10 @@ class PartitionFlush:
             if self._is_flushed(wanted):
                 return
             state = self._state()
+            if state is not None and self._lock.page.read() == _failure(state.stem):
+                # whose sync failed could not give the segment up
+                self._give_up(state.stem)
+                state = None
             if state is None or state.stem != wanted.stem:
                 self._check_sealed(wanted)
             elif state.next_offset < wanted.end_offset:
@@ -106,13 +116,21 @@ class PartitionFlush:
         if self._log is None or self._log.path != path:
             self._use(ActiveFile(path, self._partition.calls))
         assert self._log is not None
+        # what fails here is no failed sync
+        self._log.open()
         since_ms = self._partition.handle.clock()
         try:
             self._log.sync()
-        except StorageError:
+        except StorageError as error:
+            # first of all, since to give it up takes a lock, and may fail
+            self._lock.page.write(_failure(state.stem))
             self._use(None)
-            self._give_up(state.stem)
-            raise
+            lost = LostRecordsError(error.message, **error.details)
+            try:
+                self._give_up(state.stem)
+            except DistlogError as second:
+                raise lost from second
+            raise lost from error
         with self._partition.held():
             segment = self._partition.recover()
             if segment is not None and segment.stem == state.stem:
@@ -157,8 +175,13 @@ class PartitionFlush:
         raise StorageError("a segment ended in no commit: verify the topic", stem=wanted.stem)
 
 
-def _lost(wanted: Appended) -> StorageError:
-    return StorageError(
+def _failure(stem: str) -> bytes:
+    """What the flush lock's page says after a sync of this segment failed; it counts until the machine restarts."""
+    return boot_id() + stem.encode("ascii")
+
+
+def _lost(wanted: Appended) -> LostRecordsError:
+    return LostRecordsError(
         "what was appended is lost, since a sync of the disk failed: append it again",
         stem=wanted.stem,
         first_offset=wanted.first_offset,

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from distlog.core import paths
 from distlog.core.log.state_record import StateRecord, Status, head, stored_record
 from distlog.core.segments.segment_state import SegmentState
-from distlog.core.storage.local.durable_files import failing_as, make_folders
-from distlog.core.storage.local.file_lock import FileLock
+from distlog.core.storage.local.file_lock import FileLock, Held
 
 
 class PartitionLock:
@@ -19,18 +16,13 @@ class PartitionLock:
     def __init__(self, folder: str, topic_id: str, timeout_s: float) -> None:
         self.folder = folder
         self._topic_id, self._timeout_s = topic_id, timeout_s
-        self._file = FileLock(os.path.join(folder, paths.LOCK_FILE))
+        self._file = FileLock(os.path.join(folder, paths.LOCK_FILE), makes_folder=True)
         # packed once, since every append writes one
         self._active_head = head(topic_id, Status.ACTIVE)
 
-    @contextmanager
-    def held(self) -> Iterator[None]:
+    def held(self) -> Held:
         """Hold the lock. Raises StorageError, which names the process that has it, if it is not free in time."""
-        if not os.path.isdir(self.folder):
-            with failing_as("make", self.folder):
-                make_folders(self.folder)
-        with self._file.held(self._timeout_s):
-            yield
+        return self._file.held(self._timeout_s)
 
     def value(self) -> bytes | None:
         """What the page holds now, for `StateRecord.unpack`; None if it does not check."""

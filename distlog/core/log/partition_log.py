@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from distlog.core.batches.base_offsets import write_base_offsets
-from distlog.core.batches.record_batch import CONTROL, TRANSACTIONAL
 from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidRecordError, RecordTooLargeError
+from distlog.core.kernels.batch_move import BAD_FORMAT, FINE, NOT_ALL, look_at_batches, move_batches
 from distlog.core.log.active_file import FileCalls
 from distlog.core.log.active_partition import ActivePartition
 from distlog.core.log.append_time import append_time, stamped
@@ -35,7 +34,11 @@ from distlog.core.topic_handle import TopicHandle
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-_IN_TRANSACTIONS = TRANSACTIONAL | CONTROL
+_WRONG = {
+    NOT_ALL: "the batches are not back to back in their bytes, or not all of them",
+    BAD_FORMAT: "batches that are appended in place are of format 2, and not of transactions",
+}
+_BAD_OFFSETS = "batches that are appended have the offsets from 0 on, without a gap"
 
 
 class LogEnd(NamedTuple):
@@ -112,20 +115,20 @@ class PartitionLog:
     def _append(
         self, data: npt.NDArray[np.uint8], rows: npt.NDArray[Any], newest_offsets: Longs, min_timestamps: Longs
     ) -> Appended:
-        _check(rows, self._snapshots.snapshot.config, data.nbytes)
-        end, active = int(rows[-1]["base_offset"] + rows[-1]["last_offset_delta"]) + 1, self._active
+        end, newest = _check(rows, self._snapshots.snapshot.config, data.nbytes)
+        active = self._active
         segment = active.recover() or active.open()
         time_ms = NO_TIMESTAMP
         if segment.config.message_timestamp_type == "LogAppendTime":
             state = self._snapshots.snapshot.partitions[self.partition]
             time_ms = append_time(state, segment, self._clock())
             rows, newest_offsets, min_timestamps = stamped(data, rows, time_ms)
-        if segment.should_roll(data.nbytes, int(rows["max_timestamp"].max()), segment.next_offset + end - 1):
+            newest = time_ms
+        if segment.should_roll(data.nbytes, newest, segment.next_offset + end - 1):
             segment = active.roll()
         first = segment.next_offset
-        moved = rows.copy()
-        moved["base_offset"] += first
-        write_base_offsets(data, moved["position"], moved["base_offset"])
+        moved = np.empty(len(rows), rows.dtype)
+        move_batches(data, rows, first, moved)
         if len(newest_offsets):
             newest_offsets = newest_offsets + first
         self._write(segment, data, moved, newest_offsets, min_timestamps)
@@ -200,16 +203,16 @@ class PartitionLog:
         self._active.close()
 
 
-def _check(rows: npt.NDArray[Any], config: TopicConfig, size: int) -> None:
+def _check(rows: npt.NDArray[Any], config: TopicConfig, size: int) -> tuple[int, int]:
+    """The offset behind the batches, and their largest timestamp."""
     if not len(rows):
         raise InvalidRecordError("there is no batch to append")
-    check_size(rows, config)
+    verdict, largest, end, newest = look_at_batches(rows, size)
+    check_size(largest, config)
     if size > config.segment_size:
         raise RecordTooLargeError(
             "the batches are larger than segment.bytes: append fewer at once", size=size, limit=config.segment_size
         )
-    if (rows["magic"] != 2).any() or (rows["attributes"] & _IN_TRANSACTIONS).any():
-        raise InvalidRecordError("batches that are appended in place are of format 2, and not of transactions")
-    ends = rows["base_offset"] + rows["last_offset_delta"] + 1
-    if rows["base_offset"][0] != 0 or (rows["base_offset"][1:] != ends[:-1]).any():
-        raise InvalidRecordError("batches that are appended have the offsets from 0 on, without a gap")
+    if verdict != FINE:
+        raise InvalidRecordError(_WRONG.get(verdict, _BAD_OFFSETS))
+    return end, newest

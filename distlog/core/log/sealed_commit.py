@@ -56,15 +56,12 @@ def sealed_commit(
         snapshots = CurrentSnapshot(handle.log, snapshot)
         try:
             with _locked(handle, snapshots, needed, calls, timeout_s) as partitions:
-                if not partitions:
-                    return handle.log.commit(
-                        snapshots.snapshot,
-                        operation,
-                        _Sealing({}, needed, plan),
-                        read_version=read_version,
-                        origin=origin,
-                    )
-                return _commit(handle, snapshots, partitions, operation, plan, needed, read_version, origin)
+                if partitions:
+                    return _commit(handle, snapshots, partitions, operation, plan, needed, read_version, origin)
+            # with no lock held, since this may take longer than others wait for one
+            return handle.log.commit(
+                snapshots.snapshot, operation, _Sealing({}, needed, plan), read_version=read_version, origin=origin
+            )
         except _FoundActiveError as found:
             snapshot = found.snapshot
 

@@ -82,6 +82,12 @@ class SegmentFiles(NamedTuple):
         for place, index in self.indexes:
             index.trim(int(numbers[place]))
 
+    def open(self) -> None:
+        """Open all files that there are."""
+        self.log.open()
+        for _, index in self.indexes:
+            index.file.open()
+
     def sync(self) -> None:
         """Sync all files, the log first; returns when all that was written is on the device."""
         self.log.sync()

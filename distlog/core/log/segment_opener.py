@@ -46,6 +46,8 @@ class SegmentOpener:
         unknown = segment.unknown_bytes()
         if unknown < 0:
             self._walk(segment)
+        elif status == Status.TORN:
+            segment.drop_uncounted()
         elif unknown > 0 or status != Status.ACTIVE:
             segment.recover_tail(OpenTransactions.before(state.first_unstable_offset))
         return segment

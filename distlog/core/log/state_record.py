@@ -24,14 +24,16 @@ RECORD_BYTES = _HEAD.size + STATE_BYTES
 class Status(IntEnum):
     """What a partition's active segment is doing.
 
-    There is none; it takes appends; it is being sealed, so that only the commit log knows; or a sync of it failed, so
-    that it must be cut to what was flushed before, and be sealed, before anything else.
+    There is none; it takes appends; it is being sealed, so that only the commit log knows; a sync of it failed, so
+    that it must be cut to what was flushed before, and be sealed, before anything else; or an append failed and could
+    not be taken back, so that the log must be cut to the state's end first: it may have batches that nobody counts.
     """
 
     NONE = 0
     ACTIVE = 1
     CHANGING = 2
     FAILED = 3
+    TORN = 4
 
 
 @dataclass(frozen=True, slots=True)

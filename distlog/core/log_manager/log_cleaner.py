@@ -36,6 +36,7 @@ class LogCleaner:
 
         It looks again as long as it finds something to clean.
         """
+        self._forget_put_aside()
         while self._clean_pass(run) and not self._directory.is_stopping():
             pass
         run.errors.update({url: one.error for url, one in self._put_aside.items()})
@@ -66,8 +67,8 @@ class LogCleaner:
             if dirty:
                 due.append((dirty[0].dirty_ratio, name, topic))
 
-        for name, topic in self._directory.topics.items():
-            if "compact" in topic.config.cleanup_policy and not self._is_put_aside(topic.url):
+        for name, topic in self._compacted().items():
+            if topic.url not in self._put_aside:
                 self._directory.attempt(run, name, topic, partial(look, name))
         return [(name, topic) for _, name, topic in sorted(due, key=lambda one: -one[0])]
 
@@ -82,10 +83,14 @@ class LogCleaner:
             self._put_aside[topic.url] = _PutAside(self._directory.clock() + self._retry_ms, run.errors[topic.url])
         return any(cleaned)
 
-    def _is_put_aside(self, url: str) -> bool:
-        if url in self._put_aside and self._directory.clock() >= self._put_aside[url].until_ms:
-            del self._put_aside[url]
-        return url in self._put_aside
+    def _compacted(self) -> dict[str, Topic]:
+        topics = self._directory.topics
+        return {name: topic for name, topic in topics.items() if "compact" in topic.config.cleanup_policy}
+
+    def _forget_put_aside(self) -> None:
+        """Forget the topics whose time is over, and those that are to be cleaned no more."""
+        urls, now_ms = {topic.url for topic in self._compacted().values()}, self._directory.clock()
+        self._put_aside = {url: one for url, one in self._put_aside.items() if url in urls and now_ms < one.until_ms}
 
     def _note(self, run: TaskRun, topic: Topic, report: CompactReport) -> bool:
         """Count what the report says; returns whether a partition was cleaned."""

@@ -39,7 +39,7 @@ class LogManager:
     wrote counts only with its commit.
 
     `config` are Kafka's broker settings (BrokerConfig). `on_run` is called after each run of a task, from the task's
-    thread. `clock` gives ms since 1970, `scheduler_clock` ms that never go back.
+    thread; what it raises is logged. `clock` gives ms since 1970, `scheduler_clock` ms that never go back.
     """
 
     def __init__(
@@ -178,8 +178,12 @@ class LogManager:
         for url, error in run.errors.items():
             if (url, error) not in known:
                 _log.warning("%s failed at %s: %s", run.task, url, error)
-        if self._on_run:
-            self._on_run(run)
+        try:
+            if self._on_run:
+                self._on_run(run)
+        except Exception as error:
+            # such as an output that nobody reads any more: the task goes on
+            _log.warning("on_run failed after %s: %s: %s", run.task, type(error).__name__, error)
 
 
 def _listed(roots: str | Iterable[str]) -> list[str]:

@@ -80,17 +80,19 @@ def log_metrics(directories: Iterable[LogDirectory]) -> list[Metric]:
         Metric("distlog_log_segments", "gauge", "live segments", []),
     ]
     for directory in directories:
-        for topic in directory.topics.values():
+        for name, topic in directory.topics.items():
             # a topic that cannot be read is left out; the task that looks at it says why
             with suppress(DistlogError, OSError):
-                for labels, numbers in list(_partitions(directory, topic)):
+                for labels, numbers in list(_partitions({"root": directory.url, "topic": name}, topic)):
                     for metric, number in zip(metrics[2:], numbers, strict=True):
                         metric.values.append((labels, float(number)))
     return metrics
 
 
-def _partitions(directory: LogDirectory, topic: Topic) -> Iterator[tuple[Labels, tuple[int, int, int, int]]]:
+def _partitions(of: Labels, topic: Topic) -> Iterator[tuple[Labels, tuple[int, int, int, int]]]:
     for number, state in enumerate(topic.live_snapshot.partitions):
-        labels = {"root": directory.url, "topic": topic.name, "partition": str(number)}
         size = int(state.segments.log_bytes.sum())
-        yield labels, (state.log_start_offset, state.log_end_offset, size, len(state.segments))
+        yield (
+            {**of, "partition": str(number)},
+            (state.log_start_offset, state.log_end_offset, size, len(state.segments)),
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,14 +18,17 @@ from distlog.core.storage.storage import Storage
 
 #: How many logs stay mapped. The disk space of a deleted one is free only when it is unmapped.
 OPEN_LOGS = 16
+#: How much of an active log is read around a position: enough for small batches, then for the largest usual ones.
+_PARTS_BYTES = (32 << 10, 2 << 20)
 
 
 @dataclass(frozen=True, slots=True)
 class OpenLog:
-    """A mapped log file."""
+    """A mapped log file, or the bytes of one from the position `start` on."""
 
     view: memoryview
     data: npt.NDArray[np.uint8]
+    start: int = 0
 
 
 class OpenLogs:
@@ -50,6 +54,23 @@ class OpenLogs:
         if len(log.view) < segment.log_bytes:
             raise StorageError("a file is shorter than its segment", partition=segment.partition, stem=segment.stem)
         return log
+
+    def around(self, segment: SegmentInfo, position: int) -> Iterator[OpenLog]:
+        """The log, as `get` gives it. Of an active one, which is not mapped: a part from `position` on, then more.
+
+        Raises as `get` does.
+        """
+        if not segment.is_active:
+            yield self.get(segment)
+            return
+        name = paths.segment_file(self._topic, segment.partition, segment.stem, ".log")
+        for size in _PARTS_BYTES:
+            end = min(position + size, segment.log_bytes)
+            read = self._storage.read_joined([(name, 0, HEAD_BYTES), (name, position, end)])
+            self._identified.check_head(segment, name, read[:HEAD_BYTES])
+            yield OpenLog(read[HEAD_BYTES:], byte_array(read[HEAD_BYTES:]), position)
+            if end == segment.log_bytes:
+                return
 
     def _mapped(self, segment: SegmentInfo, name: str) -> OpenLog:
         view = self._storage.map(name)

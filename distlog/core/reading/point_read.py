@@ -1,4 +1,6 @@
-"""Reads a few records from a mapped log. For a local segment this takes microseconds, since no chunk is read.
+"""Reads a few records from a mapped log, or from the few bytes of an active one that hold them.
+
+For a local segment this takes microseconds, since no chunk is read.
 
 Its records are checked as those of a scan are: the log is its segment's, its batches follow each other, and the
 checksum of the batch is right. Anything wrong or unusual is left to a scan, which raises the right error for it.
@@ -7,6 +9,7 @@ checksum of the batch is right. Anything wrong or unusual is left to a scan, whi
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -52,7 +55,7 @@ class PointRecord(NamedTuple):
 
 
 class PointBatch(NamedTuple):
-    """A checked batch of format 2: its place in the log, its stored offsets, and the fields of its header."""
+    """A checked batch of format 2: its place in the open log, its stored offsets, and the fields of its header."""
 
     position: int
     size: int
@@ -82,15 +85,16 @@ def first_records(reader: SegmentReader, segment: SegmentInfo, offset: int, limi
     room, stored = min(limit, FEW), offset - segment.shift
     if not reader.storage.is_local:
         return found
-    try:
-        log = reader.logs.get(segment)
-        for batch in _batches(segment, log, stored, _position(reader, segment, stored)):
-            found += _records(segment, log, batch, room - len(found), stored)
-            if len(found) >= room:
+    with suppress(CorruptionError, OSError):  # a scan finds the same fault and raises the error for it
+        position = _position(reader, segment, stored)
+        for log in reader.logs.around(segment, position):
+            with suppress(_LeftToScanError):
+                for batch in _batches(segment, log, stored, position):
+                    found += _records(segment, log, batch, room - len(found), stored)
+                    if len(found) >= room:
+                        break
+            if found:
                 break
-    except (_LeftToScanError, CorruptionError, OSError):
-        # a scan finds the same fault and raises the error for it
-        pass
     return found
 
 
@@ -128,15 +132,17 @@ def _position(reader: SegmentReader, segment: SegmentInfo, stored_offset: int) -
 
 def _batches(segment: SegmentInfo, log: OpenLog, stored_offset: int, position: int) -> Iterator[PointBatch]:
     """Up to FEW checked batches from `position` on, the first being the one that holds the offset, or the next."""
-    end_offset, end, dense = segment.next_offset - segment.shift, segment.log_bytes, segment.dense
+    end_offset, dense = segment.next_offset - segment.shift, segment.dense
+    end = min(segment.log_bytes - log.start, log.data.size)
     following = segment.stored_base_offset if position == 0 else -1
+    at = position - log.start
     for _ in range(FEW):
-        position = find_batch(log.data, position, end, following, dense, end_offset, stored_offset)
-        if position == end:
+        at = find_batch(log.data, at, end, following, dense, end_offset, stored_offset)
+        if at == end:
             return
-        batch = _checked(segment, log, position)
+        batch = _checked(segment, log, at)
         yield batch
-        position += batch.size
+        at += batch.size
         following = stored_offset = batch.last_offset + 1
 
 
@@ -148,7 +154,7 @@ def _checked(segment: SegmentInfo, log: OpenLog, position: int) -> PointBatch:
     size = LOG_OVERHEAD + length
     if crc != crc32c(log.view[position + CRC_START : position + size]):
         raise _LeftToScanError
-    if position + size == segment.log_bytes and segment.last_batch_crc not in (UNKNOWN, crc):
+    if log.start + position + size == segment.log_bytes and segment.last_batch_crc not in (UNKNOWN, crc):
         raise _LeftToScanError
     if segment.append_time_ms >= 0:
         attributes, max_timestamp = attributes | APPEND_TIME, segment.append_time_ms

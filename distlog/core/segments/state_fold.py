@@ -16,7 +16,6 @@ from crc32c import crc32c
 from distlog.core.buffers import byte_array
 from distlog.core.config import MAX_INT
 from distlog.core.indexes.offset_index import ENTRY as OFFSET_ENTRY
-from distlog.core.indexes.offset_index import encode_offset_entries
 from distlog.core.indexes.time_index import ENTRY as TIME_ENTRY
 from distlog.core.indexes.time_index import encode_time_entries
 from distlog.core.indexes.transaction_index import AbortedTransaction, encode_transactions
@@ -32,6 +31,9 @@ from distlog.core.segments.segment_state import Numbers, places
 
 Batches = npt.NDArray[Any]
 Longs = npt.NDArray[np.int64]
+
+# the same bytes as OFFSET_ENTRY, both fields at once
+_OFFSET_FIELD = np.dtype(">i4")
 
 #: Stands for values that only the headers tell.
 BY_HEADERS: Longs = np.empty(0, np.int64)
@@ -91,11 +93,18 @@ def fold(
     if not (offsets or times or aborted):
         return Folded(after, _NO_ENTRIES)
     entries = (
-        encode_offset_entries(spare[0, :offsets, 0], spare[0, :offsets, 1]) if offsets else b"",
-        encode_time_entries(spare[1, :times, 0], spare[1, :times, 1]) if times else b"",
+        spare[0, :offsets].astype(_OFFSET_FIELD).tobytes() if offsets else b"",
+        _time_entries(spare[1, :times]) if times else b"",
         encode_transactions(aborted) if aborted else b"",
     )
     return _with_entries(after, entries)
+
+
+def _time_entries(pairs: npt.NDArray[np.int64]) -> bytes:
+    """The entries of the pairs, which the kernel made in order and within bounds, as it does for the offset index."""
+    entries = np.empty(len(pairs), TIME_ENTRY)
+    entries["timestamp"], entries["relative_offset"] = pairs[:, 0], pairs[:, 1]
+    return entries.tobytes()
 
 
 def fold_seal(numbers: Numbers) -> Folded:
@@ -126,9 +135,10 @@ def room(numbers: Numbers, batches: Batches, interval: int, index_bytes: int) ->
 
 def _with_entries(numbers: Numbers, entries: tuple[bytes, bytes, bytes]) -> Folded:
     for place, data in zip((OFFSET_INDEX, TIME_INDEX, TXN_INDEX), entries, strict=True):
-        # the checksum of an index stands behind its size
-        numbers[place + 1] = crc32c(data, int(numbers[place + 1]))
-        numbers[place] += len(data)
+        if data:
+            # the checksum of an index stands behind its size
+            numbers[place + 1] = crc32c(data, int(numbers[place + 1]))
+            numbers[place] += len(data)
     return Folded(numbers, entries)
 
 

@@ -20,8 +20,8 @@ from distlog.core.batches.record_input import RecordInput
 from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import DAY_MS
-from distlog.core.errors import StorageError
-from distlog.core.log.partition_flush import Appended
+from distlog.core.errors import DistlogError, TopicNotFoundError
+from distlog.core.log.partition_flush import Appended, LostRecordsError
 from distlog.core.log.partition_log import PartitionLog
 from distlog.core.segments.segment_writer import batch_format, codec_of
 from distlog.core.storage.parallel import cores, in_order, in_parallel
@@ -66,7 +66,7 @@ class InPlaceDestination:
         # by partition and segment: the last of what was acknowledged before it was synced
         self._unflushed: dict[tuple[int, str], Appended] = {}
         self._timer: threading.Timer | None = None
-        self._lost: StorageError | None = None
+        self._lost: DistlogError | None = None
 
     def send(self, records: pa.RecordBatch) -> Sent:
         """Append the records, each partition's in their order."""
@@ -103,12 +103,13 @@ class InPlaceDestination:
         """Append while threads encode the next partitions; then flush all of them side by side."""
         encodings = (partial(part.encode, encoding) for part in parts)
         ahead = 2 * workers if workers > 1 else 0
-        for part in in_order(encodings, ahead, workers=workers, joined=True):
-            part.append(self._log(part.partition), encoding)
-        in_parallel(lambda each: each[0].flush(each[1]), [(part, self._log(part.partition)) for part in parts])
-        self._note_unflushed(parts)
-        while len(self._logs) > OPEN_LOGS:
-            self._logs.popitem(last=False)[1].close()
+        try:
+            for part in in_order(encodings, ahead, workers=workers, joined=True):
+                part.append(self._log(part.partition), encoding)
+            in_parallel(lambda each: each[0].flush(each[1]), [(part, self._log(part.partition)) for part in parts])
+        finally:
+            # an interrupt may come behind what is acknowledged already
+            self._note_unflushed(parts)
 
     def _note_unflushed(self, parts: Sequence[PartitionBuffer]) -> None:
         for part in parts:
@@ -121,7 +122,10 @@ class InPlaceDestination:
         self._sync_later()
 
     def _log(self, partition: int) -> PartitionLog:
+        """The partition's log; of the others, the OPEN_LOGS - 1 that were used last stay open."""
         if partition not in self._logs:
+            while len(self._logs) >= OPEN_LOGS:
+                self._logs.popitem(last=False)[1].close()
             self._logs[partition] = PartitionLog(self._handle, partition, self._current)
         self._logs.move_to_end(partition)
         return self._logs[partition]
@@ -134,18 +138,29 @@ class InPlaceDestination:
     def flush(self) -> None:
         """Return when all that was sent is on the device, whatever the flush policy left unsynced.
 
-        Raises StorageError if a sync failed, now or in the background, so that acknowledged records are lost.
+        Raises LostRecordsError if a sync failed, now or in the background, so that acknowledged records are lost;
+        this is told once. After other errors, the next flush tries again.
         """
         with self._lock:
-            lost, self._lost = self._lost, None
-            self._sync()
-        if lost is not None:
-            raise lost
+            failed = self._sync()
+            error, self._lost = self._lost or failed, None
+        if error is not None:
+            raise error
 
-    def _sync(self) -> None:
-        while self._unflushed:
-            (partition, _), appended = self._unflushed.popitem()
-            self._log(partition).flush(appended)
+    def _sync(self) -> DistlogError | None:
+        """Sync each partition; returns an error after which a sync may still succeed."""
+        failed: DistlogError | None = None
+        for (partition, stem), appended in list(self._unflushed.items()):
+            try:
+                self._log(partition).flush(appended)
+            except (LostRecordsError, TopicNotFoundError) as error:
+                self._lost = self._lost or error
+            except DistlogError as error:
+                failed = failed or error
+                continue
+            # not before: after an interrupt or an error, the next flush must know of them
+            self._unflushed.pop((partition, stem), None)
+        return failed
 
     def _sync_later(self) -> None:
         """Sync in the background when `flush.ms` have passed, in case nobody does it before."""
@@ -162,9 +177,8 @@ class InPlaceDestination:
             self._timer = None
             try:
                 self._sync()
-            except StorageError as error:
-                self._lost = error
-            self._sync_later()
+            finally:
+                self._sync_later()
 
     def close(self) -> None:
         """Flush, and close the files; a later `send` opens them again."""

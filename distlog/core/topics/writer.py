@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any
 
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.errors import InvalidConfigError, InvalidRecordError, StorageError
+from distlog.core.errors import InvalidConfigError, InvalidRecordError
 from distlog.core.segments.segment_writer import codec_of
 from distlog.core.times import fastest
 from distlog.core.topics.accumulator import Accumulator
@@ -228,7 +228,8 @@ class Writer:
     def _flush_error(self) -> BaseException | None:
         try:
             self._destination.flush()
-        except StorageError as error:
+        except Exception as error:
+            # whatever it is, it must not keep the other writers from their last commit
             return error
         return None
 

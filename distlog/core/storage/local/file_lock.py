@@ -11,11 +11,10 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from distlog.core.errors import StorageError
-from distlog.core.storage.local.durable_files import failing_as
+from distlog.core.storage.local.durable_files import failing_as, make_folders
 from distlog.core.storage.local.shared_page import SharedPage
 
 #: How long to wait for a lock. Its holders need milliseconds, and about a second when they commit.
@@ -31,18 +30,19 @@ class FileLock:
     """The lock of the file `path`, and the page of state in that file; a missing file is created.
 
     It excludes threads and processes, and is not reentrant. Its holder may remove the file: the next holder makes a
-    new one. `sleep` and `monotonic` are in seconds.
+    new one, and its folder too if `makes_folder`. `sleep` and `monotonic` are in seconds.
     """
 
     def __init__(
         self,
         path: str,
         *,
+        makes_folder: bool = False,
         sleep: Callable[[float], None] = time.sleep,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.path = path
-        self._sleep, self._monotonic = sleep, monotonic
+        self._makes_folder, self._sleep, self._monotonic = makes_folder, sleep, monotonic
         self._thread = threading.Lock()
         self._file = -1
         self._page: SharedPage | None = None
@@ -53,22 +53,31 @@ class FileLock:
         """The page that processes share by this lock. Reading needs no lock, writing does."""
         return self._page or self._open()
 
-    @contextmanager
-    def held(self, timeout_s: float = TIMEOUT_S) -> Iterator[SharedPage]:
+    def held(self, timeout_s: float = TIMEOUT_S) -> Held:
         """Hold the lock; StorageError, with the id of the process that holds it, when it is not free in time."""
+        return Held(self, timeout_s)
+
+    def acquire(self, timeout_s: float) -> SharedPage:
+        """Take the lock, as `held` does."""
         end = self._monotonic() + timeout_s
         if not self._thread.acquire(timeout=max(timeout_s, 0)):
             raise self._taken(os.getpid(), timeout_s)
         try:
             page = self._locked(end, timeout_s)
-            try:
-                page.tell_holder(os.getpid())
-                yield page
-            finally:
-                if self._file >= 0:
-                    fcntl.flock(self._file, fcntl.LOCK_UN)
+            page.tell_holder(os.getpid())
+        except BaseException:
+            self.release()
+            raise
+        return page
+
+    def release(self) -> None:
+        """Give the lock back."""
+        try:
+            if self._file >= 0:
+                fcntl.flock(self._file, fcntl.LOCK_UN)
         finally:
-            self._release_thread()
+            if self._thread.locked():
+                self._thread.release()
 
     def close(self) -> None:
         """Close the file. The lock can be used again, which opens the file again."""
@@ -88,6 +97,8 @@ class FileLock:
 
     def _open(self) -> SharedPage:
         with failing_as("open the lock", self.path):
+            if self._makes_folder and not os.path.isdir(folder := os.path.dirname(self.path)):
+                make_folders(folder)
             # first the file, then its page: if it is removed in between, who locks it sees that
             file = os.open(self.path, _OPEN, 0o666)
             try:
@@ -136,9 +147,20 @@ class FileLock:
             pid=holder,
         )
 
-    def _release_thread(self) -> None:
-        if self._thread.locked():
-            self._thread.release()
+
+class Held:
+    """A FileLock that is held in a `with` block; unlike a generator it costs next to nothing."""
+
+    __slots__ = ("_lock", "_timeout_s")
+
+    def __init__(self, lock: FileLock, timeout_s: float) -> None:
+        self._lock, self._timeout_s = lock, timeout_s
+
+    def __enter__(self) -> SharedPage:
+        return self._lock.acquire(self._timeout_s)
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.release()
 
 
 def _renew_all() -> None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import os
 import struct
 from functools import cache
+from typing import NamedTuple
 
 from crc32c import crc32c
 
@@ -32,9 +33,24 @@ _HOLDER = struct.Struct("<q")
 _HOLDER_AT = 8
 _SLOTS_AT = (1024, 2048)
 _NUMBERS = struct.Struct("<QI")
+_NUMBER = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
 _VALUE_AT = _NUMBERS.size + _CRC.size
 MAX_VALUE_BYTES = SLOT_BYTES - _VALUE_AT
+
+
+class _Slot(NamedTuple):
+    """A whole slot: its number and value, its place, and all of its bytes."""
+
+    number: int
+    value: bytes
+    at: int
+    data: bytes
+
+    @property
+    def other(self) -> int:
+        """The place of the other slot."""
+        return _SLOTS_AT[self.at == _SLOTS_AT[0]]
 
 
 class SharedPage:
@@ -56,6 +72,7 @@ class SharedPage:
             # new, or what a power loss left; several processes may do this at once: all write the same bytes
             os.pwrite(descriptor, _MAGIC, 0)
         self._page = map_shared(descriptor, PAGE_BYTES)
+        self._known: _Slot | None = None
 
     @property
     def holder(self) -> int:
@@ -68,36 +85,59 @@ class SharedPage:
 
     def read(self) -> bytes | None:
         """The newest whole value, or None if there is none."""
-        return newest_value(self._page)
+        slot = self._newest()
+        return slot.value if slot else None
 
     def write(self, value: bytes) -> None:
         """Replace the older value by `value`, at most MAX_VALUE_BYTES. Needs the lock."""
         if len(value) > MAX_VALUE_BYTES:
             raise ValueError(f"a value of {len(value)} bytes does not fit into a slot of {MAX_VALUE_BYTES}")
-        numbers = [slot[0] if (slot := _slot(self._page, at)) else -1 for at in _SLOTS_AT]
-        at = _SLOTS_AT[numbers.index(min(numbers))]
-        head = _NUMBERS.pack(max(numbers) + 1, len(value))
+        newest = self._newest()
+        number, at = (newest.number + 1, newest.other) if newest else (0, _SLOTS_AT[0])
+        head = _NUMBERS.pack(number, len(value))
         data = head + _CRC.pack(crc32c(value, crc32c(head))) + value
         self._page[at : at + len(data)] = data
+        self._known = _Slot(number, value, at, data)
+
+    def _newest(self) -> _Slot | None:
+        known = self._known
+        if known is None or not self._is_newest(known):
+            known = self._known = _newest_slot(self._page)
+        return known
+
+    def _is_newest(self, slot: _Slot) -> bool:
+        """Whether a slot that was found whole is there as it was, and the other one cannot be newer.
+
+        This says what `_newest_slot` says, without checksums.
+        """
+        page = self._page
+        is_there = page[slot.at : slot.at + len(slot.data)].tobytes() == slot.data
+        return is_there and _NUMBER.unpack_from(page, slot.other)[0] < slot.number and page[: len(_MAGIC)] == _MAGIC
 
 
 def newest_value(page: bytes | memoryview) -> bytes | None:
     """The newest whole value in the bytes of a page, which may be cut short; no lock is needed."""
+    slot = _newest_slot(page)
+    return slot.value if slot else None
+
+
+def _newest_slot(page: bytes | memoryview) -> _Slot | None:
     if page[: len(_MAGIC)] != _MAGIC or len(page) < PAGE_BYTES:
         return None
-    found = [slot for slot in (_slot(page, at) for at in _SLOTS_AT) if slot is not None]
-    return max(found)[1] if found else None
+    return max((slot for slot in (_slot(page, at) for at in _SLOTS_AT) if slot is not None), default=None)
 
 
-def _slot(page: bytes | memoryview, at: int) -> tuple[int, bytes] | None:
-    """The number and the value of a slot; None if it is not whole."""
+def _slot(page: bytes | memoryview, at: int) -> _Slot | None:
+    """The slot at this place; None if it is not whole."""
     data = bytes(page[at : at + SLOT_BYTES])
     number, length = _NUMBERS.unpack_from(data)
     if length > MAX_VALUE_BYTES:
         return None
     value = data[_VALUE_AT : _VALUE_AT + length]
     (checksum,) = _CRC.unpack_from(data, _NUMBERS.size)
-    return (number, value) if crc32c(value, crc32c(data[: _NUMBERS.size])) == checksum else None
+    if crc32c(value, crc32c(data[: _NUMBERS.size])) != checksum:
+        return None
+    return _Slot(number, value, at, data[: _VALUE_AT + length])
 
 
 @cache
