@@ -242,8 +242,9 @@ def test_the_packed_state_of_a_segment_is_that_of_its_state(tmp_path: Path) -> N
     assert segment.packed_state() == segment.state.pack()
 
 
-def test_readers_of_the_tail_are_told_of_no_index_that_they_might_map(tmp_path: Path) -> None:
+def test_readers_of_the_tail_are_told_that_it_is_active_and_how_far_its_indexes_go(tmp_path: Path) -> None:
     segment = new_segment(tmp_path, index_interval_bytes=0)
     append(segment, records(0), records(1))
     info = segment.state.tail_info(0)
-    assert (info.offset_index_bytes, info.time_index_bytes, info.log_bytes) == (0, 0, segment.size)
+    assert info.is_active
+    assert (info.offset_index_bytes, info.time_index_bytes, info.log_bytes) == (8, 12, segment.size)

@@ -110,7 +110,7 @@ def _wait(act: Callable[[], object], pid: int, tally: Tally) -> None:
     try:
         act()
     except StorageError as error:
-        named = re.search(r"process (\d+) holds the lock", str(error))
+        named = re.search(r"process (\d+) has held the lock", str(error))
         demand(named is not None and int(named[1]) == pid, f"the error does not name process {pid}: {error}")
         tally["waits that were told of the process"] += 1
 

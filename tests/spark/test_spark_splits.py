@@ -186,11 +186,11 @@ def test_a_schema_is_narrowed_by_names_and_types() -> None:
     check_schema(StructType.fromDDL("value binary, offset long"))
     check_schema(StructType.fromDDL("headers array<struct<key: string, value: binary>>"))
     for ddl, message in [
-        ("offset int", "offset is bigint, not int"),
-        ("value string", "value is binary, not string"),
+        ("offset int", "offset must be bigint, not int"),
+        ("value string", "value must be binary, not string"),
         ("id long", "no column id; there are key, value, topic"),
         ("key binary not null", "can hold nulls"),
-        ("offset long, offset long", "twice"),
+        ("offset long, offset long", "name each column once"),
     ]:
         with pytest.raises(InvalidConfigError, match=message):
             check_schema(StructType.fromDDL(ddl))

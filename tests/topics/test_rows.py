@@ -94,7 +94,7 @@ def test_what_a_caller_changes_afterwards_is_not_changed_here() -> None:
     [
         ({"value": 5}, "value must be bytes, text or None"),
         ({"key": 5}, "key must be bytes, text or None"),
-        ({"key": "\ud800"}, "key holds a lone surrogate"),
+        ({"key": "\ud800"}, "key is not valid text: it holds a lone surrogate"),
         ({"timestamp": -2}, "timestamp must be an integer from -1 to .*got=-2"),
         ({"timestamp": 2**63}, "timestamp must be an integer"),
         ({"timestamp": True}, "timestamp must be an integer"),
@@ -105,7 +105,7 @@ def test_what_a_caller_changes_afterwards_is_not_changed_here() -> None:
         ({"headers": 5}, "headers must be a list"),
         ({"headers": ["ab"]}, "a header must be"),
         ({"headers": [(b"h", b"")]}, "a header must be"),
-        ({"headers": [("\ud800", b"")]}, "a header's key holds a lone surrogate"),
+        ({"headers": [("\ud800", b"")]}, "a header's key is not valid text: it holds a lone surrogate"),
         ({"headers": [("h", 5)]}, "a header's value must be bytes, text or None"),
     ],
 )
