@@ -78,15 +78,19 @@ def test_a_close_after_an_interrupted_close_waits_and_tells_its_error(
 ) -> None:
     writer = small(topic)
     fill(writer, range(2))
-    main = threading.get_ident()
+    main, interrupted = threading.get_ident(), threading.Event()
 
     def interrupt() -> None:
         gate.wait_for_one()
         signal.pthread_kill(main, signal.SIGINT)
+        # Python loses a signal that comes just before the main thread begins to wait for a lock
+        while not interrupted.wait(1):
+            signal.pthread_kill(main, signal.SIGINT)
 
     interrupting = begun(interrupt)
     with pytest.raises(KeyboardInterrupt):
         writer.close()
+    interrupted.set()
     assert joined(interrupting)
     gate.errors.extend([StorageError("full")] if has_error else [])
     gate.open()
