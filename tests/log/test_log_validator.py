@@ -53,6 +53,7 @@ from distlog.core.errors import (
     RecordTooLargeError,
     RecordValidationError,
 )
+from distlog.core.log.append_time import stamped
 from distlog.core.log.log_validator import ValidBatch, validate
 
 DAY, HOUR = 86_400_000, 3_600_000
@@ -98,7 +99,7 @@ def test_a_good_batch_is_stored_as_it_came(codec: str) -> None:
     data = made(records(0, 1, 1), codec, producer=PRODUCER, attributes=TRANSACTIONAL)
     valid = checked(data)
     assert bytes(valid.data) == data
-    assert (valid.newest_offset, valid.min_timestamp, valid.append_time_ms) == (1, NOW, -1)
+    assert (valid.newest_offset, valid.min_timestamp) == (1, NOW)
 
 
 def test_the_leader_epoch_is_the_logs() -> None:
@@ -153,12 +154,13 @@ def test_another_codec_takes_the_topics_level() -> None:
 def test_an_append_time_is_put_into_the_header_alone(codec: str) -> None:
     data = made(records(5, 1), codec, base_timestamp=1234)
     valid = checked(data, now_ms=NOW + 9, message_timestamp_type="LogAppendTime", message_timestamp_before_max_ms=0)
+    rows, newest, oldest = stamped(valid.data, valid.rows, NOW + 9)
     assert bytes(valid.data)[HEADER_SIZE:] == data[HEADER_SIZE:]
-    assert valid.rows["base_timestamp"] == [1234]
-    assert valid.rows["max_timestamp"] == [NOW + 9]
-    assert valid.rows["attributes"] & APPEND_TIME
-    assert (valid.append_time_ms, valid.newest_offset, valid.min_timestamp) == (NOW + 9, 0, NOW + 9)
-    assert set(decode(valid.data, valid.rows).column("timestamp").cast("int64").to_pylist()) == {NOW + 9}
+    assert rows["base_timestamp"] == [1234]
+    assert rows["max_timestamp"] == [NOW + 9]
+    assert rows["attributes"] & APPEND_TIME
+    assert (newest.tolist(), oldest.tolist()) == ([0], [NOW + 9])
+    assert set(decode(valid.data, rows).column("timestamp").cast("int64").to_pylist()) == {NOW + 9}
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -354,7 +356,7 @@ def test_batches_are_appended_with_what_their_producer_must_know(tmp_path: Path)
     info = process[0].append_batches(made(records(0)))
     assert (info.appended.first_offset, info.appended.end_offset) == (11, 12)
     assert info.appended.flush_due
-    assert (info.append_time_ms, info.log_start_offset) == (-1, 0)
+    assert (info.appended.append_time_ms, info.log_start_offset) == (-1, 0)
     values = [codec.encode() for codec in CODECS for _ in range(2)]
     assert process.seen()[0] == [b"first", *values, b"value"]
     process[0].roll()
@@ -369,7 +371,7 @@ def test_the_append_time_and_the_log_start_are_told(tmp_path: Path) -> None:
     process.handle.log.commit(process.head(), "delete-records", lambda _: [SetLogStartOffset(0, 1)])
     process.snapshots.refresh()
     info = process[0].append_batches(made(records(-DAY)))
-    assert (info.appended.first_offset, info.append_time_ms, info.log_start_offset) == (2, NOW + 5, 1)
+    assert (info.appended.first_offset, info.appended.append_time_ms, info.log_start_offset) == (2, NOW + 5, 1)
 
 
 def test_nothing_is_appended_of_a_batch_that_is_refused(tmp_path: Path) -> None:

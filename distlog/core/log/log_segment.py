@@ -142,7 +142,7 @@ class LogSegment(ReadableSegment):
 
         `transactions` are those that were open before the segment.
         """
-        return self._recovered(emptied(self._numbers), transactions)
+        return self._recovered(emptied(self.stem, self._numbers), transactions)
 
     def truncate_to(self, offset: int, transactions: OpenTransactions) -> int:
         """Drop the batch that holds `offset`, or else the next one, and all behind it; returns the bytes dropped."""
@@ -150,13 +150,13 @@ class LogSegment(ReadableSegment):
         if place is None:
             return 0
         dropped = self.size - place.position
-        self._recovered(emptied(self._numbers), transactions, place.position)
+        self._recovered(emptied(self.stem, self._numbers), transactions, place.position)
         return dropped
 
     def drop_unflushed(self, transactions: OpenTransactions) -> None:
         """After a failed sync, drop all that is not known to be on the device."""
         flushed = self._numbers[_FLUSHED]
-        self._recovered(emptied(self._numbers), transactions, int(flushed[1]))
+        self._recovered(emptied(self.stem, self._numbers), transactions, int(flushed[1]))
         self._numbers[_FLUSHED] = np.minimum(flushed, self._numbers[[NEXT_OFFSET, POSITION]])
 
     def know_flushed(self, offset: int, position: int, since_ms: int) -> None:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from distlog.core.batches.append_time import give_append_times
 from distlog.core.batches.compression import CODEC_NAMES, MAX_RECORDS_BYTES, NONE, Expander, compress
 from distlog.core.batches.record_batch import (
     APPEND_TIME,
@@ -40,7 +39,6 @@ from distlog.core.errors import (
 from distlog.core.kernels.record_check import BAD_TIME, FINE, NO_KEY, Checked, TimeBounds, check_records
 from distlog.core.kernels.record_scan import OK, SMALLEST_RECORD
 from distlog.core.segments.segment_writer import codec_of, compression_level
-from distlog.core.times import NO_TIMESTAMP
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -57,14 +55,13 @@ class ValidBatch(NamedTuple):
     """A batch as a log can take it: its bytes, at offset 0, and its BATCH row, as arrays for `PartitionLog.append`.
 
     `newest_offset` is that of the first record with the largest timestamp, -1 if none has a timestamp;
-    `min_timestamp` is the smallest. `append_time_ms` is -1 unless the topic's timestamp type is LogAppendTime.
+    `min_timestamp` is the smallest. The times are the producer's: the log gives LogAppendTime under its lock.
     """
 
     data: npt.NDArray[np.uint8]
     rows: npt.NDArray[Any]
     newest_offset: int
     min_timestamp: int
-    append_time_ms: int
 
 
 def validate(data: Buffer, config: TopicConfig, now_ms: int, *, from_client: bool = True) -> ValidBatch:
@@ -89,12 +86,10 @@ def validate(data: Buffer, config: TopicConfig, now_ms: int, *, from_client: boo
         verdicts,
     )
     _refuse(found, verdicts)
-    append_time_ms = now_ms if by_log and not is_control else NO_TIMESTAMP
     rows["leader_epoch"], rows["max_timestamp"] = -1, found.max_timestamp
-    give_append_times(rows, np.array([append_time_ms]))
     written = _written(records, rows, records.codec if is_control else _target(config, records.codec), config)
-    newest, oldest = (found.newest_record, found.min_timestamp) if append_time_ms < 0 else (0, append_time_ms)
-    return ValidBatch(written, rows, newest if rows[0]["max_timestamp"] >= 0 else -1, oldest, append_time_ms)
+    newest = found.newest_record if found.max_timestamp >= 0 else -1
+    return ValidBatch(written, rows, newest, found.min_timestamp)
 
 
 class _Records(NamedTuple):

@@ -54,12 +54,10 @@ class LogEnd(NamedTuple):
 class AppendInfo(NamedTuple):
     """What a producer is told of its batch (Kafka's LogAppendInfo): where it is, its append time, the log's start.
 
-    `append_time_ms` is -1 where records carry their own times. The log start offset is the newest that the process
-    knows.
+    The log start offset is the newest that the process knows.
     """
 
     appended: Appended
-    append_time_ms: int
     log_start_offset: int
 
 
@@ -148,7 +146,7 @@ class PartitionLog:
             newest_offsets=np.array([valid.newest_offset]),
             min_timestamps=np.array([valid.min_timestamp]),
         )
-        return AppendInfo(appended, appended.append_time_ms, snapshot.partitions[self.partition].log_start_offset)
+        return AppendInfo(appended, snapshot.partitions[self.partition].log_start_offset)
 
     def _write(
         self, segment: LogSegment, data: npt.NDArray[np.uint8], rows: npt.NDArray[Any], newest: Longs, oldest: Longs

@@ -78,7 +78,9 @@ class ReadableSegment:
 
     def look_through(self, transactions: OpenTransactions) -> SegmentState:
         """The state that `LogSegment.recover` would come to; nothing is written or cut."""
-        numbers = segment_recovery.look_through(self._files, emptied(self._numbers), self._interval, transactions)
+        numbers = segment_recovery.look_through(
+            self._files, emptied(self.stem, self._numbers), self._interval, transactions
+        )
         return SegmentState.of_numbers(self.stem, numbers)
 
     def unknown_bytes(self) -> int:

@@ -206,19 +206,9 @@ def places(names: Iterable[str]) -> tuple[int, ...]:
     return tuple(NAMES.index(name) for name in names)
 
 
-def emptied(numbers: Numbers) -> Numbers:
-    """The numbers that the segment had before its first batch."""
-    base_offset, created_ms, first_unstable_offset = numbers[list(_KEPT)].tolist()
-    state = SegmentState(
-        "",
-        base_offset=base_offset,
-        next_offset=base_offset,
-        created_ms=created_ms,
-        first_unstable_offset=first_unstable_offset,
-        flushed_offset=base_offset,
-        flushed_ms=created_ms,
-    )
-    return state.numbers()
+def emptied(stem: str, numbers: Numbers) -> Numbers:
+    """The numbers that the segment `stem` had before its first batch."""
+    return SegmentState.new(stem, *numbers[list(_KEPT)].tolist()).numbers()
 
 
 _KEPT = places(("base_offset", "created_ms", "first_unstable_offset"))
