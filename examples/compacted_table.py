@@ -1,0 +1,42 @@
+"""Keep a table of the latest total of each key in a compacted topic, by a stream.
+
+    python examples/compacted_table.py --source logs/orders --target logs/totals --checkpoint /tmp/totals
+
+The target has `cleanup.policy=compact`: whoever reads it from its start after a compaction gets each key's last
+value. Spark writes updates only by `foreachBatch`; distlog appends each batch exactly once there too.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
+from pyspark.sql.streaming.query import StreamingQuery
+
+import distlog.spark
+
+
+def totals(records: DataFrame) -> DataFrame:
+    """The sum of the values of each key, as text."""
+    amount = sql.col("value").cast("string").cast("long")
+    return records.groupBy("key").agg(sql.sum(amount).cast("string").alias("value"))
+
+
+def start(spark: SparkSession, source: str, target: str, checkpoint: str) -> StreamingQuery:
+    """Begin the query, or go on where its checkpoint says; it ends when all that is there was read."""
+
+    def append(changed: DataFrame, batch: int) -> None:
+        changed.write.format("distlog").mode("append").save(target)
+
+    records = spark.readStream.format("distlog").option("startingOffsets", "earliest").load(source)
+    stream = totals(records).writeStream.foreachBatch(append).outputMode("update")
+    return stream.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    for name in ("source", "target", "checkpoint"):
+        parser.add_argument(f"--{name}", required=True)
+    chosen = parser.parse_args()
+    start(distlog.spark.session("totals"), chosen.source, chosen.target, chosen.checkpoint).awaitTermination()

@@ -1,0 +1,88 @@
+"""The driver of the streaming campaign: a query that copies one topic to another until it is told to end.
+
+A query that fails, since one of its processes was killed, is begun anew from its checkpoint in the same session.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from distlog.spark import session
+
+CONF = {
+    "spark.master": "local[2]",
+    "spark.ui.enabled": "false",
+    "spark.sql.streaming.numRecentProgressUpdates": "1",
+    "spark.log.level": "OFF",
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a driver is told, as a JSON file; it leaves why its queries failed in `failures`, one file for each."""
+
+    source: str
+    target: str
+    folder: str
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def checkpoint(self) -> Path:
+        return Path(self.folder, "checkpoint")
+
+    @property
+    def failures(self) -> Path:
+        return Path(self.folder, "failures")
+
+    @property
+    def end(self) -> Path:
+        """Whoever makes this file tells the driver to copy what is left, and to end."""
+        return Path(self.folder, "end")
+
+    def write(self) -> Path:
+        path = Path(self.folder, "job.json")
+        path.write_text(json.dumps(asdict(self)), encoding="utf-8")
+        return path
+
+
+def begin(spark: SparkSession, job: Job) -> StreamingQuery:
+    """The query: every record to its partition of the other topic, some hundred in a batch."""
+    records = spark.readStream.format("distlog").options(**job.options, maxOffsetsPerTrigger="400").load(job.source)
+    copied = records.select("partition", "key", "value", "timestamp").writeStream.format("distlog")
+    return copied.options(**job.options).option("checkpointLocation", str(job.checkpoint)).start(job.target)
+
+
+def copy(spark: SparkSession, job: Job) -> bool:
+    """Run the query until it fails or is told to end; whether it is done."""
+    try:
+        query = begin(spark, job)
+        while not query.awaitTermination(1):
+            if job.end.exists():
+                query.processAllAvailable()
+                query.stop()
+                return True
+    except StreamingQueryException as error:
+        number = len(list(job.failures.iterdir()))
+        (job.failures / f"{number:04d}").write_text(str(error), encoding="utf-8")
+    return False
+
+
+def main(path: str) -> None:
+    """Do the job that is described in that file."""
+    job = Job(**json.loads(Path(path).read_text(encoding="utf-8")))
+    spark = session("pipeline", **CONF)
+    while not copy(spark, job):
+        pass
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,55 @@
+"""Finds the processes of a Spark driver by what they are for, and kills them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+#: What is in the command line of each kind of process below a driver.
+KINDS = {
+    "jvm": "org.apache.spark.deploy.SparkSubmit",
+    "source": "python_streaming_source_runner",
+    "sink": "python_streaming_sink_runner",
+    "task": "pyspark.daemon",
+}
+
+
+def kill(pid: int) -> None:
+    """Kill a process that may have ended by itself."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def kill_all(pid: int) -> None:
+    """Kill a process and all below it."""
+    below = list(descendants(pid))
+    for each in (pid, *below):
+        kill(each)
+
+
+def of_kind(pid: int, kind: str) -> list[int]:
+    """The processes of one of KINDS below `pid`."""
+    return [each for each in descendants(pid) if KINDS[kind] in _command_line(each)]
+
+
+def descendants(pid: int) -> Iterator[int]:
+    """The processes below `pid`, parents first."""
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            # the name of the program, in brackets, may hold anything
+            parent = int(path.read_text(errors="replace").rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(path.parent.name))
+    line = list(children.get(pid, ()))
+    while line:
+        yield (found := line.pop(0))
+        line += children.get(found, ())
+
+
+def _command_line(pid: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    return ""
