@@ -24,6 +24,7 @@ NAMES = (
     "maintenance",
     "requests",
     "spark",
+    "streaming",
 )
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = ("numpy", "pyarrow", "numba", "pyspark", "aiokafka", "kafka-python", "confluent-kafka")

@@ -7,7 +7,6 @@ DISTLOG_BENCH_S3_ENDPOINT, _KEY, _SECRET and _BUCKET name another server.
 
 from __future__ import annotations
 
-import logging
 import os
 import tempfile
 import uuid
@@ -16,6 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import distlog
+from benchmarks.s3_server import S3Server
 from benchmarks.topics import table
 from distlog.core.topics.topic import Topic
 
@@ -80,19 +80,5 @@ def _server() -> Iterator[tuple[str, dict[str, Any]]]:
         endpoint, key, secret, bucket = names
         yield f"s3://{bucket}/{uuid.uuid4().hex}", {"endpoint_url": endpoint, "key": key, "secret": secret}
         return
-    import boto3
-    from moto.server import ThreadedMotoServer
-
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    endpoint = f"http://{host}:{port}"
-    client = boto3.client(
-        "s3", endpoint_url=endpoint, aws_access_key_id="key", aws_secret_access_key="secret", region_name="us-east-1"
-    )
-    client.create_bucket(Bucket="bench")
-    try:
-        yield "s3://bench/run", {"endpoint_url": endpoint, "key": "key", "secret": "secret"}
-    finally:
-        server.stop()
+    with S3Server() as server:
+        yield f"{server.url}/run", server.options

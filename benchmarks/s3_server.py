@@ -1,0 +1,57 @@
+"""moto's S3 server for benchmarks, which counts requests."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+BUCKET = "bench"
+
+
+class S3Server:
+    """A server with an empty bucket, in this process, while it is entered."""
+
+    def __init__(self) -> None:
+        from moto.server import DomainDispatcherApplication, create_backend_app
+        from werkzeug.serving import make_server
+
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)
+        self._application = DomainDispatcherApplication(create_backend_app)
+        self._server = make_server("127.0.0.1", 0, self._count, threaded=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        #: Requests so far.
+        self.requests = 0
+
+    def _count(self, environment: dict[str, Any], answer: Callable[..., Any]) -> Iterable[bytes]:
+        self.requests += 1
+        return self._application(environment, answer)  # type: ignore[no-any-return]
+
+    @property
+    def url(self) -> str:
+        """The bucket."""
+        return f"s3://{BUCKET}"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What a storage needs to reach the server."""
+        return {"endpoint_url": f"http://127.0.0.1:{self._server.port}", "key": "key", "secret": "secret"}
+
+    def __enter__(self) -> S3Server:
+        import boto3
+
+        self._thread.start()
+        made = self.options
+        boto3.client(
+            "s3",
+            endpoint_url=made["endpoint_url"],
+            aws_access_key_id=made["key"],
+            aws_secret_access_key=made["secret"],
+            region_name="us-east-1",
+        ).create_bucket(Bucket=BUCKET)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._server.shutdown()
+        self._thread.join()
