@@ -1,8 +1,8 @@
-"""The Spark data source `distlog`, for `spark.read.format("distlog")` and `df.write.format("distlog")`."""
+"""The Spark data source `distlog`, for `format("distlog")` of `spark.read`, `df.write` and `spark.readStream`."""
 
 from __future__ import annotations
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, DataSourceWriter
 from pyspark.sql.types import StructType
 
 from distlog.core.commits.snapshot import Snapshot
@@ -15,13 +15,16 @@ from distlog.spark.source.batch_source import DistlogReader
 from distlog.spark.source.filters import FilteringReader
 from distlog.spark.source.kafka_rows import check_schema, schema_of
 from distlog.spark.source.read_options import ReadOptions
+from distlog.spark.streaming.stream_options import StreamOptions
+from distlog.spark.streaming.stream_source import DistlogStreamReader
 from distlog.spark.tasks.worker import freeze_imports
 
 
 class DistlogDataSource(DataSource):
     """A topic as a table with the columns of Spark's Kafka source.
 
-    The options are in `source.read_options` and `sink.write_options`. A DataFrame is one snapshot, taken at `load()`.
+    The options are in `source.read_options`, `streaming.stream_options` and `sink.write_options`. A DataFrame of a
+    batch read is one snapshot, taken at `load()`.
     """
 
     _snapshot: Snapshot | None = None
@@ -51,6 +54,14 @@ class DistlogDataSource(DataSource):
         snapshot, self._snapshot = self._snapshot or _load(options), None
         kind = FilteringReader if options.push_filters else DistlogReader
         return kind(options, snapshot, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """The reader of a stream of `schema`, which is checked. Spark asks for two: one plans, and one reads."""
+        freeze_imports()
+        check_schema(schema)
+        # as in `reader`; a stream loads its own, since a query may start long after `load()`
+        self._snapshot = None
+        return DistlogStreamReader(StreamOptions.parse(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """The writer that appends rows of `schema`, all of them in one commit."""

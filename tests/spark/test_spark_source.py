@@ -236,7 +236,7 @@ def test_planning_reads_metadata_and_tasks_only_what_they_need(s3_server: S3Serv
         assert [row["offset"] for batch in reader.read(split) for row in batch.to_pylist()] == [5, 6, 7, 8]
         assert isinstance(split, Split)
         assert 0 < len(proxy.requests) <= len(split.slices) < len(topic.snapshot.partitions[1].segments)
-        assert proxy.count("*", "*_commits*") == 0
+        assert not any("_commits" in request.path for request in proxy.requests)
 
 
 def storage_options(address: Address) -> dict[str, str]:

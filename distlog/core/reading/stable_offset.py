@@ -18,8 +18,8 @@ def last_stable_offset(reader: SegmentReader, state: PartitionState) -> int:
 
     If the metadata does not have it, the segments with transactions are read. Raises CorruptRecordError.
     """
-    segments = transactional_segments(state)
-    first = _known(segments[-1], state) if segments else NO_OFFSET
+    rows = np.flatnonzero(state.segments.array("has_transactions"))
+    first = _known(state.segments[int(rows[-1])], state) if len(rows) else NO_OFFSET
     if first == NOT_LOOKED:
         first = list(first_unstable_offsets(reader, state))[-1][1]
     return state.log_end_offset if first == NO_OFFSET else max(first, state.log_start_offset)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -15,6 +15,13 @@ from distlog.core.transactions.isolation import IsolationLevel
 from distlog.spark.options import Options, storage_of
 from distlog.spark.source.offsets import ByPartition, parse_assign, parse_offsets
 
+#: Options that only a stream has; a batch read ignores them, as Kafka's source does.
+STREAM_NAMES = [
+    "maxBytesPerTrigger",
+    "maxOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "minOffsetsPerTrigger",
+]
 READ_NAMES = [
     "assign",
     "columns",
@@ -51,6 +58,11 @@ class Bound:
     value: int | ByPartition
     option: str
 
+    def check(self, topic: str, partitions: Collection[int]) -> None:
+        """Raise InvalidConfigError if numbers by partition are not about `topic` and exactly these partitions."""
+        if not isinstance(self.value, int):
+            self.value.check(topic, partitions, self.option)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
@@ -77,14 +89,14 @@ class ReadOptions:
     push_filters: bool = False
 
     @classmethod
-    def parse(cls, given: Mapping[str, str]) -> ReadOptions:
+    def parse(cls, given: Mapping[str, str], default_start: int = EARLIEST) -> ReadOptions:
         """Parse the options. Raises InvalidConfigError, which never shows the value of a storage option."""
-        options = Options(given, READ_NAMES)
+        options = Options(given, [*READ_NAMES, *STREAM_NAMES])
         columns = options.text("columns")
         assign = options.text("assign")
         read = cls(
             storage=storage_of(given),
-            start=_bound(options, "starting", EARLIEST),
+            start=_bound(options, "starting", default_start),
             end=_bound(options, "ending", LATEST),
             times=TimeRange.between(_optional_time(options, "startTime"), _optional_time(options, "endTime")),
             unmatched_start=cast(

@@ -1,0 +1,65 @@
+"""A topic as a stream sees it: the newest snapshot, asked for as often as it is cheap."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from distlog.core.commits.current_snapshot import CurrentSnapshot
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.errors import TopicNotFoundError
+from distlog.core.log.live_snapshot import LiveSnapshot
+from distlog.core.reading.segment_reader import SegmentReader
+from distlog.core.storage.storage import Storage
+from distlog.core.topic_handle import TopicHandle, topic_log
+
+#: How long the snapshot of a remote storage is taken to be the newest. An idle stream asks 85 times a second.
+FRESH_S = 0.5
+
+
+class WatchedTopic:
+    """The newest snapshot of the topic in `storage`, also after it was dropped or created again.
+
+    A look costs one request if there is nothing new. On a remote storage there is at most one in FRESH_S seconds by
+    `clock`; on a local disk each call of `look` looks.
+    """
+
+    #: Reads the topic of the last look.
+    reader: SegmentReader
+
+    def __init__(self, storage: Storage, clock: Callable[[], float]) -> None:
+        self._storage, self._clock = storage, clock
+        self._log = topic_log(storage)
+        self._live: LiveSnapshot | None = None
+        self._known: Snapshot | None = None
+        self._next_look = 0.0
+
+    @property
+    def known(self) -> Snapshot:
+        """The snapshot of the last look, or of a first one now."""
+        return self._known or self.look()
+
+    def look(self) -> Snapshot:
+        """The newest snapshot, with the active segments up to their ends now; it may say that the topic is dropped.
+
+        Raises TopicNotFoundError if there is no topic and never was one.
+        """
+        now = self._clock()
+        if self._known is None or now >= self._next_look:
+            self._known = self._newest()
+            self._next_look = now if self._storage.is_local_disk else now + FRESH_S
+        return self._known
+
+    def _newest(self) -> Snapshot:
+        try:
+            if self._live:
+                return self._live.refresh()
+        except TopicNotFoundError:
+            # it was dropped, and perhaps created again: the versions go on
+            pass
+        return self._loaded()
+
+    def _loaded(self) -> Snapshot:
+        snapshot = self._log.load(include_dropped=True)
+        handle = TopicHandle.of(self._storage, snapshot.name, self._log)
+        self._live, self.reader = LiveSnapshot(handle, CurrentSnapshot(self._log, snapshot)), handle.reader
+        return self._live.snapshot

@@ -1,0 +1,606 @@
+"""What a stream reads, batch by batch: the source's offsets and splits, as Spark would ask for them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from compacting import CompactedTopic
+from conftest import S3Server
+from fault_proxy import FaultProxy, answer
+from producers import Producers
+from pyspark.sql.datasource import InputPartition
+from streams import Read, Seconds, Stream
+from topics import NOW, values
+from vacuuming import World
+
+import distlog
+from distlog import Topic
+from distlog.core.commits.actions import SetPartitions
+from distlog.core.errors import (
+    InvalidConfigError,
+    OffsetOutOfRangeError,
+    SnapshotTooOldError,
+    TopicNotFoundError,
+    UnsupportedVersionError,
+)
+from distlog.spark.streaming import watched_topic
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> Topic:
+    """Two partitions with five records each, their times NOW to NOW + 4."""
+    made = distlog.create(str(tmp_path / "clicks"), 2)
+    append(made, 0, 5)
+    append(made, 1, 5)
+    return made
+
+
+def append(topic: Topic, partition: int, count: int) -> None:
+    """Append `count` records in one commit."""
+    topic.refresh()
+    topic.append(values(range(count)), partition=partition)
+
+
+def span(start: int, end: int) -> list[int]:
+    return list(range(start, end))
+
+
+def delete_before(topic: Topic, partition: int, offset: int) -> None:
+    topic.refresh().delete_records({partition: offset})
+
+
+def add_partition(topic: Topic) -> None:
+    """One partition more; only programs of other kinds do that so far."""
+    head = topic.refresh().snapshot
+    topic.log.commit(head, "config", lambda snapshot: [SetPartitions(len(snapshot.partitions) + 1)])
+
+
+# Where a stream starts.
+
+
+@pytest.mark.parametrize(
+    ("options", "first"),
+    [
+        ({}, {}),
+        ({"startingOffsets": "latest"}, {}),
+        ({"startingOffsets": "earliest"}, {0: span(0, 5), 1: span(0, 5)}),
+        ({"startingOffsets": '{"clicks": {"0": 3, "1": -1}}'}, {0: [3, 4]}),
+        ({"startingOffsets": '{"clicks": {"0": -2, "1": 5}}'}, {0: span(0, 5)}),
+        ({"startingTimestamp": NOW + 2}, {0: [2, 3, 4], 1: [2, 3, 4]}),
+        (
+            {"startingOffsetsByTimestamp": json.dumps({"clicks": {"0": NOW + 4, "1": NOW + 1}})},
+            {0: [4], 1: [1, 2, 3, 4]},
+        ),
+        ({"startingTimestamp": NOW + 9, "startingOffsetsByTimestampStrategy": "latest"}, {}),
+        ({"startingOffsets": "earliest", "assign": '{"clicks": [1]}'}, {1: span(0, 5)}),
+        ({"startingOffsets": "earliest", "subscribe": "clicks"}, {0: span(0, 5), 1: span(0, 5)}),
+    ],
+)
+def test_a_stream_starts_where_its_options_say(topic: Topic, options: dict[str, Any], first: Read) -> None:
+    stream = Stream(topic.url, **options)
+    assert stream.run() == first
+    assert stream.run() is None
+
+
+def test_a_start_at_a_time_after_the_last_record_is_an_error_unless_it_means_the_end(topic: Topic) -> None:
+    with pytest.raises(InvalidConfigError, match="startingOffsetsByTimestampStrategy=latest"):
+        Stream(topic.url, startingTimestamp=NOW + 9).run()
+
+
+def test_a_start_that_the_log_does_not_hold_is_an_error_or_the_nearest_offset(topic: Topic) -> None:
+    start = {"startingOffsets": '{"clicks": {"0": 6, "1": 4}}'}
+    with pytest.raises(OffsetOutOfRangeError, match="offset=6 log_start_offset=0 log_end_offset=5"):
+        Stream(topic.url, **start).run()
+    assert Stream(topic.url, failOnDataLoss="false", **start).run() == {1: [4]}
+
+
+def test_starts_for_some_partitions_only_are_refused(topic: Topic) -> None:
+    with pytest.raises(InvalidConfigError, match="a number for every partition"):
+        Stream(topic.url, startingOffsets='{"clicks": {"0": 1}}').run()
+
+
+def test_the_start_of_the_first_batch_is_in_its_end_so_a_replay_does_not_ask_the_options(topic: Topic) -> None:
+    stream = Stream(topic.url, startingOffsets='{"clicks": {"0": 3, "1": 5}}')
+    assert stream.plan()
+    append(topic, 0, 2)
+    stream.restart(startingOffsets="latest")
+    assert stream.run() == {0: [3, 4]}
+    assert stream.run() == {0: [5, 6]}
+
+
+def test_latest_is_found_once_though_records_come_before_the_first_batch_is_planned(topic: Topic) -> None:
+    stream = Stream(topic.url)
+    stream.reader.latestOffset(stream.reader.initialOffset(), stream.reader.getDefaultReadLimit())
+    append(topic, 1, 2)
+    assert stream.run() == {1: [5, 6]}
+
+
+# What a batch reads.
+
+
+def test_batches_follow_each_other_without_gap_or_repetition(topic: Topic) -> None:
+    stream = Stream(topic.url, startingOffsets="earliest")
+    assert stream.run() == {0: span(0, 5), 1: span(0, 5)}
+    append(topic, 0, 2)
+    assert stream.run() == {0: [5, 6]}
+    append(topic, 1, 1)
+    append(topic, 0, 1)
+    assert stream.run() == {0: [7], 1: [5]}
+    assert stream.run() is None
+
+
+def test_the_offsets_are_kafkas_json_with_the_topics_id_and_the_starts_once(topic: Topic) -> None:
+    stream = Stream(topic.url, startingOffsets="earliest")
+    stream.run()
+    append(topic, 0, 1)
+    stream.run()
+    topic_id = topic.snapshot.topic_id
+    first = f'{{"version": 1, "topicId": "{topic_id}", "offsets": {{"clicks": {{"0": 5, "1": 5}}}}'
+    assert stream.log[0] == first + ', "starts": {"clicks": {"0": 0, "1": 0}}}'
+    assert stream.log[1] == first.replace('"0": 5', '"0": 6') + "}"
+
+
+def test_what_is_appended_in_place_is_read_in_the_next_batch(topic: Topic) -> None:
+    stream = Stream(topic.url)
+    assert stream.run() == {}
+    with topic.writer() as writer:
+        for number in range(3):
+            for _ in range(4):
+                writer.append(b"v", partition=1)
+            writer.flush()
+            assert stream.run() == {1: span(5 + 4 * number, 9 + 4 * number)}
+        assert stream.run() is None
+
+
+def test_a_replay_reads_the_same_records_of_a_segment_that_went_on_growing(topic: Topic) -> None:
+    stream = Stream(topic.url)
+    stream.run()
+    with topic.writer() as writer:
+        writer.append(b"v", partition=0)
+        writer.flush()
+        assert stream.plan()
+        writer.append(b"v", partition=0)
+        writer.flush()
+        stream.restart()
+        assert stream.run() == {0: [5]}
+    topic.refresh().alter_config({"retention.ms": "-1"})  # seals the segment
+    assert stream.run() == {0: [6]}
+
+
+def test_small_batches_are_one_task_and_minPartitions_asks_for_more(topic: Topic) -> None:  # noqa: N802
+    stream = Stream(topic.url, startingOffsets="earliest")
+    stream.run()
+    assert stream.splits == 1
+    for options in ({"minPartitions": 4}, {"maxRecordsPerPartition": 3}):
+        stream = Stream(topic.url, startingOffsets="earliest", **options)
+        assert stream.run() == {0: span(0, 5), 1: span(0, 5)}
+        assert stream.splits >= 4
+
+
+def test_an_empty_batch_has_no_split_and_the_task_that_spark_makes_of_it_reads_nothing(topic: Topic) -> None:
+    stream = Stream(topic.url)
+    assert stream.plan()
+    assert stream.partitions() == []
+    assert stream.rows([InputPartition(None)]) == []
+    end = json.loads(stream.log[-1])
+    assert stream.reader.partitions(end, end) == []
+
+
+def test_tasks_read_no_commit(topic: Topic, tmp_path: Path) -> None:
+    stream = Stream(topic.url, startingOffsets="earliest")
+    stream.plan()
+    partitions = stream.partitions()
+    shutil.move(f"{topic.url}/_commits", tmp_path / "elsewhere")
+    assert len(stream.rows(partitions)) == 10
+
+
+def test_a_stream_of_committed_records_ends_before_the_first_open_transaction(tmp_path: Path) -> None:
+    log = CompactedTopic(str(tmp_path / "log"))
+    producers = Producers(log)
+    producers.plain(1).send(1, 1, 2).abort(1).send(2, 3).plain(4).roll()
+    stream = Stream(str(tmp_path / "log"), startingOffsets="earliest", **{"kafka.isolation.level": "read_committed"})
+    assert stream.run() == {0: [0]}
+    assert json.loads(stream.log[-1])["offsets"] == {"log": {"0": 4}}
+    assert stream.reader.reportLatestOffset()["offsets"] == {"log": {"0": 4}}
+    assert stream.run() is None
+    producers.commit(2).roll()
+    assert stream.run() == {0: [4, 5]}
+    everything = Stream(str(tmp_path / "log"), startingOffsets="earliest")
+    assert everything.run() == {0: [0, 1, 2, 4, 5]}
+
+
+def test_a_batch_that_was_planned_into_an_open_transaction_is_not_replayed_as_read_committed(tmp_path: Path) -> None:
+    log = CompactedTopic(str(tmp_path / "log"))
+    Producers(log).plain(1).send(2, 3).roll()
+    stream = Stream(str(tmp_path / "log"), startingOffsets="earliest")
+    assert stream.plan()
+    stream.restart(**{"kafka.isolation.level": "read_committed"})
+    with pytest.raises(InvalidConfigError, match="open transaction"):
+        stream.run()
+
+
+# How much a batch takes.
+
+
+def test_a_limit_of_offsets_is_spread_by_what_each_partition_has(tmp_path: Path) -> None:
+    topic = distlog.create(str(tmp_path / "clicks"), 3)
+    append(topic, 0, 80)
+    append(topic, 1, 20)
+    append(topic, 2, 1)
+    stream = Stream(topic.url, startingOffsets="earliest", maxOffsetsPerTrigger=10)
+    assert stream.run() == {0: span(0, 7), 1: [0], 2: [0]}
+    assert sum(len(found) for batch in stream.drain() for found in batch.values()) == 92
+
+
+def test_a_trigger_that_takes_everything_takes_no_notice_of_the_limits(topic: Topic) -> None:
+    stream = Stream(topic.url, startingOffsets="earliest", maxOffsetsPerTrigger=2, minOffsetsPerTrigger=2)
+    assert stream.run(everything=True) == {0: span(0, 5), 1: span(0, 5)}
+
+
+def test_a_batch_waits_for_enough_offsets_or_long_enough(topic: Topic) -> None:
+    clock = Seconds()
+    stream = Stream(topic.url, clock, minOffsetsPerTrigger=4, maxTriggerDelay="90s", maxOffsetsPerTrigger=5)
+    assert stream.run() == {}
+    append(topic, 0, 3)
+    clock.now = 89
+    assert stream.run() is None
+    append(topic, 1, 1)
+    assert stream.run() == {0: [5, 6, 7], 1: [5]}
+    append(topic, 0, 1)
+    clock.now = 89 + 89
+    assert stream.run() is None
+    clock.now = 89 + 90
+    assert stream.run() == {0: [8]}
+
+
+def test_both_limits_hold_together(tmp_path: Path) -> None:
+    topic = distlog.create(str(tmp_path / "clicks"))
+    for _ in range(10):
+        append(topic, 0, 10)
+    size = int(topic.snapshot.partitions[0].segments.log_bytes.sum())
+    few_bytes = Stream(
+        topic.url, startingOffsets="earliest", maxOffsetsPerTrigger=90, maxBytesPerTrigger=size * 3 // 10
+    )
+    assert few_bytes.run() == {0: span(0, 30)}
+    few_offsets = Stream(topic.url, startingOffsets="earliest", maxOffsetsPerTrigger=15, maxBytesPerTrigger=size)
+    assert few_offsets.run() == {0: span(0, 15)}
+
+
+def test_available_now_ends_where_the_topic_ended_when_it_began(topic: Topic) -> None:
+    stream = Stream(topic.url, startingOffsets="earliest", maxOffsetsPerTrigger=4, minOffsetsPerTrigger=4)
+    stream.available_now()
+    assert stream.run() == {0: [0, 1], 1: [0, 1]}
+    append(topic, 0, 5)
+    add_partition(topic)
+    append(topic, 2, 1)
+    assert stream.reader.reportLatestOffset()["offsets"] == {"clicks": {"0": 5, "1": 5}}
+    assert stream.drain() == [{0: [2, 3], 1: [2, 3]}, {0: [4], 1: [4]}]
+    stream.restart()
+    stream.available_now()
+    assert stream.drain() == [{0: [5, 6, 7], 2: [0]}, {0: [8, 9]}]
+
+
+def test_available_now_does_not_read_a_topic_that_was_created_after_it_began(topic: Topic) -> None:
+    stream = Stream(topic.url, startingOffsets="earliest", maxOffsetsPerTrigger=4, failOnDataLoss="false")
+    stream.available_now()
+    stream.run()
+    topic.drop()
+    append(distlog.create(topic.url, 2), 0, 3)
+    assert stream.run() is None
+    stream.restart()
+    stream.available_now()
+    assert stream.drain() == [{0: [0, 1, 2]}]
+
+
+# Partitions and topics that come and go; records that are gone.
+
+
+def test_a_partition_that_is_added_is_read_from_its_log_start(topic: Topic) -> None:
+    stream = Stream(topic.url)
+    stream.run()
+    add_partition(topic)
+    append(topic, 2, 3)
+    assert stream.run() == {2: [0, 1, 2]}
+    assert json.loads(stream.log[-1])["starts"] == {"clicks": {"2": 0}}
+    assert Stream(topic.url, startingOffsets="earliest", assign='{"clicks": [0]}').run() == {0: span(0, 5)}
+
+
+def test_a_batch_with_a_new_partition_is_replayed_from_the_same_start(topic: Topic) -> None:
+    stream = Stream(topic.url)
+    stream.run()
+    add_partition(topic)
+    append(topic, 2, 3)
+    assert stream.plan()
+    delete_before(topic, 2, 1)
+    stream.restart()
+    with pytest.raises(OffsetOutOfRangeError, match="partition=2 offset=0 log_start_offset=1 log_end_offset=3"):
+        stream.run()
+
+
+def test_a_partition_that_lost_records_before_the_stream_knew_it_is_data_loss(topic: Topic) -> None:
+    stream = Stream(topic.url)
+    stream.run()
+    add_partition(topic)
+    append(topic, 2, 3)
+    delete_before(topic, 2, 2)
+    with pytest.raises(OffsetOutOfRangeError, match="partition=2 offset=0 log_start_offset=2"):
+        stream.run()
+    stream.restart(failOnDataLoss="false")
+    assert stream.run() == {2: [2]}
+
+
+def test_records_deleted_before_they_were_read_fail_the_stream_or_give_a_warning(
+    topic: Topic, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = Stream(topic.url, startingOffsets='{"clicks": {"0": 1, "1": 5}}', maxOffsetsPerTrigger=1)
+    assert stream.run() == {0: [1]}
+    delete_before(topic, 0, 4)
+    with pytest.raises(OffsetOutOfRangeError) as raised:
+        stream.run()
+    assert str(raised.value).endswith("(partition=0 offset=2 log_start_offset=4 log_end_offset=5)")
+    assert "failOnDataLoss=false" in str(raised.value)
+    stream.restart(failOnDataLoss="false")
+    with caplog.at_level(logging.WARNING, "distlog"):
+        assert stream.run() == {0: [4]}
+        assert stream.run() is None
+    (warning,) = {record.message for record in caplog.records}
+    assert "the stream goes on" in warning
+    assert "partition=0 offset=2 log_start_offset=4" in warning
+
+
+def test_records_deleted_after_a_batch_was_planned_fail_its_replay_or_are_left_out(topic: Topic) -> None:
+    stream = Stream(topic.url, startingOffsets="earliest")
+    assert stream.plan()
+    delete_before(topic, 1, 3)
+    stream.restart()
+    with pytest.raises(OffsetOutOfRangeError, match="partition=1 offset=0 log_start_offset=3"):
+        stream.run()
+    stream.restart(failOnDataLoss="false")
+    assert stream.run() == {0: span(0, 5), 1: [3, 4]}
+
+
+def cut(topic: Topic, before: Path) -> None:
+    """The topic as a power loss leaves it: as it was in the copy `before`."""
+    shutil.rmtree(topic.url)
+    shutil.copytree(before, topic.url)
+
+
+@pytest.fixture
+def tail(topic: Topic, tmp_path: Path) -> Path:
+    """A copy of the topic with offset 5 in the active segment of partition 0; then offsets 6 and 7 are appended."""
+    with topic.writer() as writer:
+        writer.append(b"v", partition=0)
+    shutil.copytree(topic.url, tmp_path / "before")
+    with topic.writer() as writer:
+        writer.append(b"v", partition=0)
+        writer.append(b"v", partition=0)
+    return tmp_path / "before"
+
+
+def test_a_log_that_ends_before_what_was_read_fails_the_stream_or_is_followed_from_there(
+    topic: Topic, tail: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = Stream(topic.url, startingOffsets='{"clicks": {"0": 4, "1": 5}}')
+    assert stream.run() == {0: [4, 5, 6, 7]}
+    cut(topic, tail)
+    with pytest.raises(OffsetOutOfRangeError, match=r"power loss.*partition=0 offset=8 .*log_end_offset=6"):
+        stream.run()
+    stream.restart(failOnDataLoss="false")
+    assert stream.run() == {}
+    append(topic, 0, 1)
+    assert stream.run() == {0: [6]}
+    assert "log_end_offset=6" in caplog.text
+
+
+def test_a_batch_whose_end_was_cut_off_is_not_replayed_in_part_without_saying_so(topic: Topic, tail: Path) -> None:
+    stream = Stream(topic.url, startingOffsets='{"clicks": {"0": 4, "1": 5}}')
+    assert stream.plan()
+    cut(topic, tail)
+    stream.restart()
+    with pytest.raises(OffsetOutOfRangeError, match=r"power loss.*partition=0 offset=8 .*log_end_offset=6"):
+        stream.run()
+    stream.restart(failOnDataLoss="false")
+    assert stream.run() == {0: [4, 5]}
+    assert stream.run() == {}
+    append(topic, 0, 2)
+    assert stream.run() == {0: [6, 7]}
+
+
+def test_a_dropped_topic_fails_the_stream_or_is_waited_for(topic: Topic, caplog: pytest.LogCaptureFixture) -> None:
+    stream = Stream(topic.url, startingOffsets="earliest")
+    stream.run()
+    topic.drop()
+    with pytest.raises(TopicNotFoundError, match="was dropped: "):
+        stream.run()
+    stream.restart(failOnDataLoss="false", assign='{"clicks": [1]}')
+    for _ in range(3):
+        assert stream.run() is None
+    assert len([record for record in caplog.records if "goes on" in record.message]) == 1
+    append(distlog.create(topic.url, 2), 1, 2)
+    assert stream.run() == {1: [0, 1]}
+
+
+def test_a_topic_that_was_created_again_fails_the_stream_or_is_read_from_its_start(topic: Topic) -> None:
+    stream = Stream(topic.url, startingOffsets="earliest")
+    stream.run()
+    topic.drop()
+    again = distlog.create(topic.url, 3)
+    append(again, 0, 9)
+    append(again, 2, 1)
+    for restart in (lambda: None, stream.restart):
+        restart()
+        with pytest.raises(TopicNotFoundError, match="dropped and created again"):
+            stream.run()
+    stream.restart(failOnDataLoss="false")
+    assert stream.plan()
+    stream.restart()
+    assert stream.run() == {0: span(0, 9), 2: [0]}
+    append(again, 1, 1)
+    assert stream.run() == {1: [0]}
+
+
+def test_a_batch_of_a_topic_that_is_gone_is_empty_if_records_may_be_lost(topic: Topic) -> None:
+    stream = Stream(topic.url, startingOffsets="earliest")
+    stream.plan()
+    topic.drop()
+    append(distlog.create(topic.url, 2), 0, 2)
+    stream.restart()
+    with pytest.raises(TopicNotFoundError, match="dropped and created again"):
+        stream.run()
+    stream.restart(failOnDataLoss="false")
+    assert stream.run() == {}
+    assert stream.run() == {0: [0, 1]}
+
+
+def test_a_query_does_not_start_on_a_dropped_topic(topic: Topic) -> None:
+    topic.drop()
+    for fails in ("true", "false"):
+        with pytest.raises(TopicNotFoundError, match="was dropped"):
+            Stream(topic.url, failOnDataLoss=fails).run()
+
+
+def test_partitions_that_are_not_assigned_any_more_are_data_loss(topic: Topic) -> None:
+    stream = Stream(topic.url, startingOffsets="earliest")
+    stream.run()
+    append(topic, 0, 1)
+    stream.restart(assign='{"clicks": [0]}')
+    with pytest.raises(TopicNotFoundError, match=r"check the option assign.*partition=1"):
+        stream.run()
+    stream.restart(failOnDataLoss="false")
+    assert stream.run() == {0: [5]}
+
+
+def test_a_batch_is_planned_again_after_a_compaction_and_a_vacuum(tmp_path: Path) -> None:
+    world = World(str(tmp_path / "clicks"))
+    for _ in range(3):
+        world.append()
+    stream = Stream(world.storage.url, startingOffsets="earliest")
+    assert stream.plan()
+    planned = stream.partitions()
+    world.topic().compact()
+    world.wait()
+    world.vacuum()
+    with pytest.raises(SnapshotTooOldError, match="vacuum deleted a file"):
+        stream.rows(planned)
+    stream.restart()
+    found = stream.run()
+    assert found is not None
+    assert sum(map(len, found.values())) == 3
+
+
+def test_offsets_that_compaction_dropped_are_no_data_loss(tmp_path: Path) -> None:
+    log = CompactedTopic(str(tmp_path / "log"))
+    for number in range(6):
+        log.append((b"%d" % (number % 2), b"v"))
+    stream = Stream(str(tmp_path / "log"), startingOffsets="earliest", maxOffsetsPerTrigger=2)
+    assert stream.run() == {0: [0, 1]}
+    log.compact()
+    left = [row.offset for row in log.topic().records(partition=0)]
+    assert len(left) < 6
+    assert [offset for batch in stream.drain() for offset in batch.get(0, [])] == [n for n in left if n >= 2]
+
+
+# What it costs, and what may go wrong.
+
+
+@pytest.fixture
+def proxied(s3_server: S3Server) -> Any:
+    """A topic on S3 with a record, the proxy before it, and a stream through the proxy."""
+    address = s3_server.address()
+    topic = distlog.create(address.url, 2, storage_options=address.options)
+    append(topic, 0, 1)
+    with FaultProxy(s3_server.endpoint) as proxy:
+        options = {f"storage.{name}": value for name, value in {**address.options, "endpoint_url": proxy.url}.items()}
+        yield topic, proxy, Stream(address.url, **options)
+
+
+@pytest.mark.s3
+def test_an_idle_stream_sends_one_request_in_half_a_second_however_often_it_is_asked(proxied: Any) -> None:
+    topic, proxy, stream = proxied
+    stream.run()
+    proxy.reset()
+    for step in range(1, 4):
+        stream.clock.now += watched_topic.FRESH_S
+        for _ in range(85):
+            assert stream.run() is None
+        assert len(proxy.requests) == step
+    append(topic, 1, 1)
+    assert stream.run() is None
+    stream.clock.now += watched_topic.FRESH_S
+    assert stream.run() == {1: [0]}
+
+
+@pytest.mark.s3
+def test_a_batch_is_planned_with_the_requests_for_its_new_commits(proxied: Any) -> None:
+    topic, proxy, stream = proxied
+    stream.run()
+    append(topic, 1, 1)
+    proxy.reset()
+    stream.clock.now += 1
+    assert stream.plan()
+    partitions = stream.partitions()
+    # the new commit, and a look at four after it, which are not there
+    assert len(proxy.requests) == proxy.count("GET", "*/_commits/*.json") == 5
+    stream.reader.commit(json.loads(stream.log[-1]))
+    assert len(proxy.requests) == 5
+    proxy.reset()
+    assert len(stream.rows(partitions)) == 1
+    assert [request.path.rpartition(".")[2] for request in proxy.requests] == ["log"]
+
+
+@pytest.mark.s3
+def test_faults_of_the_storage_that_pass_do_not_end_the_stream(proxied: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic, proxy, stream = proxied
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    stream.run()
+    append(topic, 1, 1)
+    stream.clock.now += 1
+    proxy.inject("GET", answer(503, "SlowDown"), times=3)
+    assert stream.run() == {1: [0]}
+
+
+def test_a_local_stream_looks_each_time_it_is_asked(topic: Topic) -> None:
+    stream = Stream(topic.url)
+    stream.run()
+    for number in range(3):
+        append(topic, 0, 1)
+        assert stream.run() == {0: [5 + number]}
+
+
+# The checkpoint.
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{}", '{"clicks": {"0": 5}}', '{"version": 1}', '{"version": "1", "topicId": "x", "offsets": {"clicks": {}}}']
+    + [
+        '{"version": 1, "topicId": "x", "offsets": ' + part + "}"
+        for part in (
+            "5",
+            "{}",
+            '{"clicks": 5}',
+            '{"clicks": {"0": -1}}',
+            '{"clicks": {"a": 1}}',
+            '{"a": {}, "b": {}}',
+        )
+    ]
+    + ['{"version": 1, "topicId": "x", "offsets": {"clicks": {"0": 1}}, "starts": {"clicks": {"0": true}}}'],
+)
+def test_a_checkpoint_of_another_source_is_refused(topic: Topic, text: str) -> None:
+    stream = Stream(topic.url)
+    stream.log, stream.committed = [text], 1
+    with pytest.raises(InvalidConfigError, match="no offset of a distlog stream"):
+        stream.run()
+
+
+def test_a_checkpoint_of_a_newer_library_is_refused(topic: Topic) -> None:
+    stream = Stream(topic.url)
+    stream.log, stream.committed = ['{"version": 2}'], 1
+    with pytest.raises(UnsupportedVersionError, match="upgrade"):
+        stream.run()
