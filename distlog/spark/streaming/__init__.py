@@ -1,0 +1,1 @@
+"""Structured Streaming: topics as sources and as sinks of streaming queries."""
