@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, DataSourceWriter
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
 from distlog.core.commits.snapshot import Snapshot
@@ -17,6 +23,7 @@ from distlog.spark.source.kafka_rows import check_schema, schema_of
 from distlog.spark.source.read_options import ReadOptions
 from distlog.spark.streaming.stream_options import StreamOptions
 from distlog.spark.streaming.stream_source import DistlogStreamReader
+from distlog.spark.streaming.stream_sink import DistlogStreamWriter
 from distlog.spark.tasks.worker import freeze_imports
 
 
@@ -69,6 +76,15 @@ class DistlogDataSource(DataSource):
         if overwrite:
             raise InvalidConfigError("a log is only appended to: use mode('append'), or drop the topic first")
         return DistlogWriter.open(WriteOptions.parse(self.options), schema)
+
+    def streamWriter(  # noqa: N802 - Spark's name
+        self, schema: StructType, overwrite: bool
+    ) -> DataSourceStreamArrowWriter:
+        """The writer that appends the rows of one micro-batch, all of them in one commit."""
+        freeze_imports()
+        if overwrite:
+            raise InvalidConfigError("a log is only appended to: use outputMode('append')")
+        return DistlogStreamWriter.open(WriteOptions.parse(self.options, is_stream=True), schema)
 
 
 def _load(options: ReadOptions) -> Snapshot:

@@ -32,8 +32,9 @@ from distlog.core.storage.storage import Storage
 from distlog.core.topics.append import AppendResult
 from distlog.spark import append
 from distlog.spark.data_source import DistlogDataSource
-from distlog.spark.sink.batch_sink import DistlogWriter, Written
+from distlog.spark.sink.batch_sink import DistlogWriter
 from distlog.spark.sink.commits import MicroBatch, find_write, is_of_run
+from distlog.spark.sink.task_write import Written
 
 pytestmark = pytest.mark.spark
 

@@ -115,15 +115,23 @@ class CommitLog:
         return head
 
     def load(
-        self, version: int | None = None, timestamp_ms: int | None = None, *, include_dropped: bool = False
+        self,
+        version: int | None = None,
+        timestamp_ms: int | None = None,
+        *,
+        include_dropped: bool = False,
+        known: Snapshot | None = None,
     ) -> Snapshot:
         """The snapshot at the head, at `version`, or of the newest commit that is not after `timestamp_ms`.
 
-        Raises TopicNotFoundError when there is no topic, or it was dropped by then (unless
-        `include_dropped`, as vacuum asks), OffsetOutOfRangeError for a version or time that the topic does
-        not have, CorruptMetadataError, UnsupportedVersionError.
+        With `known`, loaded here before, the head takes few requests; unlike `refresh`, this is right also if the
+        topic was made anew since. Raises TopicNotFoundError when there is no topic, or it was dropped by then (unless
+        `include_dropped`, as vacuum asks), OffsetOutOfRangeError for a version or time that the topic does not have,
+        CorruptMetadataError, UnsupportedVersionError.
         """
-        snapshot = self._loader.load_at(timestamp_ms) if timestamp_ms is not None else self._loader.load(version)
+        snapshot = (
+            self._loader.load_at(timestamp_ms) if timestamp_ms is not None else self._loader.load(version, known)
+        )
         if snapshot and snapshot.dropped and not include_dropped:
             self._sync()
             snapshot = None

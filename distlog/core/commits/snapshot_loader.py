@@ -35,15 +35,17 @@ class SnapshotLoader:
         self._storage, self.defaults = storage, defaults
         self._files = CommitFiles(storage)
 
-    def load(self, version: int | None = None) -> Snapshot | None:
+    def load(self, version: int | None = None, known: Snapshot | None = None) -> Snapshot | None:
         """The snapshot at `version`, or at the head; None when there is no topic.
 
-        Raises OffsetOutOfRangeError when there is no such version yet, CorruptMetadataError.
+        `known` was loaded here before: if its commit is still there, only that and later commits are read. Raises
+        OffsetOutOfRangeError when there is no such version yet, CorruptMetadataError.
         """
         if version is not None and version < 0:
             raise OffsetOutOfRangeError("versions begin at 0", version=version)
         end = MAX_LONG if version is None else version + 1
-        snapshot = self._from_hint(end) or self._from_listing(end)
+        snapshot = self._from_known(known, end) if known and known.version < end else None
+        snapshot = snapshot or self._from_hint(end) or self._from_listing(end)
         if snapshot and version not in (None, snapshot.version):
             raise OffsetOutOfRangeError("there is no such version yet", version=version, head=snapshot.version)
         if snapshot and self.defaults:
@@ -66,6 +68,14 @@ class SnapshotLoader:
             snapshot = fold(snapshot, commits)
         return snapshot
 
+    def _from_known(self, known: Snapshot, end: int) -> Snapshot | None:
+        """None if the folder was deleted and the topic made anew, so that `known` is of another topic."""
+        try:
+            return self._fold_from(known, end, known.version, group=1)
+        except CorruptMetadataError as error:
+            _log.warning("what was known of the topic is ignored: %s", error)
+            return None
+
     def _from_hint(self, end: int) -> Snapshot | None:
         name = checkpoint.read_hint(self._storage)
         return self._from_checkpoint(name, end, known=-1) if name and _is_below(name, end) else None
@@ -87,11 +97,13 @@ class SnapshotLoader:
             _log.warning("the checkpoint %s is ignored: %s", name, error)
             return None
 
-    def _fold_from(self, snapshot: Snapshot | None, end: int, known: int) -> Snapshot | None:
+    def _fold_from(
+        self, snapshot: Snapshot | None, end: int, known: int, group: int = _FIRST_GROUP
+    ) -> Snapshot | None:
         """`snapshot`, or nothing, with the commits up to `end`; it must belong to the topic, by its own commit."""
         start = snapshot.version if snapshot else 0
         new = start + 1 if snapshot else 0
-        for commits in self._files.follow(start, end=end, known=known, group=_FIRST_GROUP, whole_from=new):
+        for commits in self._files.follow(start, end=end, known=known, group=group, whole_from=new):
             if snapshot and commits[0].version == snapshot.version:
                 _check_belongs(snapshot, commits[0])
                 commits = commits[1:]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,6 +86,12 @@ class TransactionTable:
         recent = self._tail.get((app_id, batch_id))
         return recent or _find(self._columns, app_id, batch_id) or _find(self._silent, app_id, batch_id)
 
+    def newest(self, app_id: str) -> int | None:
+        """The number of the application's batch that was committed last; None if no batch of it has a number."""
+        recent = (batch_id for app, batch_id in reversed(self._tail) if app == app_id)
+        numbers = itertools.chain(recent, _ids_of(self._columns, app_id), _ids_of(self._silent, app_id))
+        return next((number for number in numbers if isinstance(number, int)), None)
+
     def columns(self) -> pa.RecordBatch:
         """All batches as one Arrow batch of SCHEMA, in the order of their commits."""
         parts = (self._silent, self._columns, _to_columns(self._tail))
@@ -157,6 +163,12 @@ def _find(columns: pa.RecordBatch, app_id: str, batch_id: int | str) -> Transact
     offsets = {item["partition"]: (item["start_offset"], item["end_offset"]) for item in ranges}
     version, timestamp_ms, unknown = (columns[name][row].as_py() for name in ("version", "timestamp_ms", "unknown"))
     return TransactionInfo(version, timestamp_ms, offsets, unknown)
+
+
+def _ids_of(columns: pa.RecordBatch, app_id: str) -> Iterator[int | str]:
+    """The application's batch ids in `columns`, the last one first."""
+    for row in reversed(pc.indices_nonzero(pc.equal(columns["app_id"], pa.scalar(app_id))).to_numpy()):
+        yield json.loads(columns["batch_id"][int(row)].as_py())
 
 
 def _without_applications(columns: pa.RecordBatch, app_ids: Iterable[str]) -> pa.RecordBatch:

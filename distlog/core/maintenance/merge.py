@@ -12,6 +12,7 @@ from functools import partial
 import numpy as np
 
 from distlog.core.commits.actions import Action, Add, Remove
+from distlog.core.commits.commit_log import TIMEOUT_S
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
@@ -37,6 +38,18 @@ def merge(
     groups = plan_merge(snapshot)
     if dry_run or not groups:
         return MergeReport(snapshot.version, tuple(groups), dry_run), snapshot
+    return merge_groups(handle, snapshot, groups, run)
+
+
+def merge_groups(
+    handle: TopicHandle,
+    snapshot: Snapshot,
+    groups: Sequence[MergeGroup],
+    run: Run | None = None,
+    *,
+    timeout_s: float = TIMEOUT_S,
+) -> tuple[MergeReport, Snapshot]:
+    """`merge` of these groups of `snapshot`; raises CommitConflictError after `timeout_s` of lost races."""
     work = partial(merge_group, handle, config=snapshot.config, read_version=snapshot.version)
     made = (run or run_here(handle.storage))(partial(done_or_reason, work), groups)
     pairs, failed = list[tuple[MergeGroup, SegmentInfo]](), list[Unmergeable]()
@@ -46,8 +59,8 @@ def merge(
         else:
             first, last = group.segments[0], group.segments[-1]
             failed.append(Unmergeable(group.partition, first.base_offset, last.next_offset, one.reason))
-    done, after = commit_merge(handle, snapshot, pairs)
-    return MergeReport(after.version, tuple(done), dry_run, tuple(failed)), after
+    done, after = commit_merge(handle, snapshot, pairs, timeout_s=timeout_s)
+    return MergeReport(after.version, tuple(done), dry_run=False, failed=tuple(failed)), after
 
 
 def merge_group(handle: TopicHandle, group: MergeGroup, *, config: TopicConfig, read_version: int) -> SegmentInfo:
@@ -87,7 +100,11 @@ def _copy(reader: SegmentReader, segment: SegmentInfo, base_offset: int, file: S
 
 
 def commit_merge(
-    handle: TopicHandle, snapshot: Snapshot, pairs: Sequence[tuple[MergeGroup, SegmentInfo]]
+    handle: TopicHandle,
+    snapshot: Snapshot,
+    pairs: Sequence[tuple[MergeGroup, SegmentInfo]],
+    *,
+    timeout_s: float = TIMEOUT_S,
 ) -> tuple[list[MergeGroup], Snapshot]:
     """Replace each group by its merged segment, made at `snapshot`, if all of the group's segments are still live.
 
@@ -101,7 +118,7 @@ def commit_merge(
         done[:] = [group for group, _ in left]
         return [action for group, merged in left for action in _replace(group, merged)] or None
 
-    _, after = handle.log.commit(snapshot, "compact", plan, read_version=snapshot.version)
+    _, after = handle.log.commit(snapshot, "compact", plan, read_version=snapshot.version, timeout_s=timeout_s)
     return done, after
 
 

@@ -62,8 +62,8 @@ def plan_merge(snapshot: Snapshot) -> list[MergeGroup]:
 def _groups_of(state: PartitionState, config: TopicConfig) -> Iterator[MergeGroup]:
     table, first = state.segments, state.segments.find(state.log_start_offset)
     sizes = table.log_bytes.tolist()
-    for start, end in _ranges(table, first, config):
-        yield from (MergeGroup(table.part(*worth)) for worth in _worth_it(sizes, start, end))
+    for start, end in ranges(table, first, config):
+        yield from (MergeGroup(table.part(*worth)) for worth in worth_it(sizes, start, end))
 
 
 @dataclass(slots=True)
@@ -96,8 +96,11 @@ def _most_entries(log_bytes: int, records: int, config: TopicConfig) -> int:
     return min(log_bytes // (config.index_interval_bytes + 1), records)
 
 
-def _ranges(table: SegmentTable, first: int, config: TopicConfig) -> Iterator[tuple[int, int]]:
-    """Ranges [start, end) of segments that fit into one, from the table's segment `first` on."""
+def ranges(table: SegmentTable, first: int, config: TopicConfig) -> Iterator[tuple[int, int]]:
+    """Ranges [start, end) of segments that fit into one, from the table's segment `first` on.
+
+    The last range may end where the table does; then it may still grow.
+    """
     group: _Range | None = None
     for number, row in enumerate(zip(*_columns(table, first), strict=True), first):
         size, base_offset, next_offset, oldest_ms, newest_ms, records, has_transactions = row
@@ -121,15 +124,18 @@ def _columns(table: SegmentTable, first: int) -> Iterator[list[Any]]:
         yield column[first:].tolist()
 
 
-def _worth_it(sizes: list[int], start: int, end: int) -> Iterator[tuple[int, int]]:
-    """The groups worth merging in [start, end). A nested call gets less than half of the bytes, so few nest."""
+def worth_it(sizes: list[int], start: int, end: int, growth: int = 2) -> Iterator[tuple[int, int]]:
+    """The groups worth merging in [start, end): those of `growth` times the bytes of their largest segment, or more.
+
+    A nested call gets a smaller part of the bytes, by at least one in `growth`, so few nest.
+    """
     part = sizes[start:end]
     if len(part) < 2:
         return
     largest = max(part)
-    if 2 * largest <= sum(part):
+    if growth * largest <= sum(part):
         yield start, end
         return
     middle = start + part.index(largest)
-    yield from _worth_it(sizes, start, middle)
-    yield from _worth_it(sizes, middle + 1, end)
+    yield from worth_it(sizes, start, middle, growth)
+    yield from worth_it(sizes, middle + 1, end, growth)

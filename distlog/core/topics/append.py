@@ -6,7 +6,7 @@ The two halves are separate, since a Spark job runs the first in its tasks and t
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -18,7 +18,7 @@ from distlog.core.commits.commit import UNNAMED, Origin
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
-from distlog.core.errors import CommitConflictError, InvalidRecordError
+from distlog.core.errors import InvalidRecordError
 from distlog.core.log.sealed_commit import sealed_commit
 from distlog.core.segments.segment_writer import SegmentWriter, codec_of
 from distlog.core.storage.crew import Crew
@@ -29,6 +29,7 @@ from distlog.core.topic_handle import TopicHandle
 from distlog.core.topics.appendable import Appendable, batches, normalize
 from distlog.core.topics.partition_queue import PartitionQueue
 from distlog.core.topics.partitioner import Longs, Partitioner
+from distlog.core.topics.placement import offsets_of, place
 
 #: How many partitions' files are closed, that is uploaded, at the same time.
 _CLOSERS = 8
@@ -170,27 +171,31 @@ def commit_append(
     read_version: int,
     app_id: str | None = None,
     batch_id: BatchId | None = None,
+    in_order: bool = False,
     origin: Origin = UNNAMED,
 ) -> tuple[AppendResult, Snapshot]:
     """Add `segments` behind the log ends, all or none, in one commit that has `origin`.
 
     Their partitions' active segments are sealed in the same commit. If the same (app_id, batch_id) was committed
-    before, this is a replay, and nothing is sealed. Raises CommitConflictError if the topic was dropped,
-    TransactionTooOldError if the files are too old, StorageError if a partition's lock is not free in time,
-    CommitStateUnknownError.
+    before, or `in_order` a later one, this is a replay (see `replayed`), and nothing is sealed. Raises
+    CommitConflictError if the topic was dropped, TransactionTooOldError if the files are too old, StorageError if a
+    partition's lock is not free in time, CommitStateUnknownError.
     """
     check_batch(app_id, batch_id)
     partitions = {segment.partition for segment in segments}
     placed: list[SegmentInfo] = []
 
+    def before(current: Snapshot) -> AppendResult | None:
+        return replayed(current, app_id, batch_id, in_order=in_order)
+
     def needed(current: Snapshot) -> Collection[int]:
-        return () if replayed(current, app_id, batch_id) else partitions
+        return () if before(current) else partitions
 
     def plan(current: Snapshot) -> list[Action] | None:
         placed.clear()
-        if replayed(current, app_id, batch_id):
+        if before(current):
             return None
-        placed.extend(_place(current, segments))
+        placed.extend(place(current, segments))
         actions: list[Action] = [Add(segment) for segment in placed]
         if app_id is not None and batch_id is not None:
             actions.append(SetTransaction(app_id, batch_id, offsets_of(placed)))
@@ -200,16 +205,31 @@ def commit_append(
         handle, snapshot, "append", plan, needed, read_version=read_version, origin=origin
     )
     if commit is None:
-        return replayed(snapshot, app_id, batch_id) or AppendResult(None), snapshot
+        return before(snapshot) or AppendResult(None), snapshot
     return AppendResult(commit.version, offsets_of(placed)), snapshot
 
 
-def replayed(snapshot: Snapshot, app_id: str | None, batch_id: BatchId | None) -> AppendResult | None:
-    """The result of the first commit of (app_id, batch_id); None if it was not committed before."""
+def replayed(
+    snapshot: Snapshot, app_id: str | None, batch_id: BatchId | None, *, in_order: bool = False
+) -> AppendResult | None:
+    """The result of the first commit of (app_id, batch_id); None if it was not committed before.
+
+    `in_order` says that the application numbers its batches, and commits them one after the other. Then a batch below
+    its newest was committed too, if it had rows; the result has no version and no offsets if it is forgotten.
+    """
     if app_id is None or batch_id is None:
         return None
+    is_numbered = in_order and isinstance(batch_id, int)
+    if is_numbered and _is_next(snapshot.transactions.newest(app_id), batch_id):
+        return None
     found = snapshot.transaction(app_id, batch_id)
-    return AppendResult(found.version, found.offsets, replayed=True) if found else None
+    if found is None:
+        return AppendResult(None, replayed=True) if is_numbered else None
+    return AppendResult(found.version, found.offsets, replayed=True)
+
+
+def _is_next(newest: int | None, batch_id: BatchId) -> bool:
+    return newest is None or (isinstance(batch_id, int) and newest < batch_id)
 
 
 def check_batch(app_id: str | None, batch_id: BatchId | None) -> None:
@@ -225,23 +245,3 @@ def check_batch(app_id: str | None, batch_id: BatchId | None) -> None:
             app_id=ascii(app_id)[:100],
             batch_id=ascii(batch_id)[:100],
         ) from None
-
-
-def _place(snapshot: Snapshot, segments: Sequence[SegmentInfo]) -> list[SegmentInfo]:
-    ends = [state.log_end_offset for state in snapshot.partitions]
-    placed = []
-    for segment in segments:
-        if segment.partition >= len(ends):
-            raise CommitConflictError("the topic has no such partition any more", partition=segment.partition)
-        placed.append(segment.at(ends[segment.partition]))
-        ends[segment.partition] = placed[-1].next_offset
-    return placed
-
-
-def offsets_of(segments: Iterable[SegmentInfo]) -> dict[int, tuple[int, int]]:
-    """By partition the (first, end) offsets of segments that follow each other."""
-    offsets: dict[int, tuple[int, int]] = {}
-    for segment in segments:
-        first, _ = offsets.get(segment.partition, (segment.base_offset, 0))
-        offsets[segment.partition] = (first, segment.next_offset)
-    return offsets

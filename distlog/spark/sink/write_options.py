@@ -12,15 +12,25 @@ from distlog.core.topics.append import BatchId, check_batch
 from distlog.spark.options import Options, storage_of
 from distlog.spark.sink.topic_facts import TopicFacts
 
-WRITE_NAMES = ["compression", "kafka.compression.type", "path", "topicFacts", "txnAppId", "txnVersion", "writeId"]
+WRITE_NAMES = [
+    "compression",
+    "kafka.compression.type",
+    "mergeSegments",
+    "path",
+    "topicFacts",
+    "txnAppId",
+    "txnVersion",
+    "writeId",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
     """The options of a write: txnAppId and txnVersion make it idempotent, as Delta's do.
 
-    compression is the codec, if the topic leaves it open; Spark's Kafka sink calls it kafka.compression.type. writeId
-    is stored in the commit. topicFacts is what the driver knows about the topic, so that no task loads it again.
+    compression is the codec, if the topic leaves it open; Spark's Kafka sink calls it kafka.compression.type.
+    mergeSegments says whether small segments are merged after the commit: by default after a micro-batch. writeId is
+    stored in the commit. topicFacts is what the driver knows about the topic, so that no task loads it again.
     """
 
     storage: Storage
@@ -29,16 +39,26 @@ class WriteOptions:
     write_id: str | None = None
     compression: str | None = None
     topic: TopicFacts | None = None
+    merge_segments: str = "auto"
+
+    def merges(self, *, is_micro_batch: bool) -> bool:
+        """Whether the write merges small segments after its commit."""
+        return self.merge_segments == "true" or (self.merge_segments == "auto" and is_micro_batch)
 
     @classmethod
-    def parse(cls, given: Mapping[str, str]) -> WriteOptions:
-        """Parse the options. Raises InvalidConfigError, and InvalidRecordError for bad ids."""
+    def parse(cls, given: Mapping[str, str], *, is_stream: bool = False) -> WriteOptions:
+        """Parse the options. Raises InvalidConfigError, and InvalidRecordError for bad ids.
+
+        The versions of a stream are the numbers of its micro-batches, so it takes txnAppId alone.
+        """
         options = Options(given, WRITE_NAMES)
         app_id, version = options.text("txnAppId"), options.text("txnVersion")
-        if (app_id is None) != (version is None):
+        if is_stream and version is not None:
+            raise InvalidConfigError("leave txnVersion out: the versions of a stream are its batches' numbers")
+        if not is_stream and (app_id is None) != (version is None):
             raise InvalidConfigError("give txnAppId and txnVersion together: one alone prevents no duplicates")
         batch_id = None if version is None else parse_batch_id(version)
-        check_batch(app_id, batch_id)
+        check_batch(app_id, 0 if is_stream and app_id is not None else batch_id)
         write_id = options.text("writeId")
         if write_id and len(write_id) > LONGEST_NAME:
             raise InvalidConfigError(
@@ -47,7 +67,8 @@ class WriteOptions:
         codec = options.text("compression") or options.text("kafka.compression.type")
         known = options.text("topicFacts")
         topic = None if known is None else TopicFacts.parse(known)
-        return cls(storage_of(given), app_id, batch_id, write_id, codec, topic)
+        merge = options.choice("mergeSegments", ("auto", "true", "false"))
+        return cls(storage_of(given), app_id, batch_id, write_id, codec, topic, merge)
 
 
 def parse_batch_id(text: str) -> BatchId:

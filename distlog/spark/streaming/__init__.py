@@ -1,1 +1,1 @@
-"""Structured Streaming: topics as sources of streams."""
+"""Structured Streaming: topics as sources and as sinks of streaming queries."""

@@ -1,0 +1,116 @@
+"""The sink of Structured Streaming: each micro-batch is one commit, and each is committed once.
+
+The commit names the query and the number of the micro-batch. So a batch that Spark runs again, since the driver died
+before Spark noted that it was done, finds its first commit. Its files are then named by no commit, and vacuum deletes
+them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from distlog.core.commits.commit import Origin
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.errors import CommitConflictError
+from distlog.core.segments.segment_writer import codec_of
+from distlog.core.topic_handle import TopicHandle
+from distlog.core.topics.append import AppendResult
+from distlog.spark.sink.commits import MicroBatch
+from distlog.spark.sink.known_topics import KNOWN_TOPICS
+from distlog.spark.sink.task_write import all_written, write_rows
+from distlog.spark.sink.topic_facts import TopicFacts
+from distlog.spark.sink.write_commit import Transaction, commit_segments
+from distlog.spark.sink.write_options import WriteOptions
+from distlog.spark.source.kafka_rows import check_writable
+from distlog.spark.tasks.worker import freeze_imports
+
+_log = logging.getLogger(__name__)
+
+
+class DistlogStreamWriter(DataSourceStreamArrowWriter):
+    """One micro-batch, as Spark sees it.
+
+    Spark makes one in the planner and copies it to every task. It makes another in the process that commits, so what
+    that one must know is in the messages of the tasks.
+    """
+
+    def __init__(
+        self, options: WriteOptions, topic: TopicFacts, loaded: tuple[TopicHandle, Snapshot] | None = None
+    ) -> None:
+        self._options, self._topic, self._loaded = options, topic, loaded
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # a task needs no snapshot
+        return DistlogStreamWriter, (self._options, self._topic)
+
+    @classmethod
+    def open(cls, options: WriteOptions, schema: StructType) -> DistlogStreamWriter:
+        """Load the topic, and check the write before any task runs.
+
+        Raises TopicNotFoundError, InvalidRecordError, InvalidConfigError.
+        """
+        handle, snapshot = KNOWN_TOPICS.load(options.storage)
+        check_writable(schema, snapshot.config)
+        codec_of(snapshot.config, options.compression)
+        return cls(options, TopicFacts.of(snapshot, None, None), (handle, snapshot))
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write the rows of one task. They become visible with the commit."""
+        return write_rows(self._options.storage, self._topic, self._options.compression, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
+        """Commit the segments of all tasks, in the order of the tasks, unless this batch or a later one was before.
+
+        A batch without rows is no commit. Raises CommitConflictError (nothing was appended) or
+        CommitStateUnknownError (the rows may have been appended). After both the query can be started again.
+        """
+        freeze_imports()
+        written = all_written(messages)
+        segments = [segment for message in written for segment in message.segments]
+        planned = next((message.topic for message in written if message.segments), None)
+        if planned is None:
+            return
+        batch = next((message.micro_batch for message in written if message.micro_batch), None)
+        handle, snapshot = self._loaded or KNOWN_TOPICS.load(self._options.storage)
+        app_id = self._options.app_id or _query_of(batch)
+        result = commit_segments(
+            handle,
+            snapshot,
+            planned,
+            segments,
+            Transaction(app_id, batchId, in_order=True),
+            Origin(run_id=batch.run_id if batch else None),
+            merges=self._options.merges(is_micro_batch=True),
+        )
+        if result.replayed:
+            _tell_skipped(handle, app_id, batchId, result)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
+        """Do nothing: vacuum deletes the files. The outcome of the commit may be unknown."""
+
+
+def _query_of(batch: MicroBatch | None) -> str:
+    if batch is None:
+        raise CommitConflictError(
+            "nothing was committed: Spark did not tell the id of the query; give the option txnAppId"
+        )
+    return batch.query_id
+
+
+def _tell_skipped(handle: TopicHandle, app_id: str, batch_id: int, earlier: AppendResult) -> None:
+    if earlier.version is not None:
+        _log.info("batch %d of %s is in version %d of %s already", batch_id, app_id, earlier.version, handle.name)
+        return
+    _log.warning(
+        "batch %d of %s was skipped, since %s has a later one: if the query has a new checkpoint, give it a txnAppId "
+        "that was never used",
+        batch_id,
+        app_id,
+        handle.name,
+    )

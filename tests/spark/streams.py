@@ -1,0 +1,66 @@
+"""Drives the stream sink as Spark does: planner, tasks and the process that commits have nothing in common."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.types import BinaryType, StructField, StructType
+
+import distlog
+from distlog.spark.data_source import DistlogDataSource
+from distlog.spark.sink.commits import MicroBatch
+from distlog.spark.sink.task_write import Written
+from distlog.spark.streaming.stream_sink import DistlogStreamWriter
+
+KEY_VALUE = StructType([StructField("key", BinaryType()), StructField("value", BinaryType())])
+
+
+def sent(value: Any) -> Any:
+    """A value as another process gets it."""
+    return pickle.loads(pickle.dumps(value))
+
+
+def writer(url: str, schema: StructType = KEY_VALUE, **options: Any) -> DistlogStreamWriter:
+    """What Spark makes for a micro-batch, in the planner, and again in the process that commits."""
+    source = DistlogDataSource(options=CaseInsensitiveDict({"path": url, **options}))
+    made = source.streamWriter(schema, overwrite=False)
+    assert isinstance(made, DistlogStreamWriter)
+    return made
+
+
+class Query:
+    """A streaming query into the topic at `url`; each start has a run id of its own."""
+
+    def __init__(self, url: str, query_id: str = "query", run_id: str = "run", **options: Any) -> None:
+        self.url, self.query_id, self.run_id, self.options = url, query_id, run_id, options
+
+    def write(self, batch_id: int, *tasks: Sequence[str]) -> list[Written]:
+        """The messages of the tasks of a micro-batch; each task has rows without a key."""
+        planned = sent(writer(self.url, **self.options))
+        made = [planned.write(iter([rows(values)] if values else [])) for values in tasks]
+        # what Spark tells a task
+        batch = MicroBatch(self.query_id, batch_id, self.run_id) if self.query_id else None
+        return [sent(dataclasses.replace(message, micro_batch=batch)) for message in made]
+
+    def commit(self, batch_id: int, messages: Sequence[Any]) -> None:
+        """What the process that commits does with the messages."""
+        writer(self.url, **self.options).commit(messages, batch_id)
+
+    def batch(self, batch_id: int, *values: str) -> None:
+        """A micro-batch of one task."""
+        self.commit(batch_id, self.write(batch_id, values))
+
+
+def rows(values: Sequence[str]) -> pa.RecordBatch:
+    """Rows without a key."""
+    return pa.record_batch({"key": pa.nulls(len(values), pa.binary()), "value": [value.encode() for value in values]})
+
+
+def values(topic: distlog.Topic) -> list[str]:
+    """All values, in order of partition and offset."""
+    return [value.decode() for value in topic.refresh().scan().to_table().column("value").to_pylist()]
