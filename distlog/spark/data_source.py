@@ -22,8 +22,8 @@ from distlog.spark.source.filters import FilteringReader
 from distlog.spark.source.kafka_rows import check_schema, schema_of
 from distlog.spark.source.read_options import ReadOptions
 from distlog.spark.streaming.stream_options import StreamOptions
-from distlog.spark.streaming.stream_source import DistlogStreamReader
 from distlog.spark.streaming.stream_sink import DistlogStreamWriter
+from distlog.spark.streaming.stream_source import DistlogStreamReader
 from distlog.spark.tasks.worker import freeze_imports
 
 
