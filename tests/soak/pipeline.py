@@ -55,7 +55,11 @@ class Job:
 
 def begin(spark: SparkSession, job: Job) -> StreamingQuery:
     """The query: every record to its partition of the other topic, some hundred in a batch."""
-    records = spark.readStream.format("distlog").options(**job.options, maxOffsetsPerTrigger="400").load(job.source)
+    records = (
+        spark.readStream.format("distlog")
+        .options(**job.options, startingOffsets="earliest", maxOffsetsPerTrigger="400")
+        .load(job.source)
+    )
     copied = records.select("partition", "key", "value", "timestamp").writeStream.format("distlog")
     return copied.options(**job.options).option("checkpointLocation", str(job.checkpoint)).start(job.target)
 

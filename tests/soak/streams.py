@@ -13,13 +13,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from fault_proxy import CUT, LOSE_REPLY, FaultProxy, answer
 
 import distlog
 from soak import processes
@@ -29,8 +28,8 @@ from soak.tally import Tally, demand
 
 PARTITIONS = 3
 CONFIG = {"internal.segment.bytes": 60_000, "file.delete.delay.ms": 1000}
-#: The whole driver with all its processes; the driver alone, whose tasks may go on for a while; and single processes.
-VICTIMS = ("machine", "driver", "source", "sink", "task", "task")
+#: In turn: single processes; the machine, with all of them; the driver alone, whose tasks may go on for a while.
+VICTIMS = ("source", "task", "machine", "sink", "task", "driver")
 #: How long the copy may stand still before that is an error, in seconds: a driver takes ten to begin.
 PATIENCE_S = 120.0
 #: What a query may fail of, since it follows from a kill.
@@ -38,14 +37,13 @@ EXPECTED = re.compile(
     "EOFException|crashed|Connection reset|Broken pipe|SocketException|SocketTimeout|ClosedChannel|EOFError|"
     "AsynchronousClose|Python worker .*(exited|failed to connect)|BrokenPipeError|ConnectionResetError"
 )
-_FAULTS = (("PUT", LOSE_REPLY), ("PUT", answer(503, "SlowDown")), ("GET", answer(500, "InternalError")), ("GET", CUT))
 
 
 class Pipeline:
     """The two topics, who fills the first one, and the driver."""
 
     def __init__(self, folder: Path, root: str, options: Mapping[str, Any], seed: int) -> None:
-        self.chance, self.tally = random.Random(seed), Tally()
+        self._chance, self._victims, self.tally = random.Random(seed), cycle(VICTIMS), Tally()
         self._options = dict(options)
         made = partial(distlog.create, partitions=PARTITIONS, config=CONFIG, storage_options=self._options)
         self._source, self._target = made(f"{root}/original"), made(f"{root}/copy")
@@ -76,15 +74,15 @@ class Pipeline:
     def kill(self) -> None:
         """Wait for the copy to go on, and a random while; then kill something."""
         self._wait_for_progress()
-        time.sleep(self.chance.random() * 0.7)
-        victim = self.chance.choice(VICTIMS)
+        time.sleep(self._chance.random() * 0.7)
+        victim = next(self._victims)
         if victim == "machine":
             processes.kill_all(self._driver.pid)
         elif victim == "driver":
             for each in (self._driver.pid, *processes.of_kind(self._driver.pid, "jvm")):
                 processes.kill(each)
         elif found := processes.of_kind(self._driver.pid, victim):
-            processes.kill(self.chance.choice(found))
+            processes.kill(self._chance.choice(found))
         self.tally[f"kills of a {victim}"] += 1
         self._revive()
 
@@ -162,31 +160,17 @@ def _rows(topic: distlog.Topic, partition: int) -> pa.Table:
 
 def run(folder: Path, seed: int, kills: int) -> Tally:
     """Kill that many times, on this disk."""
-    with ExitStack() as stack:
-        return _run(Pipeline(folder, str(folder), {}, seed), kills, stack, lambda: None)
+    return killed(Pipeline(folder, str(folder), {}, seed), kills)
 
 
-def run_on_s3(folder: Path, seed: int, kills: int, address: tuple[str, Mapping[str, Any]]) -> Tally:
-    """Kill that many times, on a server that also loses replies and refuses requests now and then."""
-    root, options = address
-    with ExitStack() as stack:
-        proxy = stack.enter_context(FaultProxy(str(options["endpoint_url"])))
-        pipeline = Pipeline(folder, root, {**options, "endpoint_url": proxy.url}, seed)
-        tally = _run(pipeline, kills, stack, partial(_disturb, proxy, random.Random(seed)))
-        tally["requests"] += len(proxy.requests)
-        tally["faults"] += sum(request.fault is not None for request in proxy.requests)
-        return tally
-
-
-def _disturb(proxy: FaultProxy, chance: random.Random) -> None:
-    proxy.inject(*chance.choice(_FAULTS), times=chance.randint(1, 3))
-
-
-def _run(pipeline: Pipeline, kills: int, stack: ExitStack, disturb: Callable[[], None]) -> Tally:
-    stack.callback(pipeline.close)
-    for number in range(kills):
-        disturb()
-        pipeline.kill()
-        if number % 5 == 4:
-            pipeline.maintain()
-    return pipeline.finish()
+def killed(pipeline: Pipeline, kills: int, disturb: Callable[[], None] = lambda: None) -> Tally:
+    """Disturb and kill that many times, maintain the topics now and then, and check what came of it."""
+    try:
+        for number in range(kills):
+            disturb()
+            pipeline.kill()
+            if number % 5 == 4:
+                pipeline.maintain()
+        return pipeline.finish()
+    finally:
+        pipeline.close()

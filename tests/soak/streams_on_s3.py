@@ -1,0 +1,54 @@
+"""The streams of the campaign `streams` on an S3 server that also loses replies and refuses requests now and then."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fault_proxy import CUT, LOSE_REPLY, FaultProxy, answer
+
+from soak.streams import Pipeline, killed
+from soak.tally import Tally
+
+FAULTS = (("PUT", LOSE_REPLY), ("PUT", answer(503, "SlowDown")), ("GET", answer(500, "InternalError")), ("GET", CUT))
+_KEYS = {"key": "a-test-key", "secret": "a-test-secret"}
+
+
+def run(folder: Path, seed: int, kills: int, address: tuple[str, Mapping[str, Any]] | None = None) -> Tally:
+    """Kill that many times; `address` is an empty folder of a server, by default of moto's."""
+    if address is None:
+        with _server() as address:
+            return run(folder, seed, kills, address)
+    root, options = address
+    with FaultProxy(str(options["endpoint_url"])) as proxy:
+        pipeline = Pipeline(folder, root, {**options, "endpoint_url": proxy.url}, seed)
+        tally = killed(pipeline, kills, partial(_disturb, proxy, random.Random(seed)))
+        tally["requests"] += len(proxy.requests)
+        tally["faults"] += sum(request.fault is not None for request in proxy.requests)
+        return tally
+
+
+def _disturb(proxy: FaultProxy, chance: random.Random) -> None:
+    for method, fault in chance.sample(FAULTS, 2):
+        proxy.inject(method, fault, times=chance.randint(1, 3))
+
+
+@contextmanager
+def _server() -> Iterator[tuple[str, Mapping[str, Any]]]:
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        endpoint = f"http://{host}:{port}"
+        keys = {"aws_access_key_id": _KEYS["key"], "aws_secret_access_key": _KEYS["secret"]}
+        boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1", **keys).create_bucket(Bucket="streams")
+        yield "s3://streams/soak", {"endpoint_url": endpoint, **_KEYS}
+    finally:
+        server.stop()
