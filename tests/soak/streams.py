@@ -42,7 +42,7 @@ EXPECTED = re.compile(
 class Pipeline:
     """The two topics, who fills the first one, and the driver."""
 
-    def __init__(self, folder: Path, root: str, options: Mapping[str, Any], seed: int) -> None:
+    def __init__(self, folder: Path, root: str, options: Mapping[str, Any], seed: int, pause_s: float = 0.1) -> None:
         self._chance, self._victims, self.tally = random.Random(seed), cycle(VICTIMS), Tally()
         self._options = dict(options)
         made = partial(distlog.create, partitions=PARTITIONS, config=CONFIG, storage_options=self._options)
@@ -52,7 +52,7 @@ class Pipeline:
         self.job.failures.mkdir()
         self._path, self._log = self.job.write(), (folder / "driver.log").open("ab")
         self._is_over = threading.Event()
-        self._filling = threading.Thread(target=self._fill, daemon=True)
+        self._filling = threading.Thread(target=self._fill, args=(pause_s,), daemon=True)
         self._filling.start()
         self._driver = self._begin()
 
@@ -61,10 +61,10 @@ class Pipeline:
         command = [sys.executable, "-m", "soak.pipeline", str(self._path)]
         return subprocess.Popen(command, env=environment, stdout=self._log, stderr=self._log)
 
-    def _fill(self) -> None:
+    def _fill(self, pause_s: float) -> None:
         number, topic = 0, distlog.open(self.job.source, storage_options=self._options)
         with topic.writer(linger_ms=50) as writer:
-            while not self._is_over.wait(0.1):
+            while not self._is_over.wait(pause_s):
                 for _ in range(20):
                     row = record("filler", number)
                     writer.append(row["value"], key=row["key"], timestamp=row["timestamp"])

@@ -25,7 +25,7 @@ def run(folder: Path, seed: int, kills: int, address: tuple[str, Mapping[str, An
             return run(folder, seed, kills, address)
     root, options = address
     with FaultProxy(str(options["endpoint_url"])) as proxy:
-        pipeline = Pipeline(folder, root, {**options, "endpoint_url": proxy.url}, seed)
+        pipeline = Pipeline(folder, root, {**options, "endpoint_url": proxy.url}, seed, pause_s=1.0)
         tally = killed(pipeline, kills, partial(_disturb, proxy, random.Random(seed)))
         tally["requests"] += len(proxy.requests)
         tally["faults"] += sum(request.fault is not None for request in proxy.requests)
