@@ -29,6 +29,7 @@ from distlog.core.errors import (
     TopicNotFoundError,
     UnsupportedVersionError,
 )
+from distlog.core.reading.segment_reader import SegmentReader
 from distlog.spark.streaming import watched_topic
 
 
@@ -571,6 +572,44 @@ def test_a_local_stream_looks_each_time_it_is_asked(topic: Topic) -> None:
     for number in range(3):
         append(topic, 0, 1)
         assert stream.run() == {0: [5 + number]}
+
+
+def test_a_local_stream_with_many_active_segments_looks_less_often(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watched_topic, "TAIL_S", 0.1)
+    clock = Seconds()
+    stream = Stream(topic.url, clock)
+    with topic.writer() as writer:
+        for partition in range(2):
+            writer.append(b"v", partition=partition)
+        writer.flush()
+        assert stream.run() == {}
+        writer.append(b"v", partition=0)
+        writer.flush()
+        clock.now = 0.18
+        assert stream.run() is None
+        clock.now = 0.2
+        assert stream.run() == {0: [6]}
+
+
+def test_a_batch_opens_no_index_of_transactions_that_ended_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = CompactedTopic(str(tmp_path / "log"))
+    producers = Producers(log)
+    producers.send(1, 1, 2).abort(1).roll()
+    producers.send(1, 3).abort(1).plain(4).roll()
+    start, committed = json.dumps({"log": {"0": 3}}), {"kafka.isolation.level": "read_committed"}
+    opened, real = [], SegmentReader.aborted_transactions
+
+    def spy(reader: SegmentReader, segment: Any) -> Any:
+        opened.append(segment.base_offset)
+        return real(reader, segment)
+
+    monkeypatch.setattr(SegmentReader, "aborted_transactions", spy)
+    assert Stream(str(tmp_path / "log"), startingOffsets=start, **committed).run() == {0: [5]}
+    assert opened == [3]
 
 
 # The checkpoint.
