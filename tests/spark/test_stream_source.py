@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -218,3 +222,47 @@ def test_wrong_options_are_explained_when_the_query_starts(topic: Topic, write: 
 def test_a_batch_read_takes_no_notice_of_the_options_of_streams(topic: Topic, spark: SparkSession) -> None:
     options = {"maxOffsetsPerTrigger": 1, "minOffsetsPerTrigger": 1, "maxTriggerDelay": "1m", "maxBytesPerTrigger": 1}
     assert spark.read.format("distlog").options(**options).load(topic.url).count() == 10
+
+
+PROGRAM = """
+import os, signal, sys
+from pyspark.sql import SparkSession
+
+url, folder, killed_in = sys.argv[1], sys.argv[2], int(sys.argv[3])
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+
+def write(frame, number):
+    frame.select("partition", "offset").write.mode("overwrite").parquet(f"{folder}/rows/batch={number}")
+    if number == killed_in:
+        os.kill(spark.sparkContext._gateway.proc.pid, signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+stream = spark.readStream.format("distlog").option("maxOffsetsPerTrigger", 4).option("startingOffsets", sys.argv[4])
+query = stream.load(url).writeStream.foreachBatch(write).option("checkpointLocation", f"{folder}/checkpoint")
+query.trigger(availableNow=True).start().awaitTermination()
+"""
+
+
+def test_a_driver_that_is_killed_in_a_batch_goes_on_with_that_batch_also_without_pandas(
+    topic: Topic, tmp_path: Path, spark: SparkSession
+) -> None:
+    absent = tmp_path / "absent" / "pandas"
+    absent.mkdir(parents=True)
+    (absent / "__init__.py").write_text("raise ModuleNotFoundError('no pandas', name='pandas')")
+    places = [str(absent.parent), str(Path(distlog.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places), "PYSPARK_PYTHON": sys.executable}
+    folder = tmp_path / "output"
+
+    def query(killed_in: int, start: str) -> int:
+        command = [sys.executable, "-c", PROGRAM, topic.url, str(folder), str(killed_in), start]
+        return subprocess.run(command, env=environment, capture_output=True, check=False).returncode
+
+    assert query(0, "earliest") == -signal.SIGKILL
+    topic.append(values(range(4)), partition=0)
+    assert query(1, "latest") == -signal.SIGKILL
+    topic.append(values(range(4)), partition=1)
+    assert query(-1, "latest") == 0
+    found = spark.read.parquet(str(folder / "rows")).orderBy("batch", "partition", "offset").collect()
+    read = {number: [row.offset for row in found if row.partition == number] for number in range(2)}
+    assert read == {0: list(range(9)), 1: list(range(9))}
+    assert sorted(row.offset for row in found if row.batch == 0) == [0, 0, 1, 1]
