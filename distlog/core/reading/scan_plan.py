@@ -99,8 +99,9 @@ def plan(
         if isolation == "read_uncommitted":
             continue
         end[number] = min(end[number], last_stable_offset(reader, state))
-        # a transaction that ended before the start has nothing behind it
-        if segments := transactional_segments(state, start[number]):
+        # a transaction that ended before the first offset has nothing behind it
+        first = slices.bounded_start(number, start[number], state, out_of_range)
+        if segments := transactional_segments(state, first):
             aborted[number] = [each for segment in segments for each in reader.aborted_transactions(segment)]
     found = slices.plan(snapshot, start, end, out_of_range, times)
     return _begun_later(reader, found), Isolation.of(aborted)
