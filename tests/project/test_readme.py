@@ -22,7 +22,8 @@ from distlog.core.indexes.transaction_index import ENTRY as TRANSACTION_ENTRY
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, re.DOTALL)
+BLOCK = r"```(\w+)\n(.*?)```"
+BLOCKS = re.findall(BLOCK, README, re.DOTALL)
 
 
 def table(heading: str, number: int = 0) -> list[list[str]]:
@@ -32,14 +33,15 @@ def table(heading: str, number: int = 0) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in tables[number].splitlines()[2:]]
 
 
-def python(index: int) -> str:
-    """The text of a Python example."""
-    return [text for language, text in BLOCKS if language == "python"][index]
+def python(heading: str) -> str:
+    """The first Python example under a heading."""
+    section = README.split(f"\n{heading}\n", 1)[1].split("\n#", 1)[0]
+    return next(text for language, text in re.findall(BLOCK, section, re.DOTALL) if language == "python")
 
 
 def test_the_ten_lines_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {"folder": str(tmp_path)}
-    exec(python(0), names)
+    exec(python("## Ten lines"), names)
     assert names["result"].record_count == 1000
     assert names["table"].num_rows == 501
     assert capsys.readouterr().out.startswith("1 {")
@@ -52,8 +54,32 @@ def test_the_spark_lines_run(tmp_path: Path, spark: Any) -> None:
     events = tmp_path / "events.jsonl"
     events.write_text("".join(json.dumps({"user": f"u{n % 3}", "page": f"/{n}"}) + "\n" for n in range(30)))
     topic = distlog.create(f"{tmp_path}/clicks", partitions=2)
-    exec(python(1), {"url": topic.url, "events_file": str(events)})
+    exec(python("## Spark"), {"url": topic.url, "events_file": str(events)})
     assert topic.refresh().scan().count() == 60
+
+
+@pytest.mark.spark
+def test_the_lines_that_read_a_stream_run(tmp_path: Path, spark: Any) -> None:
+    import distlog
+
+    topic = distlog.create(f"{tmp_path}/clicks", partitions=2)
+    topic.append([{"key": f"u{n}", "value": b"v"} for n in range(30)])
+    names = {"spark": spark, "url": topic.url, "checkpoint": f"{tmp_path}/checkpoint", "output": f"{tmp_path}/output"}
+    for _ in range(2):
+        exec(python("### Structured Streaming: reading"), names)
+        assert spark.read.parquet(names["output"]).distinct().count() == topic.refresh().scan().count()
+        topic.append([{"key": f"w{n}", "value": b"v"} for n in range(5)])
+
+
+def test_the_options_of_streams_are_in_the_table() -> None:
+    pytest.importorskip("pyspark")
+    from distlog.spark.source.read_options import READ_NAMES, STREAM_NAMES
+    from distlog.spark.streaming.stream_options import BATCH_ONLY
+
+    cells = " ".join(row[0] for row in table("### Structured Streaming: reading"))
+    # the path names the topic already
+    known = {*READ_NAMES, *STREAM_NAMES} - BATCH_ONLY.keys() - {"path", "subscribe"}
+    assert set(re.findall(r"`([a-zA-Z.]+)`", cells)) == known
 
 
 def test_the_maintenance_lines_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,7 +88,7 @@ def test_the_maintenance_lines_run(tmp_path: Path, capsys: pytest.CaptureFixture
     topic = distlog.create(f"{tmp_path}/clicks")
     for number in range(20):
         topic.append([{"value": f"v{number}"}])
-    exec(python(2), {"topic": topic})
+    exec(python("## Maintenance"), {"topic": topic})
     said = capsys.readouterr().out.splitlines()
     assert said[:2] == ["would delete 0 segments, 0 bytes, 0 records", "partition 0 starts at 10"]
     assert said[2].startswith("merged 10 segments into 1, ")

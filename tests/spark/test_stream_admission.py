@@ -103,6 +103,7 @@ def test_small_segments_are_taken_whole_without_a_request(memory_url: Any) -> No
     before = topic.storage.counters.gets
     for limit, end in ((1, 100), (size, 100), (2 * size - 1, 100), (2 * size, 200), (7 * size, 700)):
         assert ends_by_bytes(topic.reader, topic.snapshot, {0: (0, 1000)}, limit) == {0: end}
+    assert ends_by_bytes(topic.reader, topic.snapshot, {0: (0, 150)}, size * 3 // 2) == {0: 150}
     assert ends_by_bytes(topic.reader, topic.snapshot, {0: (150, 1000)}, 1) == {0: 200}
     assert ends_by_bytes(topic.reader, topic.snapshot, {0: (150, 170)}, 1) == {0: 170}
     assert topic.storage.counters.gets == before

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import pickle
 import shutil
 import time
 from pathlib import Path
@@ -14,7 +15,7 @@ from compacting import CompactedTopic
 from conftest import S3Server
 from fault_proxy import FaultProxy, answer
 from producers import Producers
-from pyspark.sql.datasource import InputPartition
+from pyspark.sql.datasource import CaseInsensitiveDict, InputPartition
 from streams import Read, Seconds, Stream
 from topics import NOW, values
 from vacuuming import World
@@ -29,6 +30,9 @@ from distlog.core.errors import (
     TopicNotFoundError,
     UnsupportedVersionError,
 )
+from distlog.core.reading.segment_reader import SegmentReader
+from distlog.spark.data_source import DistlogDataSource
+from distlog.spark.source.kafka_rows import schema_of
 from distlog.spark.streaming import watched_topic
 
 
@@ -95,7 +99,9 @@ def test_a_start_at_a_time_after_the_last_record_is_an_error_unless_it_means_the
 
 def test_a_start_that_the_log_does_not_hold_is_an_error_or_the_nearest_offset(topic: Topic) -> None:
     start = {"startingOffsets": '{"clicks": {"0": 6, "1": 4}}'}
-    with pytest.raises(OffsetOutOfRangeError, match="offset=6 log_start_offset=0 log_end_offset=5"):
+    with pytest.raises(
+        OffsetOutOfRangeError, match=r"between its bounds.*offset=6 log_start_offset=0 log_end_offset=5"
+    ):
         Stream(topic.url, **start).run()
     assert Stream(topic.url, failOnDataLoss="false", **start).run() == {1: [4]}
 
@@ -188,8 +194,10 @@ def test_an_empty_batch_has_no_split_and_the_task_that_spark_makes_of_it_reads_n
     assert stream.plan()
     assert stream.partitions() == []
     assert stream.rows([InputPartition(None)]) == []
-    end = json.loads(stream.log[-1])
-    assert stream.reader.partitions(end, end) == []
+    full = Stream(topic.url, startingOffsets="earliest")
+    assert full.plan()
+    end = json.loads(full.log[-1])
+    assert full.reader.partitions(end, end) == []
 
 
 def test_tasks_read_no_commit(topic: Topic, tmp_path: Path) -> None:
@@ -198,6 +206,15 @@ def test_tasks_read_no_commit(topic: Topic, tmp_path: Path) -> None:
     partitions = stream.partitions()
     shutil.move(f"{topic.url}/_commits", tmp_path / "elsewhere")
     assert len(stream.rows(partitions)) == 10
+
+
+def test_what_travels_to_each_task_is_small(tmp_path: Path) -> None:
+    topic = distlog.create(str(tmp_path / "clicks"), config={"internal.segment.bytes": "200", "batch.bytes": "100"})
+    topic.append([{"value": bytes(90)} for _ in range(300)])
+    source = DistlogDataSource(options=CaseInsensitiveDict({"path": topic.url}))
+    source.schema()
+    assert len(pickle.dumps(source)) > 20_000
+    assert len(pickle.dumps((source.streamReader(schema_of(None, False)), source))) < 4000
 
 
 def test_a_stream_of_committed_records_ends_before_the_first_open_transaction(tmp_path: Path) -> None:
@@ -257,6 +274,12 @@ def test_a_batch_waits_for_enough_offsets_or_long_enough(topic: Topic) -> None:
     assert stream.run() is None
     clock.now = 89 + 90
     assert stream.run() == {0: [8]}
+    append(topic, 0, 1)
+    assert stream.run() is None
+    # nobody knows how long a query that was started again has waited
+    stream.clock = clock = Seconds()
+    stream.restart()
+    assert stream.run() == {0: [9]}
 
 
 def test_both_limits_hold_together(tmp_path: Path) -> None:
@@ -571,6 +594,44 @@ def test_a_local_stream_looks_each_time_it_is_asked(topic: Topic) -> None:
     for number in range(3):
         append(topic, 0, 1)
         assert stream.run() == {0: [5 + number]}
+
+
+def test_a_local_stream_with_many_active_segments_looks_less_often(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watched_topic, "TAIL_S", 0.1)
+    clock = Seconds()
+    stream = Stream(topic.url, clock)
+    with topic.writer() as writer:
+        for partition in range(2):
+            writer.append(b"v", partition=partition)
+        writer.flush()
+        assert stream.run() == {}
+        writer.append(b"v", partition=0)
+        writer.flush()
+        clock.now = 0.18
+        assert stream.run() is None
+        clock.now = 0.2
+        assert stream.run() == {0: [6]}
+
+
+def test_a_batch_opens_no_index_of_transactions_that_ended_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = CompactedTopic(str(tmp_path / "log"))
+    producers = Producers(log)
+    producers.send(1, 1, 2).abort(1).roll()
+    producers.send(1, 3).abort(1).plain(4).roll()
+    start, committed = json.dumps({"log": {"0": 3}}), {"kafka.isolation.level": "read_committed"}
+    opened, real = [], SegmentReader.aborted_transactions
+
+    def spy(reader: SegmentReader, segment: Any) -> Any:
+        opened.append(segment.base_offset)
+        return real(reader, segment)
+
+    monkeypatch.setattr(SegmentReader, "aborted_transactions", spy)
+    assert Stream(str(tmp_path / "log"), startingOffsets=start, **committed).run() == {0: [5]}
+    assert opened == [3]
 
 
 # The checkpoint.

@@ -42,6 +42,13 @@ def test_both_levels_show_what_kafkas_consumer_saw(memory_url: Any, name: str) -
         assert part.count() == len(wanted)
 
 
+def test_aborted_records_are_hidden_where_a_start_beyond_the_log_means_its_start(memory_url: Any) -> None:
+    topic = adopt_golden(memory_url.url, GOLDEN["first.txn-0"])
+    beyond = topic.end_offsets()[0] + 1
+    found = topic.scan(start=beyond, isolation="read_committed", out_of_range="earliest")
+    assert rows(found.to_table()) == GOLDEN["first.txn-0"].records(committed=True)
+
+
 def test_the_broker_aborted_something() -> None:
     assert len(GOLDEN) == 4
     hidden = {name: len(each.records()) - len(each.records(committed=True)) for name, each in GOLDEN.items()}

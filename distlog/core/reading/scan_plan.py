@@ -96,9 +96,12 @@ def plan(
         state = snapshot.partitions[number]
         start[number] = state.log_start_offset if low is None else low
         end[number] = state.log_end_offset if high is None else high
-        segments = transactional_segments(state) if isolation == "read_committed" else []
-        if segments:
-            end[number] = min(end[number], last_stable_offset(reader, state))
+        if isolation == "read_uncommitted":
+            continue
+        end[number] = min(end[number], last_stable_offset(reader, state))
+        # a transaction that ended before the first offset has nothing behind it
+        first = slices.bounded_start(number, start[number], state, out_of_range)
+        if segments := transactional_segments(state, first):
             aborted[number] = [each for segment in segments for each in reader.aborted_transactions(segment)]
     found = slices.plan(snapshot, start, end, out_of_range, times)
     return _begun_later(reader, found), Isolation.of(aborted)

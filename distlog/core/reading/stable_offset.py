@@ -32,10 +32,11 @@ def _known(segment: SegmentInfo, state: PartitionState) -> int:
     return NOT_LOOKED if 0 <= first < state.first_dirty_offset else first
 
 
-def transactional_segments(state: PartitionState) -> list[SegmentInfo]:
-    """The segments that may hold transactional data or markers."""
-    flags = state.segments.array("has_transactions")
-    return [state.segments[int(index)] for index in np.flatnonzero(flags)]
+def transactional_segments(state: PartitionState, start: int = 0) -> list[SegmentInfo]:
+    """The segments that may hold transactional data or markers, from the one of offset `start` on."""
+    first = state.segments.find(start)
+    rows = np.flatnonzero(state.segments.array("has_transactions")[first:]) + first
+    return [state.segments[int(row)] for row in rows]
 
 
 def first_unstable_offsets(reader: SegmentReader, state: PartitionState) -> Iterator[tuple[SegmentInfo, int]]:

@@ -13,19 +13,19 @@ _log = logging.getLogger("distlog")
 
 
 class DataLoss:
-    """Reports lost records: raises the error if `fail` (the option failOnDataLoss), else warns, once for each."""
+    """Reports lost records: raises the error if `fail` (the option failOnDataLoss), else warns, once of each."""
 
     def __init__(self, fail: bool) -> None:
         self._fail = fail
-        self._warned: set[str] = set()
+        self._warned: dict[int | None, str] = {}
 
     def report(self, error: DistlogError) -> None:
         """Raise `error`, or warn of it."""
         if self._fail:
             raise error
-        text = str(error)
-        if text not in self._warned:
-            self._warned.add(text)
+        text, partition = str(error), error.details.get("partition")
+        if self._warned.get(partition) != text:
+            self._warned[partition] = text
             _log.warning("the stream goes on, since failOnDataLoss is false: %s", text)
 
     def check_start(self, state: PartitionState, partition: int, offset: int) -> int:

@@ -12,7 +12,7 @@ from distlog.spark.options import Options
 from distlog.spark.source.read_options import READ_NAMES, STREAM_NAMES, ReadOptions
 
 #: Options of a batch read that a stream cannot have: it has no end, and follows the newest version.
-_BATCH_ONLY = {
+BATCH_ONLY = {
     "endingOffsets": "a stream has no end: leave it out, or stop after what is there with Trigger.AvailableNow",
     "endingOffsetsByTimestamp": "a stream has no end: leave it out",
     "endingTimestamp": "a stream has no end: leave it out",
@@ -48,7 +48,7 @@ class StreamOptions:
     def parse(cls, given: Mapping[str, str]) -> StreamOptions:
         """Parse the options. Raises InvalidConfigError, which never shows the value of a storage option."""
         options = Options(given, [*READ_NAMES, *STREAM_NAMES])
-        for name, advice in _BATCH_ONLY.items():
+        for name, advice in BATCH_ONLY.items():
             if options.text(name) is not None:
                 raise InvalidConfigError(f"option {name} is for batch reads: {advice}")
         limits = Limits(

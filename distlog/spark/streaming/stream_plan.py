@@ -114,8 +114,6 @@ class StreamPlan:
         """Where the partitions begin that the stream has not read before: at their log start."""
         states = snapshot.partitions
         new = [number for number in chosen_partitions(snapshot, self._options) if number not in position.offsets]
-        if self._target:
-            new = [number for number in new if number in self._target.offsets]
         if position is before:
             return {number: self._loss.check_start(states[number], number, 0) for number in new}
         return {number: states[number].log_start_offset for number in new}

@@ -1,0 +1,268 @@
+"""The streaming source as a user meets it: spark.readStream.format("distlog")."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Address
+from live_writer import LiveWriter, expected
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
+from topics import NOW, values
+
+import distlog
+from distlog import Topic
+
+pytestmark = pytest.mark.spark
+
+
+class Batches:
+    """A sink that keeps what each micro-batch brought; it may be told to fail in a batch of some number."""
+
+    def __init__(self) -> None:
+        self.rows: dict[int, list[Any]] = {}
+        self.fails_in: int | None = None
+
+    def __call__(self, frame: DataFrame, number: int) -> None:
+        self.rows[number] = frame.collect()
+        if number == self.fails_in:
+            raise RuntimeError("the sink was told to fail")
+
+    def offsets(self, number: int) -> dict[int, list[int]]:
+        """The offsets of a batch, by partition."""
+        found: dict[int, list[int]] = {}
+        for row in self.rows[number]:
+            found.setdefault(row.partition, []).append(row.offset)
+        return found
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> Topic:
+    """Two partitions with five records each."""
+    made = distlog.create(str(tmp_path / "clicks"), 2)
+    for partition in range(2):
+        made.append(values(range(5)), partition=partition)
+    return made
+
+
+@pytest.fixture
+def batches() -> Batches:
+    return Batches()
+
+
+Write = Callable[..., DataStreamWriter]
+
+
+@pytest.fixture
+def write(spark: SparkSession, tmp_path: Path, batches: Batches) -> Iterator[Write]:
+    """Makes a query from a topic to `batches`, to be started; its checkpoint is the test's own."""
+
+    def made(url: str, schema: str | None = None, **options: Any) -> DataStreamWriter:
+        reader = spark.readStream.format("distlog").options(**options)
+        frame = (reader.schema(schema) if schema else reader).load(url)
+        return frame.writeStream.foreachBatch(batches).option("checkpointLocation", str(tmp_path / "checkpoint"))
+
+    yield made
+    for query in spark.streams.active:
+        query.stop()
+
+
+def finish(writer: DataStreamWriter, **trigger: Any) -> StreamingQuery:
+    """Run a query to its end."""
+    query = writer.trigger(**(trigger or {"availableNow": True})).start()
+    assert query.awaitTermination(120)
+    return query
+
+
+def failure(writer: DataStreamWriter) -> str:
+    """Why a query fails."""
+    with pytest.raises(Exception) as raised:  # noqa: PT011 - Spark has a type of its own for each process
+        finish(writer)
+    return str(raised.value)
+
+
+def test_available_now_reads_in_batches_and_goes_on_from_its_checkpoint(
+    topic: Topic, write: Write, batches: Batches
+) -> None:
+    source = write(topic.url, startingOffsets="earliest", maxOffsetsPerTrigger=6)
+    query = finish(source)
+    assert [batches.offsets(number) for number in sorted(batches.rows)] == [
+        {0: [0, 1, 2], 1: [0, 1, 2]},
+        {0: [3, 4], 1: [3, 4]},
+    ]
+    (read,) = query.recentProgress[-1]["sources"]
+    topic_id, ends = topic.snapshot.topic_id, {"clicks": {"0": 5, "1": 5}}
+    assert read["endOffset"] == read["latestOffset"]
+    assert json.loads(read["endOffset"]) == {"version": 1, "topicId": topic_id, "offsets": ends}
+    assert sum(progress["numInputRows"] for progress in query.recentProgress) == 10
+    topic.append(values(range(2)), partition=1)
+    finish(source)
+    assert batches.offsets(2) == {1: [5, 6]}
+
+
+def test_once_reads_everything_in_one_batch(topic: Topic, write: Write, batches: Batches) -> None:
+    finish(write(topic.url, startingOffsets="earliest", maxOffsetsPerTrigger=1), once=True)
+    assert [batches.offsets(number) for number in sorted(batches.rows)] == [{0: [0, 1, 2, 3, 4], 1: [0, 1, 2, 3, 4]}]
+
+
+def test_rows_are_those_of_the_kafka_source(topic: Topic, write: Write, batches: Batches) -> None:
+    topic.append([{"key": b"k", "value": b"v", "timestamp": NOW, "headers": [("h", b"1")], "partition": 0}])
+    start = json.dumps({"clicks": {"0": 5, "1": -1}})
+    finish(write(topic.url, startingOffsets=start, includeHeaders="true"))
+    (row,) = batches.rows[0]
+    assert " ".join(row.asDict()) == "key value topic partition offset timestamp timestampType headers"
+    assert (bytes(row.key), bytes(row.value), row.topic, row.partition, row.offset) == (b"k", b"v", "clicks", 0, 5)
+    assert (row.timestamp.timestamp() * 1000, row.timestampType) == (NOW, 0)
+    assert [(header.key, bytes(header.value)) for header in row.headers] == [("h", b"1")]
+
+
+def test_a_schema_or_columns_narrow_a_stream(topic: Topic, write: Write, batches: Batches, tmp_path: Path) -> None:
+    finish(write(topic.url, schema="offset long", startingOffsets="earliest"))
+    assert batches.rows[0][0].asDict() == {"offset": 0}
+    again = write(topic.url, columns="partition,value", startingOffsets="earliest")
+    finish(again.option("checkpointLocation", str(tmp_path / "another")))
+    assert batches.rows[0][0].asDict() == {"partition": 0, "value": bytearray(b"v0")}
+
+
+def test_a_running_stream_reads_what_is_appended_in_place(
+    tmp_path: Path, spark: SparkSession, batches: Batches, write: Write
+) -> None:
+    topic = distlog.create(str(tmp_path / "clicks"), 3, {"internal.segment.bytes": "20000"})
+    query = write(topic.url, startingOffsets="earliest", maxOffsetsPerTrigger=400).start()
+    writer = LiveWriter(topic.url, 0, 1000)
+    try:
+        for count in (300, 700, 1000):
+            writer.wait_for(count)
+            query.processAllAvailable()
+            assert sum(map(len, batches.rows.values())) >= count
+    finally:
+        writer.kill()
+    query.stop()
+    rows = [row for number in sorted(batches.rows) for row in batches.rows[number]]
+    found: dict[int, list[int]] = {number: [] for number in range(3)}
+    for row in rows:
+        assert row.offset == len(found[row.partition])
+        found[row.partition].append(int(row.value))
+    assert {number: sorted(read) for number, read in found.items()} == expected(3, 1000)
+
+
+def test_a_processing_time_trigger_reads_what_came_since(topic: Topic, write: Write, batches: Batches) -> None:
+    query = write(topic.url).trigger(processingTime="100 milliseconds").start()
+    query.processAllAvailable()
+    for number in range(2):
+        topic.append(values(range(1)), partition=number)
+        query.processAllAvailable()
+    assert [row.offset for found in batches.rows.values() for row in found] == [5, 5]
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_batch_that_failed_is_read_again_as_it_was(
+    topic: Topic, write: Write, batches: Batches, failing: int
+) -> None:
+    source = write(topic.url, startingTimestamp=NOW + 1, maxOffsetsPerTrigger=4)
+    batches.fails_in = failing
+    assert "told to fail" in failure(source)
+    before = batches.offsets(failing)
+    assert before == ({0: [1, 2], 1: [1, 2]}, {0: [3, 4], 1: [3, 4]})[failing]
+    topic.append(values(range(9)), partition=0)
+    batches.rows, batches.fails_in = {}, None
+    finish(source)
+    assert batches.offsets(failing) == before
+    read = {
+        number: [n for batch in batches.rows for n in batches.offsets(batch).get(number, [])] for number in (0, 1)
+    }
+    assert read == {0: list(range(before[0][0], 14)), 1: list(range(before[1][0], 5))}
+
+
+@pytest.mark.s3
+def test_an_object_store_is_streamed_through_storage_options(write: Write, batches: Batches, s3_url: Address) -> None:
+    topic = distlog.create(s3_url.url, 2, storage_options=s3_url.options)
+    topic.append(values(range(5)), partition=0)
+    options = {f"storage.{name}": value for name, value in s3_url.options.items()}
+    source = write(topic.url, startingOffsets="earliest", maxBytesPerTrigger=1, **options)
+    finish(source)
+    topic.append(values(range(2)), partition=1)
+    topic.append(values(range(2)), partition=1)
+    finish(source)
+    assert [batches.offsets(number) for number in sorted(batches.rows)] == [
+        {0: [0, 1, 2, 3, 4]},
+        {1: [0, 1]},
+        {1: [2, 3]},
+    ]
+
+
+def test_lost_records_end_the_query_with_what_was_wanted_and_what_is_there(
+    topic: Topic, write: Write, batches: Batches
+) -> None:
+    source = write(topic.url, startingOffsets="earliest")
+    finish(source)
+    topic.append(values(range(5)), partition=0)
+    topic.delete_records({0: 8})
+    text = failure(source)
+    assert "OffsetOutOfRangeError" in text
+    assert "partition=0 offset=5 log_start_offset=8 log_end_offset=10" in text
+    finish(write(topic.url, failOnDataLoss="false"))
+    assert batches.offsets(1) == {0: [8, 9]}
+
+
+def test_wrong_options_are_explained_when_the_query_starts(topic: Topic, write: Write) -> None:
+    assert "option endingOffsets is for batch reads" in failure(write(topic.url, endingOffsets="latest"))
+    assert "a stream follows the newest version" in failure(write(topic.url, versionAsOf="1"))
+    assert "column offset must be bigint, not int" in failure(write(topic.url, schema="offset int"))
+
+
+def test_a_batch_read_takes_no_notice_of_the_options_of_streams(topic: Topic, spark: SparkSession) -> None:
+    options = {"maxOffsetsPerTrigger": 1, "minOffsetsPerTrigger": 1, "maxTriggerDelay": "1m", "maxBytesPerTrigger": 1}
+    assert spark.read.format("distlog").options(**options).load(topic.url).count() == 10
+
+
+PROGRAM = """
+import os, signal, sys
+from pyspark.sql import SparkSession
+
+url, folder, killed_in = sys.argv[1], sys.argv[2], int(sys.argv[3])
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+
+def write(frame, number):
+    frame.select("partition", "offset").write.mode("overwrite").parquet(f"{folder}/rows/batch={number}")
+    if number == killed_in:
+        os.kill(spark.sparkContext._gateway.proc.pid, signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+stream = spark.readStream.format("distlog").option("maxOffsetsPerTrigger", 4).option("startingOffsets", sys.argv[4])
+query = stream.load(url).writeStream.foreachBatch(write).option("checkpointLocation", f"{folder}/checkpoint")
+query.trigger(availableNow=True).start().awaitTermination()
+"""
+
+
+def test_a_driver_that_is_killed_in_a_batch_goes_on_with_that_batch_also_without_pandas(
+    topic: Topic, tmp_path: Path, spark: SparkSession
+) -> None:
+    absent = tmp_path / "absent" / "pandas"
+    absent.mkdir(parents=True)
+    (absent / "__init__.py").write_text("raise ModuleNotFoundError('no pandas', name='pandas')")
+    places = [str(absent.parent), str(Path(distlog.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places), "PYSPARK_PYTHON": sys.executable}
+    folder = tmp_path / "output"
+
+    def query(killed_in: int, start: str) -> int:
+        command = [sys.executable, "-c", PROGRAM, topic.url, str(folder), str(killed_in), start]
+        return subprocess.run(command, env=environment, capture_output=True, check=False).returncode
+
+    assert query(0, "earliest") == -signal.SIGKILL
+    topic.append(values(range(4)), partition=0)
+    assert query(1, "latest") == -signal.SIGKILL
+    topic.append(values(range(4)), partition=1)
+    assert query(-1, "latest") == 0
+    found = spark.read.parquet(str(folder / "rows")).orderBy("batch", "partition", "offset").collect()
+    read = {number: [row.offset for row in found if row.partition == number] for number in range(2)}
+    assert read == {0: list(range(9)), 1: list(range(9))}
+    assert sorted(row.offset for row in found if row.batch == 0) == [0, 0, 1, 1]
