@@ -32,14 +32,15 @@ def table(heading: str, number: int = 0) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in tables[number].splitlines()[2:]]
 
 
-def python(index: int) -> str:
-    """The text of a Python example."""
-    return [text for language, text in BLOCKS if language == "python"][index]
+def python(words: str) -> str:
+    """The text of the one Python example with these words in it."""
+    (found,) = (text for language, text in BLOCKS if language == "python" and words in text)
+    return found
 
 
 def test_the_ten_lines_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {"folder": str(tmp_path)}
-    exec(python(0), names)
+    exec(python("topic.offsets_for_times"), names)
     assert names["result"].record_count == 1000
     assert names["table"].num_rows == 501
     assert capsys.readouterr().out.startswith("1 {")
@@ -52,8 +53,30 @@ def test_the_spark_lines_run(tmp_path: Path, spark: Any) -> None:
     events = tmp_path / "events.jsonl"
     events.write_text("".join(json.dumps({"user": f"u{n % 3}", "page": f"/{n}"}) + "\n" for n in range(30)))
     topic = distlog.create(f"{tmp_path}/clicks", partitions=2)
-    exec(python(1), {"url": topic.url, "events_file": str(events)})
+    exec(python("from distlog.spark import"), {"url": topic.url, "events_file": str(events)})
     assert topic.refresh().scan().count() == 60
+
+
+@pytest.mark.spark
+def test_the_lines_of_a_streaming_write_run(tmp_path: Path, spark: Any) -> None:
+    import distlog
+
+    (tmp_path / "events").mkdir()
+    lines = "".join(json.dumps({"user": f"u{n % 3}", "page": f"/{n}"}) + "\n" for n in range(30))
+    (tmp_path / "events" / "1.jsonl").write_text(lines)
+    topic = distlog.create(f"{tmp_path}/clicks", partitions=2)
+    names = {"events_folder": f"{tmp_path}/events", "checkpoint": f"{tmp_path}/checkpoint"}
+    for _ in range(2):
+        exec(python("writeStream"), {"spark": spark, "url": topic.url, **names})
+        assert topic.refresh().scan().count() == 30
+
+
+def test_the_options_of_a_streaming_write_are_in_the_table() -> None:
+    from distlog.spark.sink.write_options import WRITE_NAMES
+
+    named = {row[0].strip("`") for row in table("### Structured Streaming: writing")} - {"storage.<name>"}
+    others = {"path", "topicFacts", "txnVersion", "writeId", "kafka.compression.type"}
+    assert named == set(WRITE_NAMES) - others
 
 
 def test_the_maintenance_lines_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,7 +85,7 @@ def test_the_maintenance_lines_run(tmp_path: Path, capsys: pytest.CaptureFixture
     topic = distlog.create(f"{tmp_path}/clicks")
     for number in range(20):
         topic.append([{"value": f"v{number}"}])
-    exec(python(2), {"topic": topic})
+    exec(python("topic.vacuum()"), {"topic": topic})
     said = capsys.readouterr().out.splitlines()
     assert said[:2] == ["would delete 0 segments, 0 bytes, 0 records", "partition 0 starts at 10"]
     assert said[2].startswith("merged 10 segments into 1, ")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -204,3 +206,24 @@ def test_a_foreachBatch_without_rows_is_no_commit_and_small_segments_are_merged(
     assert sorted(values(topic)) == list("bcdefghij")
     assert topic.segments().num_rows == 2
     assert sum(before == after for before, after in zip([0, *versions], versions, strict=False)) == 1
+
+
+@pytest.mark.parametrize("kind", ["sink", "foreachBatch"])
+def test_a_driver_killed_between_the_commit_and_sparks_own_leaves_each_row_once(
+    spark: SparkSession, topic: distlog.Topic, tmp_path: Path, kind: str
+) -> None:
+    put_in(tmp_path, "a", "b", "c")
+    program = Path(__file__).with_name("killed_query.py")
+    killed = subprocess.run([sys.executable, program, kind, tmp_path, topic.url], capture_output=True, timeout=300)
+    assert killed.returncode
+    assert sorted(file.name for file in (tmp_path / "checkpoint" / "offsets").glob("?")) == ["0", "1"]
+    assert sorted(file.name for file in (tmp_path / "checkpoint" / "commits").glob("?")) == ["0"]
+    before = values(topic)
+    assert (len(before), topic.version) == (2, 2)
+    if kind == "sink":
+        run(spark, tmp_path, topic.url)
+    else:
+        run_each(spark, tmp_path, lambda frame, batch: save(frame, topic.url))
+    assert values(topic)[:2] == before
+    assert sorted(values(topic)) == ["a", "b", "c"]
+    assert topic.verify().ok
