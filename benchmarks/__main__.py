@@ -23,6 +23,7 @@ NAMES = (
     "compaction",
     "maintenance",
     "requests",
+    "stream",
     "spark",
     "streaming",
 )

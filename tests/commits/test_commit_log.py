@@ -9,6 +9,7 @@ from conftest import Address
 from histories import CONFIG, RunsFirst, append, commit_log, requests
 
 from distlog.core import paths
+from distlog.core.commits.actions import Drop
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.errors import (
     InvalidConfigError,
@@ -92,6 +93,40 @@ def test_opening_reads_the_hint_the_checkpoint_and_one_group_of_commits(storage:
     log = commit_log(storage, checkpoint_commits=10)
     append(log, log.create(1, CONFIG), 11)
     assert requests(storage, log.load) == (2 + 4, 0, 0)
+
+
+@pytest.mark.parametrize(("commits", "reads"), [(0, 3), (1, 4), (2, 7)])
+def test_a_topic_that_is_known_is_loaded_again_with_its_new_commits_alone(
+    storage: Storage, commits: int, reads: int
+) -> None:
+    log = commit_log(storage, checkpoint_commits=10)
+    known = append(log, log.create(1, CONFIG), 25)
+    head = append(log, known, commits) if commits else known
+    assert requests(storage, lambda: log.load(known=known)) == (reads, 0, 0)
+    assert log.load(known=known) == head == commit_log(storage).load()
+
+
+def test_a_topic_that_is_known_and_was_dropped_is_gone_and_made_anew_it_is_another(
+    storage: Storage, log: CommitLog
+) -> None:
+    known = append(log, log.create(1, CONFIG), 3)
+    log.commit(known, "drop", lambda _: [Drop()])
+    with pytest.raises(TopicNotFoundError):
+        log.load(known=known)
+    anew = log.create(2, CONFIG)
+    assert log.load(known=known) == anew
+
+
+@pytest.mark.parametrize("commits", [1, 9])
+def test_a_topic_that_is_known_and_whose_folder_was_deleted_is_loaded_from_the_beginning(
+    storage: Storage, log: CommitLog, commits: int
+) -> None:
+    known = append(log, log.create(1, CONFIG), 5)
+    storage.delete([file.name for file in storage.list(paths.COMMITS_DIR)])
+    with pytest.raises(TopicNotFoundError):
+        log.load(known=known)
+    anew = append(log, log.create(1, CONFIG), commits)
+    assert log.load(known=known) == anew == commit_log(storage).load()
 
 
 def test_a_young_topic_is_opened_with_one_listing(storage: Storage, log: CommitLog) -> None:

@@ -147,3 +147,18 @@ def remembered(batches: dict[Batch, TransactionInfo], now_ms: int) -> dict[Batch
         if age <= KEPT_MS or newest[app] == batch:
             kept[app, batch] = found
     return kept
+
+
+def test_the_newest_number_of_an_application_is_that_of_its_last_commit() -> None:
+    silent = daily(1, apps=1).updated({("app0", "text"): info(1, DAY_MS)}, DAY_MS)
+    assert silent.newest("app0") == 0
+    assert silent.newest("another") is None
+    grown = filled(transaction_table.TAIL_LIMIT + 10)
+    for table in (grown, TransactionTable(grown.columns()), pickle.loads(pickle.dumps(grown))):
+        assert table.newest("app") == transaction_table.TAIL_LIMIT + 9
+    forgotten = daily(2, apps=2)
+    for day in range(2, 60):
+        forgotten = forgotten.updated({("app1", day): info(day, day * DAY_MS)}, day * DAY_MS)
+    assert forgotten.get("app1", 1) is None
+    for table in (forgotten, pickle.loads(pickle.dumps(forgotten)), TransactionTable(forgotten.columns())):
+        assert (table.newest("app0"), table.newest("app1")) == (0, 59)

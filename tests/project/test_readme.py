@@ -82,6 +82,28 @@ def test_the_options_of_streams_are_in_the_table() -> None:
     assert set(re.findall(r"`([a-zA-Z.]+)`", cells)) == known
 
 
+@pytest.mark.spark
+def test_the_lines_of_a_streaming_write_run(tmp_path: Path, spark: Any) -> None:
+    import distlog
+
+    (tmp_path / "events").mkdir()
+    lines = "".join(json.dumps({"user": f"u{n % 3}", "page": f"/{n}"}) + "\n" for n in range(30))
+    (tmp_path / "events" / "1.jsonl").write_text(lines)
+    topic = distlog.create(f"{tmp_path}/clicks", partitions=2)
+    names = {"events_folder": f"{tmp_path}/events", "checkpoint": f"{tmp_path}/checkpoint"}
+    for _ in range(2):
+        exec(python("### Structured Streaming: writing"), {"spark": spark, "url": topic.url, **names})
+        assert topic.refresh().scan().count() == 30
+
+
+def test_the_options_of_a_streaming_write_are_in_the_table() -> None:
+    from distlog.spark.sink.write_options import WRITE_NAMES
+
+    named = {row[0].strip("`") for row in table("### Structured Streaming: writing")} - {"storage.<name>"}
+    others = {"path", "topicFacts", "txnVersion", "writeId", "kafka.compression.type"}
+    assert named == set(WRITE_NAMES) - others
+
+
 def test_the_maintenance_lines_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import distlog
 

@@ -136,6 +136,35 @@ def test_batches_are_told_apart_by_application_and_by_type(local: Storage) -> No
     assert again == [dataclasses.replace(result, replayed=True) for result in results]
 
 
+def test_in_order_a_batch_below_the_newest_was_committed_before(local: Storage) -> None:
+    topic = topic_on(local, 1)
+    first = topic.append(values([1]), app_id="app", batch_id=3)
+    topic.append(values([2]), app_id="app", batch_id=7)
+    segments = written(topic, *values([3]))
+
+    def append(batch_id: int | str, app_id: str = "app") -> AppendResult:
+        result, after = commit_append(
+            topic.handle,
+            topic.log.load(),
+            segments,
+            read_version=0,
+            app_id=app_id,
+            batch_id=batch_id,
+            in_order=True,
+        )
+        topic.advance(after)
+        return result
+
+    assert append(3) == dataclasses.replace(first, replayed=True)
+    assert append(5) == AppendResult(None, {}, replayed=True)
+    assert topic.version == 2
+    assert append(8).version == 3
+    segments = written(topic, *values([4]))
+    assert append(0, "another").version == 4
+    segments = written(topic, *values([5]))
+    assert append("a word").version == 5
+
+
 def test_of_two_writers_of_one_batch_one_wins_and_both_get_its_result(storage: Storage) -> None:
     first, second = topic_on(storage, 1), topic_on(storage)
     mine, theirs = written(first, *values([1])), written(second, *values([2]))

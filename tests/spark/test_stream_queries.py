@@ -1,0 +1,229 @@
+"""Streaming queries of Spark itself into topics."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import Address
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+import distlog
+from distlog.core.commits.actions import SetTransaction
+from distlog.core.commits.commit_files import CommitFiles
+from distlog.spark import append
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> distlog.Topic:
+    return distlog.create(str(tmp_path / "clicks"))
+
+
+def put_in(folder: Path, *lines: str) -> None:
+    """Each line is a file, and a file is a micro-batch."""
+    (folder / "in").mkdir(exist_ok=True)
+    begin = len(list((folder / "in").iterdir()))
+    for number, line in enumerate(lines, begin):
+        (folder / "in" / f"{number}.txt").write_text(line)
+
+
+def lines_of(spark: SparkSession, folder: Path) -> DataFrame:
+    return spark.readStream.format("text").option("maxFilesPerTrigger", "1").load(str(folder / "in"))
+
+
+def start(frame: DataFrame, folder: Path, url: str, mode: str = "append", **options: str) -> StreamingQuery:
+    stream = frame.writeStream.format("distlog").outputMode(mode).options(**options)
+    return stream.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True).start(url)
+
+
+def run(spark: SparkSession, folder: Path, url: str, **options: str) -> None:
+    """One run of a query over all files that are new."""
+    start(lines_of(spark, folder), folder, url, **options).awaitTermination()
+
+
+def run_each(spark: SparkSession, folder: Path, write_batch: Callable[[DataFrame, int], None]) -> None:
+    """One run of a query with a foreachBatch function."""
+    query = lines_of(spark, folder).writeStream.foreachBatch(write_batch)
+    query.option("checkpointLocation", str(folder / "checkpoint")).trigger(
+        availableNow=True
+    ).start().awaitTermination()
+
+
+def forget(folder: Path, batch: int) -> None:
+    """As if the driver had died between the sink's commit of the batch and Spark's own."""
+    for done in (folder / "checkpoint" / "commits").glob(f"*{batch}*"):
+        done.unlink()
+
+
+def values(topic: distlog.Topic) -> list[str]:
+    return [value.decode() for value in topic.refresh().scan().to_table().column("value").to_pylist()]
+
+
+def test_a_query_commits_each_micro_batch_once_whatever_spark_repeats(
+    spark: SparkSession, topic: distlog.Topic, tmp_path: Path
+) -> None:
+    put_in(tmp_path, "a", "b")
+    run(spark, tmp_path, topic.url)
+    assert sorted(values(topic)) == ["a", "b"]
+    before = values(topic)
+    forget(tmp_path, 1)
+    put_in(tmp_path, "c")
+    run(spark, tmp_path, topic.url)
+    assert values(topic) == [*before, "c"]
+    assert topic.version == 3
+    (made,) = (
+        action for action in CommitFiles(topic.storage).read_existing(3).actions if isinstance(action, SetTransaction)
+    )
+    assert made.app_id in (tmp_path / "checkpoint" / "metadata").read_text()
+    assert made.batch_id == 2
+
+
+def test_a_new_checkpoint_repeats_unless_the_application_has_a_name(
+    spark: SparkSession, topic: distlog.Topic, tmp_path: Path
+) -> None:
+    put_in(tmp_path, "a")
+    for options, found in (({}, ["a"]), ({"txnAppId": "app"}, ["a", "a"]), ({"txnAppId": "app"}, ["a", "a"])):
+        run(spark, tmp_path, topic.url, **options)
+        shutil.rmtree(tmp_path / "checkpoint")
+        assert values(topic) == found
+
+
+def test_two_queries_write_into_one_topic_at_once(spark: SparkSession, topic: distlog.Topic, tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("one", "two")]
+    for folder in folders:
+        folder.mkdir()
+        put_in(folder, *(f"{folder.name} {number}" for number in range(4)))
+    queries = [start(lines_of(spark, folder), folder, topic.url) for folder in folders]
+    for query in queries:
+        query.awaitTermination()
+    assert sorted(values(topic)) == sorted(f"{name} {number}" for name in ("one", "two") for number in range(4))
+
+
+def test_complete_mode_is_refused_in_our_words_and_update_mode_in_sparks(
+    spark: SparkSession, topic: distlog.Topic, tmp_path: Path
+) -> None:
+    put_in(tmp_path, "a")
+    counts = lines_of(spark, tmp_path).groupBy("value").count().select("value")
+    with pytest.raises(Exception, match=r"a log is only appended to: use outputMode\('append'\)"):
+        start(counts, tmp_path, topic.url, "complete").awaitTermination()
+    shutil.rmtree(tmp_path / "checkpoint")
+    with pytest.raises(Exception, match="does not support Update mode"):
+        start(counts, tmp_path, topic.url, "update").awaitTermination()
+    assert values(topic) == []
+
+
+def test_a_row_that_does_not_fit_fails_the_query_and_nothing_of_its_batch_is_there(
+    spark: SparkSession, topic: distlog.Topic, tmp_path: Path
+) -> None:
+    put_in(tmp_path, "a", "b")
+    frame = lines_of(spark, tmp_path).selectExpr("value", "if(value = 'b', 5, 0) as partition")
+    with pytest.raises(Exception, match="the topic has partitions 0 to 0") as raised:
+        start(frame, tmp_path, topic.url).awaitTermination()
+    assert "InvalidRecordError" in str(raised.value)
+    assert values(topic) in ([], ["a"])
+    mended = lines_of(spark, tmp_path).selectExpr("value", "0 as partition")
+    start(mended, tmp_path, topic.url).awaitTermination()
+    assert sorted(values(topic)) == ["a", "b"]
+
+
+def test_keys_headers_and_times_go_to_an_object_store_with_its_settings(
+    spark: SparkSession, tmp_path: Path, s3_url: Address
+) -> None:
+    topic = distlog.create(s3_url.url, 2, storage_options=s3_url.options)
+    put_in(tmp_path, "a", "b", "c")
+    frame = lines_of(spark, tmp_path).selectExpr(
+        "value as key",
+        "cast(value as binary) as value",
+        "timestamp_millis(1234) as timestamp",
+        "array(struct('h' as key, cast(value as binary) as value)) as headers",
+    )
+    storage = {f"storage.{name}": str(value) for name, value in s3_url.options.items()}
+    start(frame, tmp_path, s3_url.url, compression="zstd", **storage).awaitTermination()
+    found = topic.refresh().scan().to_table().to_pylist()
+    assert sorted(row["key"] for row in found) == [b"a", b"b", b"c"]
+    assert {row["timestamp"].timestamp() for row in found} == {1.234}
+    assert all(row["headers"] == [{"key": "h", "value": row["value"]}] for row in found)
+    assert set(topic.segments()["compression"].to_pylist()) == {"zstd"}
+
+
+def save(frame: DataFrame, url: str, **options: str) -> None:
+    frame.write.format("distlog").mode("append").options(**options).save(url)
+
+
+@pytest.mark.parametrize("by", ["the format", "append"])
+def test_two_writes_of_one_foreachBatch_without_names_never_lose_the_second(  # noqa: N802 - Spark's name
+    spark: SparkSession, topic: distlog.Topic, tmp_path: Path, by: str
+) -> None:
+    put_in(tmp_path, "a")
+
+    def write(frame: DataFrame, word: str) -> None:
+        rows = frame.selectExpr(f"concat('{word} ', value) as value")
+        if by == "append":
+            append(rows, topic.url)
+        else:
+            save(rows, topic.url)
+
+    def twice(frame: DataFrame, batch: int) -> None:
+        write(frame, "first")
+        write(frame, "second")
+
+    for _ in range(3):  # Spark repeats the batch at each start, and finds the first write done
+        with pytest.raises(Exception, match="its own txnAppId"):
+            run_each(spark, tmp_path, twice)
+        assert values(topic) == ["first a"]
+
+    def named(frame: DataFrame, batch: int) -> None:
+        write(frame, "first")
+        save(
+            frame.selectExpr("concat('second ', value) as value"), topic.url, txnAppId="second", txnVersion=str(batch)
+        )
+
+    run_each(spark, tmp_path, named)
+    assert values(topic) == ["first a", "second a"]
+    forget(tmp_path, 0)
+    run_each(spark, tmp_path, named)
+    assert values(topic) == ["first a", "second a"]
+
+
+def test_a_foreachBatch_without_rows_is_no_commit_and_small_segments_are_merged(  # noqa: N802 - Spark's name
+    spark: SparkSession, topic: distlog.Topic, tmp_path: Path
+) -> None:
+    put_in(tmp_path, *"abcdefghij")
+    versions: list[int] = []
+
+    def write_batch(frame: DataFrame, batch: int) -> None:
+        save(frame.where("value <> 'a'"), topic.url)
+        versions.append(topic.refresh().version)
+
+    run_each(spark, tmp_path, write_batch)
+    assert sorted(values(topic)) == list("bcdefghij")
+    assert topic.segments().num_rows == 2
+    assert sum(before == after for before, after in zip([0, *versions], versions, strict=False)) == 1
+
+
+@pytest.mark.parametrize("kind", ["sink", "foreachBatch"])
+def test_a_driver_killed_between_the_commit_and_sparks_own_leaves_each_row_once(
+    spark: SparkSession, topic: distlog.Topic, tmp_path: Path, kind: str
+) -> None:
+    put_in(tmp_path, "a", "b", "c")
+    program = Path(__file__).with_name("killed_query.py")
+    killed = subprocess.run([sys.executable, program, kind, tmp_path, topic.url], capture_output=True, timeout=300)
+    assert killed.returncode
+    assert sorted(file.name for file in (tmp_path / "checkpoint" / "offsets").glob("?")) == ["0", "1"]
+    assert sorted(file.name for file in (tmp_path / "checkpoint" / "commits").glob("?")) == ["0"]
+    before = values(topic)
+    assert (len(before), topic.version) == (2, 2)
+    if kind == "sink":
+        run(spark, tmp_path, topic.url)
+    else:
+        run_each(spark, tmp_path, lambda frame, batch: save(frame, topic.url))
+    assert values(topic)[:2] == before
+    assert sorted(values(topic)) == ["a", "b", "c"]
+    assert topic.verify().ok

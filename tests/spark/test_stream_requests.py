@@ -1,0 +1,101 @@
+"""How many requests a micro-batch takes, and that their number does not grow with the number of commits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import S3Server
+from fault_proxy import FaultProxy, Request
+from pyspark.sql import SparkSession
+from streams import Query
+
+import distlog
+from distlog.core.commits.commit_log import CommitLog
+from distlog.spark.sink.known_topics import KNOWN_TOPICS
+
+pytestmark = pytest.mark.spark
+
+CHECKPOINT_COMMITS = 10
+
+
+class Counted:
+    """A stream into a topic behind a proxy that counts. Planner and committer each know what their process knows."""
+
+    def __init__(self, url: str, options: dict[str, Any], proxy: FaultProxy, change: Callable[..., None]) -> None:
+        self.url, self.options, self.proxy, self._change = url, options, proxy, change
+        self.query = Query(url, mergeSegments="false", **self.storage)
+        self.restart_processes()
+
+    @property
+    def storage(self) -> dict[str, str]:
+        return {f"storage.{name}": str(value) for name, value in self.options.items()}
+
+    def restart_processes(self) -> None:
+        """As after a minute without a micro-batch."""
+        self._planner: dict[bytes, Any] = {}
+        self._committer: dict[bytes, Any] = {}
+
+    def batch(self, number: int) -> tuple[int, int]:
+        """A micro-batch of one segment; returns its GETs and its PUTs."""
+        self.proxy.reset()
+        self._change(KNOWN_TOPICS, "_known", self._planner)
+        messages = self.query.write(number, ["a"])
+        self._change(KNOWN_TOPICS, "_known", self._committer)
+        self.query.commit(number, messages)
+        return self.proxy.count("GET"), self.proxy.count("PUT")
+
+
+@pytest.fixture
+def counted(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Counted]:
+    address = s3_server.address()
+    monkeypatch.setitem(CommitLog.__init__.__kwdefaults__, "checkpoint_commits", CHECKPOINT_COMMITS)
+    distlog.create(address.url, storage_options=address.options)
+    with FaultProxy(s3_server.endpoint) as proxy:
+        options = {**address.options, "endpoint_url": proxy.url}
+        yield Counted(address.url, options, proxy, monkeypatch.setattr)
+
+
+def test_the_requests_of_a_micro_batch_do_not_grow_with_the_number_of_commits(counted: Counted) -> None:
+    made = [counted.batch(number) for number in range(25)]
+    # the planner reads the commit it knows, the one after it, and that there are no more; who commits knows all
+    gets, puts = 4 + 3, 3
+    expected = [(gets, puts + 2 * ((number + 1) % CHECKPOINT_COMMITS == 0)) for number in range(25)]
+    assert made[1:] == expected[1:]
+
+
+def test_processes_that_begin_anew_read_no_more_than_what_follows_the_last_checkpoint(counted: Counted) -> None:
+    made = {}
+    for number in range(35):
+        if number % CHECKPOINT_COMMITS == 4:
+            counted.restart_processes()
+        made[number] = counted.batch(number)
+    assert made[14] == made[24] == made[34]
+
+
+def test_a_query_of_spark_takes_as_many_requests_for_each_micro_batch(
+    spark: SparkSession, counted: Counted, tmp_path: Path
+) -> None:
+    (tmp_path / "in").mkdir()
+    for number in range(12):
+        (tmp_path / "in" / f"{number}.txt").write_text("a")
+    stream = spark.readStream.format("text").option("maxFilesPerTrigger", "1").load(str(tmp_path / "in"))
+    query = stream.writeStream.format("distlog").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = query.options(mergeSegments="false", **counted.storage).trigger(availableNow=True)
+    counted.proxy.reset()
+    query.start(counted.url).awaitTermination()
+    assert reads_of_metadata(counted.proxy.requests)[2:] == [7] * 10
+
+
+def reads_of_metadata(requests: list[Request]) -> list[int]:
+    """The GETs of commits, checkpoints and hints, for each commit that was put."""
+    found, reads = [], 0
+    for one in requests:
+        is_commit = "/_commits/" in one.path
+        reads += is_commit and one.method == "GET"
+        if is_commit and one.method == "PUT" and one.path.endswith(".json"):
+            found.append(reads)
+            reads = 0
+    return found
