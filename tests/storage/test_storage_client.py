@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import socket
+import ssl
 import subprocess
 import sys
 import traceback
@@ -14,9 +16,12 @@ from typing import Any
 
 import fsspec
 import pytest
+from botocore.exceptions import EndpointConnectionError
+from fault_proxy import CUT, FaultProxy
 from fsspec.implementations.memory import MemoryFileSystem
 
 from distlog.core.errors import StorageError
+from distlog.core.storage import retry as storage_retry
 from distlog.core.storage.objects import client as storage_client
 from distlog.core.storage.objects.client import ClientErrors, StorageOptions
 from distlog.core.storage.storage import Storage
@@ -179,8 +184,71 @@ def test_no_credentials_at_all_is_an_error_at_once(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     storage = Storage("s3://bucket/logs", {"endpoint_url": "http://127.0.0.1:9"})
     for call in (lambda: storage.read("a"), lambda: storage.put_if_absent("a", b"1")):
-        with pytest.raises(StorageError, match="NoCredentialsError"):
+        with pytest.raises(StorageError, match="no credentials were found: set the storage options key and secret"):
             call()
+
+
+# --- servers that are not there
+
+
+@pytest.mark.parametrize("operation", ["read", "size", "list", "put"])
+def test_a_server_that_was_never_there_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, operation: str) -> None:
+    """Without the shorter time this test would wait for ever."""
+    monkeypatch.setattr(storage_retry, "RETRY_TIMEOUT_S", 1e9)
+    monkeypatch.setattr(storage_retry, "FIRST_TIMEOUT_S", 0.0)
+    storage = Storage("s3://bucket/logs", {**SECRETS, "endpoint_url": "http://127.0.0.1:9"})
+    calls: dict[str, Any] = {
+        "read": lambda: storage.read("a"),
+        "size": lambda: storage.size("a"),
+        "list": storage.list,
+        "put": lambda: storage.put("a", b"1"),
+    }
+    with pytest.raises(
+        StorageError, match=r"127\.0\.0\.1:9 cannot be reached, it refuses connections: check .*endpoint"
+    ):
+        calls[operation]()
+
+
+@pytest.mark.s3
+def test_a_server_that_has_answered_once_is_waited_for(
+    s3_url: tuple[str, dict[str, Any]], s3_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage_retry, "FIRST_TIMEOUT_S", 0.0)
+    url, options = s3_url
+    with FaultProxy(s3_server.endpoint) as proxy:
+        storage = Storage(url, {**options, "endpoint_url": proxy.url})
+        proxy.inject("GET", CUT, times=4)  # each request is sent twice by the client
+        with pytest.raises(StorageError):
+            storage.read("a")
+        proxy.reset()
+        with pytest.raises(FileNotFoundError):
+            storage.read("a")
+        proxy.inject("GET", CUT, times=4)
+        with pytest.raises(FileNotFoundError):
+            storage.read("a")
+
+
+class LookupFailedError(Exception):
+    """As aiohttp says that a name does not resolve."""
+
+    os_error = socket.gaierror(-2, "Name or service not known")
+
+
+@pytest.mark.parametrize(
+    ("cause", "words"),
+    [
+        (ConnectionRefusedError(111, "no"), "it refuses connections"),
+        (LookupFailedError(), "its name does not resolve"),
+        (ssl.SSLCertVerificationError("bad"), "TLS fails"),
+        (TimeoutError(), "no answer"),
+    ],
+)
+def test_why_a_server_is_not_reached_is_told_without_secrets(cause: Exception, words: str) -> None:
+    error = EndpointConnectionError(endpoint_url="https://me:very@minio.example:9000/bucket/a?X-Sig=1", error=cause)
+    told = ClientErrors(StorageOptions({"endpoint_url": "https://me:very@minio.example:9000"})).describe(error)
+    assert told.startswith(f"minio.example:9000 cannot be reached, {words}: check ")
+    assert "very" not in told
+    assert "X-Sig" not in told
 
 
 # --- clients

@@ -104,6 +104,13 @@ def test_the_deadline_ends_the_tries() -> None:
     assert clock.now == pytest.approx(160)
 
 
+def test_one_warning_tells_of_tries_that_take_seconds(caplog: pytest.LogCaptureFixture) -> None:
+    retried(Attempts(*[Verdict.UNCLEAR] * 5, 7), "read", "a", Judge(), Clock().deadline(60))
+    assert not caplog.messages
+    retried(Attempts(*[Verdict.UNCLEAR] * 9, 7), "read", "a", Judge(), Clock().deadline(60))
+    assert caplog.messages == ["cannot read a, trying again: UNCLEAR"]
+
+
 @dataclass
 class Store:
     """An object that may be put once, behind a line that fails as `puts` and `gets` say, step by step.

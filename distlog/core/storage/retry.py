@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import errno
+import logging
 import random as random_source
 import time
 from abc import ABC, abstractmethod
@@ -16,8 +17,12 @@ from typing import TypeVar
 from distlog.core.errors import CommitStateUnknownError, StorageError
 
 RETRY_TIMEOUT_S = 60.0
+#: Until a server has answered once: a typo in its name must not cost a minute.
+FIRST_TIMEOUT_S = 5.0
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 2.0
+
+_log = logging.getLogger("distlog")
 
 T = TypeVar("T")
 
@@ -45,6 +50,11 @@ class Deadline:
         self._clock, self._sleep, self._random = clock, sleep, random
         self._end = clock() + timeout_s
         self._longest_s = FIRST_PAUSE_S
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the pauses have become as long as they get, some seconds after the first."""
+        return self._longest_s == LONGEST_PAUSE_S
 
     def pause(self) -> bool:
         """Sleep for a pause and return True; return False at once when no time is left."""
@@ -79,8 +89,10 @@ class ErrorJudge(ABC):
 def retried(call: Callable[[], T], action: str, path: str, judge: ErrorJudge, deadline: Deadline) -> T:
     """The result of `call()`, which is repeated while its errors are unclear and time is left.
 
-    Raises FileNotFoundError when the object is missing, else StorageError.
+    Logs a warning, once, when this takes some seconds. Raises FileNotFoundError when the object is missing, else
+    StorageError.
     """
+    is_told = False
     while True:
         try:
             return call()
@@ -90,6 +102,9 @@ def retried(call: Callable[[], T], action: str, path: str, judge: ErrorJudge, de
                 raise FileNotFoundError(errno.ENOENT, "no such object", path) from None
             if verdict is not Verdict.UNCLEAR or not deadline.pause():
                 raise judge.failure(action, path, error) from None
+            if deadline.is_late and not is_told:
+                is_told = True
+                _log.warning("cannot %s %s, trying again: %s", action, path, judge.describe(error))
 
 
 def settle(

@@ -15,6 +15,7 @@ from typing import Any
 import fsspec
 
 from distlog.core.errors import StorageError
+from distlog.core.storage.objects.unreachable import advice
 from distlog.core.storage.parallel import PARALLEL_REQUESTS
 from distlog.core.storage.retry import ErrorJudge, Verdict
 
@@ -29,6 +30,8 @@ _S3_CONFIG = {
 }
 _INSTALL = {"s3": "pip install 'distlog[s3]'", "gs": "pip install gcsfs", "abfs": "pip install adlfs"}
 _CLIENTS: dict[tuple[int, str], Any] = {}
+#: The clients, by their key in _CLIENTS, whose server has answered once.
+_ANSWERED: set[tuple[int, str]] = set()
 
 _UNCLEAR_STATUS = (307, 408, 409, 412, 425, 429)
 _UNCLEAR_CODES = ("RequestTimeout", "IncompleteBody", "BadDigest", "XAmzContentSHA256Mismatch", "SlowDown")
@@ -100,12 +103,22 @@ class ClientSource:
             made = _CLIENTS.setdefault(key, _connect(self._protocol, self._options))
         return made
 
+    @property
+    def has_answered(self) -> bool:
+        """Whether the server has answered anything to this process."""
+        return (os.getpid(), self._key) in _ANSWERED
+
+    def note_answer(self) -> None:
+        """Remember that the server has answered."""
+        _ANSWERED.add((os.getpid(), self._key))
+
 
 def _make_room(process: int) -> None:
     """Drop this process's oldest clients beyond MAX_CLIENTS, which rotating credentials make; never a parent's."""
     own = [key for key in list(_CLIENTS) if key[0] == process]
     for key in own[: 1 - MAX_CLIENTS]:
         _CLIENTS.pop(key, None)
+        _ANSWERED.discard(key)
 
 
 def _fingerprint(protocol: str, options: StorageOptions) -> str:
@@ -147,12 +160,21 @@ class ClientErrors(ErrorJudge):
         refused = isinstance(error, _WRONG_CALL) or ("BotoCoreError" in kinds and not kinds & _LOST_CONNECTION)
         return Verdict.REFUSED if refused else Verdict.UNCLEAR
 
+    def is_answer(self, error: Exception) -> bool:
+        """Whether the error is what a server said."""
+        return bool(_reply(error)[1]) or isinstance(error, FileNotFoundError)
+
     def describe(self, error: Exception) -> str:
-        """The server's code, status and words, or the error's type; never an option's value."""
+        """The server's code, status and words, or what to set to reach it, or the error's type.
+
+        Of the options' values only the server's name is told.
+        """
         status, code, words = _reply(error)
         if code:
             hint = _FORBIDDEN_HINT if status == 403 else ""
             return f"{code} (HTTP {status}): {self._options.masked(words[:300])}{hint}"
+        if told := advice(error):
+            return told
         words = f": {self._options.masked(str(error))}" if isinstance(error, _WRONG_CALL) else ""
         return type(error).__name__ + words
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, TypeVar
 
 from distlog.core.errors import StorageError
@@ -32,8 +33,24 @@ class ObjectRequests:
         return self._client.get()
 
     def retried(self, action: str, path: str, call: Callable[[], T]) -> T:
-        """`call()`, again while it fails for reasons that may pass."""
-        return retried(call, action, path, self._errors, Deadline(storage_retry.RETRY_TIMEOUT_S))
+        """`call()`, again while it fails for reasons that may pass.
+
+        A server that has never answered may not be there at all, so it gets less time.
+        """
+        timeout_s = storage_retry.RETRY_TIMEOUT_S
+        if not self._client.has_answered:
+            timeout_s = min(timeout_s, storage_retry.FIRST_TIMEOUT_S)
+        return retried(partial(self._asked, call), action, path, self._errors, Deadline(timeout_s))
+
+    def _asked(self, call: Callable[[], T]) -> T:
+        try:
+            answer = call()
+        except Exception as error:
+            if self._errors.is_answer(error):
+                self._client.note_answer()
+            raise
+        self._client.note_answer()
+        return answer
 
     def failure(self, action: str, path: str, error: Exception) -> StorageError:
         """What to raise instead of `error`."""
