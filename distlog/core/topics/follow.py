@@ -31,8 +31,8 @@ class Follower:
     """An iterator of RecordBatches, in order in each partition; made by `topic.follow`.
 
     For one thread; only `close` may be called from others, and from signal handlers. After an error, and after the
-    timeout, iterating again goes on behind the last batch that was returned. At the end of a `with` block without an
-    error, what was handed out is committed to the group, if there is one; then the follower leaves the group.
+    timeout, iterating again goes on behind the last batch that was returned. At the end of a `with` block it leaves
+    its group. If there was no error, and `commit` was never called, it first commits what was handed out.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Follower:
         (self._first_pause_s, self._longest_pause_s), self._clock = pauses_s, clock
         self._window: Window | None = None
         self._use, self._gate, self._is_closed = threading.Lock(), threading.Lock(), False
-        self._is_entered = False
+        self._is_entered, self._commits_at_end = False, True
         # a plain lock, not an Event: a signal handler may interrupt the thread that waits, and end its pause
         self._gate.acquire()
         self._sleep = sleep or self._wait_at_gate
@@ -75,6 +75,7 @@ class Follower:
         may have happened: to commit again is harmless.
         """
         with self._used():
+            self._commits_at_end = False
             self._share.commit(positions)
 
     def close(self) -> None:
@@ -194,7 +195,7 @@ class Follower:
     ) -> None:
         self._is_entered = False
         try:
-            if kind is None:
+            if kind is None and self._commits_at_end:
                 with self._used():
                     self._share.finish()
         finally:

@@ -105,11 +105,12 @@ class Window:
         for batch in self._batches:
             if batch.num_rows:
                 chosen = batch if batch.schema.names == self._columns else batch.select(self._columns)
-                return chosen, _ends(batch)
+                return chosen, ends_of(batch)
         return None
 
 
-def _ends(batch: pa.RecordBatch) -> dict[int, int]:
+def ends_of(batch: pa.RecordBatch) -> dict[int, int]:
+    """The next offset behind the records of each partition in `batch`, which are in (partition, offset) order."""
     partitions, offsets = batch.column("partition").to_numpy(), batch.column("offset").to_numpy()
     last = [*np.flatnonzero(np.diff(partitions)).tolist(), batch.num_rows - 1]
     return {int(partitions[row]): int(offsets[row]) + 1 for row in last}

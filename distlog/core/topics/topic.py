@@ -127,7 +127,7 @@ class Topic(ReadableTopic):
         return dict(admin.reset(log, given, self.partitions, starts).positions)
 
     def delete_group(self, group: str) -> None:
-        """Forget a group's positions. A member that lives makes it anew. Raises InvalidConfigError if there is none."""
+        """Forget a group's positions; a member that lives makes it anew. Raises InvalidConfigError for no group."""
         self._check_writable()
         admin.delete(GroupLog(self.storage, self.snapshot.topic_id, group))
 
