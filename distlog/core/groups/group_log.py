@@ -46,7 +46,7 @@ class GroupLog:
         group: str,
         *,
         random: Random | None = None,
-        sleep: Callable[[float], None] = time.sleep,
+        sleep: Callable[[float], object] = time.sleep,
         clock: Callable[[], float] = elapsed_s,
     ) -> None:
         self._storage, self._topic_id, self.group = storage, topic_id, group

@@ -113,7 +113,8 @@ class Membership:
             if not set(positions) <= set(state.owned_by(self._id)):
                 raise self._fenced()
             moved = {n: offset if back else max(offset, state.positions[n]) for n, offset in positions.items()}
-            return dataclasses.replace(self._beaten(state, self._id), positions={**state.positions, **moved})
+            state = self._beaten(_without(state, self._lapsed(state)), self._id)
+            return dataclasses.replace(state, positions={**state.positions, **moved})
 
         self._renewed(self.log.commit(self._state, plan), started)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import platform
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -67,8 +68,9 @@ class Following:
                 raise TopicNotFoundError(f"the topic has partitions 0 to {log.partitions - 1}", partition=number)
         if self.group is None:
             return WholeShare(log, None if chosen is None else sorted(chosen), self.start, self.out_of_range)
+        storage, sleep = log.handle.storage, self.sleep or time.sleep
         member = Membership(
-            GroupLog(log.handle.storage, log.snapshot.topic_id, self.group, clock=self.clock),
+            GroupLog(storage, log.snapshot.topic_id, self.group, sleep=sleep, clock=self.clock),
             f"{platform.node()[:200]}:{os.getpid()}",
             None if chosen is None else tuple(sorted(chosen)),
             self.lease,
