@@ -21,17 +21,22 @@ class TailWatch:
     def __init__(self, handle: TopicHandle) -> None:
         self._handle = handle
         self._pages: dict[int, WatchedPage] = {}
+        self._of: Snapshot | None = None
+        self._next_commit, self._active = "", list[int]()
 
     def changed(self, snapshot: Snapshot) -> bool:
         """Whether there may be something new since the last call, which was followed by a refresh to `snapshot`.
 
         A partition without an active segment can only get one by a commit. Raises StorageError.
         """
-        found = os.path.exists(self._handle.storage.local_path(paths.commit_file(snapshot.version + 1)))
-        for number, state in enumerate(snapshot.partitions):
-            if state.active is not None:
-                # each page, even after one that changed: what is noted now is what the refresh sees, or older
-                found = self._page_changed(number) or found
+        if snapshot is not self._of:
+            self._next_commit = self._handle.storage.local_path(paths.commit_file(snapshot.version + 1))
+            self._active = [number for number, state in enumerate(snapshot.partitions) if state.active is not None]
+            self._of = snapshot
+        found = os.path.exists(self._next_commit)
+        for number in self._active:
+            # each page, even after one that changed: what is noted now is what the refresh sees, or older
+            found = self._page_changed(number) or found
         return found
 
     def _page_changed(self, partition: int) -> bool:

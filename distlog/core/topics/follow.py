@@ -129,13 +129,12 @@ class Follower:
                 continue
             if handed is not None:
                 return handed
-            if self._log.look() or self._share.due_s() <= 0:
-                continue
-            left_s = self._left_s(idle_since)
-            if left_s <= 0:
-                return None
-            self._sleep(min(pause_s, left_s, self._share.due_s()))
-            pause_s = min(2 * pause_s, self._longest_pause_s)
+            while not (self._is_closed or (due_s := self._share.due_s()) <= 0 or self._log.look()):
+                left_s = self._left_s(idle_since)
+                if left_s <= 0:
+                    return None
+                self._sleep(min(pause_s, left_s, due_s))
+                pause_s = min(2 * pause_s, self._longest_pause_s)
         if not self._is_entered:
             self._share.leave()
         return None
