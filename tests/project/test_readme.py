@@ -32,17 +32,29 @@ def table(heading: str, number: int = 0) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in tables[number].splitlines()[2:]]
 
 
-def python(index: int) -> str:
-    """The text of a Python example."""
-    return [text for language, text in BLOCKS if language == "python"][index]
+def python(heading: str) -> str:
+    """The text of the first Python example under a heading."""
+    return README.split(f"# {heading}\n", 1)[1].split("```python\n", 1)[1].split("```", 1)[0]
 
 
 def test_the_ten_lines_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {"folder": str(tmp_path)}
-    exec(python(0), names)
+    exec(python("Ten lines"), names)
     assert names["result"].record_count == 1000
     assert names["table"].num_rows == 501
     assert capsys.readouterr().out.startswith("1 {")
+
+
+def test_the_lines_that_follow_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import distlog
+
+    topic = distlog.create(f"{tmp_path}/clicks", partitions=2)
+    topic.append([{"value": "v"}] * 3, partition=0)
+    exec(python("Following a topic"), {"topic": topic})
+    assert capsys.readouterr().out.splitlines() == [
+        "3 {0: 3, 1: 0}",
+        "{'group': 'billing', 'partition': 0, 'position': 3, 'lag': 0}",
+    ]
 
 
 @pytest.mark.spark
@@ -52,7 +64,7 @@ def test_the_spark_lines_run(tmp_path: Path, spark: Any) -> None:
     events = tmp_path / "events.jsonl"
     events.write_text("".join(json.dumps({"user": f"u{n % 3}", "page": f"/{n}"}) + "\n" for n in range(30)))
     topic = distlog.create(f"{tmp_path}/clicks", partitions=2)
-    exec(python(1), {"url": topic.url, "events_file": str(events)})
+    exec(python("Spark"), {"url": topic.url, "events_file": str(events)})
     assert topic.refresh().scan().count() == 60
 
 
@@ -62,7 +74,7 @@ def test_the_maintenance_lines_run(tmp_path: Path, capsys: pytest.CaptureFixture
     topic = distlog.create(f"{tmp_path}/clicks")
     for number in range(20):
         topic.append([{"value": f"v{number}"}])
-    exec(python(2), {"topic": topic})
+    exec(python("Maintenance"), {"topic": topic})
     said = capsys.readouterr().out.splitlines()
     assert said[:2] == ["would delete 0 segments, 0 bytes, 0 records", "partition 0 starts at 10"]
     assert said[2].startswith("merged 10 segments into 1, ")
