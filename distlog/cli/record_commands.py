@@ -11,8 +11,8 @@ import typer
 
 import distlog
 from distlog.cli import following, line_formats, reading
-from distlog.cli.options import Json, Storage, Url, time, usage
-from distlog.console import arguments, output
+from distlog.cli.options import Follow, Group, Json, StartOffset, Storage, Timeout, Url, time, usage
+from distlog.console import output
 from distlog.console.progress import Progress
 from distlog.console.report import Summary, print_report
 from distlog.core.batches.record_batch import COLUMNS
@@ -100,14 +100,7 @@ def read(
     partition: Annotated[
         list[int] | None, typer.Option(metavar="N", help="Only this partition. May be repeated.")
     ] = None,
-    offset: Annotated[
-        Any,
-        typer.Option(
-            metavar="OFFSET",
-            parser=usage(arguments.offset_or_end),
-            help="Start at this offset; with --follow also latest, for what comes from now on.",
-        ),
-    ] = None,
+    offset: StartOffset = None,
     limit: Annotated[int | None, typer.Option(min=0, metavar="N", help="At most N records.")] = None,
     since: Annotated[
         int | None, time("Only records at or after TIME: ms since 1970, or ISO 8601, in UTC unless it names a zone.")
@@ -121,19 +114,9 @@ def read(
             help="Only these columns, as in offset,value.",
         ),
     ] = None,
-    follow: Annotated[
-        bool,
-        typer.Option("--follow", help="Go on, with the records that come, until Ctrl-C; --since finds the start."),
-    ] = False,
-    group: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="Follow from this group's positions, share partitions with its members, and commit."
-        ),
-    ] = None,
-    timeout: Annotated[
-        float | None, typer.Option(min=0, metavar="SECONDS", help="Follow until nothing came for so long.")
-    ] = None,
+    follow: Follow = False,
+    group: Group = None,
+    timeout: Timeout = None,
     storage: Storage,
     as_json: Json = False,
 ) -> None:
