@@ -19,6 +19,7 @@ NAMES = (
     "codec",
     "topics",
     "writer",
+    "follow",
     "log",
     "compaction",
     "maintenance",

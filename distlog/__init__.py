@@ -15,6 +15,7 @@ from distlog.core.errors import (
     CorruptMetadataError,
     CorruptRecordError,
     DistlogError,
+    FencedMemberError,
     InvalidConfigError,
     InvalidRecordError,
     InvalidTopicError,
@@ -32,6 +33,7 @@ from distlog.core.log_manager.log_manager import LogManager
 from distlog.core.reading.time_lookup import EARLIEST, LATEST, MAX_TIMESTAMP
 from distlog.core.topics.append import AppendResult
 from distlog.core.topics.delivery import Delivery
+from distlog.core.topics.follow import Follower
 from distlog.core.topics.open_topic import create, open
 from distlog.core.topics.record import Record
 from distlog.core.topics.topic import Topic
@@ -49,6 +51,8 @@ __all__ = [
     "CorruptionError",
     "Delivery",
     "DistlogError",
+    "FencedMemberError",
+    "Follower",
     "InvalidConfigError",
     "InvalidRecordError",
     "InvalidTopicError",

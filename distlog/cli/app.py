@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from distlog.cli import maintenance_commands, metadata_commands, record_commands, service_command
+from distlog.cli import group_commands, maintenance_commands, metadata_commands, record_commands, service_command
 
 app = typer.Typer(
     name="distlog",
@@ -22,6 +22,7 @@ app.command()(metadata_commands.history)
 app.command()(metadata_commands.offsets)
 app.command()(record_commands.append)
 app.command()(record_commands.read)
+app.command()(group_commands.groups)
 app.command()(maintenance_commands.retention)
 app.command()(maintenance_commands.delete_records)
 app.command()(maintenance_commands.compact)

@@ -46,3 +46,23 @@ Url = Annotated[
 ]
 Storage = Annotated[list[Any], settings("--storage", "A setting of the storage client, as in endpoint_url=URL.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+StartOffset = Annotated[
+    Any,
+    typer.Option(
+        metavar="OFFSET",
+        parser=usage(arguments.offset_or_end),
+        help="Start at this offset; with --follow also latest, for what comes from now on.",
+    ),
+]
+Follow = Annotated[
+    bool, typer.Option("--follow", help="Go on, with the records that come, until Ctrl-C; --since finds the start.")
+]
+Group = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="Follow from this group's positions, share partitions with its members, and commit."
+    ),
+]
+Timeout = Annotated[
+    float | None, typer.Option(min=0, metavar="SECONDS", help="Follow until nothing came for so long.")
+]

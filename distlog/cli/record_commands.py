@@ -10,8 +10,8 @@ from typing import Annotated, Any, BinaryIO
 import typer
 
 import distlog
-from distlog.cli import line_formats, reading
-from distlog.cli.options import Json, Storage, Url, time, usage
+from distlog.cli import following, line_formats, reading
+from distlog.cli.options import Follow, Group, Json, StartOffset, Storage, Timeout, Url, time, usage
 from distlog.console import output
 from distlog.console.progress import Progress
 from distlog.console.report import Summary, print_report
@@ -100,7 +100,7 @@ def read(
     partition: Annotated[
         list[int] | None, typer.Option(metavar="N", help="Only this partition. May be repeated.")
     ] = None,
-    offset: Annotated[int | None, typer.Option(metavar="OFFSET", help="Start at this offset.")] = None,
+    offset: StartOffset = None,
     limit: Annotated[int | None, typer.Option(min=0, metavar="N", help="At most N records.")] = None,
     since: Annotated[
         int | None, time("Only records at or after TIME: ms since 1970, or ISO 8601, in UTC unless it names a zone.")
@@ -114,6 +114,9 @@ def read(
             help="Only these columns, as in offset,value.",
         ),
     ] = None,
+    follow: Follow = False,
+    group: Group = None,
+    timeout: Timeout = None,
     storage: Storage,
     as_json: Json = False,
 ) -> None:
@@ -123,13 +126,23 @@ def read(
     """
     if offset is not None and since is not None:
         raise typer.BadParameter("give --offset or --since, not both", param_hint="--offset")
+    follows = follow or group is not None or timeout is not None
+    if until is not None and follows:
+        raise typer.BadParameter("records that come have no end in time; leave it out", param_hint="--until")
+    if offset == distlog.LATEST and not follows:
+        raise typer.BadParameter("latest is where to begin to --follow", param_hint="--offset")
     topic = distlog.open(url, storage_options=dict(storage))
     columns = columns or (COLUMNS if as_json else _SHOWN)
     bounds = reading.Bounds(offset=offset, since=since, until=until)
-    batches = reading.batches(topic, partition or range(topic.partitions), bounds, limit, columns)
+    if follows:
+        batches = following.batches(topic, partition, bounds, limit, columns, group, timeout)
+    else:
+        batches = reading.batches(topic, partition or range(topic.partitions), bounds, limit, columns)
     for number, batch in enumerate(batches):
         rows = output.rows_of(batch)
         if as_json:
             output.print_json(*rows)
         else:
             output.print_rows(rows, batch.schema.names, titles=number == 0)
+        if follows:
+            sys.stdout.flush()

@@ -48,6 +48,21 @@ def time_or_special(text: str) -> int:
     return _SPECIAL_TIMES[text] if text in _SPECIAL_TIMES else time(text)
 
 
+def offset_or_end(text: str) -> int:
+    """An offset, or the number that stands for `latest`."""
+    return LATEST if text == "latest" else _number_or(text, f"{text!r} is neither an offset like 100 nor latest")
+
+
+def start(text: str) -> int | str | dict[int, int]:
+    """`earliest`, `latest`, offsets as in `offsets`, or a time in ISO 8601."""
+    if text in ("earliest", "latest"):
+        return _SPECIAL_TIMES[text]
+    if "-" not in text:
+        return offsets(text)
+    time(text)
+    return text
+
+
 def partitions(text: str) -> list[int]:
     """Numbers separated by commas."""
     try:
@@ -65,6 +80,13 @@ def offsets(text: str) -> int | dict[int, int]:
         return {_number(partition): _number(offset) for partition, offset in pairs}
     except ValueError:
         raise ValueError(f"{text!r} is neither an offset like 10 nor offsets by partition like 0:10,1:7") from None
+
+
+def _number_or(text: str, problem: str) -> int:
+    try:
+        return _number(text)
+    except ValueError:
+        raise ValueError(problem) from None
 
 
 def _number(text: str) -> int:

@@ -13,7 +13,8 @@ DistlogError                     one base; `details` holds the facts that the me
 ├── OffsetOutOfRangeError        the offset is below the log start or above the log end
 ├── SnapshotTooOldError          files of the version that is read were vacuumed: refresh the topic
 ├── CommitConflictError          the commit did not happen: read the reason, decide again
-│   └── TransactionTooOldError   its files may have been vacuumed: write them again
+│   ├── TransactionTooOldError   its files may have been vacuumed: write them again
+│   └── FencedMemberError        another member of the group has the partitions now: read on
 ├── CommitStateUnknownError      the commit may have happened: keep the data files, look again later
 ├── UnsupportedVersionError      written by a newer distlog or Kafka: upgrade
 ├── StorageError                 the storage cannot do, or did not do, what a log needs
@@ -114,6 +115,10 @@ class CommitConflictError(DistlogError):
 
 class TransactionTooOldError(CommitConflictError):
     """The files were begun below the gc floor, so vacuum may have deleted them: write them again."""
+
+
+class FencedMemberError(CommitConflictError):
+    """The member is no longer in its group, so it cannot commit positions: others have its partitions now."""
 
 
 class CommitStateUnknownError(DistlogError):

@@ -8,6 +8,7 @@ A topic is a folder; all names below are relative to it:
     _commits/_last_checkpoint                                   a hint
     <topic>-<partition>/<stem>.log .index .timeindex .txnindex  a segment
     <topic>-<partition>/.lock .flush                            on a local disk, the locks of who appends in place
+    _groups/<topic id>/<group>/00000000000000000003.json        version 3 of a group of followers
 
 On a local disk, `.<uuid hex>.tmp` in any of these folders is a file that is being written. `_commits/.probe-<uuid
 hex>` is written to test the storage, and deleted at once.
@@ -17,10 +18,11 @@ from __future__ import annotations
 
 import re
 
-from distlog.core.errors import InvalidTopicError
+from distlog.core.errors import InvalidConfigError, InvalidTopicError
 
 COMMITS_DIR = "_commits"
 MANIFEST_PATTERN = rf"{COMMITS_DIR}/(?P<read_version>[0-9]{{20}})\.[0-9a-f]{{32}}\.manifest\.jsonl"
+GROUPS_DIR = "_groups"
 LAST_CHECKPOINT = f"{COMMITS_DIR}/_last_checkpoint"
 STEM_PATTERN = r"v(?P<read_version>[0-9]{20})-[0-9a-f]{32}|[0-9]{20}"
 LOCK_FILE, FLUSH_FILE = ".lock", ".flush"
@@ -32,6 +34,11 @@ _CHECKPOINT = re.compile(r"([0-9]{20})\.[0-9a-f]{32}\.checkpoint\.parquet")
 _MANIFEST = re.compile(MANIFEST_PATTERN)
 _TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.tmp")
 _PROBE = re.compile(r"\.probe-[0-9a-f]{32}")
+#: A group's name in a path: other bytes of its UTF-8 are ~ and two hex digits, since a group may have any name.
+_GROUP = re.compile(r"(?:[a-zA-Z0-9_-]|~[0-9a-f]{2})(?:[a-zA-Z0-9._-]|~[0-9a-f]{2})*")
+_UNSAFE = re.compile(rb"^\.|[^a-zA-Z0-9._-]")
+_ESCAPED = re.compile(rb"~([0-9a-f]{2})")
+_LONGEST_NAME = 249
 _STEM = re.compile(STEM_PATTERN)
 _SEGMENT_FILE = re.compile(
     rf"(?P<topic>.+)-(?P<partition>0|[1-9][0-9]{{0,5}})/(?P<stem>{_STEM.pattern})"
@@ -113,6 +120,29 @@ def parse_checkpoint_file(name: str) -> int | None:
     """The version in a checkpoint's file name (the last part of its path), or None for any other file."""
     match = _CHECKPOINT.fullmatch(name)
     return int(match[1]) if match else None
+
+
+def group_folder(topic_id: str, group: str) -> str:
+    """The relative name of the folder of a group of followers; raises InvalidConfigError if it has no such name.
+
+    The topic's id is in it: the groups of a dropped topic are not those of a new one at the same address.
+    """
+    try:
+        escaped = _UNSAFE.sub(lambda found: b"~%02x" % found[0][0], group.encode()).decode()
+    except UnicodeEncodeError:
+        raise InvalidConfigError("a group's name must be text that UTF-8 can hold", group=repr(group)) from None
+    if not 0 < len(escaped) <= _LONGEST_NAME:
+        text = f"a group's name has 1 to {_LONGEST_NAME} bytes; all but letters, digits and . _ - count three times"
+        raise InvalidConfigError(text, group=repr(group))
+    return f"{GROUPS_DIR}/{topic_id}/{escaped}"
+
+
+def parse_group_folder(name: str) -> str | None:
+    """The group whose folder has this name (the last part of its path), or None for any other folder."""
+    if not _GROUP.fullmatch(name):
+        return None
+    group = _ESCAPED.sub(lambda found: bytes.fromhex(found[1].decode()), name.encode()).decode("utf-8", "replace")
+    return group if group_folder("", group).endswith(f"/{name}") else None
 
 
 def temporary_file(unique_hex: str) -> str:

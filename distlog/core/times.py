@@ -21,6 +21,11 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def elapsed_s() -> float:
+    """Seconds since some moment, which only grow; they count while the machine sleeps too, where the system can."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
 def fastest(clock: Callable[[], int]) -> tuple[Callable[[], int], int]:
     """What to read in place of `clock` where each nanosecond counts, and how many of its units are a millisecond."""
     return (time.time_ns, 1_000_000) if clock is now_ms else (clock, 1)

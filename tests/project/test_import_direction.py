@@ -22,7 +22,7 @@ CORE_LAYERS = (
     "transactions",
     "segments",
     "reading",
-    "topic_handle",
+    "topic_handle groups",
     "log",
     "maintenance",
     "topics",

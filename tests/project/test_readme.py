@@ -47,6 +47,18 @@ def test_the_ten_lines_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().out.startswith("1 {")
 
 
+def test_the_lines_that_follow_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import distlog
+
+    topic = distlog.create(f"{tmp_path}/clicks", partitions=2)
+    topic.append([{"value": "v"}] * 3, partition=0)
+    exec(python("### Following a topic"), {"topic": topic})
+    assert capsys.readouterr().out.splitlines() == [
+        "3 {0: 3, 1: 0}",
+        "{'group': 'billing', 'partition': 0, 'position': 3, 'lag': 0}",
+    ]
+
+
 @pytest.mark.spark
 def test_the_spark_lines_run(tmp_path: Path, spark: Any) -> None:
     import distlog

@@ -12,12 +12,8 @@ and `run_id` are optional: they say which write made the commit, if that must be
 from __future__ import annotations
 
 import dataclasses
-import json
-import re
 from dataclasses import dataclass
 from typing import Any
-
-from crc32c import crc32c
 
 from distlog.core.commits import fields, json_text
 from distlog.core.commits.action_json import read_actions, write_action
@@ -28,8 +24,6 @@ from distlog.core.config import MAX_LONG
 from distlog.core.errors import CorruptMetadataError, UnsupportedVersionError
 
 FORMAT = 1
-
-_CHECKSUM = re.compile(rb',"crc32c":(\d{1,10})\}\n')
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +68,7 @@ class Commit:
         """The bytes of the commit file."""
         facts = {name: value for name, value in fields.write(self).items() if value != _DEFAULTS[name]}
         body = {"format": FORMAT, **facts, "actions": [write_action(action) for action in self.actions]}
-        text = json.dumps(body, default=fields.write, separators=(",", ":"), allow_nan=False)[:-1].encode()
-        return text + b',"crc32c":%d}\n' % crc32c(text)
+        return json_text.write(body, fields.write)
 
     @classmethod
     def decode(cls, data: bytes, file: str) -> Commit:
@@ -100,9 +93,7 @@ def _parse(data: bytes, file: str) -> Any:
         raise ValueError("a commit must be an object")
     if fields.LONG(body.get("format")) > FORMAT:
         raise UnsupportedVersionError("a newer distlog wrote this topic: upgrade", file=file, format=body["format"])
-    checksum = _CHECKSUM.search(data, max(0, len(data) - 32))
-    if not checksum or checksum.end() != len(data) or int(checksum[1]) != crc32c(data[: checksum.start()]):
-        raise ValueError("its checksum is wrong")
+    json_text.check_sum(data)
     # before the rest: a reader that lacks the feature may not be able to make sense of that
     Requires.of(body.get("requires", {})).check_readable(file)
     return body

@@ -62,6 +62,17 @@ def offset_ranges(value: Any) -> dict[int, tuple[int, int]]:
     return {_partition_name(name): _offset_range(bounds) for name, bounds in value.items()}
 
 
+def by_partition(check: Check) -> Check:
+    """Check: `{"<partition>": <what check takes>}`, as a dict by partition number."""
+
+    def checked(value: Any) -> dict[int, Any]:
+        if not isinstance(value, dict):
+            raise ValueError("must be an object by partition")
+        return {_partition_name(name): check(each) for name, each in value.items()}
+
+    return checked
+
+
 def settings(value: Any) -> dict[str, str]:
     """Check: an object of strings; TopicConfig checks the names and values."""
     if not isinstance(value, dict) or not all(isinstance(setting, str) for setting in value.values()):

@@ -8,7 +8,7 @@ only reference files that these versions reference, or files of transactions tha
 The clock only chooses the floor: the version that was the head `file.delete.delay.ms` ago. Both the times of commits
 and the present time come from the store's own clock, never from a process's. Vacuum also deletes checkpoints that
 loads of the kept versions do not need. And it deletes what dead writers left: unfinished uploads, torn puts, probes,
-and the locks of a dropped topic. It never deletes a commit.
+and the locks and groups of a dropped topic. It never deletes a commit.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from distlog.core.commits.actions import Action, GcFloor
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import StorageFullError
+from distlog.core.groups.admin import group_files, group_folders
 from distlog.core.maintenance.dead_uploads import dead_uploads
 from distlog.core.maintenance.obsolete_files import (
     LONGEST_PUT_MS,
@@ -80,6 +81,8 @@ def vacuum(storage: Storage, log: CommitLog, *, dry_run: bool = False) -> Vacuum
     nothing was deleted that a later vacuum would keep.
     """
     commits = storage.list(paths.COMMITS_DIR)
+    # before the head: a group of a topic that is created later must not look like one of a dropped topic
+    groups = group_folders(storage)
     head = log.load(include_dropped=True)
     now_ms = storage.now_ms(paths.COMMITS_DIR)
     delay_ms = head.config.file_delete_delay_ms
@@ -92,11 +95,13 @@ def vacuum(storage: Storage, log: CommitLog, *, dry_run: bool = False) -> Vacuum
         head = _raise_floor(storage, log, head, floor, found, now_ms)
     referenced = Referenced.since(log, head, floor, now_ms)
     left_before_ms = now_ms - max(delay_ms, LONGEST_PUT_MS)
+    of_topic, of_others = group_files(storage, groups, None if head.dropped else head.topic_id)
     garbage = [
+        *of_others,
         *unreferenced_files(found, log, referenced, floor=floor),
         *obsolete_checkpoints(found, floor, referenced.pinned),
         *unreferenced_manifests(storage, found, floor, head.version),
-        *left_over_files(found, left_before_ms),
+        *left_over_files([*found, *of_topic], left_before_ms),
     ]
     locks = lock_files(found) if storage.is_local and _is_over(head, referenced) else []
     uploads = dead_uploads(storage, referenced, floor, left_before_ms)

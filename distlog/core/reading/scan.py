@@ -57,7 +57,8 @@ def _known_count(piece: SegmentSlice) -> int | None:
     return segment.record_count if piece.whole and not segment.has_transactions else None
 
 
-def _checked_workers(asked: int | None) -> int:
+def checked_workers(asked: int | None) -> int:
+    """How many threads decode: those asked for, or as many as there are cores; raises InvalidConfigError."""
     workers = cores() if asked is None else whole_number("max_workers", asked)
     if workers < 1:
         raise InvalidConfigError("max_workers must be at least 1", value=workers)
@@ -79,7 +80,7 @@ class Scan:
         max_workers: int | None = None,
     ) -> None:
         self._reader, self.slices, self.columns, self.isolation = reader, slices, tuple(columns), isolation
-        self.max_workers = _checked_workers(max_workers)
+        self.max_workers = checked_workers(max_workers)
 
     @property
     def schema(self) -> pa.Schema:

@@ -88,8 +88,8 @@ def plan(
     segments with transactions if the metadata does not have the last stable offset. Raises ValueError for an unknown
     isolation or policy.
     """
-    _check_choice("isolation", isolation, IsolationLevel)
-    _check_choice("out_of_range", out_of_range, OutOfRange)
+    check_choice("isolation", isolation, IsolationLevel)
+    check_choice("out_of_range", out_of_range, OutOfRange)
     start, end = {}, {}
     aborted = {}
     for number, (low, high) in asked.items():
@@ -134,6 +134,7 @@ def _is_worth_an_index(piece: SegmentSlice) -> bool:
     return piece.times.oldest > MIN_LONG and piece.segment.log_bytes > INDEX_WORTH_BYTES
 
 
-def _check_choice(name: str, value: str, choices: Any) -> None:
+def check_choice(name: str, value: str, choices: Any) -> None:
+    """Raise ValueError unless `value` is one of the literals `choices`."""
     if value not in get_args(choices):
         raise ValueError(f"{name} must be one of {', '.join(get_args(choices))}, not {value}")

@@ -10,7 +10,8 @@ from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
-from distlog.core.errors import TopicNotFoundError
+from distlog.core.errors import ReadOnlyTopicError, TopicNotFoundError
+from distlog.core.groups.admin import group_table
 from distlog.core.log.live_snapshot import LiveSnapshot
 from distlog.core.maintenance.integrity.verify import VerifyReport, verify
 from distlog.core.reading import scan_plan
@@ -23,6 +24,9 @@ from distlog.core.storage.storage import Storage
 from distlog.core.times import Time, to_ms
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.topics import metadata_tables
+from distlog.core.topics.begin_follow import LEASE_S, Following
+from distlog.core.topics.follow import Follower
+from distlog.core.topics.follow_start import Start
 from distlog.core.topics.record import Record, records_of
 from distlog.core.transactions.isolation import IsolationLevel
 from distlog.core.whole_number import whole_number
@@ -120,6 +124,48 @@ class ReadableTopic:
         slices, visible = scan_plan.plan(self.reader, snapshot, bounds, isolation, out_of_range, times)
         return Scan(self.reader, slices, chosen, visible, max_workers)
 
+    def follow(
+        self,
+        partitions: Iterable[int] | None = None,
+        start: Start | None = None,
+        group: str | None = None,
+        timeout: float | None = None,
+        columns: Iterable[str] | None = None,
+        isolation: IsolationLevel = "read_uncommitted",
+        out_of_range: OutOfRange = "fail",
+        max_workers: int | None = None,
+        poll_interval: float | None = None,
+        lease: float = LEASE_S,
+    ) -> Follower:
+        """Iterate over the records as they come, RecordBatch by RecordBatch, in order in each partition.
+
+        It begins at `start`: an offset, or one by partition; a datetime or ISO 8601 text; EARLIEST (the default) or
+        LATEST. Partitions that are added later are read from their start. It ends when nothing came for `timeout`
+        seconds. It looks at least each `poll_interval` seconds: 0.005 on a local disk, else 1, with one request.
+
+        The followers of a `group` share the partitions, and the topic keeps its positions, which `commit` moves on;
+        `start` counts only where the group has none. A member that is not heard of for `lease` seconds is replaced,
+        so each batch must be processed within that time.
+
+        Raises OffsetOutOfRangeError when the position is not in the log any more, unless `out_of_range` is earliest
+        or latest; TopicNotFoundError when the topic is dropped.
+        """
+        if self.current.pinned:
+            text = "opened at a version or time, where nothing new comes: open it without version and timestamp"
+            raise ReadOnlyTopicError(text, url=self.url, version=self.version)
+        return Following(
+            partitions=partitions,
+            start=start,
+            group=group,
+            timeout=timeout,
+            columns=columns,
+            isolation=isolation,
+            out_of_range=out_of_range,
+            max_workers=max_workers,
+            poll_interval=poll_interval,
+            lease=lease,
+        ).begin(self.handle, self.snapshot)
+
     def records(self, partition: int = 0, start: int | None = None, limit: int | None = None) -> Iterator[Record]:
         """Records as Python objects, for people; a few at a time, so a small limit reads little."""
         self.check_partition(partition)
@@ -166,6 +212,10 @@ class ReadableTopic:
     def segments(self) -> pa.Table:
         """The live segments, one row each, by partition and base offset."""
         return metadata_tables.segments(self.live_snapshot)
+
+    def groups(self) -> pa.Table:
+        """The groups of followers, a row for each partition: position, lag, and the member that has it."""
+        return group_table(self.storage, self.live_snapshot)
 
     def verify(self) -> VerifyReport:
         """Check every checksum, record, index entry and metadata invariant of the snapshot; it changes nothing."""

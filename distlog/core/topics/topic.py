@@ -8,6 +8,8 @@ from typing import Any
 from distlog.core.commits.actions import Action, Drop, SetConfig
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
+from distlog.core.groups import admin
+from distlog.core.groups.group_log import GroupLog
 from distlog.core.log.sealed_commit import every_partition, sealed_commit
 from distlog.core.maintenance.compact_or_merge import CompactReport, compact_or_merge
 from distlog.core.maintenance.delete_records import delete_records
@@ -22,6 +24,7 @@ from distlog.core.topics.appendable import Appendable
 from distlog.core.topics.commit_destination import CommitDestination
 from distlog.core.topics.delivery import OnDelivery
 from distlog.core.topics.destination import Destination
+from distlog.core.topics.follow_start import Start, start_offset
 from distlog.core.topics.in_place_destination import InPlaceDestination
 from distlog.core.topics.readable_topic import ReadableTopic
 from distlog.core.topics.transaction import Transaction, open_appender
@@ -109,6 +112,24 @@ class Topic(ReadableTopic):
         """
         self._check_writable()
         sealed_commit(self.handle, self.snapshot, "drop", lambda snapshot: [Drop()], every_partition)
+
+    def reset_group(self, group: str, to: Start) -> dict[int, int]:
+        """Set a group's positions, all or those of the partitions given; returns all its positions.
+
+        `to` is what `start` is for `follow`. Its members lose their partitions, and begin anew at these positions.
+        """
+        self._check_writable()
+        log, snapshot = GroupLog(self.storage, self.snapshot.topic_id, group), self.refresh().live_snapshot
+        for partition in to if isinstance(to, Mapping) else ():
+            self.check_partition(partition)
+        starts = {number: start_offset(self.reader, snapshot, number, to) for number in range(self.partitions)}
+        given = {number: starts[number] for number in starts if not isinstance(to, Mapping) or number in to}
+        return dict(admin.reset(log, given, self.partitions, starts).positions)
+
+    def delete_group(self, group: str) -> None:
+        """Forget a group's positions; a member that lives makes it anew. Raises InvalidConfigError for no group."""
+        self._check_writable()
+        admin.delete(GroupLog(self.storage, self.snapshot.topic_id, group))
 
     def retention(self, *, dry_run: bool = False) -> RetentionReport:
         """Delete whole segments at the old end, by the config's `retention.*`; `dry_run` only reports.

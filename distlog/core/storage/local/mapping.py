@@ -71,6 +71,11 @@ def map_sealed(file: int, start: int = 0, end: int | None = None) -> memoryview:
     return mapped.data[before:]
 
 
+def map_watched(file: int, length: int) -> memoryview:
+    """As `map_shared`, read-only."""
+    return memoryview(mmap.mmap(file, length, mmap.MAP_SHARED, mmap.PROT_READ))
+
+
 def map_shared(file: int, length: int) -> memoryview:
     """The first `length` bytes of a descriptor's file, which must be that long; all processes see what one writes."""
     return memoryview(mmap.mmap(file, length, mmap.MAP_SHARED))

@@ -24,7 +24,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from distlog.core.errors import StorageError
-from distlog.core.storage.local.mapping import map_shared
+from distlog.core.storage.local.mapping import map_shared, map_watched
 
 PAGE_BYTES = 4096
 SLOT_BYTES = 1024
@@ -113,6 +113,33 @@ class SharedPage:
         page = self._page
         is_there = page[slot.at : slot.at + len(slot.data)].tobytes() == slot.data
         return is_there and _NUMBER.unpack_from(page, slot.other)[0] < slot.number and page[: len(_MAGIC)] == _MAGIC
+
+
+class WatchedPage:
+    """The page in the file `path`, for a process that wants to know when it changes, and needs no lock for that.
+
+    Raises FileNotFoundError, and StorageError for a file that is not such a page.
+    """
+
+    def __init__(self, path: str) -> None:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if os.fstat(file).st_size != PAGE_BYTES:
+                raise StorageError("the lock file has the wrong size", file=path)
+            # without the head: who takes the lock writes its process id there
+            self._slots = map_watched(file, PAGE_BYTES)[_SLOTS_AT[0] :]
+        finally:
+            os.close(file)
+        self._seen = b""
+
+    def changed(self) -> bool:
+        """Whether any byte of the value changed since the last call, the first time too.
+
+        A write that was seen half done is seen again when it is done.
+        """
+        now = self._slots.tobytes()
+        changed, self._seen = now != self._seen, now
+        return changed
 
 
 def newest_value(page: bytes | memoryview) -> bytes | None:

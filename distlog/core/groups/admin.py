@@ -1,0 +1,122 @@
+"""What people do with groups: list and describe them, set their positions, delete them."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping
+
+import pyarrow as pa
+
+from distlog.core import paths
+from distlog.core.commits.fields import UUID
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.errors import InvalidConfigError
+from distlog.core.groups.group_log import GroupLog
+from distlog.core.groups.group_state import GroupState
+from distlog.core.storage.storage import FileInfo, Storage
+
+_TABLE = pa.schema(
+    [
+        ("group", pa.string()),
+        ("partition", pa.int32()),
+        ("position", pa.int64()),
+        ("log_end_offset", pa.int64()),
+        ("lag", pa.int64()),
+        ("member", pa.string()),
+        ("name", pa.string()),
+    ]
+)
+
+
+def group_states(storage: Storage, topic_id: str) -> list[GroupState]:
+    """The groups of the topic with this id, by name, without those that were deleted."""
+    folders = storage.list_folders(f"{paths.GROUPS_DIR}/{topic_id}")
+    names = sorted(filter(None, (paths.parse_group_folder(folder.rpartition("/")[2]) for folder in folders)))
+    states = (GroupLog(storage, topic_id, name).load() for name in names)
+    return [state for state in states if state.exists]
+
+
+def group_table(storage: Storage, snapshot: Snapshot) -> pa.Table:
+    """A row per group and partition: the group's position, the log end, the lag, and the member that owns it.
+
+    A member that died is shown until another member, or the next one that joins, has watched its lease run out.
+    """
+    rows = [row for state in group_states(storage, snapshot.topic_id) for row in _rows(state, snapshot)]
+    return pa.Table.from_pylist(rows, _TABLE)
+
+
+def _rows(state: GroupState, snapshot: Snapshot) -> list[dict[str, object]]:
+    rows = []
+    for number, partition in enumerate(snapshot.partitions):
+        position, owner = state.positions.get(number), state.member(state.owners.get(number, ""))
+        rows.append(
+            {
+                "group": state.group,
+                "partition": number,
+                "position": position,
+                "log_end_offset": partition.log_end_offset,
+                "lag": None if position is None else max(0, partition.log_end_offset - position),
+                "member": owner.id if owner else None,
+                "name": owner.name if owner else None,
+            }
+        )
+    return rows
+
+
+def reset(log: GroupLog, positions: Mapping[int, int], partitions: int, missing: Mapping[int, int]) -> GroupState:
+    """Set the positions of some partitions, and end all memberships; a group that does not exist is made.
+
+    A member that lives learns of it at its next commit or look, and joins again, at these positions. A new group gets
+    `missing` positions in the other partitions of the topic's `partitions`.
+    """
+
+    def plan(state: GroupState) -> GroupState:
+        count = max(partitions, state.partitions)
+        known = {**{number: missing[number] for number in range(state.partitions, count)}, **state.positions}
+        return dataclasses.replace(
+            state, partitions=count, members=(), owners={}, positions=dict(sorted({**known, **positions}.items()))
+        )
+
+    return log.commit(log.load(), plan)
+
+
+def delete(log: GroupLog) -> None:
+    """Forget a group's positions and members; raises InvalidConfigError if there is no such group.
+
+    A member that lives joins again, and makes the group anew. A few small files stay: to put the name of a deleted
+    version again would succeed.
+    """
+
+    def plan(state: GroupState) -> GroupState:
+        if not state.exists:
+            raise InvalidConfigError("there is no such group", group=log.group)
+        return dataclasses.replace(state, partitions=0, members=(), owners={}, positions={})
+
+    log.commit(log.load(), plan)
+
+
+def group_folders(storage: Storage) -> list[str]:
+    """The folders of all groups, of the topics that were dropped at this address too."""
+    topics = (name for name in storage.list_folders(paths.GROUPS_DIR) if _topic_id(name))
+    return [folder for topic in topics for folder in storage.list_folders(topic)]
+
+
+def group_files(
+    storage: Storage, folders: Iterable[str], topic_id: str | None
+) -> tuple[list[FileInfo], list[FileInfo]]:
+    """The files of these groups: those of the topic with this id, and those of topics that were dropped.
+
+    Only a local disk, where dead writers leave files, is asked for the first.
+    """
+    live = f"{paths.GROUPS_DIR}/{topic_id}/"
+    found: tuple[list[FileInfo], list[FileInfo]] = [], []
+    for folder in folders:
+        is_dead = not folder.startswith(live)
+        if is_dead or storage.is_local:
+            found[is_dead].extend(storage.list(folder))
+    return found
+
+
+def _topic_id(folder: str) -> bool:
+    return re.fullmatch(UUID.pattern, folder.rpartition("/")[2]) is not None

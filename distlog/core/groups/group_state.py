@@ -1,0 +1,120 @@
+"""The whole state of a group at one version, and its JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from distlog.core.commits import fields, json_text
+from distlog.core.commits.fields import LONG, NAME, PARTITION, UUID, Integer, Text, by_partition, optional, stored
+from distlog.core.errors import CorruptMetadataError, UnsupportedVersionError
+
+FORMAT = 1
+#: The longest lease, in ms: whoever waits for a dead member's lease must not wait for ever.
+LONGEST_LEASE_MS = 86_400_000
+_MEMBER_ID = Text("[0-9a-f]{32}")
+
+
+def _partitions(value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list):
+        raise ValueError("must be a list of partitions")
+    return tuple(map(PARTITION, value))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """A follower in a group. `beat` grows with each of its signs of life; `name` is for people.
+
+    It is taken for dead when its beat has not changed for `lease_ms`. It takes `partitions` only, or all if None.
+    """
+
+    id: str = stored(_MEMBER_ID)
+    name: str = stored(NAME)
+    beat: int = stored(LONG)
+    lease_ms: int = stored(Integer(1, LONGEST_LEASE_MS))
+    partitions: tuple[int, ...] | None = stored(optional(_partitions), default=None)
+    unknown: str = fields.unknown_fields()
+
+    def takes(self, partition: int) -> bool:
+        """Whether it takes this partition at all."""
+        return self.partitions is None or partition in self.partitions
+
+
+def _members(value: Any) -> tuple[Member, ...]:
+    if not isinstance(value, list):
+        raise ValueError("must be a list of members")
+    members = tuple(fields.read(Member, each) for each in value)
+    if len({member.id for member in members}) < len(members):
+        raise ValueError("a member is listed twice")
+    return members
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupState:
+    """A group at `version`; `id` is of the put that made it. Version -1 is before the first.
+
+    The group knows `partitions` partitions, and has a position in each: the next offset to hand out. `owners` are the
+    ids of the members that may hand out a partition's records, at most one each.
+    """
+
+    version: int = stored(LONG, default=-1)
+    id: str = stored(UUID, default="")
+    topic_id: str = stored(UUID)
+    group: str = stored(NAME)
+    partitions: int = stored(PARTITION, default=0)
+    members: tuple[Member, ...] = stored(_members, default=())
+    owners: Mapping[int, str] = stored(by_partition(_MEMBER_ID))
+    positions: Mapping[int, int] = stored(by_partition(LONG))
+    unknown: str = fields.unknown_fields()
+
+    @classmethod
+    def empty(cls, topic_id: str, group: str) -> GroupState:
+        """The state before version 0."""
+        return cls(topic_id=topic_id, group=group, owners={}, positions={})
+
+    @property
+    def exists(self) -> bool:
+        """Whether somebody has joined the group, or set its positions, since it was made or deleted."""
+        return self.partitions > 0
+
+    def member(self, member_id: str) -> Member | None:
+        """The member with this id."""
+        return next((member for member in self.members if member.id == member_id), None)
+
+    def owned_by(self, member_id: str) -> list[int]:
+        """The partitions that this member owns."""
+        return sorted(partition for partition, owner in self.owners.items() if owner == member_id)
+
+    def encode(self) -> bytes:
+        """The bytes of the file of this version."""
+        return json_text.write({"format": FORMAT, **fields.write(self)}, fields.write)
+
+    @classmethod
+    def decode(cls, data: bytes, file: str) -> GroupState:
+        """The state that the bytes of `file` hold; raises UnsupportedVersionError, CorruptMetadataError."""
+        try:
+            body = json_text.parse(data)
+            if not isinstance(body, dict):
+                raise ValueError("it must be an object")
+            if fields.LONG(body.pop("format", None)) > FORMAT:
+                raise UnsupportedVersionError("a newer distlog wrote this group: upgrade", file=file)
+            json_text.check_sum(data)
+            del body["crc32c"]
+            state = fields.read(cls, body)
+            _check(state)
+        except (ValueError, RecursionError) as error:
+            text = f"not a group's state: {error}; delete the file to go back to the version before"
+            raise CorruptMetadataError(text, file=file) from error
+        return state
+
+
+def _check(state: GroupState) -> None:
+    if state.version < 0 or not state.id:
+        raise ValueError("it has no version or no id")
+    if set(state.positions) != set(range(state.partitions)):
+        raise ValueError("positions must be of each partition that it knows")
+    if not set(state.owners.values()) <= {member.id for member in state.members}:
+        raise ValueError("an owner is no member")
+    if any(partition >= state.partitions for partition in state.owners):
+        raise ValueError("an owner has a partition that it does not know")

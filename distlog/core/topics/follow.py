@@ -1,0 +1,215 @@
+"""A follower: hands out the records of a topic as they come, one Arrow batch after the other."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from distlog.core.errors import SnapshotTooOldError
+from distlog.core.reading.slices import OutOfRange, bounded_start
+from distlog.core.times import elapsed_s
+from distlog.core.topics.follow_share import Share
+from distlog.core.topics.followed_log import FollowedLog, Handed, Window
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+#: The first pause between two looks, and the longest, in seconds, by whether the storage is local. A look at a local
+#: disk costs microseconds, and one at an object store is a request.
+FIRST_PAUSE_S = {True: 0.0005, False: 0.05}
+LONGEST_PAUSE_S = {True: 0.005, False: 1.0}
+#: How many times in a row vacuum may delete what is being read before that is an error.
+_TRIES = 3
+
+
+class Follower:
+    """An iterator of RecordBatches, in order in each partition; made by `topic.follow`.
+
+    For one thread; only `close` may be called from others, and from signal handlers. After an error, and after the
+    timeout, iterating again goes on behind the last batch that was returned. At the end of a `with` block it leaves
+    its group. If there was no error, and `commit` was never called, it first commits what was handed out.
+    """
+
+    def __init__(
+        self,
+        log: FollowedLog,
+        share: Share,
+        out_of_range: OutOfRange,
+        timeout_s: float | None,
+        pauses_s: tuple[float, float],
+        *,
+        clock: Callable[[], float] = elapsed_s,
+        sleep: Callable[[float], object] | None = None,
+    ) -> None:
+        self._log, self._share, self._out_of_range, self._timeout_s = log, share, out_of_range, timeout_s
+        (self._first_pause_s, self._longest_pause_s), self._clock = pauses_s, clock
+        self._window: Window | None = None
+        self._use, self._gate, self._is_closed = threading.Lock(), threading.Lock(), False
+        self._is_entered, self._commits_at_end = False, True
+        # a plain lock, not an Event: a signal handler may interrupt the thread that waits, and end its pause
+        self._gate.acquire()
+        self._sleep = sleep or self._wait_at_gate
+
+    @property
+    def position(self) -> dict[int, int]:
+        """The next offset to be handed out, by partition; with a group, of this member's partitions."""
+        return dict(self._share.position)
+
+    def lag(self) -> dict[int, int]:
+        """How many offsets each of these partitions has behind its position, by the newest metadata."""
+        with self._used():
+            self._log.look()
+            known = {number: offset for number, offset in self.position.items() if number < self._log.partitions}
+            return {number: max(0, self._log.end(number) - offset) for number, offset in known.items()}
+
+    def commit(self, positions: Mapping[int, int] | None = None) -> None:
+        """Keep the group's positions: all that was handed out is done, or all below `positions`, by partition.
+
+        Raises FencedMemberError when others have the partitions by now, OffsetOutOfRangeError for offsets that were
+        not handed out or were committed before, InvalidConfigError without a group, CommitStateUnknownError when it
+        may have happened: to commit again is harmless.
+        """
+        with self._used():
+            self._commits_at_end = False
+            self._share.commit(positions)
+
+    def close(self) -> None:
+        """End the iteration, and leave the group without a commit.
+
+        Inside of a `with` block the iteration ends, and leaving is up to the block's end. Without one, a thread that
+        iterates leaves when it notices.
+        """
+        self._is_closed = True
+        with suppress(RuntimeError):
+            self._gate.release()
+        if not self._is_entered and self._use.acquire(blocking=False):
+            try:
+                self._share.leave()
+            finally:
+                self._use.release()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        handed: Handed | None = None
+        before: dict[int, int] = {}
+        try:
+            with self._used():
+                handed = self._awaited()
+                if handed is None:
+                    raise StopIteration
+                position = self._share.position
+                before = {number: position[number] for number in handed[1]}
+                position.update(handed[1])
+            return handed[0]
+        except BaseException:
+            if handed is not None:
+                # an interrupt came before the caller had the batch: it is handed out again
+                self._window = None
+                self._share.position.update(before)
+            raise
+
+    def _awaited(self) -> Handed | None:
+        """The next records, when there are some; None at the timeout, and when it is closed."""
+        idle_since, pause_s, lost = self._clock(), self._first_pause_s, 0
+        while not self._is_closed:
+            try:
+                handed = self._handed()
+            except SnapshotTooOldError:
+                lost += 1
+                if lost == _TRIES:
+                    raise
+                self._log.look(again=True)
+                continue
+            if handed is not None:
+                return handed
+            while not (self._is_closed or (due_s := self._share.due_s()) <= 0 or self._log.look()):
+                left_s = self._left_s(idle_since)
+                if left_s <= 0:
+                    return None
+                self._sleep(min(pause_s, left_s, due_s))
+                pause_s = min(2 * pause_s, self._longest_pause_s)
+        if not self._is_entered:
+            self._share.leave()
+        return None
+
+    def _handed(self) -> Handed | None:
+        """The next records to hand out, if there are any."""
+        try:
+            if self._share.renew():
+                self._window = None
+            handed = self._pulled()
+            if handed is None or not self._share.is_lapsed:
+                return handed
+        except BaseException:
+            self._window = None
+            raise
+        # to fetch them took long: others may have their partition by now
+        self._window = None
+        return None
+
+    def _pulled(self) -> Handed | None:
+        while True:
+            if self._window is None:
+                self._stay_inside()
+                self._window = self._log.read(self._share.wanted)
+                if self._window is None:
+                    return None
+            handed = self._window.next()
+            if handed is not None:
+                return handed
+            self._share.position.update(self._window.ends)
+            self._window = None
+
+    def _stay_inside(self) -> None:
+        """Move positions that retention has passed, or that were cut off, as `out_of_range` says."""
+        for number, offset in self._share.wanted.items():
+            state = self._log.snapshot.partitions[number]
+            inside = bounded_start(number, offset, state, self._out_of_range)
+            if inside != offset:
+                self._share.move(number, inside)
+
+    def _left_s(self, since: float) -> float:
+        return self._longest_pause_s if self._timeout_s is None else since + self._timeout_s - self._clock()
+
+    def _wait_at_gate(self, seconds: float) -> None:
+        if self._gate.acquire(timeout=seconds):
+            self._gate.release()
+
+    def _used(self) -> _Use:
+        return _Use(self._use)
+
+    def __enter__(self) -> Self:
+        self._is_entered = True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._is_entered = False
+        try:
+            if kind is None and self._commits_at_end:
+                with self._used():
+                    self._share.finish()
+        finally:
+            self.close()
+
+
+class _Use:
+    """One thread at a time: another one gets an error, since the order of what it gets would mean nothing."""
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self._lock = lock
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            raise RuntimeError("another thread uses this follower: give each thread a follower of its own")
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.release()

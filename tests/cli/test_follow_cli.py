@@ -1,0 +1,126 @@
+"""`distlog read --follow` and `distlog groups`: what they print, and how they end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from command_line import CommandLine
+
+import distlog
+
+LIBRARY = Path(__file__).parents[2]
+
+
+@contextmanager
+def following(url: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that follows the topic, from what comes now on unless `arguments` say where."""
+    command = [sys.executable, "-m", "distlog.cli", "read", url, "--follow", "--json", *arguments]
+    child = subprocess.Popen(
+        command, cwd=LIBRARY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ)
+    )
+    try:
+        yield child
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def first_line(child: subprocess.Popen[str]) -> str:
+    assert child.stdout
+    return child.stdout.readline()
+
+
+def test_it_prints_what_is_there_and_ends_at_the_timeout(filled: CommandLine) -> None:
+    found = filled.ok("read", "--follow", "--timeout", "0", "--columns", "offset,value")
+    assert found.rows == [["offset", "value"], *([str(n), f"v{n}"] for n in range(5))]
+    found = filled.ok("read", "--timeout", "0", "--since", "1970-01-01T00:00:03Z", "--columns", "offset", "--json")
+    assert found.out.split("\n")[:-1] == ['{"offset": 2}', '{"offset": 3}', '{"offset": 4}']
+    assert filled.ok("read", "--follow", "--timeout", "0", "--offset", "latest", "--json").out == ""
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_records_are_printed_as_they_come_until_a_signal(number: int, status: int, filled: CommandLine) -> None:
+    with following(filled.url, "--columns", "value", "--offset", "4") as child:
+        assert first_line(child) == '{"value": "v4"}\n'
+        with distlog.open(filled.url).writer() as writer:
+            writer.append(b"late")
+        assert first_line(child) == '{"value": "late"}\n'
+        child.send_signal(number)
+        out, err = child.communicate(timeout=30)
+        assert (child.returncode, out, err) == (status, "", "")
+
+
+def test_a_closed_pipe_ends_it_quietly(filled: CommandLine) -> None:
+    with following(filled.url) as child:
+        assert first_line(child).startswith("{")
+        assert child.stdout
+        assert child.stderr
+        child.stdout.close()
+        topic = distlog.open(filled.url)
+        end = time.monotonic() + 30
+        while child.poll() is None and time.monotonic() < end:
+            topic.append([{"value": b"x" * 100}])
+            time.sleep(0.05)
+        assert child.returncode == 1
+        assert child.stderr.read() == ""
+
+
+def test_a_group_goes_on_behind_what_was_printed(filled: CommandLine) -> None:
+    read = ("read", "--group", "jobs", "--timeout", "0", "--columns", "value", "--json")
+    assert filled.ok(*read, "--limit", "2").out == '{"value": "v0"}\n{"value": "v1"}\n'
+    assert filled.ok(*read, "--limit", "1").out == '{"value": "v2"}\n'
+    assert filled.ok(*read).out == '{"value": "v3"}\n{"value": "v4"}\n'
+    assert filled.ok(*read).out == ""
+
+
+def test_a_group_of_a_reader_that_was_interrupted_has_what_was_printed(filled: CommandLine) -> None:
+    with following(filled.url, "--group", "jobs") as child:
+        for _ in range(5):
+            first_line(child)
+        end = time.monotonic() + 30
+        while filled.ok("groups", "--json").json["groups"][0]["lag"] and time.monotonic() < end:
+            time.sleep(0.05)
+        child.send_signal(signal.SIGINT)
+        assert child.wait(30) == 130
+    # it left the group, so nobody waits for its lease
+    (row,) = filled.ok("groups", "--group", "jobs", "--json").json["groups"]
+    assert (row["position"], row["lag"], row["member"]) == (5, 0, None)
+
+
+def test_groups_are_shown_reset_and_deleted(filled: CommandLine) -> None:
+    assert filled.ok("groups", "--json").json == {"groups": []}
+    filled.ok("read", "--group", "jobs", "--timeout", "0", "--limit", "2")
+    head, row = filled.ok("groups").rows
+    assert head == ["group", "partition", "position", "log_end_offset", "lag", "member", "name"]
+    assert row == ["jobs", "0", "2", "5", "3", "null", "null"]
+    for where, position in (("earliest", 0), ("latest", 5), ("3", 3), ("0:1", 1), ("1970-01-01T00:00:04Z", 3)):
+        (row,) = filled.ok("groups", "--group", "jobs", "--reset", where, "--json").json["groups"]
+        assert row["position"] == position
+    assert filled.ok("groups", "--group", "jobs", "--delete").out == "deleted jobs\n"
+    outcome = filled("groups", "--group", "jobs")
+    assert (outcome.status, "no such group" in outcome.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("read", "--follow", "--until", "2020-01-01"),
+        ("read", "--offset", "latest"),
+        ("read", "--offset", "soon"),
+        ("read", "--follow", "--timeout", "-1"),
+        ("groups", "--reset", "earliest"),
+        ("groups", "--delete"),
+        ("groups", "--group", "g", "--delete", "--reset", "earliest"),
+        ("groups", "--group", "g", "--reset", "soon"),
+    ],
+)
+def test_a_wrong_command_line_is_told_so(arguments: tuple[str, ...], filled: CommandLine) -> None:
+    assert filled(*arguments).status == 2

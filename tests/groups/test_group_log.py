@@ -1,0 +1,254 @@
+"""A group's versions: each put counts once, whoever was late, and whatever the storage answers."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Address
+from crc32c import crc32c
+from faulty_storage import FaultyStorage
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distlog.core import paths
+from distlog.core.errors import (
+    CommitConflictError,
+    CommitStateUnknownError,
+    CorruptMetadataError,
+    InvalidConfigError,
+    UnsupportedVersionError,
+)
+from distlog.core.groups import group_log
+from distlog.core.groups.group_log import KEPT, GroupLog
+from distlog.core.groups.group_state import GroupState, Member
+from distlog.core.storage.storage import Storage
+
+TOPIC = "12345678-1234-1234-1234-123456789abc"
+MEMBER = "ab" * 16
+
+
+def log_on(storage: Any, group: str = "jobs") -> GroupLog:
+    return GroupLog(storage, TOPIC, group, random=random.Random(0), sleep=lambda _: None)
+
+
+def further(state: GroupState) -> GroupState:
+    """A plan: the position in partition 0 moves on by one."""
+    return dataclasses.replace(state, partitions=1, positions={0: state.positions.get(0, 0) + 1})
+
+
+def versions(storage: Storage) -> list[int]:
+    names = (file.name.rpartition("/")[2] for file in storage.list(paths.group_folder(TOPIC, "jobs")))
+    return sorted(int(name[:20]) for name in names)
+
+
+def file_of(version: int) -> str:
+    return f"{paths.group_folder(TOPIC, 'jobs')}/{version:020d}.json"
+
+
+def test_states_follow_each_other_and_only_the_newest_are_kept(storage_url: Address) -> None:
+    storage = Storage(*storage_url)
+    log, reader = log_on(storage), log_on(storage)
+    state = log.load()
+    assert (state.version, state.exists) == (-1, False)
+    seen = reader.newer(state)
+    for count in range(1, 2 * KEPT + 20):
+        state = log.commit(state, further)
+        assert (state.version, state.positions) == (count - 1, {0: count})
+        if count % 20 == 0:
+            seen = reader.newer(seen)
+            assert seen == state
+    assert log_on(storage).load() == state
+    assert versions(storage)[-KEPT:] == list(range(state.version - KEPT + 1, state.version + 1))
+    assert len(versions(storage)) < 2 * KEPT
+
+
+def test_the_loser_of_a_race_plans_again_from_the_newest_state(storage: Storage) -> None:
+    one, other = log_on(storage), log_on(storage)
+    state = one.load()
+    for _ in range(3):
+        one.commit(one.load(), further)
+    assert other.commit(state, further).positions == {0: 4}
+
+
+@pytest.mark.parametrize("late_by", [1, KEPT - 2, KEPT - 1, KEPT, KEPT + 1, 2 * KEPT, 2 * KEPT + 1, 3 * KEPT + 5])
+def test_a_put_that_comes_when_its_name_was_deleted_does_not_count(late_by: int, storage: Storage) -> None:
+    one, late = log_on(storage), log_on(storage)
+    for _ in range(5):
+        stale = one.commit(one.load(), further)
+    for _ in range(late_by):
+        newest = one.commit(one.load(), further)
+    assert late.commit(stale, further).positions == {0: newest.positions[0] + 1}
+    assert one.load().positions == {0: newest.positions[0] + 1}
+
+
+def test_a_put_on_top_of_one_that_does_not_count_does_not_count_either(storage: Storage) -> None:
+    one = log_on(storage)
+    for _ in range(5):
+        stale = one.commit(one.load(), further)
+    for _ in range(3 * KEPT):
+        newest = one.commit(one.load(), further)
+    # a member that was late put this, and died before it could find out
+    ghost = dataclasses.replace(further(stale), version=stale.version + 1)
+    storage.put(file_of(ghost.version), ghost.encode())
+    late = log_on(storage)
+    assert late.newer(stale) == ghost
+    assert late.commit(ghost, further).positions == {0: newest.positions[0] + 1}
+    assert one.load() == late.load()
+
+
+@pytest.mark.parametrize("operation", range(4))
+@pytest.mark.parametrize("before", [True, False])
+def test_after_an_unknown_outcome_the_same_may_be_tried_again(operation: int, before: bool, storage: Storage) -> None:
+    state = log_on(storage).commit(log_on(storage).load(), further)
+    faulty = FaultyStorage(storage, operation, before=before)
+    log = log_on(faulty)
+
+    def plan(state: GroupState) -> GroupState:
+        return dataclasses.replace(state, positions={0: max(7, state.positions[0])})
+
+    try:
+        log.commit(state, plan)
+    except (CommitStateUnknownError, OSError):
+        log.commit(state, plan)
+    assert log_on(storage).load().positions == {0: 7}
+
+
+def test_a_commit_is_one_put_and_one_list_and_a_look_is_one_get(storage: Storage) -> None:
+    log = log_on(storage)
+    state = log.commit(log.load(), further)
+    counters = storage.counters
+    before = (counters.gets, counters.puts, counters.lists, counters.deletes)
+    state = log.commit(state, further)
+    assert (counters.gets, counters.puts, counters.lists, counters.deletes) == (
+        before[0],
+        before[1] + 1,
+        before[2] + 1,
+        before[3],
+    )
+    log.newer(state)
+    assert counters.gets == before[0] + 1
+
+
+def test_who_never_wins_gives_up_at_the_deadline(storage: Storage) -> None:
+    class Time:
+        now_s = 0.0
+
+        def __call__(self) -> float:
+            return self.now_s
+
+        def sleep(self, seconds: float) -> None:
+            self.now_s += 10
+
+    time = Time()
+    other, unlucky = log_on(storage), GroupLog(storage, TOPIC, "jobs", sleep=time.sleep, clock=time)
+
+    def overtaken(state: GroupState) -> GroupState:
+        other.commit(other.load(), further)
+        return further(state)
+
+    with pytest.raises(CommitConflictError, match="others were first"):
+        unlucky.commit(unlucky.load(), overtaken)
+    assert other.load().positions == {0: int(group_log.TIMEOUT_S / 10) + 1}
+
+
+def state_of(**fields: Any) -> GroupState:
+    member = Member(id=MEMBER, name="host:1", beat=3, lease_ms=1000, partitions=(0,))
+    asked = {"members": (member,), "owners": {0: MEMBER}, "positions": {0: 5, 1: 0}, "partitions": 2, **fields}
+    return GroupState(version=4, id=TOPIC, topic_id=TOPIC, group="jobs", **asked)
+
+
+def test_a_state_is_what_it_was_after_a_round_trip() -> None:
+    state = state_of()
+    assert GroupState.decode(state.encode(), "f") == state
+
+
+def body_of(state: GroupState) -> dict[str, Any]:
+    body: dict[str, Any] = json.loads(state.encode())
+    del body["crc32c"]
+    return body
+
+
+def bytes_of(body: dict[str, Any]) -> bytes:
+    text = json.dumps(body, separators=(",", ":"))[:-1].encode()
+    return text + b',"crc32c":%d}\n' % crc32c(text)
+
+
+def test_what_a_newer_library_stored_besides_is_kept() -> None:
+    body = body_of(state_of())
+    body["colour"] = "blue"
+    body["members"][0]["rack"] = "r1"
+    state = GroupState.decode(bytes_of(body), "f")
+    again = json.loads(further(state).encode())
+    assert (again["colour"], again["members"][0]["rack"]) == ("blue", "r1")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"version": -1},
+        {"version": 1 << 63},
+        {"id": ""},
+        {"topic_id": "../../etc"},
+        {"partitions": 3},
+        {"partitions": -1},
+        {"members": {}},
+        {"members": [{}]},
+        {"members": [], "owners": {"0": MEMBER}},
+        {"owners": {"5": MEMBER}},
+        {"owners": {"0": "x"}},
+        {"positions": {"0": -1, "1": 0}},
+        {"positions": {"x": 1}},
+        {"positions": [1, 2]},
+    ],
+)
+def test_nothing_that_is_stored_is_believed(change: dict[str, Any]) -> None:
+    with pytest.raises(CorruptMetadataError, match="not a group's state"):
+        GroupState.decode(bytes_of({**body_of(state_of()), **change}), "f")
+
+
+def test_a_changed_byte_is_found_and_a_newer_format_is_named() -> None:
+    data = state_of().encode()
+    with pytest.raises(CorruptMetadataError, match="checksum"):
+        GroupState.decode(data.replace(b'"beat":3', b'"beat":4'), "f")
+    with pytest.raises(UnsupportedVersionError, match="newer distlog"):
+        GroupState.decode(bytes_of({**body_of(state_of()), "format": 2}), "f")
+
+
+def test_a_file_of_another_group_is_refused(storage: Storage) -> None:
+    log = log_on(storage)
+    log.commit(log.load(), further)
+    stray = dataclasses.replace(state_of(), group="others", version=1)
+    storage.put(file_of(1), stray.encode())
+    with pytest.raises(CorruptMetadataError, match="another group"):
+        log_on(storage).load()
+
+
+@given(st.text(min_size=1, max_size=60))
+def test_any_name_is_a_folder_and_comes_back(group: str) -> None:
+    try:
+        folder = paths.group_folder(TOPIC, group)
+    except InvalidConfigError:
+        assert len(group.encode("utf-8", "surrogatepass")) * 3 > 249 or any("\ud800" <= c <= "\udfff" for c in group)
+        return
+    _, _, name = folder.rpartition("/")
+    assert folder == f"_groups/{TOPIC}/{name}"
+    assert name.isascii()
+    assert not name.startswith(".")
+    assert set(name) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-~")
+    assert paths.parse_group_folder(name) == group
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "~zz", "~", "~61", "~ff", "é", ".a", "A~2"])
+def test_other_folders_are_no_groups(name: str) -> None:
+    assert paths.parse_group_folder(name) is None
+
+
+@pytest.mark.parametrize("group", ["", "x" * 250, "é" * 50, "\ud800"])
+def test_a_name_that_is_none_is_refused(group: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfigError, match="a group's name"):
+        log_on(Storage(str(tmp_path)), group)

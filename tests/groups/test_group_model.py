@@ -1,0 +1,133 @@
+"""Whatever members do, in whatever order: nothing is skipped, and no two live members have one partition."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import uuid
+
+from following import Time, follow, rows
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from topics import TINY, topic_on, values
+
+from distlog.core.commits.actions import SetPartitions
+from distlog.core.errors import FencedMemberError
+from distlog.core.groups import group_log
+from distlog.core.groups.group_log import GroupLog
+from distlog.core.storage.storage import Storage
+from distlog.core.topics.follow import Follower
+
+LEASE_S = 60.0
+WHO = st.integers(0, 3)
+
+
+class GroupMachine(RuleBasedStateMachine):
+    @initialize(partitions=st.integers(1, 4))
+    def create(self, partitions: int) -> None:
+        self.storage = Storage(f"memory://{uuid.uuid4().hex}/topic")
+        self.topic = topic_on(self.storage, partitions, TINY)
+        self.time, self.ids = Time(), itertools.count()
+        self.members: dict[int, Follower] = {}
+        self.handed: set[tuple[int, int]] = set()
+        self.best: dict[int, int] = {}
+
+    @rule(partition=st.integers(0, 4), count=st.integers(1, 12))
+    def append(self, partition: int, count: int) -> None:
+        self.topic.append(values(range(count)), partition=partition % self.topic.refresh().partitions)
+
+    @precondition(lambda self: self.topic.partitions < 5)
+    @rule()
+    def add_a_partition(self) -> None:
+        self.topic.refresh()
+        count = self.topic.partitions + 1
+        self.topic.log.commit(self.topic.snapshot, "config", lambda _: [SetPartitions(count)])
+        self.topic.refresh()
+
+    @rule(who=WHO, only=st.one_of(st.none(), st.just([0])))
+    def join(self, who: int, only: list[int] | None) -> None:
+        if who not in self.members:
+            self.members[who] = self.joined(only)
+
+    def joined(self, only: list[int] | None = None) -> Follower:
+        """A new member; ids that count up make each run of the same rules the same."""
+        topic = topic_on(self.storage)
+        topic.handle = dataclasses.replace(topic.handle, new_id=lambda: f"{next(self.ids):032x}")
+        return follow(topic, self.time, group="g", timeout=0, lease=LEASE_S, partitions=only)
+
+    @rule(who=WHO, times=st.integers(1, 4))
+    def take(self, who: int, times: int) -> None:
+        for _ in range(times):
+            batch = next(self.members[who], None) if who in self.members else None
+            if batch is None:
+                return
+            self.handed.update(rows(batch))
+            self.check_nobody_else_has({partition for partition, _ in rows(batch)}, who)
+
+    def check_nobody_else_has(self, partitions: set[int], who: int) -> None:
+        for other, member in self.members.items():
+            if other != who and not member._share.is_lapsed:
+                assert not partitions & member._share.wanted.keys(), (who, other)
+
+    @rule(who=WHO)
+    def commit(self, who: int) -> None:
+        if who not in self.members:
+            return
+        owned = self.members[who].position
+        try:
+            self.members[who].commit()
+        except FencedMemberError:
+            state = self.state()
+            assert not any(state.owners.get(n) == self.members[who]._share._member._id for n in owned)
+
+    @rule(who=WHO)
+    def commit_half(self, who: int) -> None:
+        if who in self.members:
+            share = self.members[who]._share
+            half = {n: (at + share._committed[n]) // 2 for n, at in share.position.items()}
+            try:
+                self.members[who].commit(half)
+            except FencedMemberError:
+                return
+
+    @rule(who=WHO, kills=st.booleans())
+    def leave(self, who: int, kills: bool) -> None:
+        member = self.members.pop(who, None)
+        if member and not kills:
+            member.close()
+
+    @rule(seconds=st.sampled_from([1.0, 4.0, 25.0, 61.0, 70.0]))
+    def wait(self, seconds: float) -> None:
+        self.time.now_s += seconds
+
+    def state(self) -> group_log.GroupState:
+        return GroupLog(self.storage, self.topic.snapshot.topic_id, "g").load()
+
+    @invariant()
+    def positions_only_grow_and_all_below_was_handed_out(self) -> None:
+        if not hasattr(self, "storage"):
+            return
+        positions = self.state().positions
+        for partition, position in positions.items():
+            assert position >= self.best.get(partition, 0)
+            self.best[partition] = position
+            assert all((partition, offset) in self.handed for offset in range(position))
+
+    def teardown(self) -> None:
+        """One member that lives gets all that the dead left, within the lease and a little."""
+        if not hasattr(self, "storage"):
+            return
+        survivor = self.joined()
+        self.members = {9: survivor}
+        for _ in range(30):
+            self.take(9, 100)
+            survivor.commit()
+            self.time.now_s += LEASE_S / 10
+        assert dict(self.state().positions) == self.topic.refresh().end_offsets()
+        self.positions_only_grow_and_all_below_was_handed_out()
+        assert len(self.state().members) == 1
+
+
+GroupMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+TestGroups = GroupMachine.TestCase

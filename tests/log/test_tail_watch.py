@@ -1,0 +1,94 @@
+"""A look at a local topic that tells, without a read, that nothing is new; and never misses what is."""
+
+from __future__ import annotations
+
+import builtins
+import os
+from pathlib import Path
+
+import pytest
+from gated_writer import NEVER_MS
+from topics import topic_on, values
+
+from distlog.core.errors import StorageError
+from distlog.core.log.tail_watch import TailWatch
+from distlog.core.storage.local.shared_page import PAGE_BYTES, WatchedPage
+from distlog.core.storage.storage import Storage
+from distlog.core.topics.topic import Topic
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> Topic:
+    return topic_on(Storage(str(tmp_path / "topic")), 3)
+
+
+def write(topic: Topic, partition: int) -> None:
+    with topic_on(topic.storage).writer(linger_ms=NEVER_MS) as writer:
+        writer.append(b"", partition=partition)
+
+
+def test_an_append_in_place_is_seen_once(topic: Topic) -> None:
+    write(topic, 0)
+    write(topic, 2)
+    watch = TailWatch(topic.handle)
+    snapshot = topic.refresh().live_snapshot
+    assert watch.changed(snapshot)
+    assert not watch.changed(snapshot)
+    for partition in (2, 0, 0):
+        write(topic, partition)
+        assert watch.changed(snapshot)
+        assert not watch.changed(snapshot)
+
+
+def test_a_commit_is_seen_until_the_snapshot_has_it(topic: Topic) -> None:
+    watch, snapshot = TailWatch(topic.handle), topic.live_snapshot
+    assert not watch.changed(snapshot)
+    topic_on(topic.storage).append(values(range(1)))
+    assert watch.changed(snapshot)
+    assert watch.changed(snapshot)
+    assert not watch.changed(topic.refresh().live_snapshot)
+
+
+def test_a_look_opens_no_file_when_the_pages_are_mapped(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(topic, 0)
+    watch, snapshot = TailWatch(topic.handle), topic.refresh().live_snapshot
+    watch.changed(snapshot)
+
+    def fail(*arguments: object, **options: object) -> None:
+        raise AssertionError("a file was opened")
+
+    for module in (os, builtins):
+        monkeypatch.setattr(module, "open", fail)
+    assert not watch.changed(snapshot)
+
+
+def test_a_write_that_was_seen_half_done_is_seen_again(tmp_path: Path) -> None:
+    path = tmp_path / ".lock"
+    path.write_bytes(bytes(PAGE_BYTES))
+    page = WatchedPage(str(path))
+    page.changed()
+    with path.open("r+b") as file:
+        for position in (1030, 1100, 2050, 2500):
+            file.seek(position)
+            file.write(b"x")
+            file.flush()
+            assert page.changed()
+            assert not page.changed()
+        # who holds the lock is not news
+        file.seek(8)
+        file.write(b"x")
+        file.flush()
+        assert not page.changed()
+
+
+def test_a_page_that_is_not_there_may_always_have_changed(topic: Topic) -> None:
+    write(topic, 0)
+    snapshot = topic.refresh().live_snapshot
+    lock = Path(topic.storage.local_path("topic-0/.lock"))
+    lock.unlink()
+    watch = TailWatch(topic.handle)
+    assert watch.changed(snapshot)
+    assert watch.changed(snapshot)
+    lock.write_bytes(b"short")
+    with pytest.raises(StorageError, match="wrong size"):
+        watch.changed(snapshot)

@@ -1,0 +1,380 @@
+"""A follower hands out each record once, in order, as it comes, whatever happens beside it."""
+
+from __future__ import annotations
+
+import datetime
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from following import Time, drained, follow, rows, span
+from gated_writer import NEVER_MS
+from topics import NOW, TINY, topic_on, values
+
+import distlog
+from distlog.core.commits.actions import SetPartitions
+from distlog.core.errors import (
+    InvalidConfigError,
+    OffsetOutOfRangeError,
+    ReadOnlyTopicError,
+    SnapshotTooOldError,
+    TopicNotFoundError,
+)
+from distlog.core.storage.storage import Storage
+from distlog.core.topics import followed_log
+from distlog.core.topics.topic import Topic
+
+
+@pytest.fixture(params=["local", "memory"])
+def topic(request: pytest.FixtureRequest, tmp_path: Path) -> Topic:
+    url = str(tmp_path / "topic") if request.param == "local" else f"memory://{tmp_path.name}/topic"
+    return topic_on(Storage(url), 2, {**TINY, "file.delete.delay.ms": "0"})
+
+
+def append(topic: Topic, partition: int, count: int) -> None:
+    """Append records as another process does."""
+    topic_on(topic.storage).append(values(range(count)), partition=partition)
+
+
+def write(topic: Topic, partition: int, count: int) -> None:
+    """Write records as another process does, in place on a local disk."""
+    with topic_on(topic.storage).writer(linger_ms=NEVER_MS) as writer:
+        for _ in range(count):
+            writer.append(b"v", partition=partition)
+
+
+def test_what_is_there_comes_first_and_then_what_is_added(topic: Topic) -> None:
+    append(topic, 0, 30)
+    append(topic, 1, 2)
+    time = Time()
+    time.events.extend([lambda: append(topic, 1, 3), lambda: None, lambda: append(topic, 0, 1)])
+    found = drained(follow(topic, time))
+    assert [row for row in found if row[0] == 0] == span(0, 0, 31)
+    assert [row for row in found if row[0] == 1] == span(1, 0, 5)
+    assert found.index((1, 4)) < found.index((0, 30))
+
+
+def test_records_that_are_written_in_place_come_while_their_segment_grows(topic: Topic) -> None:
+    write(topic, 0, 1)
+    time, follower = Time(), None
+    time.events.extend(lambda: write(topic, 0, 2) for _ in range(20))
+    follower = follow(topic, time)
+    assert drained(follower) == span(0, 0, 41)
+    assert follower.position == {0: 41, 1: 0}
+
+
+def test_the_topic_object_stays_at_its_snapshot(topic: Topic) -> None:
+    append(topic, 0, 3)
+    assert len(drained(follow(topic))) == 3
+    assert topic.end_offsets() == {0: 0, 1: 0}
+
+
+@pytest.mark.parametrize(
+    ("start", "first"),
+    [
+        (None, 0),
+        (4, 4),
+        ({0: 5}, 5),
+        ({1: 0}, 0),
+        (10, 10),
+        (distlog.EARLIEST, 0),
+        (distlog.LATEST, 10),
+        (datetime.datetime.fromtimestamp((NOW + 7) / 1000, datetime.timezone.utc), 7),
+        ("2023-11-14T22:13:20.003Z", 3),
+        ("2099-01-01", 10),
+        ({0: "2023-11-14T22:13:20.003Z"}, 3),
+    ],
+)
+def test_it_begins_at_an_offset_or_a_time(start: Any, first: int, tmp_path: Path) -> None:
+    topic = topic_on(Storage(f"memory://{tmp_path.name}/topic"), 2)
+    topic.append(values(range(10)), partition=0)
+    topic.append(values(range(10)), partition=1)
+    follower = follow(topic, partitions=[0], start=start)
+    topic.append(values(range(2)), partition=0)
+    assert drained(follower) == span(0, first, 12)
+
+
+def test_it_ends_when_nothing_came_for_the_timeout_and_goes_on_when_asked_again(topic: Topic) -> None:
+    time = Time()
+    follower = follow(topic, time, timeout=3.0)
+    assert drained(follower) == []
+    assert time.now_s == pytest.approx(3.0)
+    append(topic, 0, 2)
+    assert drained(follower) == span(0, 0, 2)
+    # the time for which the caller is busy is not the topic's
+    append(topic, 0, 1)
+    time.now_s += 100
+    assert drained(follower) == span(0, 2, 3)
+
+
+def test_with_a_timeout_of_nothing_it_hands_out_what_is_there(topic: Topic) -> None:
+    append(topic, 0, 2)
+    time = Time()
+    assert drained(follow(topic, time, timeout=0)) == span(0, 0, 2)
+    assert time.pauses == []
+
+
+def test_pauses_grow_to_the_interval_and_are_short_again_after_a_record(topic: Topic) -> None:
+    time = Time()
+    follower = follow(topic, time, timeout=10.0, poll_interval=0.8)
+    time.events.extend([lambda: None] * 11 + [lambda: append(topic, 0, 1)])
+    next(follower)
+    assert time.pauses[-1] == 0.8
+    assert time.pauses == sorted(time.pauses)
+    del time.pauses[:]
+    assert next(follower, None) is None
+    assert time.pauses[0] < 0.1
+    assert max(time.pauses) == 0.8
+
+
+def test_only_the_columns_asked_for_are_handed_out(topic: Topic) -> None:
+    append(topic, 0, 2)
+    append(topic, 1, 1)
+    tables = list(follow(topic, columns=["value"]))
+    assert [name for batch in tables for name in batch.schema.names] == ["value"] * len(tables)
+    assert sorted(value for batch in tables for value in batch.column(0).to_pylist()) == [b"v0", b"v0", b"v1"]
+
+
+def test_partitions_that_are_added_are_followed_from_their_start(topic: Topic) -> None:
+    def add() -> None:
+        other = topic_on(topic.storage)
+        other.log.commit(other.snapshot, "config", lambda _: [SetPartitions(4)])
+        append(topic, 3, 2)
+
+    append(topic, 0, 2)
+    time = Time()
+    time.events.extend([add, lambda: append(topic, 2, 1)])
+    follower = follow(topic, time, start=distlog.LATEST)
+    assert drained(follower) == [(3, 0), (3, 1), (2, 0)]
+    assert follower.position == {0: 2, 1: 0, 2: 1, 3: 2}
+
+
+def test_some_partitions_stay_those(topic: Topic) -> None:
+    append(topic, 0, 2)
+    append(topic, 1, 2)
+    assert drained(follow(topic, partitions=[1])) == span(1, 0, 2)
+    with pytest.raises(TopicNotFoundError, match="partitions 0 to 1"):
+        follow(topic, partitions=[2])
+
+
+def test_windows_take_turns_and_leave_nothing_out(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(5):
+        append(topic, 0, 20)
+    append(topic, 1, 5)
+    monkeypatch.setattr(followed_log, "WINDOW_BYTES", 700)
+    found = drained(follow(topic))
+    assert [row for row in found if row[0] == 0] == span(0, 0, 100)
+    # the other partition need not wait for all of the first
+    assert found.index((1, 4)) < found.index((0, 60))
+
+
+def test_a_segment_larger_than_a_window_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = topic_on(Storage(f"memory://{tmp_path.name}/topic"), 1, {"batch.bytes": "150"})
+    topic.append(values(range(200)))
+    monkeypatch.setattr(followed_log, "WINDOW_BYTES", 1000)
+    found = [rows(batch) for batch in follow(topic)]
+    assert len(found) > 3
+    assert [row for each in found for row in each] == span(0, 0, 200)
+
+
+@pytest.mark.parametrize("policy", ["fail", "earliest", "latest"])
+def test_a_log_start_that_passes_the_position_is_a_matter_of_policy(policy: Any, topic: Topic) -> None:
+    append(topic, 0, 10)
+    time = Time()
+    follower = follow(topic, time, partitions=[0], out_of_range=policy, start=2)
+    other = topic_on(topic.storage)
+    other.delete_records({0: 6})
+    time.events.append(lambda: append(topic, 0, 1))
+    if policy == "fail":
+        # what was planned before is still read; the next look finds out
+        follower.close()
+        follower = follow(topic_on(topic.storage), time, partitions=[0])
+        next(follower)
+        topic_on(topic.storage).delete_records({0: -1})
+        append(topic, 0, 3)
+        topic_on(topic.storage).delete_records({0: 13})
+        with pytest.raises(OffsetOutOfRangeError, match="log_start_offset=13"):
+            drained(follower)
+        return
+    assert drained(follower)[-1] == (0, 10)
+    again = follow(topic_on(topic.storage), partitions=[0], out_of_range=policy, start=2)
+    assert drained(again) == (span(0, 6, 11) if policy == "earliest" else [])
+
+
+def test_a_dropped_topic_is_an_error_and_so_is_one_that_was_created_again(topic: Topic) -> None:
+    for create_again in (False, True):
+        follower = follow(topic)
+        other = topic_on(topic.storage)
+        other.drop()
+        if create_again:
+            other = topic_on(topic.storage, 2)
+            other.append(values(range(3)))
+        with pytest.raises(TopicNotFoundError, match="the topic was dropped"):
+            drained(follower)
+        if not create_again:
+            topic = topic_on(topic.storage, 2)
+
+
+def test_it_goes_on_while_segments_are_merged_and_vacuumed(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(12):
+        append(topic, 0, 5)
+    monkeypatch.setattr(followed_log, "WINDOW_BYTES", 700)
+    follower = follow(topic)
+    found = rows(next(follower))
+    topic.refresh()
+    topic.alter_config({"internal.segment.bytes": "100000"})
+    before = topic.segments()["stem"].to_pylist()
+    topic.compact()
+    live = topic.segments()["stem"].to_pylist()
+    assert len(live) < len(before)
+    names = [file.name for file in topic.storage.list("topic-0") if any(stem in file.name for stem in before)]
+    # as vacuum does, after the delay
+    topic.storage.delete([name for name in names if not any(stem in name for stem in live)])
+    found += drained(follower)
+    assert found == span(0, 0, 60)
+
+
+def test_files_that_are_gone_again_and_again_are_an_error(topic: Topic) -> None:
+    append(topic, 0, 5)
+    follower = follow(topic)
+    for file in topic.storage.list("topic-0"):
+        topic.storage.delete([file.name])
+    with pytest.raises(SnapshotTooOldError):
+        next(follower)
+
+
+def test_close_from_another_thread_ends_a_pause_at_once(topic: Topic) -> None:
+    follower = topic.follow(poll_interval=1000.0)
+    closer = threading.Timer(0.2, follower.close)
+    closer.start()
+    assert drained(follower) == []
+    closer.join()
+    assert drained(follower) == []
+
+
+def test_close_in_a_signal_handler_ends_a_pause_at_once(topic: Topic) -> None:
+    follower = topic.follow(poll_interval=1000.0)
+    before = signal.signal(signal.SIGALRM, lambda *_: follower.close())
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        assert drained(follower) == []
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_an_interrupt_comes_through_at_once_and_loses_nothing(topic: Topic) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    append(topic, 0, 2)
+    time = Time()
+    time.events.append(interrupt)
+    follower = follow(topic, time)
+    assert rows(next(follower)) == span(0, 0, 2)
+    with pytest.raises(KeyboardInterrupt):
+        next(follower)
+    append(topic, 0, 1)
+    assert drained(follower) == span(0, 2, 3)
+
+
+class InterruptedDict(dict[int, int]):
+    """Raises once, after it was changed, as when Ctrl-C is pressed then."""
+
+    def __init__(self, content: dict[int, int]) -> None:
+        super().__init__(content)
+        self._left = 1
+
+    def update(self, *arguments: Any) -> None:  # type: ignore[override]
+        super().update(*arguments)
+        self._left -= 1
+        if self._left == 0:
+            raise KeyboardInterrupt
+
+
+def test_a_batch_that_the_caller_did_not_get_is_handed_out_again(topic: Topic) -> None:
+    append(topic, 0, 2)
+    follower = follow(topic, partitions=[0])
+    follower._share.position = InterruptedDict({0: 0})
+    with pytest.raises(KeyboardInterrupt):
+        next(follower)
+    assert follower.position == {0: 0}
+    assert drained(follower) == span(0, 0, 2)
+
+
+def test_a_second_thread_gets_an_error_and_the_first_one_its_records(topic: Topic) -> None:
+    errors: list[BaseException] = []
+
+    def other() -> None:
+        try:
+            next(follower)
+        except BaseException as error:
+            errors.append(error)
+
+    def intrude() -> None:
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        append(topic, 0, 1)
+
+    time = Time()
+    time.events.append(intrude)
+    follower = follow(topic, time)
+    assert drained(follower) == span(0, 0, 1)
+    (error,) = errors
+    assert "another thread uses this follower" in str(error)
+
+
+def test_lag_counts_what_is_behind_the_positions(topic: Topic) -> None:
+    append(topic, 0, 4)
+    follower = follow(topic, start={0: 1})
+    append(topic, 1, 2)
+    assert follower.lag() == {0: 3, 1: 2}
+    drained(follower)
+    assert follower.lag() == {0: 0, 1: 0}
+
+
+def test_a_pinned_topic_is_refused(topic: Topic) -> None:
+    with pytest.raises(ReadOnlyTopicError, match="nothing new comes"):
+        distlog.open(topic.url, version=0).follow()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"timeout": -1}, {"poll_interval": 0}, {"lease": 0}, {"lease": 10**9}, {"timeout": "1"}, {"max_workers": 0}],
+)
+def test_numbers_that_mean_nothing_are_refused(options: dict[str, Any], topic: Topic) -> None:
+    with pytest.raises(InvalidConfigError):
+        topic.follow(**options)
+
+
+@pytest.mark.parametrize("options", [{"isolation": "dirty"}, {"out_of_range": "skip"}, {"start": "soon"}])
+def test_words_that_mean_nothing_are_refused(options: dict[str, Any], topic: Topic) -> None:
+    with pytest.raises(ValueError, match=r"must be"):
+        topic.follow(**options)
+
+
+def test_without_a_group_there_is_nothing_to_commit(topic: Topic) -> None:
+    with pytest.raises(InvalidConfigError, match="follow with a group"):
+        follow(topic).commit()
+
+
+def test_an_idle_look_at_objects_is_one_request(memory_topic: Callable[[], Topic]) -> None:
+    topic = memory_topic()
+    time = Time()
+    follower = follow(topic, time, timeout=60.0)
+    assert drained(follower) == []
+    before, paused = topic.storage.counters.gets, len(time.pauses)
+    assert drained(follower) == []
+    counters = topic.storage.counters
+    # the last look comes after the last pause
+    assert counters.gets - before == len(time.pauses) - paused + 1
+    assert len(time.pauses) - paused > 50
+    assert (counters.lists, counters.puts) == (1, counters.puts)
+
+
+@pytest.fixture
+def memory_topic(tmp_path: Path) -> Callable[[], Topic]:
+    return lambda: topic_on(Storage(f"memory://{tmp_path.name}/idle"), 2)
