@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
@@ -142,6 +143,18 @@ def newest_value(page: bytes | memoryview) -> bytes | None:
     return slot.value if slot else None
 
 
+def read_newest(read: Callable[[], bytes]) -> bytes | None:
+    """The newest whole value of a page that others may be writing to; `read` gives its bytes now. Needs no lock.
+
+    Two writes during one read may leave in it no value but one that was old before. Then a slot in it is not whole,
+    and the page is read again: the newer value of both reads is not older than what was there at first.
+    """
+    slots = _whole_slots(read())
+    if len(slots) < len(_SLOTS_AT):
+        slots += _whole_slots(read())
+    return max(slots).value if slots else None
+
+
 def counters_of(page: bytes) -> tuple[int, ...]:
     """The counters in the bytes of a page; zeros if nobody counted since the machine was started."""
     if len(page) < PAGE_BYTES or page[_BOOT_AT:_COUNTERS_AT] != boot_id():
@@ -150,9 +163,13 @@ def counters_of(page: bytes) -> tuple[int, ...]:
 
 
 def _newest_slot(page: bytes | memoryview) -> _Slot | None:
+    return max(_whole_slots(page), default=None)
+
+
+def _whole_slots(page: bytes | memoryview) -> list[_Slot]:
     if page[: len(_MAGIC)] != _MAGIC or len(page) < PAGE_BYTES:
-        return None
-    return max((slot for slot in (_slot(page, at) for at in _SLOTS_AT) if slot is not None), default=None)
+        return []
+    return [slot for slot in (_slot(page, at) for at in _SLOTS_AT) if slot is not None]
 
 
 def _slot(page: bytes | memoryview, at: int) -> _Slot | None:
