@@ -347,6 +347,11 @@ def test_a_boot_has_one_id() -> None:
     assert len(boot_id()) == 16
 
 
+def newest_value(page: bytes) -> bytes | None:
+    """The newest value of a page that does not change."""
+    return read_newest(lambda: page)
+
+
 @contextmanager
 def page_in_memory() -> Iterator[tuple[SharedPage, int]]:
     """An empty page, and the descriptor of its file."""

@@ -137,12 +137,6 @@ class SharedPage:
         return is_there and _NUMBER.unpack_from(page, slot.other)[0] < slot.number and page[: len(_MAGIC)] == _MAGIC
 
 
-def newest_value(page: bytes | memoryview) -> bytes | None:
-    """The newest whole value in the bytes of a page, which may be cut short; no lock is needed."""
-    slot = _newest_slot(page)
-    return slot.value if slot else None
-
-
 def read_newest(read: Callable[[], bytes]) -> bytes | None:
     """The newest whole value of a page that others may be writing to; `read` gives its bytes now. Needs no lock.
 
