@@ -31,7 +31,6 @@ from distlog.core.storage.local.shared_page import (
     PAGE_BYTES,
     SharedPage,
     boot_id,
-    newest_value,
     read_newest,
 )
 
