@@ -73,7 +73,10 @@ def text(report: dict[str, Any]) -> str:
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
     ]
     facts = ", ".join(f"{name} {value}" for name, value in report["machine"].items())
-    return "\n".join([*shown, "", f"Measured with {facts}."])
+    stated = [f"- {row['benchmark']}, {row['case']}: {row['stated']}" for row in report["rows"] if "stated" in row]
+    if stated:
+        stated = ["", "Stated, not measured in this run:", *dict.fromkeys(stated)]
+    return "\n".join([*shown, "", f"Measured with {facts}.", *stated])
 
 
 def _shown(value: Any) -> str:

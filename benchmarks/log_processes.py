@@ -43,25 +43,27 @@ def one_record(number: int) -> tuple[Any, Any]:
 _SCHEMA = pa.schema([("timestamp", pa.int64()), ("key", pa.binary()), ("value", pa.binary())])
 
 
-def _append(url: str, appends: str, fsync: str) -> None:
+def _append(url: str, appends: str, fsync: str, rounds: str) -> None:
     log, (data, batches) = open_log(url), made_batches(CHUNK)
     log.end()
-    _wait()
-    for _ in range(int(appends)):
-        log.append(data, batches)
-        if int(fsync):
-            log.flush()
-    print("done", flush=True)
+    for _ in range(int(rounds)):
+        _wait()
+        for _ in range(int(appends)):
+            log.append(data, batches)
+            if int(fsync):
+                log.flush()
+        print("done", flush=True)
 
 
-def _write(url: str, appends: str, fsync: str) -> None:
+def _write(url: str, appends: str, fsync: str, rounds: str) -> None:
     data, file = made_batches(CHUNK)[0], os.open(f"{url}/plain", os.O_WRONLY | os.O_CREAT)
-    _wait()
-    for _ in range(int(appends)):
-        os.write(file, data)
-        if int(fsync):
-            os.fsync(file)
-    print("done", flush=True)
+    for _ in range(int(rounds)):
+        _wait()
+        for _ in range(int(appends)):
+            os.write(file, data)
+            if int(fsync):
+                os.fsync(file)
+        print("done", flush=True)
 
 
 def _follow(url: str, count: str) -> None:

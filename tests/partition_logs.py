@@ -14,14 +14,18 @@ import pytest
 from raw_batches import batch, record
 from topics import NOW, Clock, contents
 
+from distlog.core import paths
 from distlog.core.batches.record_batch import read_headers
 from distlog.core.commits.actions import Action
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
+from distlog.core.log.active_partition import ActivePartition
+from distlog.core.log.partition_lock import PartitionLock
 from distlog.core.log.partition_log import PartitionLog
 from distlog.core.log.sealed_commit import sealed_commit
+from distlog.core.log.state_record import StateRecord
 from distlog.core.maintenance.integrity.verify import verify
 from distlog.core.storage.local.shared_page import SharedPage
 from distlog.core.storage.storage import Storage
@@ -87,15 +91,33 @@ class Process:
         log = CommitLog(storage, clock=clock, random=random.Random(0), writer="a test", sleep=lambda _: None)
         self.handle = TopicHandle.of(storage, folder.name, log, clock)
         self.snapshots = CurrentSnapshot(log, log.load())
-        self._calls, self._timeout_s = calls, timeout_s
+        self.calls, self._timeout_s = calls, timeout_s
         self._logs: dict[int, PartitionLog] = {}
 
     def __getitem__(self, partition: int) -> PartitionLog:
         if partition not in self._logs:
             self._logs[partition] = PartitionLog(
-                self.handle, partition, self.snapshots, calls=self._calls, timeout_s=self._timeout_s
+                self.handle, partition, self.snapshots, calls=self.calls, timeout_s=self._timeout_s
             )
         return self._logs[partition]
+
+    def folder(self, partition: int) -> Path:
+        """The folder of the partition's files."""
+        return Path(self.handle.storage.local_path(paths.partition_dir(self.handle.name, partition)))
+
+    @contextmanager
+    def holding(self, partition: int) -> Iterator[ActivePartition]:
+        """Hold the partition's lock; what the log below `PartitionLog` does under it can be done then."""
+        active = ActivePartition(self.handle, partition, self.snapshots, calls=self.calls, timeout_s=self._timeout_s)
+        try:
+            with active.held():
+                yield active
+        finally:
+            active.close()
+
+    def record(self, partition: int) -> StateRecord | None:
+        """What the page in the lock's file says."""
+        return PartitionLock(str(self.folder(partition)), self.snapshots.snapshot.topic_id, 0).stored_record()
 
     def seen(self) -> dict[int, list[bytes | None]]:
         """What a reader sees of each partition, the tails among it."""

@@ -6,9 +6,10 @@ import random
 
 import numpy as np
 import pytest
+from index_files import offset_entries
 
 from distlog.core.indexes.growing_index import GrowingOffsetIndex, GrowingTimeIndex
-from distlog.core.indexes.offset_index import OffsetPosition, encode_offset_entries
+from distlog.core.indexes.offset_index import OffsetPosition
 from distlog.core.indexes.time_index import TimestampOffset, encode_time_entries
 
 BASE = 1000
@@ -35,7 +36,7 @@ def counted(request: pytest.FixtureRequest) -> int:
 
 def test_offsets_and_positions_are_found_as_in_the_list_of_entries(counted: int) -> None:
     offsets, positions = np.arange(1, COUNT + 1) * 10, np.arange(1, COUNT + 1) * 700
-    index = GrowingOffsetIndex(File(encode_offset_entries(offsets, positions)).read, 8 * counted, BASE)
+    index = GrowingOffsetIndex(File(offset_entries(offsets, positions)).read, 8 * counted, BASE)
     entries = [OffsetPosition(BASE + int(offset), int(at)) for offset, at in zip(offsets, positions, strict=True)]
     entries, chance = entries[:counted], random.Random(1)
     for _ in range(300):
@@ -61,14 +62,14 @@ def test_times_are_found_as_in_the_list_of_entries(counted: int) -> None:
 
 
 def test_what_is_near_the_end_is_found_by_one_short_read() -> None:
-    file = File(encode_offset_entries(np.arange(1, COUNT + 1), np.arange(1, COUNT + 1)))
+    file = File(offset_entries(np.arange(1, COUNT + 1), np.arange(1, COUNT + 1)))
     assert GrowingOffsetIndex(file.read, 8 * COUNT, 0).lookup(COUNT - 5).position == COUNT - 5
     assert file.read_bytes == 8192
 
 
 def test_a_file_that_was_cut_gives_an_entry_that_is_there() -> None:
     file = File(b"")
-    file.data = encode_offset_entries(np.arange(1, 101), np.arange(1, 101))
+    file.data = offset_entries(np.arange(1, 101), np.arange(1, 101))
     index = GrowingOffsetIndex(file.read, 8 * COUNT, 0)
     assert index.lookup(COUNT) == (100, 100)
     assert index.ceiling(COUNT) is None

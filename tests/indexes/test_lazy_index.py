@@ -9,16 +9,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from index_files import offset_entries
 
 from distlog.core.indexes.lazy_index import LazyIndex
-from distlog.core.indexes.offset_index import OffsetIndex, encode_offset_entries
+from distlog.core.indexes.offset_index import OffsetIndex
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
     """A small index file."""
     file = tmp_path / "00000000000000000000.index"
-    file.write_bytes(encode_offset_entries(np.array([10, 20]), np.array([100, 200])))
+    file.write_bytes(offset_entries(np.array([10, 20]), np.array([100, 200])))
     return str(file)
 
 

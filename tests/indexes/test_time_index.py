@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gzip
 import re
-from collections.abc import Iterator
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -22,83 +23,49 @@ MAX_INT = 2**31 - 1
 MAX_LONG = 2**63 - 1
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> str:
-    """Where the index goes."""
-    return str(tmp_path / "00000000000000000045.timeindex")
-
-
-@pytest.fixture
-def index(path: str) -> Iterator[TimeIndex]:
-    """A new index with room for 30 entries."""
-    with TimeIndex(path, BASE, max_index_size=SLOTS * 12, writable=True) as index:
-        yield index
-
-
 @pytest.fixture(scope="module")
 def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One file that the property tests write over and over."""
     return tmp_path_factory.mktemp("index") / "scratch.timeindex"
 
 
-def fill(index: TimeIndex, entries: int) -> None:
-    """Entries (10, 55), (20, 65), ... as in Kafka's test."""
-    for step in range(1, entries + 1):
-        index.maybe_append(10 * step, BASE + 10 * step)
+def index_of(file: Path, pairs: Sequence[tuple[int, int]]) -> TimeIndex:
+    """An index with these entries; offsets are absolute."""
+    timestamps, offsets = np.array(pairs, np.int64).reshape(-1, 2).T
+    file.write_bytes(encode_time_entries(timestamps, offsets - BASE))
+    return TimeIndex(str(file), BASE)
 
 
-def entries(index: TimeIndex) -> list[tuple[int, int]]:
-    """All entries."""
-    return [tuple(index.entry(slot)) for slot in range(index.entries)]
+def check_entries(index: TimeIndex, pairs: Sequence[tuple[int, int]]) -> None:
+    """The index has these entries and no others, by its lookups."""
+    assert index.entries == len(pairs)
+    for before, pair in pairwise([(-1, index.base_offset), *pairs]):
+        assert index.lookup(pair[0]) == pair
+        assert index.lookup(pair[0] - 1) == before
 
 
-# What Kafka's TimeIndexTest pins.
+#: (10, 55), (20, 65), ... as in Kafka's test.
+TENS = [(10 * step, BASE + 10 * step) for step in range(1, SLOTS)]
 
 
-def test_a_lookup_gives_the_last_entry_that_is_not_later(index: TimeIndex) -> None:
-    assert index.lookup(100) == TimestampOffset(-1, BASE)
-    fill(index, 29)
+# What Kafka's TimeIndexTest pins. Appends, limits and truncations are those of a segment: test_index_appends.
+
+
+def test_a_lookup_gives_the_last_entry_that_is_not_later(scratch: Path) -> None:
+    assert index_of(scratch, []).lookup(100) == TimestampOffset(-1, BASE)
+    index = index_of(scratch, TENS)
     assert index.lookup(9) == (-1, BASE)
     assert index.lookup(25) == (20, 65)
     assert index.lookup(30) == (30, 75)
 
 
-def test_entries_are_read_back_in_order(index: TimeIndex) -> None:
-    fill(index, 29)
-    assert entries(index) == [(10 * step, BASE + 10 * step) for step in range(1, 30)]
+def test_entries_are_read_back_in_order(scratch: Path) -> None:
+    check_entries(index_of(scratch, TENS), TENS)
 
 
-@pytest.mark.parametrize("slot", [0, 1, -1])
-def test_an_entry_that_is_not_there_is_an_error(index: TimeIndex, slot: int) -> None:
-    with pytest.raises(ValueError, match="entr"):
-        index.entry(slot)
-
-
-def test_truncating_at_the_first_entry_leaves_none(index: TimeIndex) -> None:
-    fill(index, 29)
-    index.truncate()
-    assert index.entries == 0
-    fill(index, 29)
-    index.truncate_to(10 + BASE)
-    assert index.entries == 0
-
-
-def test_one_slot_is_kept_for_the_last_entry(index: TimeIndex) -> None:
-    fill(index, SLOTS - 1)
-    with pytest.raises(ValueError, match="full with 29 entries"):
-        index.maybe_append(10_000, 1000)
-    with pytest.raises(ValueError, match="below the last entry"):
-        index.maybe_append(10_000, 20, skip_full_check=True)
-    assert index.maybe_append(10_000, 1000, skip_full_check=True)
-    assert index.last_entry == (10_000, 1000)
-    with pytest.raises(ValueError, match="full with 30 entries"):
-        index.maybe_append(10_001, 1001, skip_full_check=True)
-
-
-def test_five_entries_and_none_are_sane(index: TimeIndex) -> None:
-    index.sanity_check()
-    fill(index, 5)
-    index.sanity_check()
+def test_five_entries_and_none_are_sane(scratch: Path) -> None:
+    index_of(scratch, []).sanity_check()
+    index_of(scratch, TENS[:5]).sanity_check()
 
 
 @pytest.mark.parametrize(
@@ -127,81 +94,14 @@ def test_a_length_that_is_no_multiple_of_the_entry_size_is_corrupt(scratch: Path
         TimeIndex(str(scratch), BASE).sanity_check()
 
 
-def test_the_index_is_full_when_only_the_kept_slot_is_left(index: TimeIndex) -> None:
-    assert not index.is_full
-    fill(index, 28)
-    assert not index.is_full
-    index.maybe_append(1000, 1000)
-    assert index.is_full
-    assert index.entries == index.max_entries - 1
-
-
-def test_the_last_entry_of_an_empty_index_is_no_time_at_the_base_offset(index: TimeIndex) -> None:
-    assert index.last_entry == (-1, BASE)
-    index.maybe_append(5, BASE + 1)
-    assert index.last_entry == (5, BASE + 1)
-
-
-def test_resize_says_whether_it_changed_the_file(index: TimeIndex) -> None:
-    assert not index.resize(SLOTS * 12)
-    assert index.resize(SLOTS * 12 // 2)
-    assert index.resize(SLOTS * 12 * 2)
-
-
-def test_an_entry_has_twelve_bytes(index: TimeIndex) -> None:
+def test_an_entry_is_a_long_and_an_integer_big_endian(scratch: Path) -> None:
+    scratch.write_bytes(bytes.fromhex("0000018bcfe5680000000005"))
+    check_entries(TimeIndex(str(scratch), BASE), [(1_700_000_000_000, BASE + 5)])
+    assert encode_time_entries(np.array([1_700_000_000_000]), np.array([5])) == scratch.read_bytes()
     assert TimeIndex.ENTRY.itemsize == 12
-    assert index.max_entries == SLOTS
 
 
-def test_an_entry_is_a_long_and_an_integer_big_endian(index: TimeIndex, path: str) -> None:
-    index.maybe_append(1_700_000_000_000, BASE + 5)
-    assert Path(path).read_bytes()[:12] == bytes.fromhex("0000018bcfe5680000000005")
-    assert index.entry(0) == (1_700_000_000_000, BASE + 5)
-
-
-# Appending.
-
-
-def test_an_equal_timestamp_is_not_added(index: TimeIndex) -> None:
-    assert index.maybe_append(10, BASE + 1)
-    assert not index.maybe_append(10, BASE + 2)
-    assert entries(index) == [(10, BASE + 1)]
-
-
-def test_records_without_a_timestamp_leave_the_index_empty(index: TimeIndex, path: str) -> None:
-    assert not index.maybe_append(-1, BASE + 3)
-    index.close()
-    assert Path(path).read_bytes() == b""
-
-
-@pytest.mark.parametrize("pair", [(9, BASE + 2), (11, BASE), (9, BASE)])
-def test_neither_time_nor_offset_may_step_back(index: TimeIndex, pair: tuple[int, int]) -> None:
-    index.maybe_append(10, BASE + 1)
-    with pytest.raises(ValueError, match="below the last entry"):
-        index.maybe_append(*pair)
-    assert entries(index) == [(10, BASE + 1)]
-
-
-@pytest.mark.parametrize("offset", [BASE - 1, BASE + MAX_INT + 1])
-def test_an_offset_that_does_not_fit_is_refused_before_anything_is_written(
-    index: TimeIndex, path: str, offset: int
-) -> None:
-    with pytest.raises(OverflowError, match="between 0 and 2147483647"):
-        index.maybe_append(10, offset)
-    assert index.entries == 0
-    assert Path(path).read_bytes() == bytes(SLOTS * 12)
-
-
-def test_truncating_drops_every_entry_at_or_above_the_offset(index: TimeIndex) -> None:
-    for timestamp, offset in [(10, 50), (20, 60), (30, 60), (40, 70)]:
-        index.maybe_append(timestamp, offset)
-    index.truncate_to(71)
-    assert index.entries == 4
-    index.truncate_to(60)
-    assert entries(index) == [(10, 50)]
-
-
-# A model, and many targets at once.
+# A model.
 
 PAIRS = st.lists(st.tuples(st.integers(1, 10**12), st.integers(0, 500)), max_size=80).map(
     lambda steps: np.cumsum(np.array(steps, np.int64).reshape(-1, 2), axis=0)
@@ -209,28 +109,19 @@ PAIRS = st.lists(st.tuples(st.integers(1, 10**12), st.integers(0, 500)), max_siz
 
 
 @settings(deadline=None)
-@given(PAIRS, st.lists(st.integers(-10, 10**13), max_size=20), st.integers(BASE, 41000))
-def test_searches_agree_with_a_sorted_array(
-    scratch: Path, pairs: np.ndarray, targets: list[int], offset: int
-) -> None:
-    scratch.write_bytes(encode_time_entries(pairs[:, 0], pairs[:, 1]))
+@given(PAIRS, st.lists(st.integers(-10, 10**13), max_size=20))
+def test_searches_agree_with_a_sorted_array(scratch: Path, pairs: np.ndarray, targets: list[int]) -> None:
     table = [(int(timestamp), BASE + int(place)) for timestamp, place in pairs]
-    with TimeIndex(str(scratch), BASE, writable=True) as index:
-        index.sanity_check(table[-1][1] + 1 if table else None)
-        floors = [max([pair for pair in table if pair[0] <= target], default=(-1, BASE)) for target in targets]
-        assert [index.lookup(target) for target in targets] == floors
-        assert index.lookup_many(np.array(targets, np.int64)).tolist() == [place for _, place in floors]
-        assert list(zip(*index.to_arrays(), strict=True)) == table
-        index.truncate_to(offset)
-        assert entries(index) == [pair for pair in table if pair[1] < offset]
+    index = index_of(scratch, table)
+    index.sanity_check(table[-1][1] + 1 if table else None)
+    floors = [max([pair for pair in table if pair[0] <= target], default=(-1, BASE)) for target in targets]
+    assert [index.lookup(target) for target in targets] == floors
+    check_entries(index, table)
 
 
-def test_encoded_entries_are_what_maybe_append_writes(index: TimeIndex, path: str) -> None:
-    timestamps, offsets = np.array([0, 9, MAX_LONG]), np.array([3, 3, MAX_INT])
-    for timestamp, offset in zip(timestamps.tolist(), offsets.tolist(), strict=True):
-        index.maybe_append(timestamp, BASE + offset)
-    index.trim()
-    assert encode_time_entries(timestamps, offsets) == Path(path).read_bytes()
+def test_the_largest_numbers_fit(scratch: Path) -> None:
+    pairs = [(0, BASE + 3), (9, BASE + 3), (MAX_LONG, BASE + MAX_INT)]
+    check_entries(index_of(scratch, pairs), pairs)
     assert encode_time_entries(np.empty(0, np.int64), np.empty(0, np.int64)) == b""
 
 
@@ -261,8 +152,8 @@ BROKER_FILES = sorted(DATA.glob("kafka-*/*/*/*.timeindex"))
 def test_entries_are_what_kafkas_dump_tool_prints(dump: Path) -> None:
     _, partition, stem, *_ = dump.name.split(".")
     index = TimeIndex(str(DATA / "kafka-4.1" / "first" / partition / f"{stem}.timeindex"), int(stem))
-    assert entries(index) == dumped(dump)
-    assert len(entries(index)) > 5
+    check_entries(index, dumped(dump))
+    assert index.entries > 5
 
 
 @pytest.mark.parametrize("file", BROKER_FILES, ids=lambda file: f"{file.parts[-3]}-{file.parts[-2]}-{file.stem}")
@@ -297,10 +188,9 @@ def test_an_offset_at_or_above_the_end_of_the_segment_is_corrupt(scratch: Path) 
 def test_a_negative_number_is_corrupt_when_a_lookup_meets_it(scratch: Path, values: list[tuple[int, int]]) -> None:
     scratch.write_bytes(np.array(values, TimeIndex.ENTRY).tobytes())
     index = TimeIndex(str(scratch), BASE)
-    for look in (lambda: index.lookup(1), lambda: index.entry(0), lambda: index.last_entry):
-        with pytest.raises(CorruptIndexError, match="negative") as caught:
-            look()
-        assert caught.value.details == {"file": str(scratch), "position": 0}
+    with pytest.raises(CorruptIndexError, match="negative") as caught:
+        index.lookup(1)
+    assert caught.value.details == {"file": str(scratch), "position": 0}
 
 
 def check_answers(index: TimeIndex, targets: list[int]) -> None:
@@ -311,7 +201,6 @@ def check_answers(index: TimeIndex, targets: list[int]) -> None:
         except CorruptIndexError:
             continue
         assert floor == (-1, BASE) or (0 <= floor.timestamp <= target and floor.offset >= BASE)
-        assert index.lookup_many(np.array([target])).tolist() == [floor.offset]
 
 
 @settings(deadline=None)

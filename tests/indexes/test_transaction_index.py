@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distlog.core.errors import CorruptIndexError, UnsupportedVersionError
-from distlog.core.indexes.transaction_index import ENTRY, AbortedTransaction, TransactionIndex
+from distlog.core.indexes.transaction_index import ENTRY, AbortedTransaction, TransactionIndex, encode_transactions
 
 FOUR = [
     AbortedTransaction(0, 0, 10, 11),
@@ -30,17 +31,15 @@ def path(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def index(path: str) -> TransactionIndex:
-    """An index with no file yet."""
-    return TransactionIndex(path, 0, writable=True)
-
-
-@pytest.fixture
-def four(index: TransactionIndex) -> TransactionIndex:
+def four(path: str) -> TransactionIndex:
     """The index of Kafka's test, with four aborted transactions."""
-    for transaction in FOUR:
-        index.append(transaction)
-    return index
+    return index_of(path, FOUR)
+
+
+def index_of(path: str, transactions: Sequence[AbortedTransaction]) -> TransactionIndex:
+    """An index with these entries."""
+    Path(path).write_bytes(encode_transactions(transactions))
+    return TransactionIndex(path, 0)
 
 
 @pytest.fixture(scope="module")
@@ -52,28 +51,12 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # What Kafka's TransactionIndexTest pins.
 
 
-def test_appends_after_reopening_keep_what_was_there(four: TransactionIndex, path: str) -> None:
-    four.close()
-    again = TransactionIndex(path, 0, writable=True)
-    another = AbortedTransaction(3, 50, 60, 55)
-    again.append(another)
-    assert again.transactions() == [*FOUR, another]
-
-
 def test_a_transaction_that_ends_below_the_base_offset_is_corrupt(four: TransactionIndex, path: str) -> None:
     four.sanity_check()
     TransactionIndex(path, 10).sanity_check()
     with pytest.raises(CorruptIndexError, match="outside of its segment") as caught:
         TransactionIndex(path, 100).sanity_check()
     assert caught.value.details == {"file": path, "position": 0}
-
-
-@pytest.mark.parametrize("last_offset", [10, 9])
-def test_the_last_offset_must_increase(index: TransactionIndex, last_offset: int) -> None:
-    index.append(FOUR[0])
-    with pytest.raises(ValueError, match="is not above the last one"):
-        index.append(AbortedTransaction(1, 2, last_offset, 20))
-    assert index.transactions() == FOUR[:1]
 
 
 @pytest.mark.parametrize(
@@ -94,33 +77,12 @@ def test_aborted_transactions_are_collected_up_to_a_stable_offset(
     assert four.collect_aborted(start, end) == (found, complete)
 
 
-def test_truncating_drops_a_transaction_that_ends_at_the_offset(four: TransactionIndex) -> None:
-    four.truncate_to(51)
-    assert four.transactions() == FOUR
-    four.truncate_to(50)
-    assert four.transactions() == FOUR[:3]
-    four.append(FOUR[3])
-    four.truncate()
-    assert four.transactions() == []
-    assert four.collect_aborted(0, 100) == ([], False)
-    four.append(FOUR[0])
-    assert four.transactions() == FOUR[:1]
-
-
-def test_an_entry_has_its_five_fields_big_endian(index: TransactionIndex, path: str) -> None:
-    index.append(AbortedTransaction(7, 0, 2, 3))
+def test_an_entry_has_its_five_fields_big_endian(path: str) -> None:
+    index = index_of(path, [AbortedTransaction(7, 0, 2, 3)])
     assert Path(path).read_bytes() == bytes.fromhex(
         "00000000000000000007000000000000000000000000000000020000000000000003"
     )
     assert index.transactions() == [AbortedTransaction(7, 0, 2, 3)]
-
-
-def test_flush_without_a_file_does_nothing(index: TransactionIndex, path: str) -> None:
-    index.flush()
-    assert not Path(path).exists()
-    index.append(FOUR[0])
-    index.flush()
-    assert Path(path).stat().st_size == 34
 
 
 # Life and limits.
@@ -131,34 +93,12 @@ def test_no_file_is_an_empty_index(path: str) -> None:
     index.sanity_check()
     assert index.transactions() == []
     assert index.collect_aborted(0, 10) == ([], False)
-    writable = TransactionIndex(path, 0, writable=True)
-    writable.truncate_to(0)
-    writable.truncate()
     assert not Path(path).exists()
 
 
-def test_an_index_opened_for_reading_refuses_to_change(four: TransactionIndex, path: str) -> None:
-    reader = TransactionIndex(path, 0)
-    for change in (lambda: reader.append(FOUR[0]), reader.truncate, lambda: reader.truncate_to(0)):
-        with pytest.raises(ValueError, match="not open for writing"):
-            change()
-    assert reader.transactions() == FOUR
-
-
-def test_the_order_is_kept_across_reopening(four: TransactionIndex, path: str) -> None:
-    four.close()
-    with pytest.raises(ValueError, match="is not above the last one"):
-        TransactionIndex(path, 0, writable=True).append(AbortedTransaction(9, 40, 50, 51))
-
-
-def test_an_incomplete_last_entry_is_ignored_and_then_overwritten(four: TransactionIndex, path: str) -> None:
-    four.close()
-    data = Path(path).read_bytes()
-    Path(path).write_bytes(data[:-1])
-    assert TransactionIndex(path, 0).transactions() == FOUR[:3]
-    again = TransactionIndex(path, 0, writable=True)
-    again.append(FOUR[3])
-    assert Path(path).read_bytes() == data
+def test_an_incomplete_last_entry_is_ignored(four: TransactionIndex, path: str) -> None:
+    Path(path).write_bytes(Path(path).read_bytes()[:-1])
+    assert four.transactions() == FOUR[:3]
 
 
 def test_a_transaction_moves_with_its_segment() -> None:
@@ -211,9 +151,8 @@ def test_only_the_first_byte_of_a_version_counts_and_only_above_0_as_in_kafka(
     assert four.transactions() == before
 
 
-def test_a_transaction_that_begins_after_its_end_is_corrupt(index: TransactionIndex) -> None:
-    index.append(FOUR[0])
-    index.append(AbortedTransaction(1, 21, 20, 21))
+def test_a_transaction_that_begins_after_its_end_is_corrupt(path: str) -> None:
+    index = index_of(path, [FOUR[0], AbortedTransaction(1, 21, 20, 21)])
     with pytest.raises(CorruptIndexError, match="outside of its segment") as caught:
         index.sanity_check()
     assert caught.value.details["position"] == 34

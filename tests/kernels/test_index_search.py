@@ -14,7 +14,6 @@ from distlog.core.kernels.index_search import (
     first_bad_slot,
     floor_entry,
     floor_slot,
-    floor_slots,
     read_int,
 )
 
@@ -60,7 +59,10 @@ def test_every_target_is_found_on_both_sides_of_the_warm_section(layout: tuple[i
     keys = np.arange(WARM_BYTES // layout[0] + over) * 3 + 7
     data = table(keys.tolist(), *layout)
     targets = np.arange(int(keys[-1]) + 3, dtype=np.int64)
-    assert np.array_equal(floor_slots(data, len(keys), targets, *layout), np.searchsorted(keys, targets, "right") - 1)
+    assert np.array_equal(
+        [floor_slot(data, len(keys), int(target), *layout) for target in targets],
+        np.searchsorted(keys, targets, "right") - 1,
+    )
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -58,7 +59,7 @@ def test_a_log_cannot_grow_beyond_what_a_position_can_tell(tmp_path: Path) -> No
     segment = new_segment(tmp_path)
     append(segment, records(0))
     # as if two gigabytes were there already
-    segment._numbers[segment.state.__slots__.index("position") - 1] = MAX_INT - len(records(1)) + 1
+    segment.resume(replace(segment.state, position=MAX_INT - len(records(1)) + 1))
     with pytest.raises(UnfitBatchError, match="roll"):
         append(segment, records(1))
     assert files(tmp_path)[".log"] == records(0)

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from active_segments import FailingCalls
+from index_files import offset_entries
 
-from distlog.core.indexes.offset_index import ENTRY, encode_offset_entries
+from distlog.core.indexes.offset_index import ENTRY
 from distlog.core.log.active_index import ActiveIndex
 
 COUNT = 10_000
@@ -21,7 +22,7 @@ def index(tmp_path: Path) -> ActiveIndex:
     made = ActiveIndex(str(tmp_path / "index"), ENTRY, 100_003)
     made.create()
     numbers = np.arange(1, COUNT + 1)
-    made.file.write(encode_offset_entries(3 * numbers, 5 * numbers), 0)
+    made.file.write(offset_entries(3 * numbers, 5 * numbers), 0)
     return made
 
 
@@ -45,7 +46,7 @@ def test_a_file_is_preallocated_in_whole_entries_and_trimmed(index: ActiveIndex)
     index.trim(16)
     assert index.file.size() == 16
     index.clear(8)
-    assert index.file.read(0, 100).tobytes() == encode_offset_entries(np.array([3]), np.array([5])).ljust(100, b"\0")
+    assert index.file.read(0, 100).tobytes() == offset_entries(np.array([3]), np.array([5])).ljust(100, b"\0")
 
 
 def test_an_index_without_a_file_is_empty_and_stays_so(tmp_path: Path) -> None:

@@ -47,9 +47,9 @@ def giving_up(process: Process) -> None:
 
 
 def give_up(process: Process) -> None:
-    with process[0]._active.held():
-        process[0]._active.recover()
-        process[0]._active.give_up()
+    with process.holding(0) as active:
+        active.recover()
+        active.give_up()
 
 
 #: By name: how many records are there before, and what is done then.

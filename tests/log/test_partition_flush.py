@@ -62,9 +62,9 @@ def test_a_seal_syncs_what_only_other_processes_wrote(folder: Path) -> None:
     calls = FailingCalls()
     append(Process(folder)[0], b"a")
     process = Process(folder, calls=calls)
-    with process[0]._active.held():
-        process[0]._active.recover()
-        process[0]._active.begin_seal()
+    with process.holding(0) as active:
+        active.recover()
+        active.begin_seal()
     # the log and two indexes
     assert calls.made.count("fsync") == 3
 
@@ -138,7 +138,7 @@ def test_a_sync_that_failed_is_known_though_the_lock_was_not_to_be_had(folder: P
 
     class Stuck(FailingCalls):
         def fsync(self, fd: int) -> None:
-            holder.enter_context(other[0]._active.held())
+            holder.enter_context(other.holding(0))
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     process = Process(folder, calls=Stuck(), timeout_s=0.05)
@@ -299,8 +299,7 @@ def test_each_of_those_who_wait_for_a_sync_that_fails_gets_an_error(folder: Path
 
 
 def seal_by_commit(process: Process) -> None:
-    calls = process[0]._active.calls
-    sealed_commit(process.handle, process.head(), "append", lambda _: [], lambda _: [0], calls=calls)
+    sealed_commit(process.handle, process.head(), "append", lambda _: [], lambda _: [0], calls=process.calls)
 
 
 @pytest.mark.parametrize(

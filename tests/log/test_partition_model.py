@@ -140,8 +140,7 @@ class PartitionModel(RuleBasedStateMachine):
 
     def flushed_position(self) -> tuple[str, int] | None:
         """The active segment's stem, and up to where the device has it."""
-        active = self.processes[0][0]._active
-        with active.held():
+        with self.processes[0].holding(0) as active:
             segment = active.recover()
             return None if segment is None else (segment.stem, segment.state.flushed_position)
 

@@ -81,7 +81,7 @@ def log_bytes(process: Process) -> int:
     """The size of the active log."""
     active = process.head().partitions[0].active
     assert active is not None
-    return (Path(process[0]._active.folder) / f"{active.stem}.log").stat().st_size
+    return (process.folder(0) / f"{active.stem}.log").stat().st_size
 
 
 def test_no_segment_is_opened_to_tell_where_the_log_ends(folder: Path, opened: Any) -> None:

@@ -17,7 +17,6 @@ from distlog.core.errors import (
     StorageError,
     TopicNotFoundError,
 )
-from distlog.core.log.partition_log import PartitionLog
 from distlog.core.log.sealed_commit import every_partition, sealed_commit
 from distlog.core.log.state_record import Status
 
@@ -27,8 +26,8 @@ def folder(tmp_path: Path) -> Path:
     return new_topic(tmp_path / "events", partitions=3)
 
 
-def status(log: PartitionLog) -> Status | None:
-    record = log._active.record()
+def status(process: Process, partition: int = 0) -> Status | None:
+    record = process.record(partition)
     return record.status if record else None
 
 
@@ -47,7 +46,7 @@ def test_the_caller_s_actions_and_the_seal_are_one_commit(folder: Path) -> None:
     after = commit_sealed(process, SetLogStartOffset(1, 1), partitions=[1])
     assert (after.version, sealed(after, 1)) == (2, [(0, 2)])
     assert (after.partitions[1].log_start_offset, after.partitions[1].active) == (1, None)
-    assert status(process[1]) == Status.NONE
+    assert status(process, 1) == Status.NONE
     assert append(process[1], b"c") == (2, 3)
 
 
@@ -96,7 +95,7 @@ def test_where_nothing_was_committed_the_segments_stay_active(folder: Path, erro
     else:
         every(process, plan)
     assert process.head().version == before.version
-    assert status(process[0]) == Status.ACTIVE
+    assert status(process) == Status.ACTIVE
     assert append(process[0], b"b") == (1, 2)
     process[0].roll()
     assert process.anomalies() == ()
@@ -107,7 +106,7 @@ def test_a_commit_that_others_refuse_leaves_the_segments_active(folder: Path) ->
     append(process[0], b"a")
     with pytest.raises(CommitConflictError, match="log start"):
         commit_sealed(process, SetLogStartOffset(1, 5), SetLogStartOffset(0, 5))
-    assert status(process[0]) == Status.ACTIVE
+    assert status(process) == Status.ACTIVE
     assert append(process[0], b"b") == (1, 2)
 
 
@@ -128,7 +127,7 @@ def test_after_a_commit_of_unknown_outcome_the_commit_log_is_asked(
         patches.setattr(process.handle.storage, "put_if_absent", put)
         with pytest.raises(CommitStateUnknownError):
             commit_sealed(process)
-    assert status(process[0]) == Status.CHANGING
+    assert status(process) == Status.CHANGING
     assert append(other[0], b"b") == (1, 2)
     assert sealed(other.head()) == ([(0, 1)] if landed else [])
     assert append(process[0], b"c") == (2, 3)
@@ -194,7 +193,7 @@ def test_no_lock_is_held_where_others_sealed_all_meanwhile(folder: Path) -> None
     locked: list[int] = []
 
     def plan(_: Snapshot) -> list[Action]:
-        with other[0]._active.held():
+        with other.holding(0):
             locked.append(0)
         return [SetConfig({})]
 
@@ -226,7 +225,7 @@ def test_a_partition_whose_lock_is_not_to_be_had_is_an_error_and_nothing_is_seal
     process, other = Process(folder), Process(folder)
     for partition in range(2):
         append(process[partition], b"a")
-    with other[1]._active.held(), pytest.raises(StorageError, match="has held the lock"):
+    with other.holding(1), pytest.raises(StorageError, match="has held the lock"):
         sealed_commit(process.handle, process.head(), "drop", nothing, every_partition, timeout_s=0)
-    assert status(process[0]) == Status.ACTIVE
+    assert status(process) == Status.ACTIVE
     assert append(process[0], b"b") == (1, 2)

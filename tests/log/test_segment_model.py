@@ -65,7 +65,9 @@ class SegmentModel(RuleBasedStateMachine):
             at = added[-1][0] + len(added[-1][1])
         data = b"".join(each for _, _, each in added)
         left = int(part * len(data))
-        self.segment._files.log.write(data[:left], self.segment.size)
+        with (self.path / f"{self.segment.stem}.log").open("r+b") as log:
+            log.seek(self.segment.size)
+            log.write(data[:left])
         self.reopen()
         self.segment.recover_tail(none_open())
         # a batch is whole, too, of which only zeros are missing that are there already

@@ -146,6 +146,25 @@ def test_a_segment_that_was_sealed_since_is_walked_for_who_does_not_know(
     assert (found and found.next_offset, len(walks)) == (6, 1)
 
 
+def test_a_walk_counts_nothing_that_a_writer_who_came_meanwhile_has_not_counted(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The writer is between the write of its batch and that of the page: it may take the batch back."""
+    page = page_of(process)
+    before, walks, walk = page.read_bytes(), walked(monkeypatch), ReadableSegment.look_through
+    append(process[0], b"not counted")
+    end = with_tails(process.handle, process.head()).partitions[0].log_end_offset - 1
+    page.unlink()
+
+    def meanwhile(segment: ReadableSegment, *arguments: Any) -> Any:
+        page.write_bytes(before)
+        return walk(segment, *arguments)
+
+    monkeypatch.setattr(ReadableSegment, "look_through", meanwhile)
+    assert with_tails(process.handle, process.head()).partitions[0].log_end_offset == end
+    assert len(walks) == 1
+
+
 def test_a_walk_stops_before_a_torn_batch_and_cuts_nothing(process: Process) -> None:
     page_of(process).unlink()
     (log,) = page_of(process).parent.glob("*.log")

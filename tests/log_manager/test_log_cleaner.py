@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,10 @@ from conftest import Address
 from managed import MINUTE, Managed, create, done, errors
 from topics import NOW, contents, values
 
+from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import HOUR_MS
+from distlog.core.log_manager import log_cleaner
+from distlog.core.topic_handle import TopicHandle
 from distlog.core.topics.topic import Topic
 
 
@@ -31,40 +36,80 @@ def keyed(numbers: range, keys: int = 1 << 30) -> list[dict[str, Any]]:
     ]
 
 
-def cleaned_order(managed: Managed, *topics: Topic) -> list[str]:
-    """The names of the topics that were compacted, in the order of the commits' times."""
-    found = []
-    for topic in topics:
-        commits = [one for one in topic.log.history() if one.operation == "compact"]
-        found += [(one.timestamp_ms, topic.name) for one in commits if "LogManager" in one.writer]
-    return [name for _, name in sorted(found)]
+def cleaned_order(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """A list of what is cleaned from now on: topics and partitions."""
+    order, real = list[tuple[str, int]](), log_cleaner.compact
+
+    def noted(handle: TopicHandle, snapshot: Snapshot, *, partitions: Collection[int]) -> Any:
+        order.extend((snapshot.name, partition) for partition in partitions)
+        return real(handle, snapshot, partitions=partitions)
+
+    monkeypatch.setattr(log_cleaner, "compact", noted)
+    return order
 
 
-def test_the_dirtiest_topic_is_cleaned_first_and_a_clean_one_not_at_all(tmp_path: Path) -> None:
+def test_the_dirtiest_topic_is_cleaned_first_and_a_clean_one_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     topics = [
         compacted(tmp_path, "half", 40, 80),
         compacted(tmp_path, "most", 10, 400),
         compacted(tmp_path, "little", 80, 20),
     ]
     managed = Managed(tmp_path)
-    clock, order = managed.clock, list[str]()
-    for topic in managed.manager.topics:
-        real = topic.compact
-
-        def compact(real: Any = real, name: str = topic.name) -> Any:
-            order.append(name)
-            clock.now_ms += 1
-            return real()
-
-        topic.compact = compact  # type: ignore[method-assign]
+    order = cleaned_order(monkeypatch)
     run = done(managed.after(minutes=1), "log-cleaner")
-    assert order == ["most", "half"]
+    assert order == [("most", 0), ("half", 0)]
     assert (run["cleaned_partitions"], run["deleted_records"]) == (2, 480)
     assert len(contents_by_key(topics[0])) == 40
     assert len(contents_by_key(topics[1])) == 10
     assert topics[2].refresh().scan().count() == 100
     assert managed.manager.errors == {}
     assert done(managed.after(minutes=1), "log-cleaner") == {}
+
+
+def test_the_dirtiest_partition_of_all_topics_is_cleaned_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dirty = {"a": (60, 900, 10), "b": (300, 20, 70)}
+    for name, shares in dirty.items():
+        topic = create(tmp_path, name, 3, cleanup_policy="compact", min_cleanable_dirty_ratio=0)
+        for partition in range(3):
+            topic.append(keyed(range(100)), partition=partition)
+        topic.compact()
+        for partition, records in enumerate(shares):
+            topic.append(keyed(range(records), 100), partition=partition)
+        topic.alter_config({"min.cleanable.dirty.ratio": 0.2})
+    order, managed = cleaned_order(monkeypatch), Managed(tmp_path)
+    assert done(managed.after(minutes=1), "log-cleaner")["cleaned_partitions"] == 4
+    # 10 and 20 of 100 are below the ratio
+    assert order == [("a", 1), ("b", 0), ("b", 2), ("a", 0)]
+
+
+def test_a_partition_that_cannot_be_cleaned_keeps_none_of_its_topics_others_dirty(tmp_path: Path) -> None:
+    topic = create(tmp_path, "clicks", 3, cleanup_policy="compact")
+    for partition in range(3):
+        topic.append(keyed(range(90), 10), partition=partition)
+    logs = [Path(topic.storage.local_path(topic.reader.name(each.segments[-1], ".log"))) for each in _states(topic)]
+    whole = [log.read_bytes() for log in logs]
+    for log in logs[:2]:
+        log.write_bytes(log.read_bytes()[:100])
+    managed = Managed(tmp_path)
+    runs = managed.after(minutes=1)
+    assert done(runs, "log-cleaner")["cleaned_partitions"] == 1
+    error = errors(runs, "log-cleaner")[topic.url]
+    assert re.findall(r"cannot clean partition (\d)", error) == ["0", "1"]
+    topic.append(keyed(range(90), 10), partition=2)
+    assert done(managed.after(minutes=1), "log-cleaner")["cleaned_partitions"] == 1
+    for log, data in zip(logs, whole, strict=True):
+        if log.exists():
+            log.write_bytes(data)
+    managed.after(minutes=6)
+    assert (topic.refresh().scan().count(), managed.manager.errors) == (30, {})
+
+
+def _states(topic: Topic) -> Sequence[PartitionState]:
+    return topic.refresh().snapshot.partitions
 
 
 def contents_by_key(topic: Topic) -> dict[bytes, bytes]:

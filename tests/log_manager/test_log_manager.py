@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from managed import Managed, create
+from partition_logs import Process, append, new_topic
 from topics import values
 
 import distlog
@@ -151,6 +152,26 @@ def test_the_metrics_tell_of_partitions_and_tasks(tmp_path: Path) -> None:
     last = values_of(metrics, "distlog_task_last_run_timestamp_seconds")["task=log-retention"]
     assert last == managed.clock.now_ms / 1000
     assert set(values_of(metrics, "distlog_task_failing").values()) == {0}
+
+
+def test_the_metrics_tell_of_appends_in_place_and_of_syncs_whoever_made_them(tmp_path: Path) -> None:
+    create(tmp_path, "bulk").append(values(range(10)))
+    process = Process(new_topic(tmp_path / "clicks", 2))
+    append(process[1], b"a")
+    append(process[1], b"b", b"c")
+    process[1].flush()
+    (log,) = (tmp_path / "clicks/clicks-1").glob("*.log")
+    managed = Managed(tmp_path)
+    metrics, one = managed.manager.metrics(), "topic=clicks,partition=1"
+    assert values_of(metrics, "distlog_log_appends") == {one: 2}
+    assert values_of(metrics, "distlog_log_append_bytes") == {one: log.stat().st_size}
+    assert values_of(metrics, "distlog_log_flushes") == {one: 1}
+    for name in ("append", "flush"):
+        assert 0 < values_of(metrics, f"distlog_log_{name}_seconds")[one] < 3600
+    append(process[1], b"d")
+    # no look at the topic is needed
+    assert values_of(managed.manager.metrics(), "distlog_log_appends") == {one: 3}
+    process.close()
 
 
 def test_a_copied_topic_has_metrics_of_its_own(tmp_path: Path) -> None:

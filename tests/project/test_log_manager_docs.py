@@ -14,6 +14,7 @@ import pytest
 from managed import Managed, create
 from topics import values
 
+import distlog
 from distlog.core.log_manager import log_manager
 from distlog.core.log_manager.broker_config import SAME_MEANING, SCHEDULE, TIMES
 
@@ -77,12 +78,17 @@ def test_the_topics_settings_are_those_of_the_table() -> None:
 
 def test_the_metrics_are_those_of_the_table(tmp_path: Path) -> None:
     create(tmp_path, "clicks", retention_ms=1).append(values(range(3)))
+    with distlog.open(str(tmp_path / "clicks")).writer() as writer:
+        writer.append(b"in place")
     managed = Managed(tmp_path)
     managed.manager.run_once()
     rows = [
         [metric.name + "_total" * (metric.kind == "counter"), set(metric.values[0][0]), metric.meaning]
         for metric in managed.manager.metrics()
-        if not re.match("distlog_(load|log|delete|segment|recovery)_(?!start_o|end|size|segments)", metric.name)
+        if not re.match(
+            "distlog_(load|log|delete|segment|recovery)_(?!(start_o|end|size|segments|append|flush(es|_s)))",
+            metric.name,
+        )
     ]
     assert rows == [[name, set(labels.split(", ")), meaning] for name, labels, meaning in table("Metrics")]
     names = {metric.name + "_total" for metric in managed.manager.metrics()}

@@ -8,7 +8,7 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from soak.tally import Tally
 
 #: By name, one short run of the campaign in a folder, with a seed.
 CAMPAIGNS: dict[str, Callable[[Path, int], Tally]] = {
-    "kills": partial(kills.run, seconds=30),
+    "kills": partial(kills.run, seconds=15, rounds=4),
     "stops": stops.run,
     **{kind: partial(disk_errors.run, kind=kind, histories=20) for kind in disk_errors.KINDS},
     "power": partial(power.run, lives=20),
@@ -37,19 +37,28 @@ def main() -> int:
     if unknown := sorted(set(names) - set(CAMPAIGNS)):
         parser.error(f"no campaign {unknown[0]}; there are {', '.join(CAMPAIGNS)}")
     end, tallies = time.monotonic() + 60 * chosen.minutes, {name: Tally() for name in names}
+    minutes = dict.fromkeys(names, 0.0)
     for seed in itertools.count(chosen.seed):
         for name in names:
+            began = time.monotonic()
             with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
                 try:
                     tallies[name].update(CAMPAIGNS[name](Path(folder), seed))
                 except AssertionError as error:
                     print(f"{name}, seed {seed}: {error}", file=sys.stderr)
                     return 1
+            minutes[name] += (time.monotonic() - began) / 60
         if time.monotonic() >= end:
             break
-    for name, tally in tallies.items():
-        print(f"{name}: {tally or 'nothing'}")
+    print("\n".join(counted(tallies, minutes)))
     return 0
+
+
+def counted(tallies: Mapping[str, Tally], minutes: Mapping[str, float]) -> Iterator[str]:
+    """A line for each campaign, by the minutes that it took; the kills also by the minute."""
+    for name, tally in tallies.items():
+        rate = f", {tally['kills'] / minutes[name]:.0f} kills a minute" if tally["kills"] else ""
+        yield f"{name}, {minutes[name]:.1f} minutes: {tally or 'nothing'}{rate}"
 
 
 if __name__ == "__main__":

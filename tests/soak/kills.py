@@ -31,6 +31,8 @@ CONFIGS = (
     {"cleanup.policy": "delete", "preallocate": True, "retention.bytes": 400_000},
 )
 FLUSHES = (0, 1, 50)
+#: Kills come as fast as their successors begin; now and then there is time for rolls, compactions and looks.
+PAUSE_S, CALM_S, CALM_SHARE = 0.03, 1.0, 0.02
 COMMON = {"internal.segment.bytes": 30_000, "index.interval.bytes": 500, "file.delete.delay.ms": 5000}
 
 
@@ -72,8 +74,10 @@ class Round:
     def kill_until(self, end: float, tally: Tally) -> None:
         """Kill one process after the other, and begin it anew, until `end` (monotonic seconds)."""
         while time.monotonic() < end:
-            time.sleep(min(self.chance.expovariate(2), max(end - time.monotonic(), 0)))
-            self._check_complaints()
+            pause_s = self.chance.expovariate(1 / PAUSE_S)
+            if self.chance.random() < CALM_SHARE:
+                pause_s = CALM_S
+            time.sleep(min(pause_s, max(end - time.monotonic(), 0)))
             place = self.chance.choice([0, 1, 2, 0, 1, 2, 0, 1, 2, 3, 5])
             process, begin = self.running[place]
             self._kill(process)
@@ -84,11 +88,11 @@ class Round:
         """Kill all that run."""
         for process, _ in self.running:
             self._kill(process)
-        self._check_complaints()
 
     def check(self, tally: Tally) -> None:
         """What is there in the end."""
         told = self._told(tally)
+        demand(tally["records acknowledged"] > 0, "no writer got as far as an append")
         topic = distlog.open(self.url)
         for partition in range(workers.PARTITIONS):
             self._check_partition(topic, partition, told[partition], tally)
@@ -145,22 +149,25 @@ class Round:
         for path in Path(self.complaints).iterdir():
             raise Violation(path.read_text(encoding="utf-8"))
 
-    @staticmethod
-    def _kill(process: BaseProcess) -> None:
+    def _kill(self, process: BaseProcess) -> None:
         if process.pid is not None and process.is_alive():
             os.kill(process.pid, signal.SIGKILL)
         process.join()
+        self._check_complaints()
+        demand(process.exitcode == -signal.SIGKILL, f"a process ended by itself, with {process.exitcode}")
 
 
-def run(folder: Path, number: int, seconds: float) -> Tally:
-    """A round of `seconds` in `folder`, by the config of that number."""
-    tally, root = Tally(), folder / f"round {number}"
-    root.mkdir()
-    current = Round(root, number)
-    try:
-        current.kill_until(time.monotonic() + seconds, tally)
-    finally:
-        current.stop()
-    current.check(tally)
-    shutil.rmtree(root)
+def run(folder: Path, seed: int, seconds: float, rounds: int = 1) -> Tally:
+    """So many rounds of `seconds` in `folder`. The larger a topic gets, the fewer processes can be killed over it."""
+    tally = Tally()
+    for number in range(seed * rounds, (seed + 1) * rounds):
+        root = folder / f"round {number}"
+        root.mkdir()
+        current = Round(root, number)
+        try:
+            current.kill_until(time.monotonic() + seconds, tally)
+        finally:
+            current.stop()
+        current.check(tally)
+        shutil.rmtree(root)
     return tally

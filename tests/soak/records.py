@@ -63,13 +63,17 @@ class Acks:
         self._read: dict[str, int] = {}
 
     def new(self) -> Iterator[tuple[str, Ack]]:
-        for path in sorted(self._folder.glob("*.acks")):
-            begin = self._read.get(path.name, 0)
+        with os.scandir(self._folder) as entries:
+            sizes = {entry.name: entry.stat().st_size for entry in entries if entry.name.endswith(".acks")}
+        for name, size in sorted(sizes.items()):
+            begin, path = self._read.get(name, 0), self._folder / name
+            if size <= begin:
+                continue  # most of the writers are dead
             with path.open("rb") as file:
                 file.seek(begin)
                 data = file.read()
             whole = len(data) // _ACK.size * _ACK.size
-            self._read[path.name] = begin + whole
+            self._read[name] = begin + whole
             for fields in _ACK.iter_unpack(data[:whole]):
                 yield path.stem, Ack(*fields)
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from multiprocessing import parent_process
 from pathlib import Path
 from time import monotonic
 
@@ -20,12 +22,20 @@ PARTITIONS = 2
 
 
 def guarded(work: Callable[..., None], complaints: str, *arguments: object) -> None:
-    """Run `work`, and leave a file in `complaints` if it raises."""
+    """Run `work`, and leave a file in `complaints` if it raises; ends when the campaign's process does."""
+    threading.Thread(target=_end_with_the_campaign, daemon=True).start()
     try:
         work(*arguments)
     except BaseException:
         Path(complaints, f"{work.__name__}-{os.getpid()}").write_text(traceback.format_exc(), encoding="utf-8")
         raise
+
+
+def _end_with_the_campaign() -> None:
+    campaign = parent_process()
+    assert campaign is not None
+    campaign.join()
+    os._exit(1)
 
 
 def write(url: str, acks: str, name: str, flush_messages: int) -> None:

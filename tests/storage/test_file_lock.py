@@ -26,7 +26,13 @@ from hypothesis import strategies as st
 
 from distlog.core.errors import StorageError, StorageFullError
 from distlog.core.storage.local.file_lock import FileLock
-from distlog.core.storage.local.shared_page import MAX_VALUE_BYTES, PAGE_BYTES, SharedPage, boot_id, newest_value
+from distlog.core.storage.local.shared_page import (
+    MAX_VALUE_BYTES,
+    PAGE_BYTES,
+    SharedPage,
+    boot_id,
+    read_newest,
+)
 
 HOLDING = """
 import os, sys, time
@@ -230,6 +236,22 @@ def test_a_write_that_ends_at_any_byte_leaves_the_value_before_it_or_is_whole(
     assert newest_value(bytes(torn)) in (first, second)
 
 
+def test_a_read_during_which_others_write_twice_gives_no_value_that_was_old_before() -> None:
+    pages = []
+    with page_in_memory() as (page, file):
+        for number in range(4):
+            page.write(b"value %d" % number)
+            pages.append(os.pread(file, PAGE_BYTES, 0))
+    # values 0 and 1 are there: the first slot is read as it is, the other one in the middle of the write of value 3
+    torn = pages[1][:2048] + pages[3][2048:2060] + pages[1][2060:]
+    assert newest_value(torn) == b"value 0"
+    reads = [torn, pages[3]]
+    assert read_newest(lambda: reads.pop(0)) == b"value 3"
+    # whoever died in the middle of a write left it so
+    torn = pages[2][:2048] + pages[3][2048:2060] + pages[2][2060:]
+    assert read_newest(lambda: torn) == b"value 2"
+
+
 @given(
     st.lists(
         st.tuples(st.sampled_from(["one", "other"]), st.binary(max_size=20))
@@ -322,6 +344,11 @@ def test_a_lock_whose_file_cannot_be_allocated_is_a_full_disk_and_leaks_nothing(
 def test_a_boot_has_one_id() -> None:
     assert boot_id() == boot_id()
     assert len(boot_id()) == 16
+
+
+def newest_value(page: bytes) -> bytes | None:
+    """The newest value of a page that does not change."""
+    return read_newest(lambda: page)
 
 
 @contextmanager

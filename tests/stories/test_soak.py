@@ -4,17 +4,77 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
+import sys
+import time
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
 from soak import disk_errors, kills, power, stops
+from soak.__main__ import counted
 from soak.lossy_disk import LossyDisk
+from soak.tally import Tally
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
 def test_nothing_acknowledged_is_lost_while_processes_are_killed(tmp_path: Path) -> None:
     counted = kills.run(tmp_path, 0, seconds=4)
     assert counted["kills"]
     assert counted["records acknowledged"] == counted["records verified"] + counted["records expired"]
+
+
+def test_a_campaign_whose_processes_end_by_themselves_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def begin(self: kills.Round, *_: object) -> BaseProcess:
+        process = self._context.Process(target=os.abort)
+        process.start()
+        return process
+
+    monkeypatch.setattr(kills.Round, "_begin", begin)
+    with pytest.raises(AssertionError, match="a process ended by itself, with -6"):
+        kills.run(tmp_path, 0, seconds=10)
+
+
+def test_the_processes_of_a_campaign_end_with_it(tmp_path: Path) -> None:
+    """Also when it is killed: nobody is left to kill them."""
+    code = f"from pathlib import Path; from soak import kills; kills.run(Path({str(tmp_path)!r}), 0, 600)"
+    with subprocess.Popen(
+        [sys.executable, "-c", f"if __name__ == '__main__': {code}"], env=environment()
+    ) as campaign:
+        acks, last = tmp_path / "round 0" / "acks", 0.0
+        while not any(acks.glob("*.read")):
+            assert campaign.poll() is None
+            time.sleep(0.05)
+        campaign.kill()
+    for _ in range(30):
+        before, last = last, max(path.stat().st_mtime for path in acks.iterdir())
+        if before == last:
+            return
+        time.sleep(1)
+    pytest.fail("they append and read without it")
+
+
+def test_a_campaign_without_an_append_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def begin(self: kills.Round, *_: object) -> BaseProcess:
+        process = self._context.Process(target=time.sleep, args=(60,))
+        process.start()
+        return process
+
+    monkeypatch.setattr(kills.Round, "_begin", begin)
+    with pytest.raises(AssertionError, match="no writer got as far as an append"):
+        kills.run(tmp_path, 0, seconds=0.1)
+
+
+def test_the_report_says_how_many_kills_there_were_in_a_minute() -> None:
+    tallies = {"kills": Tally({"kills": 900, "reads": 3}), "stops": Tally({"stops": 5}), "tmpfs": Tally()}
+    assert list(counted(tallies, {"kills": 1.5, "stops": 0.26, "tmpfs": 0.0})) == [
+        "kills, 1.5 minutes: 900 kills, 3 reads, 600 kills a minute",
+        "stops, 0.3 minutes: 5 stops",
+        "tmpfs, 0.0 minutes: nothing",
+    ]
 
 
 def test_a_stopped_process_stops_nobody_for_ever(tmp_path: Path) -> None:

@@ -7,8 +7,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from distlog.core.config import MAX_INT
-
 
 class Column(NamedTuple):
     """The place of a field in the entries, in bytes: the last arguments of the search kernels."""
@@ -16,13 +14,6 @@ class Column(NamedTuple):
     stride: int
     start: int
     width: int
-
-
-def in_int(what: str, value: int) -> int:
-    """Return `value` if it is between 0 and 2^31-1, else raise OverflowError."""
-    if not 0 <= value <= MAX_INT:
-        raise OverflowError(f"{what} must be between 0 and {MAX_INT}, not {value}")
-    return value
 
 
 def in_order(what: str, values: npt.NDArray[np.int64], *, step: int, largest: int) -> npt.NDArray[np.int64]:

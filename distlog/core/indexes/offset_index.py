@@ -14,10 +14,9 @@ import struct
 from typing import ClassVar, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from distlog.core.config import MAX_INT
-from distlog.core.indexes.index_entries import Column, column, in_int, in_order
+from distlog.core.indexes.index_entries import Column, column
 from distlog.core.indexes.mapped_index import MappedIndex
 from distlog.core.kernels.index_search import floor_entry
 
@@ -45,29 +44,6 @@ class OffsetIndex(MappedIndex):
     PACKED: ClassVar[struct.Struct] = struct.Struct(">ii")
     OFFSETS: ClassVar[Column] = column(ENTRY, "relative_offset")
 
-    @property
-    def last_offset(self) -> int:
-        """The offset of the last entry, or the base offset."""
-        return self._at(self._entries - 1).offset
-
-    def append(self, offset: int, position: int) -> None:
-        """Add an entry.
-
-        Raises ValueError when the index is full or `offset` is not above the last one, and OverflowError when the
-        relative offset or the position is not between 0 and 2^31-1; nothing is written then.
-        """
-        if self.is_full:
-            raise ValueError(f"the index is full with {self._entries} entries: {self.path}")
-        if self._entries and offset <= self.last_offset:
-            raise ValueError(f"offset {offset} is not above the last one, {self.last_offset}: {self.path}")
-        self._append(self._relative(offset), in_int("a position", position))
-
-    def entry(self, slot: int) -> OffsetPosition:
-        """Entry number `slot`, from 0; ValueError if there is none."""
-        if slot < 0:
-            raise ValueError(f"entries are numbered from 0, not {slot}: {self.path}")
-        return self._at(slot)
-
     def lookup(self, offset: int) -> OffsetPosition:
         """The entry with the largest offset not above `offset`, or (base offset, 0)."""
         target = offset - self.base_offset
@@ -75,10 +51,6 @@ class OffsetIndex(MappedIndex):
         if relative_offset < 0 or position < 0:
             raise self._negative(slot)
         return OffsetPosition(self.base_offset + relative_offset, position)
-
-    def lookup_many(self, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The positions that `lookup` gives for each of `offsets`, as int64."""
-        return self._floor_values(offsets - np.int64(self.base_offset), self.OFFSETS, "position")
 
     def ceiling(self, offset: int) -> OffsetPosition | None:
         """The entry with the smallest offset not below `offset`, or None."""
@@ -91,10 +63,6 @@ class OffsetIndex(MappedIndex):
     def position_floor(self, position: int) -> OffsetPosition:
         """The entry with the largest position not above `position`, or (base offset, 0)."""
         return self._at(self._floor_slot(position, _POSITIONS))
-
-    def to_arrays(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """All entries, copied: absolute offsets and positions, both int64."""
-        return self.base_offset + self._field("relative_offset"), self._field("position")
 
     def sanity_check(self, log_bytes: int | None = None) -> None:
         """Raise CorruptIndexError unless offsets and positions increase and the positions are below `log_bytes`.
@@ -110,14 +78,3 @@ class OffsetIndex(MappedIndex):
             return OffsetPosition(self.base_offset, 0)
         relative_offset, position = self._read(slot)
         return OffsetPosition(self.base_offset + relative_offset, position)
-
-
-def encode_offset_entries(relative_offsets: npt.NDArray[np.int64], positions: npt.NDArray[np.int64]) -> bytes:
-    """The bytes of an offset index with these entries.
-
-    Raises ValueError unless both increase strictly, OverflowError unless all lie between 0 and 2^31-1.
-    """
-    entries = np.empty(len(relative_offsets), ENTRY)
-    entries["relative_offset"] = in_order("relative offsets", relative_offsets, step=1, largest=MAX_INT)
-    entries["position"] = in_order("positions", positions, step=1, largest=MAX_INT)
-    return entries.tobytes()

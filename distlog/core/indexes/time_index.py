@@ -47,39 +47,6 @@ class TimeIndex(MappedIndex):
     PACKED: ClassVar[struct.Struct] = struct.Struct(">qi")
     OFFSETS: ClassVar[Column] = column(ENTRY, "relative_offset")
 
-    @property
-    def is_full(self) -> bool:
-        """Whether only the slot of the last entry is left; the segment must then roll."""
-        return self._entries >= self.max_entries - 1
-
-    @property
-    def last_entry(self) -> TimestampOffset:
-        """The last entry, or (-1, base offset)."""
-        return self._at(self._entries - 1)
-
-    def maybe_append(self, timestamp: int, offset: int, *, skip_full_check: bool = False) -> bool:
-        """Add an entry if `timestamp` is above the last one; False if it equals it.
-
-        `skip_full_check` lets the last entry of a segment into the slot that is kept for it. Raises ValueError when
-        the index is full or the timestamp or the offset is below the last one, and OverflowError when the relative
-        offset is not between 0 and 2^31-1; nothing is written then.
-        """
-        if self._entries >= self.max_entries if skip_full_check else self.is_full:
-            raise ValueError(f"the index is full with {self._entries} entries: {self.path}")
-        last = self.last_entry
-        if self._entries and (offset < last.offset or timestamp < last.timestamp):
-            raise ValueError(f"({timestamp}, {offset}) is below the last entry, {tuple(last)}: {self.path}")
-        if timestamp <= last.timestamp:
-            return False
-        self._append(timestamp, self._relative(offset))
-        return True
-
-    def entry(self, slot: int) -> TimestampOffset:
-        """Entry number `slot`, from 0; ValueError if there is none."""
-        if slot < 0:
-            raise ValueError(f"entries are numbered from 0, not {slot}: {self.path}")
-        return self._at(slot)
-
     def lookup(self, timestamp: int) -> TimestampOffset:
         """The entry with the largest timestamp not above `timestamp`, or (-1, base offset)."""
         slot, found, relative_offset = floor_entry(self._data, self._entries, timestamp, *_KEY)
@@ -88,14 +55,6 @@ class TimeIndex(MappedIndex):
         if found < 0 or relative_offset < 0:
             raise self._negative(slot)
         return TimestampOffset(found, self.base_offset + relative_offset)
-
-    def lookup_many(self, timestamps: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The offsets that `lookup` gives for each of `timestamps` (ms), as int64."""
-        return self.base_offset + self._floor_values(timestamps, _TIMESTAMPS, "relative_offset")
-
-    def to_arrays(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """All entries, copied: timestamps and absolute offsets, both int64."""
-        return self._field("timestamp"), self.base_offset + self._field("relative_offset")
 
     def sanity_check(self, next_offset: int | None = None) -> None:
         """Raise CorruptIndexError unless timestamps increase and offsets, below `next_offset`, do not decrease.
@@ -106,12 +65,6 @@ class TimeIndex(MappedIndex):
         self._check_length()
         self._check_column(_TIMESTAMPS, "timestamp", step=1, largest=MAX_LONG)
         self._check_column(self.OFFSETS, "offset", step=0, largest=largest)
-
-    def _at(self, slot: int) -> TimestampOffset:
-        if slot < 0:
-            return TimestampOffset(NO_TIMESTAMP, self.base_offset)
-        timestamp, relative_offset = self._read(slot)
-        return TimestampOffset(timestamp, self.base_offset + relative_offset)
 
 
 def encode_time_entries(timestamps: npt.NDArray[np.int64], relative_offsets: npt.NDArray[np.int64]) -> bytes:

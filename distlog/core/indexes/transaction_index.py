@@ -8,18 +8,14 @@
     26       | i64  | last stable offset when the marker was appended
 
 Entries are big-endian, without a header, with absolute offsets, in the order of their markers (Kafka's
-`TransactionIndex`). The first entry creates the file; without a file the index is empty. The file is small and is
-read whole.
+`TransactionIndex`). Without a file the index is empty. The file is small and is read whole.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import errno
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
-from io import FileIO
 from typing import NamedTuple
 
 import numpy as np
@@ -66,27 +62,13 @@ class AbortedTransactions(NamedTuple):
 class TransactionIndex:
     """The transaction index of one segment; no entry may lie below `base_offset`.
 
-    A read opens the file for a moment only, so before the first append there is nothing to close. Every read raises
-    UnsupportedVersionError for an entry of a later version; an incomplete last entry is ignored.
+    Every read opens the file for a moment, and raises UnsupportedVersionError for an entry of a later version; an
+    incomplete last entry is ignored.
     """
 
-    def __init__(self, path: str, base_offset: int, *, writable: bool = False) -> None:
+    def __init__(self, path: str, base_offset: int) -> None:
         self.path = path
         self.base_offset = base_offset
-        self._writable = writable
-        self._file: FileIO | None = None
-
-    def append(self, transaction: AbortedTransaction) -> None:
-        """Add an entry; the first one makes the file. ValueError unless its last offset is above the one before."""
-        file = self._open().fileno()
-        size = os.fstat(file).st_size
-        last = np.frombuffer(os.pread(file, ENTRY.itemsize, size - ENTRY.itemsize), ENTRY) if size else _NONE
-        if len(last) and transaction.last_offset <= last["last_offset"][0]:
-            raise ValueError(f"last offset {transaction.last_offset} is not above the last one: {self.path}")
-        entry = np.array((VERSION, *dataclasses.astuple(transaction)), ENTRY).tobytes()
-        if os.write(file, entry) != len(entry):
-            os.ftruncate(file, size)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)
 
     def transactions(self) -> list[AbortedTransaction]:
         """All entries, in file order."""
@@ -105,17 +87,6 @@ class TransactionIndex:
         """The CRC-32C of the file."""
         return crc32c(self._read())
 
-    def truncate_to(self, offset: int) -> None:
-        """Drop the entries from the first one that ends at `offset` or above it."""
-        ends = self._entries()["last_offset"] >= offset
-        if ends.any():
-            self._open().truncate(int(ends.argmax()) * ENTRY.itemsize)
-
-    def truncate(self) -> None:
-        """Drop all entries."""
-        if os.path.exists(self.path):
-            self._open().truncate(0)
-
     def sanity_check(self) -> None:
         """Raise CorruptIndexError if a transaction begins after its end or ends below the base offset."""
         entries = self._entries()
@@ -126,27 +97,6 @@ class TransactionIndex:
                 file=self.path,
                 position=int(bad.argmax()) * ENTRY.itemsize,
             )
-
-    def flush(self) -> None:
-        """Sync the appended entries to the device."""
-        if self._file is not None:
-            os.fsync(self._file.fileno())
-
-    def close(self) -> None:
-        """Close the file; a later append opens it again."""
-        if self._file is not None:
-            self._file.close()
-        self._file = None
-
-    def _open(self) -> FileIO:
-        # Cuts off an incomplete entry that a crash left, so that the next one begins at the right place.
-        if not self._writable:
-            raise ValueError(f"the index is not open for writing: {self.path}")
-        if self._file is None:
-            self._file = FileIO(self.path, "a+")
-            size = os.fstat(self._file.fileno()).st_size
-            self._file.truncate(size - size % ENTRY.itemsize)
-        return self._file
 
     def _read(self) -> bytes:
         try:

@@ -72,15 +72,6 @@ def floor_entry(data: Bytes, entries: int, target: int, stride: int, width: int)
 
 
 @kernel
-def floor_slots(data: Bytes, entries: int, targets: Longs, stride: int, start: int, width: int) -> Longs:
-    """`floor_slot` of each of `targets`."""
-    slots = np.empty(len(targets), np.int64)
-    for row in range(len(targets)):
-        slots[row] = floor_slot(data, entries, targets[row], stride, start, width)
-    return slots
-
-
-@kernel
 def first_bad_slot(data: Bytes, entries: int, step: int, largest: int, stride: int, start: int, width: int) -> int:
     """The first slot whose value is negative, above `largest` or not `step` above the one before it, or -1."""
     previous = -step

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from time import perf_counter_ns
 
 from distlog.core import paths
 from distlog.core.commits.actions import Action, Active
@@ -28,6 +29,7 @@ from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import CommitConflictError, StorageError, TransactionTooOldError
 from distlog.core.log.active_file import FileCalls
 from distlog.core.log.log_segment import LogSegment, closed_on_error
+from distlog.core.log.partition_counters import PartitionCounters
 from distlog.core.log.partition_lock import PartitionLock
 from distlog.core.log.sealed_segment import SealedSegment
 from distlog.core.log.segment_opener import SegmentOpener
@@ -144,6 +146,7 @@ class ActivePartition:
         # until the seal is over, every process asks the commit log
         self._lock.publish(status, before)
         self._segment = self._known = None
+        began_ns = perf_counter_ns()
         try:
             state = segment.seal()
         except StorageError:
@@ -152,6 +155,7 @@ class ActivePartition:
             raise
         finally:
             segment.close()
+        self.count(*PartitionCounters(flushes=1, flush_ns=perf_counter_ns() - began_ns))
         return SealedSegment(self.partition, before, state.segment_info(self.partition) if state.batches else None)
 
     def end_seal(self) -> None:
@@ -179,6 +183,10 @@ class ActivePartition:
         """Publish the active segment's changed state."""
         assert self._segment is not None
         self._known = self._lock.publish_active(self._segment.packed_state())
+
+    def count(self, *done: int) -> None:
+        """See `PartitionLock.count`."""
+        self._lock.count(*done)
 
     def doubt(self) -> None:
         """Forget the segment, so that the next use recovers it: after an error the files' content is not known."""

@@ -12,6 +12,7 @@ that were cut off gets an error: their segment is no longer active, and ends bef
 from __future__ import annotations
 
 import os
+from time import perf_counter_ns
 from typing import NamedTuple
 
 from distlog.core import paths
@@ -21,6 +22,7 @@ from distlog.core.errors import DistlogError, StorageError
 from distlog.core.log.active_file import ActiveFile
 from distlog.core.log.active_partition import ActivePartition
 from distlog.core.log.flush_policy import Unflushed, is_flush_due
+from distlog.core.log.partition_counters import PartitionCounters
 from distlog.core.log.state_record import Status
 from distlog.core.segments.segment_state import SegmentState
 from distlog.core.storage.local.file_lock import FileLock
@@ -118,7 +120,7 @@ class PartitionFlush:
         assert self._log is not None
         # what fails here is no failed sync
         self._log.open()
-        since_ms = self._partition.handle.clock()
+        since_ms, began_ns = self._partition.handle.clock(), perf_counter_ns()
         try:
             self._log.sync()
         except StorageError as error:
@@ -131,6 +133,7 @@ class PartitionFlush:
             except DistlogError as second:
                 raise lost from second
             raise lost from error
+        self._lock.page.add(*PartitionCounters(flushes=1, flush_ns=perf_counter_ns() - began_ns))
         with self._partition.held():
             segment = self._partition.recover()
             if segment is not None and segment.stem == state.stem:

@@ -42,6 +42,10 @@ class PartitionLock:
         self._file.page.write(value)
         return value
 
+    def count(self, *done: int) -> None:
+        """Count what was done: the first of the PartitionCounters, or all. Needs the lock."""
+        self._file.page.add(*done)
+
     def close(self) -> None:
         """Close the file."""
         self._file.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Iterable
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -97,8 +98,9 @@ class PartitionLog:
         Raises InvalidRecordError for batches that the topic or a segment cannot take, StorageError,
         TopicNotFoundError, CommitStateUnknownError; then nothing was appended.
         """
+        asked_ns = perf_counter_ns()
         with self._active.held():
-            return self._append(data, rows, newest_offsets, min_timestamps)
+            return self._append(asked_ns, data, rows, newest_offsets, min_timestamps)
 
     def append_runs(self, runs: Iterable[BatchRun]) -> Generator[Appended, None, None]:
         """Append each run as `append` does, with no record of others between them; they may lie in several segments.
@@ -106,12 +108,19 @@ class PartitionLog:
         Yields where each run is, and holds the lock until it is exhausted or closed. After an error, those that were
         yielded are appended, and no others.
         """
+        asked_ns = perf_counter_ns()
         with self._active.held():
             for run in runs:
-                yield self._append(*run)
+                yield self._append(asked_ns, *run)
+                asked_ns = perf_counter_ns()
 
     def _append(
-        self, data: npt.NDArray[np.uint8], rows: npt.NDArray[Any], newest_offsets: Longs, min_timestamps: Longs
+        self,
+        asked_ns: int,
+        data: npt.NDArray[np.uint8],
+        rows: npt.NDArray[Any],
+        newest_offsets: Longs,
+        min_timestamps: Longs,
     ) -> Appended:
         end, newest = _check(rows, self._snapshots.snapshot.config, data.nbytes)
         active = self._active
@@ -130,6 +139,7 @@ class PartitionLog:
         if len(newest_offsets):
             newest_offsets = newest_offsets + first
         self._write(segment, data, moved, newest_offsets, min_timestamps)
+        active.count(1, data.nbytes, perf_counter_ns() - asked_ns)
         due = is_flush_due(segment.unflushed, segment.config, self._clock())
         return Appended(first, first + end, segment.stem, self._snapshots.snapshot.version, due, time_ms)
 

@@ -6,15 +6,17 @@ the boot id. It is believed only if all of it checks; otherwise the commit log a
 
 from __future__ import annotations
 
+import os
 import struct
 import uuid
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
 
 from distlog.core.commits.actions import Active
 from distlog.core.segments.segment_state import STATE_BYTES, SegmentState
 from distlog.core.storage.local.durable_files import failing_as
-from distlog.core.storage.local.shared_page import PAGE_BYTES, boot_id, newest_value
+from distlog.core.storage.local.shared_page import PAGE_BYTES, boot_id, read_newest
 
 _VERSION = 2
 _HEAD = struct.Struct("=BB16s16s")
@@ -76,7 +78,7 @@ def stored_record(path: str) -> StateRecord | None:
     with failing_as("read", path):
         try:
             with open(path, "rb", buffering=0) as file:
-                return StateRecord.unpack(newest_value(file.read(PAGE_BYTES)))
+                return StateRecord.unpack(read_newest(partial(os.pread, file.fileno(), PAGE_BYTES, 0)))
         except FileNotFoundError:
             return None
 

@@ -56,7 +56,11 @@ def tail(handle: TopicHandle, snapshot: Snapshot, partition: int) -> SegmentInfo
     if active is None:
         return None
     folder = handle.storage.local_path(paths.partition_dir(handle.name, partition))
-    state = _known_state(folder, snapshot, active) or _walked_state(handle, snapshot, partition, active, folder)
+    state = _known_state(folder, snapshot, active)
+    if state is None:
+        walked = _walked_state(handle, snapshot, partition, active, folder)
+        # a writer that came meanwhile may not have counted yet what the walk has found, and may take it back
+        state = _known_state(folder, snapshot, active) or walked
     return state.tail_info(partition) if state.batches else None
 
 

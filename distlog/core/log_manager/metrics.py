@@ -6,11 +6,22 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Literal, NamedTuple
 
+from distlog.core import paths
 from distlog.core.errors import DistlogError
 from distlog.core.locks import ProcessLock
+from distlog.core.log.partition_counters import PartitionCounters, counters_in
 from distlog.core.log_manager.log_directory import LogDirectory
 from distlog.core.log_manager.task_run import TaskRun
 from distlog.core.topics.topic import Topic
+
+#: What is counted of each partition on a local disk, whichever process did it.
+_DONE = {
+    "appends": "appends in place",
+    "append_bytes": "bytes of appends in place",
+    "append_seconds": "how long appends in place took, with the wait for the lock",
+    "flushes": "syncs of active segments",
+    "flush_seconds": "how long syncs of active segments took",
+}
 
 Labels = Mapping[str, str]
 Value = tuple[Labels, float]
@@ -67,7 +78,7 @@ def _set(metric: Metric, labels: Labels, value: float) -> None:
 
 
 def log_metrics(directories: Iterable[LogDirectory]) -> list[Metric]:
-    """The state of the roots and of each partition, as they were at the last look; asks no storage."""
+    """The state of the roots and of each partition, as they were at the last look; asks no object store."""
     directories = list(directories)
     offline: list[Value] = [({"root": one.url}, float(one.is_offline)) for one in directories]
     topics: list[Value] = [({"root": one.url}, float(len(one.topics))) for one in directories]
@@ -79,6 +90,7 @@ def log_metrics(directories: Iterable[LogDirectory]) -> list[Metric]:
         Metric("distlog_log_size_bytes", "gauge", "bytes of the log files", []),
         Metric("distlog_log_segments", "gauge", "live segments", []),
     ]
+    done = [Metric(f"distlog_log_{name}", "counter", meaning, []) for name, meaning in _DONE.items()]
     for directory in directories:
         for name, topic in directory.topics.items():
             # a topic that cannot be read is left out; the task that looks at it says why
@@ -86,7 +98,10 @@ def log_metrics(directories: Iterable[LogDirectory]) -> list[Metric]:
                 for labels, numbers in list(_partitions({"root": directory.url, "topic": name}, topic)):
                     for metric, number in zip(metrics[2:], numbers, strict=True):
                         metric.values.append((labels, float(number)))
-    return metrics
+                for labels, counters in _counted({"root": directory.url, "topic": name}, topic):
+                    for metric, total in zip(done, _numbers(counters), strict=True):
+                        metric.values.append((labels, total))
+    return [*metrics, *done]
 
 
 def _partitions(of: Labels, topic: Topic) -> Iterator[tuple[Labels, tuple[int, int, int, int]]]:
@@ -96,3 +111,19 @@ def _partitions(of: Labels, topic: Topic) -> Iterator[tuple[Labels, tuple[int, i
             {**of, "partition": str(number)},
             (state.log_start_offset, state.log_end_offset, size, len(state.segments)),
         )
+
+
+def _counted(of: Labels, topic: Topic) -> Iterator[tuple[Labels, PartitionCounters]]:
+    """What was done to the partitions that were appended to in place."""
+    if not topic.storage.is_local:
+        return
+    for number in range(len(topic.snapshot.partitions)):
+        folder = topic.storage.local_path(paths.partition_dir(topic.snapshot.name, number))
+        counters = counters_in(folder)
+        if counters is not None:
+            yield {**of, "partition": str(number)}, counters
+
+
+def _numbers(done: PartitionCounters) -> tuple[float, ...]:
+    """The numbers of _DONE, in seconds."""
+    return done.appends, done.append_bytes, done.append_ns / 1e9, done.flushes, done.flush_ns / 1e9

@@ -6,7 +6,7 @@ fit in memory. Then it rewrites all segments up to there, and drops the records 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 from distlog.core.commits.snapshot import PartitionState, Snapshot
@@ -30,18 +30,26 @@ Clean = Callable[[Snapshot, Sequence[Cleanable]], Sequence[CleanedRange | Unclea
 
 
 def compact(
-    handle: TopicHandle, snapshot: Snapshot, clean: Clean | None = None, *, dry_run: bool = False
+    handle: TopicHandle,
+    snapshot: Snapshot,
+    clean: Clean | None = None,
+    *,
+    partitions: Collection[int] | None = None,
+    dry_run: bool = False,
 ) -> tuple[CompactionReport, Snapshot]:
     """Compact the partitions that are due by the topic's config; returns the report and the new state.
 
-    Each partition takes as many rounds of `clean` as it needs, by default alone and in this process. A partition that
-    cannot be cleaned is left as it is and named in the report. Raises CommitConflictError when the topic was dropped,
-    TransactionTooOldError when a round took longer than vacuum waits, and CommitStateUnknownError.
+    `partitions` are those to look at, by default all. Each takes as many rounds of `clean` as it needs, by default
+    alone and in this process. A partition that cannot be cleaned is left as it is and named in the report. Raises
+    CommitConflictError when the topic was dropped, TransactionTooOldError when a round took longer than vacuum waits,
+    and CommitStateUnknownError.
     """
     clean = clean or partial(clean_dirtiest, handle)
     before = after = handle.log.refresh(snapshot)
-    stable, failed = _last_stable_offsets(handle.reader, before)
-    rounds = _Rounds(plan_compaction(before, handle.trusted_ms(), stable), failed)
+    wanted = range(len(before.partitions)) if partitions is None else partitions
+    stable, failed = _last_stable_offsets(handle.reader, before, wanted)
+    due = [one for one in plan_compaction(before, handle.trusted_ms(), stable) if one.partition in wanted]
+    rounds = _Rounds(due, failed)
     while not dry_run and (dirty := rounds.dirty(after)):
         done = clean(after, dirty)
         cleaned = [one for one in done if isinstance(one, CleanedRange)]
@@ -61,10 +69,13 @@ def clean_dirtiest(
     return [done_or_reason(work, CleaningPlan.of(snapshot, due[0]))]
 
 
-def _last_stable_offsets(reader: SegmentReader, snapshot: Snapshot) -> tuple[dict[int, int], dict[int, str]]:
+def _last_stable_offsets(
+    reader: SegmentReader, snapshot: Snapshot, partitions: Iterable[int]
+) -> tuple[dict[int, int], dict[int, str]]:
     """The last stable offset by partition, and by partition the reason if it cannot be known."""
     stable, failed = dict[int, int](), dict[int, str]()
-    for number, state in enumerate(snapshot.partitions):
+    for number in partitions:
+        state = snapshot.partitions[number]
         found = unless_uncleanable(number, partial(last_stable_offset, reader, state))
         if isinstance(found, Uncleanable):
             failed[number] = found.reason

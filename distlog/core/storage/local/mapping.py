@@ -6,7 +6,6 @@ files that are never cut are mapped:
 - log files, whole or in windows, and index files of sealed segments. They are immutable: a commit names their sizes,
   writers create them under new names, and a rebuilt index replaces its file by rename, so the mapped one stays whole;
 - copies in the index cache: they come by rename and go by unlink;
-- an index by the one process that writes it;
 - the page in the file of a lock, which is never cut while a process uses it (`map_shared`).
 
 The caller compares the length of the map with the segment's metadata, so a file that was cut earlier is an error of

@@ -7,17 +7,22 @@ So readers need no lock. Writers need one (`FileLock`), since two of them would 
 The page is in the page cache: it survives processes, and after a power loss it may hold anything. So store the
 boot's id (`boot_id`) with each value.
 
+Behind the slots are counters, for measurements only. They have no checksum, and begin at 0 with each boot.
+
     position  size  field
            0     8  magic
            8     8  process id of the last holder of the lock, for error messages only
         1024  1024  slot 0: number uint64, length uint32, CRC-32C uint32 (of number, length and value), value
         2048  1024  slot 1
+        3072    16  the boot's id, if the counters are of this boot
+        3088    64  counters, int64 of this machine
 """
 
 from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
@@ -37,6 +42,11 @@ _NUMBER = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
 _VALUE_AT = _NUMBERS.size + _CRC.size
 MAX_VALUE_BYTES = SLOT_BYTES - _VALUE_AT
+_BOOT_AT = 3072
+_BOOT_BYTES = 16
+COUNTERS = 8
+_COUNTERS = struct.Struct(f"={COUNTERS}q")
+_COUNTERS_AT = _BOOT_AT + _BOOT_BYTES
 
 
 class _Slot(NamedTuple):
@@ -73,6 +83,9 @@ class SharedPage:
             os.pwrite(descriptor, _MAGIC, 0)
         self._page = map_shared(descriptor, PAGE_BYTES)
         self._known: _Slot | None = None
+        # items of 8 bytes, so that a reader sees each of them whole
+        self._counters = self._page[_COUNTERS_AT : _COUNTERS_AT + _COUNTERS.size].cast("q")
+        self._counted = False
 
     @property
     def holder(self) -> int:
@@ -98,6 +111,15 @@ class SharedPage:
         data = head + _CRC.pack(crc32c(value, crc32c(head))) + value
         self._page[at : at + len(data)] = data
         self._known = _Slot(number, value, at, data)
+
+    def add(self, *amounts: int) -> None:
+        """Add to the counters, of which there are COUNTERS, from the first one on. Needs the lock."""
+        counters = self._counters
+        if not self._counted and self._page[_BOOT_AT:_COUNTERS_AT] != boot_id():
+            self._page[_BOOT_AT : _COUNTERS_AT + _COUNTERS.size] = boot_id() + bytes(_COUNTERS.size)
+        self._counted = True
+        for place, amount in enumerate(amounts):
+            counters[place] += amount
 
     def _newest(self) -> _Slot | None:
         known = self._known
@@ -126,8 +148,8 @@ class WatchedPage:
         try:
             if os.fstat(file).st_size != PAGE_BYTES:
                 raise StorageError("the lock file has the wrong size", file=path)
-            # without the head: who takes the lock writes its process id there
-            self._slots = map_watched(file, PAGE_BYTES)[_SLOTS_AT[0] :]
+            # without the head and the counters, which say nothing of the value
+            self._slots = map_watched(file, PAGE_BYTES)[_SLOTS_AT[0] : _BOOT_AT]
         finally:
             os.close(file)
         self._seen = b""
@@ -142,16 +164,33 @@ class WatchedPage:
         return changed
 
 
-def newest_value(page: bytes | memoryview) -> bytes | None:
-    """The newest whole value in the bytes of a page, which may be cut short; no lock is needed."""
-    slot = _newest_slot(page)
-    return slot.value if slot else None
+def read_newest(read: Callable[[], bytes]) -> bytes | None:
+    """The newest whole value of a page that others may be writing to; `read` gives its bytes now. Needs no lock.
+
+    Two writes during one read may leave in it no value but one that was old before. Then a slot in it is not whole,
+    and the page is read again: the newer value of both reads is not older than what was there at first.
+    """
+    slots = _whole_slots(read())
+    if len(slots) < len(_SLOTS_AT):
+        slots += _whole_slots(read())
+    return max(slots).value if slots else None
+
+
+def counters_of(page: bytes) -> tuple[int, ...]:
+    """The counters in the bytes of a page; zeros if nobody counted since the machine was started."""
+    if len(page) < PAGE_BYTES or page[_BOOT_AT:_COUNTERS_AT] != boot_id():
+        return (0,) * COUNTERS
+    return _COUNTERS.unpack_from(page, _COUNTERS_AT)
 
 
 def _newest_slot(page: bytes | memoryview) -> _Slot | None:
+    return max(_whole_slots(page), default=None)
+
+
+def _whole_slots(page: bytes | memoryview) -> list[_Slot]:
     if page[: len(_MAGIC)] != _MAGIC or len(page) < PAGE_BYTES:
-        return None
-    return max((slot for slot in (_slot(page, at) for at in _SLOTS_AT) if slot is not None), default=None)
+        return []
+    return [slot for slot in (_slot(page, at) for at in _SLOTS_AT) if slot is not None]
 
 
 def _slot(page: bytes | memoryview, at: int) -> _Slot | None:

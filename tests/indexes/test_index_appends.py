@@ -1,0 +1,185 @@
+"""What Kafka's index tests pin about appends, on what appends here: a segment, which adds the entries of its batches.
+
+OffsetIndexTest, TimeIndexTest and TransactionIndexTest: limits, order, truncation, trimming, and opening again. Each
+batch but the first gets an entry. Lookups are those of the index that grows, and of the sealed one.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from active_segments import append, files, new_segment, none_open, records, reopened
+
+from distlog.core.batches.record_batch import read_headers
+from distlog.core.indexes.growing_index import GrowingOffsetIndex, GrowingTimeIndex
+from distlog.core.indexes.offset_index import ENTRY as OFFSET_ENTRY
+from distlog.core.indexes.offset_index import OffsetIndex
+from distlog.core.indexes.time_index import ENTRY as TIME_ENTRY
+from distlog.core.indexes.time_index import TimeIndex
+from distlog.core.indexes.transaction_index import AbortedTransaction, TransactionIndex
+from distlog.core.log.log_segment import LogSegment
+from distlog.core.segments.state_fold import UnfitBatchError
+
+BASE = 45
+SLOTS = 30
+SETTINGS = {"index_interval_bytes": 0, "segment_index_bytes": SLOTS * TIME_ENTRY.itemsize}
+#: The aborted transactions of Kafka's test.
+FOUR = [
+    AbortedTransaction(0, 0, 10, 11),
+    AbortedTransaction(1, 5, 15, 13),
+    AbortedTransaction(2, 18, 35, 25),
+    AbortedTransaction(3, 32, 50, 40),
+]
+
+
+@pytest.fixture
+def segment(tmp_path: Path) -> LogSegment:
+    """A new segment with room for 30 entries in its time index, and a batch without an entry."""
+    made = new_segment(tmp_path, BASE, **SETTINGS)
+    append(made, records(BASE, timestamp=0))
+    return made
+
+
+def add(segment: LogSegment, *offsets: int) -> None:
+    """A batch of one record for each offset above BASE, whose time is ten times that."""
+    for offset in offsets:
+        append(segment, records(BASE + offset, timestamp=10 * offset))
+
+
+def written(folder: Path, segment: LogSegment) -> tuple[list[int], list[int]]:
+    """The offsets above BASE of the entries of the offset index, and of the time index."""
+    found, state = files(folder, BASE), segment.state
+    offsets = np.frombuffer(found[".index"][: state.offset_index_bytes], OFFSET_ENTRY)
+    times = np.frombuffer(found[".timeindex"][: state.time_index_bytes], TIME_ENTRY)
+    return offsets["relative_offset"].tolist(), times["relative_offset"].tolist()
+
+
+def growing(folder: Path, segment: LogSegment) -> tuple[GrowingOffsetIndex, GrowingTimeIndex]:
+    found, state = files(folder, BASE), segment.state
+    offsets = GrowingOffsetIndex(lambda a, b: found[".index"][a:b], state.offset_index_bytes, BASE)
+    return offsets, GrowingTimeIndex(lambda a, b: found[".timeindex"][a:b], state.time_index_bytes, BASE)
+
+
+def test_every_appended_offset_and_time_is_found_in_the_growing_and_in_the_sealed_index(
+    tmp_path: Path, segment: LogSegment
+) -> None:
+    steps = range(3, 60, 3)
+    positions = dict[int, int]()
+    for step in steps:
+        positions[BASE + step] = segment.size
+        add(segment, step)
+    offsets, times = growing(tmp_path, segment)
+    segment.seal()
+    sealed_offsets = OffsetIndex(str(tmp_path / f"{BASE:020d}.index"), BASE)
+    sealed_times = TimeIndex(str(tmp_path / f"{BASE:020d}.timeindex"), BASE)
+    for step in range(-2, 65):
+        below = max((other for other in steps if other <= step), default=None)
+        floor = (BASE, 0) if below is None else (BASE + below, positions[BASE + below])
+        assert offsets.lookup(BASE + step) == sealed_offsets.lookup(BASE + step) == floor
+        assert times.lookup(10 * step).offset == sealed_times.lookup(10 * step).offset == floor[0]
+
+
+def test_the_index_is_full_when_only_the_slot_of_the_last_entry_is_left(tmp_path: Path, segment: LogSegment) -> None:
+    for step in range(1, SLOTS):
+        assert not segment.should_roll(10, 10 * step, BASE + step), step
+        add(segment, step)
+    assert len(written(tmp_path, segment)[1]) == SLOTS - 1
+    assert segment.should_roll(10, 10 * SLOTS, BASE + SLOTS)
+
+
+def test_the_last_entry_of_a_sealed_time_index_is_the_largest_time(tmp_path: Path) -> None:
+    segment = new_segment(tmp_path, BASE, **{**SETTINGS, "index_interval_bytes": 1 << 20})
+    add(segment, 0, 5, 9)
+    assert segment.state.time_index_bytes == 0
+    segment.seal()
+    index = TimeIndex(str(tmp_path / f"{BASE:020d}.timeindex"), BASE)
+    assert (index.entries, index.lookup(2**40)) == (1, (90, BASE + 9))
+
+
+@pytest.mark.parametrize("offset", [5, 6])
+def test_an_offset_must_be_above_the_last_one_or_nothing_is_written(
+    tmp_path: Path, segment: LogSegment, offset: int
+) -> None:
+    add(segment, 6)
+    before = files(tmp_path, BASE)
+    with pytest.raises(UnfitBatchError, match="are not above the last one in the segment"):
+        add(segment, offset)
+    assert files(tmp_path, BASE) == before
+    assert written(tmp_path, segment) == ([6], [6])
+
+
+def test_a_time_that_is_not_later_is_not_added(tmp_path: Path, segment: LogSegment) -> None:
+    add(segment, 6)
+    append(segment, records(BASE + 7, timestamp=60), records(BASE + 8, timestamp=59))
+    assert written(tmp_path, segment) == ([6, 7, 8], [6])
+
+
+def test_records_without_a_timestamp_leave_the_time_index_empty(tmp_path: Path) -> None:
+    segment = new_segment(tmp_path, BASE, **SETTINGS)
+    append(segment, *(records(BASE + step, timestamp=-1) for step in range(3)))
+    segment.seal()
+    found = files(tmp_path, BASE)
+    assert (found[".timeindex"], len(found[".index"])) == (b"", 16)
+
+
+def test_a_sealed_index_is_trimmed_to_its_entries(tmp_path: Path, segment: LogSegment) -> None:
+    add(segment, 6, 7)
+    assert {len(files(tmp_path, BASE)[name]) for name in (".index", ".timeindex")} == {SLOTS * 12}
+    segment.seal()
+    index = OffsetIndex(str(tmp_path / f"{BASE:020d}.index"), BASE)
+    found = [index.lookup(BASE + offset).offset for offset in (5, 6, 7, 60)]
+    assert (index.entries, found) == (2, [BASE, BASE + 6, BASE + 7, BASE + 7])
+    assert len(files(tmp_path, BASE)[".timeindex"]) == 2 * 12
+
+
+def test_another_process_goes_on_behind_the_entries(tmp_path: Path, segment: LogSegment) -> None:
+    add(segment, 6, 7)
+    again = reopened(tmp_path, segment.state, **SETTINGS)
+    add(again, 8)
+    assert written(tmp_path, again) == ([6, 7, 8], [6, 7, 8])
+
+
+def test_truncating_drops_an_entry_and_all_above_it(tmp_path: Path, segment: LogSegment) -> None:
+    def left(offset: int) -> list[int]:
+        segment.truncate_to(BASE + offset, none_open())
+        offsets, times = written(tmp_path, segment)
+        assert offsets == times
+        kept = len(offsets) * 8
+        # what was dropped are zeros, so that a crash brings nothing back
+        assert files(tmp_path, BASE)[".index"][kept:] == bytes(SLOTS * 12 - kept)
+        return offsets
+
+    add(segment, *range(1, 10))
+    assert left(12) == list(range(1, 10))
+    add(segment, 10)
+    assert left(10) == list(range(1, 10))
+    add(segment, 10)
+    assert left(9) == list(range(1, 9))
+    add(segment, 9)
+    assert left(5) == list(range(1, 5))
+    add(segment, 5)
+    assert left(0) == []
+    append(segment, records(BASE, timestamp=0))
+    add(segment, 1)
+    assert written(tmp_path, segment) == ([1], [1])
+
+
+def test_a_transaction_index_is_made_by_its_first_entry_and_grows_across_processes(tmp_path: Path) -> None:
+    segment = new_segment(tmp_path, **SETTINGS)
+    append(segment, records(0))
+    segment.flush()
+    assert ".txnindex" not in files(tmp_path)
+    for each in FOUR:
+        marker = records(each.last_offset)
+        segment.append(marker, read_headers(marker), aborted=[each])
+    segment.flush()
+    index = TransactionIndex(str(tmp_path / f"{0:020d}.txnindex"), 0)
+    assert index.transactions() == FOUR
+    again, another = reopened(tmp_path, segment.state, **SETTINGS), AbortedTransaction(3, 50, 60, 55)
+    marker = records(60)
+    again.append(marker, read_headers(marker), aborted=[another])
+    again.seal()
+    assert index.transactions() == [*FOUR, another]
+    assert len(files(tmp_path)[".txnindex"]) == 5 * 34
