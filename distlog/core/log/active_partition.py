@@ -19,22 +19,19 @@ A sync that failed is never tried again in the same segment: the next one would 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 
 from distlog.core import paths
-from distlog.core.commits.actions import Action, Active
+from distlog.core.commits.actions import Active
 from distlog.core.commits.current_snapshot import CurrentSnapshot
-from distlog.core.commits.snapshot import Snapshot
-from distlog.core.errors import CommitConflictError, StorageError, TransactionTooOldError
+from distlog.core.errors import StorageError
 from distlog.core.log.active_file import FileCalls
 from distlog.core.log.log_segment import LogSegment, closed_on_error
 from distlog.core.log.partition_lock import PartitionLock
 from distlog.core.log.sealed_segment import SealedSegment
 from distlog.core.log.segment_opener import SegmentOpener
-from distlog.core.log.state_record import StateRecord, Status
-from distlog.core.segments.segment_state import SegmentState
+from distlog.core.log.state_record import NO_POINT, StateRecord, Status, recovery_point
+from distlog.core.segments.segment_state import SegmentState, packed_position
 from distlog.core.storage.local.file_lock import TIMEOUT_S, Held
-from distlog.core.storage.retry import Deadline
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.transactions.open_transactions import OpenTransactions
 
@@ -91,47 +88,17 @@ class ActivePartition:
             self._use(self._opener.opened(segment.state))
         return self._segment
 
-    def open(self, operation: str = "active", sealed: SealedSegment | None = None) -> LogSegment:
-        """Begin an active segment by a commit, which also seals `sealed`. Raises TopicNotFoundError after a drop."""
-        deadline = Deadline(COMMIT_TIMEOUT_S)
-        while True:
-            snapshot = self.snapshots.refresh()
-            try:
-                return self._begin(snapshot, operation, sealed)
-            except TransactionTooOldError:
-                # vacuum may have deleted the new files: others are made
-                if not deadline.pause():
-                    raise
-            except CommitConflictError:
-                self.snapshots.refresh()
-                raise
-
-    def _begin(self, snapshot: Snapshot, operation: str, sealed: SealedSegment | None) -> LogSegment:
-        stem, created_ms = self.handle.new_stem(snapshot.version), self.handle.clock()
+    def create(self, stem: str) -> None:
+        """Create the files of the segment `stem`, which a commit will make active; needs no lock."""
         self._opener.create(stem)
 
-        def plan(current: Snapshot) -> Sequence[Action]:
-            end = current.partitions[self.partition].log_end_offset
-            base_offset = sealed.info.next_offset if sealed and sealed.info else end
-            return [*(sealed.actions() if sealed else ()), Active(self.partition, stem, base_offset)]
-
-        _, after = self.handle.log.commit(
-            snapshot, operation, plan, read_version=snapshot.version, timeout_s=COMMIT_TIMEOUT_S
-        )
-        self.snapshots.advance(after)
-        partition = after.partitions[self.partition]
-        assert partition.active is not None
-        state = SegmentState.new(stem, partition.active.base_offset, created_ms, partition.first_unstable_offset)
-        return self._use(self._opener.opened(state))
-
-    def roll(self) -> LogSegment:
-        """Seal the active segment and begin the next one, in one commit."""
-        sealed = self.begin_seal()
-        try:
-            return self.open("roll", sealed)
-        except CommitConflictError:
-            self.take_back(sealed)
-            raise
+    def begin(self, created_ms: int) -> LogSegment:
+        """Begin the segment that a commit made active; its files were created at that time."""
+        state = self.snapshots.snapshot.partitions[self.partition]
+        assert state.active is not None
+        begin = SegmentState.new(state.active.stem, state.active.base_offset, created_ms, state.first_unstable_offset)
+        self._lock.recovery_point = NO_POINT
+        return self._use(self._opener.opened(begin))
 
     def begin_seal(self, status: Status = Status.CHANGING) -> SealedSegment:
         """Finish the active segment's files. The caller then commits, and calls `end_seal` or `take_back`.
@@ -157,6 +124,7 @@ class ActivePartition:
     def end_seal(self) -> None:
         """Publish that no segment is active, after the commit that sealed it."""
         self._let_go()
+        self._lock.recovery_point = NO_POINT
         self._lock.publish(Status.NONE, None)
 
     def take_back(self, sealed: SealedSegment) -> None:
@@ -179,6 +147,25 @@ class ActivePartition:
         """Publish the active segment's changed state."""
         assert self._segment is not None
         self._known = self._lock.publish_active(self._segment.packed_state())
+
+    @property
+    def recovery_position(self) -> int:
+        """The position in the log from which it would be walked after a power loss."""
+        return packed_position(self._lock.recovery_point)
+
+    def flushed(self, state: SegmentState, since_ms: int, *, with_indexes: bool) -> bool:
+        """Note that a sync that began at `since_ms` covered what `state` counts; False if its segment is sealed.
+
+        With the indexes, the state is the segment's recovery point from now on.
+        """
+        segment = self.recover()
+        if segment is None or segment.stem != state.stem:
+            return False
+        segment.know_flushed(state.next_offset, state.position, since_ms)
+        if with_indexes:
+            self._lock.recovery_point = state.flushed().pack()
+        self.moved_on()
+        return True
 
     def doubt(self) -> None:
         """Forget the segment, so that the next use recovers it: after an error the files' content is not known."""
@@ -207,11 +194,21 @@ class ActivePartition:
         if self._active is None:
             self.end_seal()
         elif record is None or state is None:
-            self._use(self._opener.walked(self._active))
+            segment = self._opener.recovered(self._active, recovery_point(value, self._topic_id, self._active))
+            # all of it was synced
+            self._lock.recovery_point = segment.packed_state()
+            self._use(segment)
         elif record.status == Status.FAILED:
+            self._lock.recovery_point = record.recovery_point
             self._seal_flushed(state)
         else:
-            self._use(self._opener.resumed(self._segment, state, record.status))
+            segment = self._opener.resumed(self._segment, state, record.status)
+            is_there = packed_position(record.recovery_point) <= segment.size
+            self._lock.recovery_point = record.recovery_point if is_there else NO_POINT
+            self._use(segment)
+            # who began to seal it may have died when a sync had failed
+            if record.status == Status.CHANGING and not segment.write_again():
+                self.give_up()
 
     def _seal_flushed(self, state: SegmentState) -> None:
         self._let_go()

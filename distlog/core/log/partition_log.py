@@ -8,7 +8,7 @@ An append does not sync, but says whether the topic's flush policy wants a sync 
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -26,6 +26,7 @@ from distlog.core.log.flush_policy import is_flush_due
 from distlog.core.log.log_segment import LogSegment
 from distlog.core.log.log_validator import check_size, validate
 from distlog.core.log.partition_flush import Appended, PartitionFlush
+from distlog.core.log.segment_begin import begin_segments, open_segments, roll
 from distlog.core.segments.state_fold import BY_HEADERS, Longs
 from distlog.core.storage.local.file_lock import TIMEOUT_S
 from distlog.core.times import NO_TIMESTAMP
@@ -115,7 +116,7 @@ class PartitionLog:
     ) -> Appended:
         end, newest = _check(rows, self._snapshots.snapshot.config, data.nbytes)
         active = self._active
-        segment = active.recover() or active.open()
+        segment = active.recover() or begin_segments([active])[0]
         time_ms = NO_TIMESTAMP
         if segment.config.message_timestamp_type == "LogAppendTime":
             state = self._snapshots.snapshot.partitions[self.partition]
@@ -123,7 +124,7 @@ class PartitionLog:
             rows, newest_offsets, min_timestamps = stamped(data, rows, time_ms)
             newest = time_ms
         if segment.should_roll(data.nbytes, newest, segment.next_offset + end - 1):
-            segment = active.roll()
+            segment = roll(active)
         first = segment.next_offset
         moved = np.empty(len(rows), rows.dtype)
         move_batches(data, rows, first, moved)
@@ -163,7 +164,7 @@ class PartitionLog:
         with self._active.held():
             segment = self._active.recover()
             if segment is not None and segment.size:
-                self._active.roll()
+                roll(self._active)
 
     def flush(self, appended: Appended | None = None) -> None:
         """Return when the records of `appended` are on the device; without it, when all that the log has now are.
@@ -185,6 +186,13 @@ class PartitionLog:
         self._flush.flush(None)
         return True
 
+    def checkpoint(self) -> None:
+        """Flush, and have nothing of the log walked after a restart of the machine: as Kafka's clean shutdown.
+
+        Call it before the end of a program that appended; it syncs the indexes too. Raises as `flush` does.
+        """
+        self._flush.checkpoint()
+
     def end(self) -> LogEnd:
         """The log's end, and the end of what is on the device; recovers the log if needed."""
         with self._active.held():
@@ -199,6 +207,14 @@ class PartitionLog:
         """Close the files; nothing is flushed, and the active segment stays active for the next process."""
         self._flush.close()
         self._active.close()
+
+
+def open_together(logs: Sequence[PartitionLog]) -> None:
+    """Have each of these logs of one topic ready for appends; the segments that are missing begin in one commit.
+
+    Raises the errors of `PartitionLog.append`.
+    """
+    open_segments([log._active for log in logs])
 
 
 def _check(rows: npt.NDArray[Any], config: TopicConfig, size: int) -> tuple[int, int]:
