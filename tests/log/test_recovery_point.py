@@ -140,6 +140,12 @@ def test_a_clean_end_is_noted_once(tmp_path: Path) -> None:
     process[0].checkpoint()
     Process(folder, calls=calls)[0].checkpoint()
     assert calls.made == ["fsync"] * 4
+    append(process[0], b"b")
+    process[0].flush()
+    del calls.made[:]
+    process[0].checkpoint()
+    # not the log again
+    assert calls.made == ["fsync"] * 3
 
 
 def test_a_flush_takes_the_indexes_along_when_the_log_grew_enough(
@@ -167,6 +173,7 @@ def test_the_recovery_point_is_written_after_the_syncs_that_it_speaks_of(
     process = Process(new_topic(tmp_path / "events", **SETTINGS))
     append(process[0], b"a")
     process[0].flush()
+    append(process[0], b"b")
     killer = Killer(monkeypatch)
     with killer.killing(None):
         process[0].checkpoint()

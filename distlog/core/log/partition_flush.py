@@ -149,7 +149,10 @@ class PartitionFlush:
         since_ms = self._partition.handle.clock()
         self._lock.page.write(_mark(_BEGUN, state.stem))
         try:
-            files.sync() if with_indexes else files.log.sync()
+            if state.flushed_position < state.position:
+                files.log.sync()
+            if with_indexes:
+                files.sync_indexes()
         except StorageError as error:
             # first of all, since to give it up takes a lock, and may fail
             self._lock.page.write(_mark(_FAILED, state.stem))

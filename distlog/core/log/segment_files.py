@@ -103,6 +103,10 @@ class SegmentFiles(NamedTuple):
     def sync(self) -> None:
         """Sync all files, the log first; returns when all that was written is on the device."""
         self.log.sync()
+        self.sync_indexes()
+
+    def sync_indexes(self) -> None:
+        """Sync the indexes; returns when all that was written to them is on the device."""
         for _, index in self.indexes:
             index.file.sync()
 
