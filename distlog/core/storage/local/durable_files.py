@@ -44,7 +44,9 @@ class LocalErrors(ErrorJudge):
 
     def describe(self, error: Exception) -> str:
         """The operating system's words."""
-        return (isinstance(error, OSError) and error.strerror) or type(error).__name__
+        words = (isinstance(error, OSError) and error.strerror) or type(error).__name__
+        is_limit = isinstance(error, OSError) and error.errno == errno.EMFILE
+        return f"{words}: raise the limit of the process (ulimit -n)" if is_limit else words
 
 
 LOCAL_ERRORS = LocalErrors()
