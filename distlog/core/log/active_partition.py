@@ -23,7 +23,7 @@ import os
 from distlog.core import paths
 from distlog.core.commits.actions import Active
 from distlog.core.commits.current_snapshot import CurrentSnapshot
-from distlog.core.errors import StorageError
+from distlog.core.errors import StorageError, StorageFullError
 from distlog.core.log.active_file import FileCalls
 from distlog.core.log.log_segment import LogSegment, closed_on_error
 from distlog.core.log.partition_lock import PartitionLock
@@ -133,6 +133,20 @@ class ActivePartition:
             segment.recover_tail(OpenTransactions.before(sealed.before.first_unstable_offset))
         self._use(segment)
 
+    def seal(self) -> None:
+        """Seal the active segment at its end; does nothing if none is active, or it is empty.
+
+        On a disk without space for the commit it stays active: StorageFullError.
+        """
+        segment = self.recover()
+        if segment is not None and segment.size:
+            sealed = self.begin_seal()
+            try:
+                self._commit_seal(sealed)
+            except StorageFullError:
+                self.take_back(sealed)
+                raise
+
     def give_up(self) -> None:
         """After a failed sync: cut the active segment to what is known to be on the device, and seal it there.
 
@@ -214,7 +228,9 @@ class ActivePartition:
         self._let_go()
         segment = self._segment = self._opener.opened(state)
         segment.drop_unflushed(self._opener.transactions_before())
-        sealed = self.begin_seal(Status.FAILED)
+        self._commit_seal(self.begin_seal(Status.FAILED))
+
+    def _commit_seal(self, sealed: SealedSegment) -> None:
         _, after = self.handle.log.commit(
             self.snapshots.refresh(), "seal", lambda _: sealed.actions(), timeout_s=COMMIT_TIMEOUT_S
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy.typing as npt
 
 from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.config import TopicConfig
-from distlog.core.errors import InvalidRecordError, RecordTooLargeError
+from distlog.core.errors import DistlogError, InvalidRecordError, RecordTooLargeError, StorageFullError
 from distlog.core.kernels.batch_move import BAD_FORMAT, FINE, NOT_ALL, look_at_batches, move_batches
 from distlog.core.log.active_file import FileCalls
 from distlog.core.log.active_partition import ActivePartition
@@ -112,6 +113,17 @@ class PartitionLog:
                 yield self._append(*run)
 
     def _append(
+        self, data: npt.NDArray[np.uint8], rows: npt.NDArray[Any], newest_offsets: Longs, min_timestamps: Longs
+    ) -> Appended:
+        try:
+            return self._append_active(data, rows, newest_offsets, min_timestamps)
+        except StorageFullError:
+            # without space for that either, the segment stays active, and takes appends when there is space again
+            with suppress(DistlogError):
+                self._active.seal()
+            raise
+
+    def _append_active(
         self, data: npt.NDArray[np.uint8], rows: npt.NDArray[Any], newest_offsets: Longs, min_timestamps: Longs
     ) -> Appended:
         end, newest = _check(rows, self._snapshots.snapshot.config, data.nbytes)
