@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 from active_segments import FailingCalls
 from full_disk import fill, make_room
-from partition_logs import Process, append, new_topic, sealed
+from partition_logs import Process, append, encoded, new_topic, sealed
 
 import distlog
 from distlog.core.errors import StorageFullError
+from distlog.core.log.partition_flush import LostRecordsError
 from distlog.core.log.state_record import Status
 from distlog.core.storage.local import durable_files
 
@@ -122,3 +123,20 @@ def test_an_empty_segment_is_not_sealed(tmp_path: Path) -> None:
             append(process[0], b"a")
     assert [commit.operation for commit in process.handle.log.commits(0, 2)] == ["create", "active"]
     assert process.head().version == 1
+
+
+def test_a_sync_that_finds_no_space_in_the_seal_counts_as_failed(tmp_path: Path) -> None:
+    folder, calls = new_topic(tmp_path / "events", **SETTINGS), FailingCalls()
+    process, other = Process(folder, calls=calls), Process(folder)
+    append(process[0], b"a")
+    process[0].flush()
+    lost = other[0].append(*encoded(b"b"))
+    calls.fail("pwrite")
+    calls.fail("fsync")
+    with pytest.raises(StorageFullError):
+        append(process[0], b"c")
+    with pytest.raises(LostRecordsError):
+        other[0].flush(lost)
+    assert append(other[0], b"d") == (1, 2)
+    assert sealed(other.head()) == [(0, 1)]
+    assert process.seen()[0] == [b"a", b"d"]

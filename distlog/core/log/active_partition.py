@@ -127,10 +127,10 @@ class ActivePartition:
         self._lock.recovery_point = NO_POINT
         self._lock.publish(Status.NONE, None)
 
-    def take_back(self, sealed: SealedSegment) -> None:
-        """Make the segment active again, since its seal was not committed and will not be."""
-        with closed_on_error(self._opener.opened(sealed.before)) as segment:
-            segment.recover_tail(OpenTransactions.before(sealed.before.first_unstable_offset))
+    def take_back(self, before: SegmentState) -> None:
+        """Make the segment active again as it was before its seal, which was not committed and will not be."""
+        with closed_on_error(self._opener.opened(before)) as segment:
+            segment.recover_tail(OpenTransactions.before(before.first_unstable_offset))
         self._use(segment)
 
     def seal(self) -> None:
@@ -140,11 +140,12 @@ class ActivePartition:
         """
         segment = self.recover()
         if segment is not None and segment.size:
-            sealed = self.begin_seal()
+            before = segment.state
             try:
-                self._commit_seal(sealed)
+                self._commit_seal(self.begin_seal())
             except StorageFullError:
-                self.take_back(sealed)
+                if not segment.sync_failed:
+                    self.take_back(before)
                 raise
 
     def give_up(self) -> None:
@@ -212,17 +213,15 @@ class ActivePartition:
             # all of it was synced
             self._lock.recovery_point = segment.packed_state()
             self._use(segment)
-        elif record.status == Status.FAILED:
-            self._lock.recovery_point = record.recovery_point
-            self._seal_flushed(state)
         else:
-            segment = self._opener.resumed(self._segment, state, record.status)
-            is_there = packed_position(record.recovery_point) <= segment.size
-            self._lock.recovery_point = record.recovery_point if is_there else NO_POINT
-            self._use(segment)
-            # who began to seal it may have died when a sync had failed
-            if record.status == Status.CHANGING and not segment.write_again():
-                self.give_up()
+            self._lock.recovery_point = record.recovery_point
+            resumed = self._opener.resumed(self._segment, state, record.status)
+            if resumed is None:
+                self._seal_flushed(state)
+                return
+            if packed_position(record.recovery_point) > resumed.size:
+                self._lock.recovery_point = NO_POINT
+            self._use(resumed)
 
     def _seal_flushed(self, state: SegmentState) -> None:
         self._let_go()

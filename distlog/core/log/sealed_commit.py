@@ -155,7 +155,7 @@ def _commit(
 
 def _take_back(partitions: Sequence[ActivePartition], sealing: _Sealing) -> None:
     for partition in partitions:
-        partition.take_back(sealing.sealed[partition.partition])
+        partition.take_back(sealing.sealed[partition.partition].before)
 
 
 def _active(snapshot: Snapshot, needed: Needed) -> list[int]:

@@ -37,7 +37,7 @@ def roll(partition: ActivePartition) -> LogSegment:
     try:
         return begin_segments([partition], "roll", sealed)[0]
     except CommitConflictError:
-        partition.take_back(sealed)
+        partition.take_back(sealed.before)
         raise
 
 

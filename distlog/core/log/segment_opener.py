@@ -34,11 +34,14 @@ class SegmentOpener:
         config, clock = self._snapshots.snapshot.config, self._handle.clock
         return LogSegment(self._folder, state, config, clock=clock, calls=self._calls)
 
-    def resumed(self, segment: LogSegment | None, state: SegmentState, status: Status) -> LogSegment:
+    def resumed(self, segment: LogSegment | None, state: SegmentState, status: Status) -> LogSegment | None:
         """The segment with this state, and with what another process wrote behind it before it died.
 
-        It is `segment`, if that is the same one and takes appends.
+        It is `segment`, if that is the same one and takes appends. None if a sync of it failed, or may have, and what
+        that was to save is gone.
         """
+        if status == Status.FAILED:
+            return None
         if segment is not None and segment.stem == state.stem and status == Status.ACTIVE:
             segment.resume(state)
         else:
@@ -52,6 +55,10 @@ class SegmentOpener:
                 segment.drop_uncounted()
             elif unknown > 0 or status != Status.ACTIVE:
                 segment.recover_tail(OpenTransactions.before(state.first_unstable_offset))
+            # who began to seal it may have died when a sync had failed
+            if status == Status.CHANGING and not segment.write_again():
+                segment.close()
+                return None
         return segment
 
     def recovered(self, active: Active, recovery_point: SegmentState | None) -> LogSegment:
