@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from command_line import CommandLine
+from full_disk import disk as disk
 from gated_writer import gate as gate
 from gated_writer import topic as topic
 from histories import commit_log, topic_storage, topic_with_checkpoints

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from histories import segment
@@ -229,3 +232,23 @@ def test_a_partition_whose_lock_is_not_to_be_had_is_an_error_and_nothing_is_seal
         sealed_commit(process.handle, process.head(), "drop", nothing, every_partition, timeout_s=0)
     assert status(process) == Status.ACTIVE
     assert append(process[0], b"b") == (1, 2)
+
+
+def test_partitions_are_sealed_side_by_side(folder: Path) -> None:
+    process, together = Process(folder), threading.Barrier(3)
+    for number in range(3):
+        append(process[number], b"a")
+
+    class Meeting:
+        """Calls of `os`, of which each sync of a log waits for those of the other partitions."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(os, name)
+
+        def fsync(self, file: int) -> None:
+            if os.readlink(f"/proc/self/fd/{file}").endswith(".log"):
+                together.wait(timeout=60)
+            os.fsync(file)
+
+    after = commit_sealed(process, partitions=range(3), calls=Meeting())
+    assert [sealed(after, number) for number in range(3)] == [[(0, 1)]] * 3

@@ -18,6 +18,7 @@ from distlog.core.errors import StorageError
 from distlog.core.log.readable_segment import ReadableSegment
 from distlog.core.log.tails import tail, with_tails
 from distlog.core.reading.point_read import first_records
+from distlog.core.reading.segment_reader import SegmentReader
 from distlog.core.storage.local.files import LocalFiles
 from distlog.core.topics.topic import Topic
 
@@ -197,3 +198,42 @@ def test_a_reader_needs_no_right_to_write(process: Process, monkeypatch: pytest.
     assert tail(process.handle, process.head(), 0)
     assert opened
     assert not any(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) for flags in opened)
+
+
+@pytest.mark.parametrize("index", ["whole", "without its index"])
+def test_a_time_is_looked_up_in_a_large_tail_by_its_index_and_not_by_a_scan(
+    index: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LogSegmentTest.testFindOffsetByTimestamp, for readers of a segment that still grows."""
+    process = Process(new_topic(tmp_path / "events"))
+    for number in range(100):
+        append(process[0], b"x" * 10_000, time=NOW + 10 * number)
+    topic = reader(process)
+    if index != "whole":
+        next(page_of(process).parent.glob("*.timeindex")).unlink()
+    read, real = [0], os.preadv
+
+    def preadv(*arguments: Any) -> int:
+        count = real(*arguments)
+        read[0] += count
+        return count
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    monkeypatch.setattr(SegmentReader, "chunks", None if index == "whole" else SegmentReader.chunks)
+    for time, found in ((0, 0), (505, 51), (510, 51), (990, 99), (991, None)):
+        expected = None if found is None else (found, NOW + 10 * found)
+        assert topic.offsets_for_times(NOW + time) == {0: expected}
+    assert read[0] < (200_000 if index == "whole" else 10_000_000)
+
+
+def test_the_table_of_segments_tells_which_still_grow(process: Process) -> None:
+    process[0].roll()
+    append(process[0], b"5")
+    append(process[1], b"6")
+    commit_sealed(process, partitions=[1])
+    table = reader(process).segments()
+    assert table.select(["partition", "base_offset", "is_active"]).to_pylist() == [
+        {"partition": 0, "base_offset": 0, "is_active": False},
+        {"partition": 0, "base_offset": 5, "is_active": True},
+        {"partition": 1, "base_offset": 0, "is_active": False},
+    ]

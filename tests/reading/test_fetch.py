@@ -21,7 +21,7 @@ from distlog.core.batches.record_batch import read_headers
 from distlog.core.reading import fetch as fetch_module
 from distlog.core.reading.fetch import FetchedBatches
 from distlog.core.reading.slices import SegmentSlice
-from distlog.core.storage.local.mapping import SealedMap
+from distlog.core.storage.local.mapping import FileMap
 
 LOGS: dict[str, Callable[[str], Topic]] = {
     "dense": lambda url: appended(url, 7, 60, 1, 30),
@@ -163,7 +163,7 @@ def test_local_batches_are_mapped_and_not_read(tmp_path: Path) -> None:
     topic.storage.counters.bytes_read = 0
     fetched = topic.read(0, 100, 300)
     assert isinstance(fetched.data.obj, np.ndarray)
-    assert isinstance(fetched.data.obj.base, SealedMap)
+    assert isinstance(fetched.data.obj.base, FileMap)
     assert fetched.data.readonly
     assert topic.storage.counters.bytes_read == 0
 

@@ -376,3 +376,18 @@ def test_a_lock_whose_file_was_removed_is_that_of_the_new_file(path: str) -> Non
             pass
     with mine.held() as page:
         assert page.read() == b"new"
+
+
+def test_a_lock_that_is_held_takes_one_descriptor(path: str) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    with FileLock(path).held():
+        assert len(os.listdir("/proc/self/fd")) == before + 1
+
+
+def test_too_many_open_files_is_an_error_that_says_what_to_do(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "open", refused)
+    with pytest.raises(StorageError, match=r"Too many open files: raise the limit of the process \(ulimit -n\)"):
+        FileLock(path).acquire(1.0)

@@ -16,6 +16,7 @@ from topics import NOW, TINY, Clock, contents, topic_on
 
 from distlog.core.batches.record_batch import LOG_APPEND_TIME, read_headers
 from distlog.core.errors import InvalidRecordError, StorageError, TopicNotFoundError
+from distlog.core.log.active_file import ActiveFile
 from distlog.core.log.partition_log import PartitionLog
 from distlog.core.storage.local import local_disk
 from distlog.core.storage.storage import Storage
@@ -466,3 +467,61 @@ def test_log_append_time_is_not_before_that_of_the_segment_ahead(stamped: Topic,
     with stamped.writer(linger_ms=NEVER_MS) as writer:
         writer.append(b"in place", partition=0)
     assert [time >= 1000 for time, _ in times(stamped)] == [True, True]
+
+
+# --- many partitions
+
+
+def test_the_active_segments_of_a_buffers_partitions_begin_in_one_commit(topic: Topic, tmp_path: Path) -> None:
+    many = topic_on(Storage(str(tmp_path / "many")), 20)
+    version = many.version
+    with many.writer(linger_ms=NEVER_MS) as writer:
+        for number in range(40):
+            writer.append(b"%d" % number, partition=number % 20)
+        writer.flush()
+        assert many.refresh().version == version + 1
+        assert many.history().to_pylist()[0]["operation"] == "active"
+        for number in range(40, 60):
+            writer.append(b"%d" % number, partition=number % 20)
+    assert many.refresh().version == version + 1
+    assert contents(many) == {n: [b"%d" % number for number in range(n, 60, 20)] for n in range(20)}
+
+
+def test_a_partition_that_cannot_be_opened_keeps_no_other_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many, told, create = topic_on(Storage(str(tmp_path / "many")), 4), list[Delivery](), ActiveFile.create
+
+    def refused(file: ActiveFile) -> None:
+        if "topic-2" in file.path or "many-2" in file.path:
+            raise StorageError("no such luck", file=file.path)
+        create(file)
+
+    monkeypatch.setattr(ActiveFile, "create", refused)
+    writer = many.writer(linger_ms=NEVER_MS, on_delivery=told.append)
+    for partition in range(4):
+        writer.append(b"a", partition=partition)
+    with pytest.raises(StorageError, match="no such luck"):
+        writer.close()
+    assert sorted(one.partition for one in told if one.error is None) == [0, 1, 3]
+    assert contents(many) == {0: [b"a"], 1: [b"a"], 2: [], 3: [b"a"]}
+
+
+def test_after_a_close_nothing_of_the_logs_is_read_when_the_machine_was_restarted(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append_both(topic, [], range(10))
+    monkeypatch.setattr("distlog.core.log.state_record.boot_id", lambda: bytes(16))
+    read, real = list[str](), os.preadv
+
+    def preadv(file: int, *arguments: Any) -> int:
+        read.append(os.readlink(f"/proc/self/fd/{file}"))
+        return real(file, *arguments)
+
+    with monkeypatch.context() as patches:
+        patches.setattr(os, "preadv", preadv)
+        assert topic.refresh().end_offsets() == {0: 10, 1: 10}
+        assert PartitionLog(topic.handle, 0, topic.current).end() == (10, 10)
+    assert [name for name in read if name.endswith(".log")] == []
+    append_both(topic, [], range(10, 12))
+    assert contents(topic) == {key: [b"%d" % number for number in range(12)] for key in (0, 1)}

@@ -86,7 +86,7 @@ class ActiveFile:
     def cut(self, size: int, allocated: int = 0) -> None:
         """Cut the file to `size` bytes; zeros follow up to `allocated`. A file that needs no cut is left alone.
 
-        Raises StorageError if the file is shorter than `size`.
+        A missing file is created if it is to be allocated. Raises StorageError if the file is shorter than `size`.
         """
         length = self.size()
         if length < size:
@@ -96,7 +96,7 @@ class ActiveFile:
         if length == size >= allocated:
             return
         try:
-            file = self._file if self._file is not None else self._open(0)
+            file = self._file if self._file is not None else self._open(os.O_CREAT)
             if length > size:
                 self._calls.ftruncate(file, size)
             if allocated > size:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 
 import numpy as np
+from crc32c import crc32c
 
 from distlog.core.indexes.growing_index import floor_in_place
 from distlog.core.indexes.index_entries import Column
@@ -40,6 +41,10 @@ class ActiveIndex:
         """
         _, key, value = floor_in_place(self.file.read, size, target, self._entry, self._key)
         return key, value
+
+    def has_entries(self, size: int, checksum: int) -> bool:
+        """Whether the first `size` bytes are there, and have this CRC-32C."""
+        return self.file.size() >= size and (not size or crc32c(self.file.read(0, size)) == checksum)
 
     def trim(self, size: int) -> None:
         """Cut the file to its entries, which are `size` bytes."""

@@ -19,24 +19,21 @@ A sync that failed is never tried again in the same segment: the next one would 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from time import perf_counter_ns
 
 from distlog.core import paths
-from distlog.core.commits.actions import Action, Active
+from distlog.core.commits.actions import Active
 from distlog.core.commits.current_snapshot import CurrentSnapshot
-from distlog.core.commits.snapshot import Snapshot
-from distlog.core.errors import CommitConflictError, StorageError, TransactionTooOldError
+from distlog.core.errors import StorageError, StorageFullError
 from distlog.core.log.active_file import FileCalls
 from distlog.core.log.log_segment import LogSegment, closed_on_error
 from distlog.core.log.partition_counters import PartitionCounters
 from distlog.core.log.partition_lock import PartitionLock
 from distlog.core.log.sealed_segment import SealedSegment
 from distlog.core.log.segment_opener import SegmentOpener
-from distlog.core.log.state_record import StateRecord, Status
-from distlog.core.segments.segment_state import SegmentState
+from distlog.core.log.state_record import NO_POINT, StateRecord, Status, recovery_point
+from distlog.core.segments.segment_state import SegmentState, packed_position
 from distlog.core.storage.local.file_lock import TIMEOUT_S, Held
-from distlog.core.storage.retry import Deadline
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.transactions.open_transactions import OpenTransactions
 
@@ -93,47 +90,17 @@ class ActivePartition:
             self._use(self._opener.opened(segment.state))
         return self._segment
 
-    def open(self, operation: str = "active", sealed: SealedSegment | None = None) -> LogSegment:
-        """Begin an active segment by a commit, which also seals `sealed`. Raises TopicNotFoundError after a drop."""
-        deadline = Deadline(COMMIT_TIMEOUT_S)
-        while True:
-            snapshot = self.snapshots.refresh()
-            try:
-                return self._begin(snapshot, operation, sealed)
-            except TransactionTooOldError:
-                # vacuum may have deleted the new files: others are made
-                if not deadline.pause():
-                    raise
-            except CommitConflictError:
-                self.snapshots.refresh()
-                raise
-
-    def _begin(self, snapshot: Snapshot, operation: str, sealed: SealedSegment | None) -> LogSegment:
-        stem, created_ms = self.handle.new_stem(snapshot.version), self.handle.clock()
+    def create(self, stem: str) -> None:
+        """Create the files of the segment `stem`, which a commit will make active; needs no lock."""
         self._opener.create(stem)
 
-        def plan(current: Snapshot) -> Sequence[Action]:
-            end = current.partitions[self.partition].log_end_offset
-            base_offset = sealed.info.next_offset if sealed and sealed.info else end
-            return [*(sealed.actions() if sealed else ()), Active(self.partition, stem, base_offset)]
-
-        _, after = self.handle.log.commit(
-            snapshot, operation, plan, read_version=snapshot.version, timeout_s=COMMIT_TIMEOUT_S
-        )
-        self.snapshots.advance(after)
-        partition = after.partitions[self.partition]
-        assert partition.active is not None
-        state = SegmentState.new(stem, partition.active.base_offset, created_ms, partition.first_unstable_offset)
-        return self._use(self._opener.opened(state))
-
-    def roll(self) -> LogSegment:
-        """Seal the active segment and begin the next one, in one commit."""
-        sealed = self.begin_seal()
-        try:
-            return self.open("roll", sealed)
-        except CommitConflictError:
-            self.take_back(sealed)
-            raise
+    def begin(self, created_ms: int) -> LogSegment:
+        """Begin the segment that a commit made active; its files were created at that time."""
+        state = self.snapshots.snapshot.partitions[self.partition]
+        assert state.active is not None
+        begin = SegmentState.new(state.active.stem, state.active.base_offset, created_ms, state.first_unstable_offset)
+        self._lock.recovery_point = NO_POINT
+        return self._use(self._opener.opened(begin))
 
     def begin_seal(self, status: Status = Status.CHANGING) -> SealedSegment:
         """Finish the active segment's files. The caller then commits, and calls `end_seal` or `take_back`.
@@ -161,13 +128,29 @@ class ActivePartition:
     def end_seal(self) -> None:
         """Publish that no segment is active, after the commit that sealed it."""
         self._let_go()
+        self._lock.recovery_point = NO_POINT
         self._lock.publish(Status.NONE, None)
 
-    def take_back(self, sealed: SealedSegment) -> None:
-        """Make the segment active again, since its seal was not committed and will not be."""
-        with closed_on_error(self._opener.opened(sealed.before)) as segment:
-            segment.recover_tail(OpenTransactions.before(sealed.before.first_unstable_offset))
+    def take_back(self, before: SegmentState) -> None:
+        """Make the segment active again as it was before its seal, which was not committed and will not be."""
+        with closed_on_error(self._opener.opened(before)) as segment:
+            segment.recover_tail(OpenTransactions.before(before.first_unstable_offset))
         self._use(segment)
+
+    def seal(self) -> None:
+        """Seal the active segment at its end; does nothing if none is active, or it is empty.
+
+        On a disk without space for the commit it stays active: StorageFullError.
+        """
+        segment = self.recover()
+        if segment is not None and segment.size:
+            before = segment.state
+            try:
+                self._commit_seal(self.begin_seal())
+            except StorageFullError:
+                if not segment.sync_failed:
+                    self.take_back(before)
+                raise
 
     def give_up(self) -> None:
         """After a failed sync: cut the active segment to what is known to be on the device, and seal it there.
@@ -187,6 +170,25 @@ class ActivePartition:
     def count(self, *done: int) -> None:
         """See `PartitionLock.count`."""
         self._lock.count(*done)
+
+    @property
+    def recovery_position(self) -> int:
+        """The position in the log from which it would be walked after a power loss."""
+        return packed_position(self._lock.recovery_point)
+
+    def flushed(self, state: SegmentState, since_ms: int, *, with_indexes: bool) -> bool:
+        """Note that a sync that began at `since_ms` covered what `state` counts; False if its segment is sealed.
+
+        With the indexes, the state is the segment's recovery point from now on.
+        """
+        segment = self.recover()
+        if segment is None or segment.stem != state.stem:
+            return False
+        segment.know_flushed(state.next_offset, state.position, since_ms)
+        if with_indexes:
+            self._lock.recovery_point = state.flushed().pack()
+        self.moved_on()
+        return True
 
     def doubt(self) -> None:
         """Forget the segment, so that the next use recovers it: after an error the files' content is not known."""
@@ -215,17 +217,27 @@ class ActivePartition:
         if self._active is None:
             self.end_seal()
         elif record is None or state is None:
-            self._use(self._opener.walked(self._active))
-        elif record.status == Status.FAILED:
-            self._seal_flushed(state)
+            segment = self._opener.recovered(self._active, recovery_point(value, self._topic_id, self._active))
+            # all of it was synced
+            self._lock.recovery_point = segment.packed_state()
+            self._use(segment)
         else:
-            self._use(self._opener.resumed(self._segment, state, record.status))
+            self._lock.recovery_point = record.recovery_point
+            resumed = self._opener.resumed(self._segment, state, record.status)
+            if resumed is None:
+                self._seal_flushed(state)
+                return
+            if packed_position(record.recovery_point) > resumed.size:
+                self._lock.recovery_point = NO_POINT
+            self._use(resumed)
 
     def _seal_flushed(self, state: SegmentState) -> None:
         self._let_go()
         segment = self._segment = self._opener.opened(state)
         segment.drop_unflushed(self._opener.transactions_before())
-        sealed = self.begin_seal(Status.FAILED)
+        self._commit_seal(self.begin_seal(Status.FAILED))
+
+    def _commit_seal(self, sealed: SealedSegment) -> None:
         _, after = self.handle.log.commit(
             self.snapshots.refresh(), "seal", lambda _: sealed.actions(), timeout_s=COMMIT_TIMEOUT_S
         )

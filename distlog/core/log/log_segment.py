@@ -132,6 +132,13 @@ class LogSegment(ReadableSegment):
         """Walk the log behind the state's end, where `transactions` are open, and cut off a torn end."""
         return self._recovered(self._numbers, transactions)
 
+    def write_again(self) -> bool:
+        """Write what is not known to be on the device again, for the next sync: the end of one before is not known.
+
+        After a sync that failed, Linux keeps the bytes, but would not write them. False if it no longer has them.
+        """
+        return segment_recovery.write_again(self._files, self._usable(), *self._numbers[_FLUSHED].tolist())
+
     def drop_uncounted(self) -> None:
         """Cut off what is behind the state's end, also whole batches: their append failed."""
         self._files.cut(self._numbers)

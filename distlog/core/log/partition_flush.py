@@ -7,11 +7,17 @@ A failed sync is never tried again, since the next one would succeed without wha
 clean). The flush lock's page says that it failed, for the case that no more can be done now. Then the segment is
 cut to what was on the device before, and is sealed there. Each flush that waits for records
 that were cut off gets an error: their segment is no longer active, and ends before them.
+
+The kernel tells an error of the disk to one process, and that one may be killed before it tells anybody. So the flush
+lock's page says that a sync has begun, until its end is known. Who finds that writes again what the sync was to save.
+
+Now and then a sync takes the indexes along: this is a new recovery point (`state_record`).
 """
 
 from __future__ import annotations
 
 import os
+from contextlib import closing, suppress
 from time import perf_counter_ns
 from typing import NamedTuple
 
@@ -23,11 +29,16 @@ from distlog.core.log.active_file import ActiveFile
 from distlog.core.log.active_partition import ActivePartition
 from distlog.core.log.flush_policy import Unflushed, is_flush_due
 from distlog.core.log.partition_counters import PartitionCounters
+from distlog.core.log.segment_files import SegmentFiles
 from distlog.core.log.state_record import Status
 from distlog.core.segments.segment_state import SegmentState
 from distlog.core.storage.local.file_lock import FileLock
 from distlog.core.storage.local.shared_page import boot_id
 from distlog.core.times import NO_TIMESTAMP
+
+#: How many bytes of a log may lie behind its recovery point: as many are walked after a power loss, and some more.
+_SPAN_BYTES = 16 << 20
+_BEGUN, _FAILED, _ENDED = b"B", b"F", b""
 
 
 class Appended(NamedTuple):
@@ -55,8 +66,8 @@ class PartitionFlush:
     def __init__(self, partition: ActivePartition, timeout_s: float) -> None:
         self._partition, self._timeout_s = partition, timeout_s
         self._lock = FileLock(os.path.join(partition.folder, paths.FLUSH_FILE))
-        # a file object of its own, so that nobody closes it during a sync; used under the flush lock only
-        self._log: ActiveFile | None = None
+        # file objects of its own, so that nobody closes them during a sync; used under the flush lock only
+        self._files: SegmentFiles | None = None
 
     def flush(self, wanted: Appended | None) -> None:
         """See `PartitionLog.flush`."""
@@ -64,19 +75,39 @@ class PartitionFlush:
         if wanted is None or self._is_flushed(wanted):
             return
         with self._lock.held(self._timeout_s):
-            if self._is_flushed(wanted):
-                return
-            state = self._state()
-            if state is not None and self._lock.page.read() == _failure(state.stem):
-                # whose sync failed could not give the segment up
-                self._give_up(state.stem)
-                state = None
-            if state is None or state.stem != wanted.stem:
-                self._check_sealed(wanted)
-            elif state.next_offset < wanted.end_offset:
-                raise _lost(wanted)
-            else:
-                self._sync(state, wanted)
+            if not self._is_flushed(wanted):
+                self._flush(wanted, _SPAN_BYTES)
+
+    def checkpoint(self) -> None:
+        """See `PartitionLog.checkpoint`."""
+        wanted = self._all()
+        if wanted is not None:
+            with self._lock.held(self._timeout_s):
+                self._flush(wanted, 1)
+
+    def _flush(self, wanted: Appended, span: int) -> None:
+        """Sync what is wanted; the indexes too, if the log has `span` bytes behind the recovery point."""
+        state = self._state()
+        if state is not None and self._give_up_lost(state.stem):
+            state = None
+        if state is None or state.stem != wanted.stem:
+            self._check_sealed(wanted)
+        elif state.next_offset < wanted.end_offset:
+            raise _lost(wanted)
+        else:
+            with_indexes = state.position - self._partition.recovery_position >= span
+            if with_indexes or not self._is_flushed(wanted):
+                self._sync(state, wanted, with_indexes=with_indexes)
+
+    def _give_up_lost(self, stem: str) -> bool:
+        """Whether a sync of this segment failed before, so that it is given up now."""
+        mark = self._lock.page.read()
+        if mark == _mark(_FAILED, stem):
+            # whose sync failed could not do it
+            self._give_up(stem)
+            return True
+        # nobody knows how a sync ended whose process is no more
+        return mark == _mark(_BEGUN, stem) and not self._write_again(stem)
 
     def is_due(self) -> bool:
         """Whether the flush policy wants a flush now; reads the page alone, and creates no file."""
@@ -88,7 +119,7 @@ class PartitionFlush:
 
     def close(self) -> None:
         """Close the files."""
-        if self._log is not None:
+        if self._files is not None:
             with self._lock.held(self._timeout_s):
                 self._use(None)
         self._lock.close()
@@ -113,19 +144,20 @@ class PartitionFlush:
             return False
         return record.state.stem == wanted.stem and record.state.flushed_offset >= wanted.end_offset
 
-    def _sync(self, state: SegmentState, wanted: Appended) -> None:
-        path = os.path.join(self._partition.folder, f"{state.stem}.log")
-        if self._log is None or self._log.path != path:
-            self._use(ActiveFile(path, self._partition.calls))
-        assert self._log is not None
+    def _sync(self, state: SegmentState, wanted: Appended, *, with_indexes: bool) -> None:
+        files = self._files_of(state.stem)
         # what fails here is no failed sync
-        self._log.open()
+        files.open() if with_indexes else files.log.open()
         since_ms, began_ns = self._partition.handle.clock(), perf_counter_ns()
+        self._lock.page.write(_mark(_BEGUN, state.stem))
         try:
-            self._log.sync()
+            if state.flushed_position < state.position:
+                files.log.sync()
+            if with_indexes:
+                files.sync_indexes()
         except StorageError as error:
             # first of all, since to give it up takes a lock, and may fail
-            self._lock.page.write(_failure(state.stem))
+            self._lock.page.write(_mark(_FAILED, state.stem))
             self._use(None)
             lost = LostRecordsError(error.message, **error.details)
             try:
@@ -135,18 +167,43 @@ class PartitionFlush:
             raise lost from error
         self._lock.page.add(*PartitionCounters(flushes=1, flush_ns=perf_counter_ns() - began_ns))
         with self._partition.held():
-            segment = self._partition.recover()
-            if segment is not None and segment.stem == state.stem:
-                segment.know_flushed(state.next_offset, state.position, since_ms)
-                self._partition.moved_on()
-                return
-        # sealed meanwhile: if the sync of the seal failed, it cut off what this one had saved
-        self._check_sealed(wanted)
+            is_active = self._partition.flushed(state, since_ms, with_indexes=with_indexes)
+        self._lock.page.write(_ENDED)
+        if not is_active:
+            # if the sync of the seal failed, it cut off what this one had saved
+            self._check_sealed(wanted)
+        elif with_indexes:
+            self._sync_page()
 
-    def _use(self, log: ActiveFile | None) -> None:
-        if self._log is not None:
-            self._log.close()
-        self._log = log
+    def _sync_page(self) -> None:
+        path = os.path.join(self._partition.folder, paths.LOCK_FILE)
+        page = ActiveFile(path, self._partition.calls, writable=False)
+        # with an older page more is walked, and nothing is lost
+        with closing(page), suppress(StorageError):
+            page.sync()
+
+    def _files_of(self, stem: str) -> SegmentFiles:
+        partition = self._partition
+        files = self._files
+        if files is None or files.stem != stem:
+            config = partition.snapshots.snapshot.config
+            files = SegmentFiles.of(partition.folder, stem, config, partition.calls)
+            self._use(files)
+        return files
+
+    def _use(self, files: SegmentFiles | None) -> None:
+        if self._files is not None:
+            self._files.close()
+        self._files = files
+
+    def _write_again(self, stem: str) -> bool:
+        """Write what a sync was to save again, for the next one; False if it is gone, and was given up."""
+        with self._partition.held():
+            segment = self._partition.recover()
+            is_there = segment is None or segment.stem != stem or segment.write_again()
+            if not is_there:
+                self._partition.give_up()
+            return is_there
 
     def _give_up(self, stem: str) -> None:
         with self._partition.held():
@@ -178,9 +235,9 @@ class PartitionFlush:
         raise StorageError("a segment ended in no commit: verify the topic", stem=wanted.stem)
 
 
-def _failure(stem: str) -> bytes:
-    """What the flush lock's page says after a sync of this segment failed; it counts until the machine restarts."""
-    return boot_id() + stem.encode("ascii")
+def _mark(what: bytes, stem: str) -> bytes:
+    """What the flush lock's page says of the last sync of this segment; it counts until the machine restarts."""
+    return boot_id() + what + stem.encode("ascii")
 
 
 def _lost(wanted: Appended) -> LostRecordsError:

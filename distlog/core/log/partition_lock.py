@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 
 from distlog.core import paths
-from distlog.core.log.state_record import StateRecord, Status, head, stored_record
+from distlog.core.log.state_record import NO_POINT, StateRecord, Status, head, stored_value
 from distlog.core.segments.segment_state import SegmentState
 from distlog.core.storage.local.file_lock import FileLock, Held
 
 
 class PartitionLock:
-    """The lock of the partition in `folder`, of the topic with this id; to read its page, nobody needs the lock."""
+    """The lock of the partition in `folder`, of the topic with this id; to read its page, nobody needs the lock.
+
+    `recovery_point` is the packed one of the active segment, which every page has.
+    """
 
     def __init__(self, folder: str, topic_id: str, timeout_s: float) -> None:
         self.folder = folder
@@ -19,6 +22,7 @@ class PartitionLock:
         self._file = FileLock(os.path.join(folder, paths.LOCK_FILE), makes_folder=True)
         # packed once, since every append writes one
         self._active_head = head(topic_id, Status.ACTIVE)
+        self.recovery_point = NO_POINT
 
     def held(self) -> Held:
         """Hold the lock. Raises StorageError, which names the process that has it, if it is not free in time."""
@@ -30,15 +34,15 @@ class PartitionLock:
 
     def stored_record(self) -> StateRecord | None:
         """The page's record; None if it does not check, or there is no file, which is not created then."""
-        return stored_record(self._file.path)
+        return StateRecord.unpack(stored_value(self._file.path))
 
     def publish(self, status: Status, state: SegmentState | None) -> None:
         """Write the page."""
-        self._file.page.write(StateRecord(self._topic_id, status, state).pack())
+        self._file.page.write(StateRecord(self._topic_id, status, state, self.recovery_point).pack())
 
     def publish_active(self, packed_state: bytes) -> bytes:
         """Write the page of a segment that takes appends; returns the page's new value."""
-        value = self._active_head + packed_state
+        value = self._active_head + packed_state + self.recovery_point
         self._file.page.write(value)
         return value
 

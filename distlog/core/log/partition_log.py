@@ -8,7 +8,8 @@ An append does not sync, but says whether the topic's flush policy wants a sync 
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import suppress
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,7 +18,7 @@ import numpy.typing as npt
 
 from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.config import TopicConfig
-from distlog.core.errors import InvalidRecordError, RecordTooLargeError
+from distlog.core.errors import DistlogError, InvalidRecordError, RecordTooLargeError, StorageFullError
 from distlog.core.kernels.batch_move import BAD_FORMAT, FINE, NOT_ALL, look_at_batches, move_batches
 from distlog.core.log.active_file import FileCalls
 from distlog.core.log.active_partition import ActivePartition
@@ -27,6 +28,7 @@ from distlog.core.log.flush_policy import is_flush_due
 from distlog.core.log.log_segment import LogSegment
 from distlog.core.log.log_validator import check_size, validate
 from distlog.core.log.partition_flush import Appended, PartitionFlush
+from distlog.core.log.segment_begin import begin_segments, open_segments, roll
 from distlog.core.segments.state_fold import BY_HEADERS, Longs
 from distlog.core.storage.local.file_lock import TIMEOUT_S
 from distlog.core.times import NO_TIMESTAMP
@@ -100,7 +102,7 @@ class PartitionLog:
         """
         asked_ns = perf_counter_ns()
         with self._active.held():
-            return self._append(asked_ns, data, rows, newest_offsets, min_timestamps)
+            return self._append(asked_ns, BatchRun(data, rows, newest_offsets, min_timestamps))
 
     def append_runs(self, runs: Iterable[BatchRun]) -> Generator[Appended, None, None]:
         """Append each run as `append` does, with no record of others between them; they may lie in several segments.
@@ -111,20 +113,26 @@ class PartitionLog:
         asked_ns = perf_counter_ns()
         with self._active.held():
             for run in runs:
-                yield self._append(asked_ns, *run)
+                yield self._append(asked_ns, run)
                 asked_ns = perf_counter_ns()
 
-    def _append(
-        self,
-        asked_ns: int,
-        data: npt.NDArray[np.uint8],
-        rows: npt.NDArray[Any],
-        newest_offsets: Longs,
-        min_timestamps: Longs,
+    def _append(self, asked_ns: int, run: BatchRun) -> Appended:
+        try:
+            appended = self._append_active(*run)
+        except StorageFullError:
+            # without space for that either, the segment stays active, and takes appends when there is space again
+            with suppress(DistlogError):
+                self._active.seal()
+            raise
+        self._active.count(1, run.data.nbytes, perf_counter_ns() - asked_ns)
+        return appended
+
+    def _append_active(
+        self, data: npt.NDArray[np.uint8], rows: npt.NDArray[Any], newest_offsets: Longs, min_timestamps: Longs
     ) -> Appended:
         end, newest = _check(rows, self._snapshots.snapshot.config, data.nbytes)
         active = self._active
-        segment = active.recover() or active.open()
+        segment = active.recover() or begin_segments([active])[0]
         time_ms = NO_TIMESTAMP
         if segment.config.message_timestamp_type == "LogAppendTime":
             state = self._snapshots.snapshot.partitions[self.partition]
@@ -132,14 +140,13 @@ class PartitionLog:
             rows, newest_offsets, min_timestamps = stamped(data, rows, time_ms)
             newest = time_ms
         if segment.should_roll(data.nbytes, newest, segment.next_offset + end - 1):
-            segment = active.roll()
+            segment = roll(active)
         first = segment.next_offset
         moved = np.empty(len(rows), rows.dtype)
         move_batches(data, rows, first, moved)
         if len(newest_offsets):
             newest_offsets = newest_offsets + first
         self._write(segment, data, moved, newest_offsets, min_timestamps)
-        active.count(1, data.nbytes, perf_counter_ns() - asked_ns)
         due = is_flush_due(segment.unflushed, segment.config, self._clock())
         return Appended(first, first + end, segment.stem, self._snapshots.snapshot.version, due, time_ms)
 
@@ -173,7 +180,7 @@ class PartitionLog:
         with self._active.held():
             segment = self._active.recover()
             if segment is not None and segment.size:
-                self._active.roll()
+                roll(self._active)
 
     def flush(self, appended: Appended | None = None) -> None:
         """Return when the records of `appended` are on the device; without it, when all that the log has now are.
@@ -195,6 +202,13 @@ class PartitionLog:
         self._flush.flush(None)
         return True
 
+    def checkpoint(self) -> None:
+        """Flush, and have nothing of the log walked after a restart of the machine: as Kafka's clean shutdown.
+
+        Call it before the end of a program that appended; it syncs the indexes too. Raises as `flush` does.
+        """
+        self._flush.checkpoint()
+
     def end(self) -> LogEnd:
         """The log's end, and the end of what is on the device; recovers the log if needed."""
         with self._active.held():
@@ -209,6 +223,14 @@ class PartitionLog:
         """Close the files; nothing is flushed, and the active segment stays active for the next process."""
         self._flush.close()
         self._active.close()
+
+
+def open_together(logs: Sequence[PartitionLog]) -> None:
+    """Have each of these logs of one topic ready for appends; the segments that are missing begin in one commit.
+
+    Raises the errors of `PartitionLog.append`.
+    """
+    open_segments([log._active for log in logs])
 
 
 def _check(rows: npt.NDArray[Any], config: TopicConfig, size: int) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from distlog.core.log.active_file import FileCalls
 from distlog.core.log.flush_policy import Unflushed
 from distlog.core.log.segment_files import SegmentFiles
 from distlog.core.log.segment_reads import BatchPlace, ReadBatches, TimedOffset
-from distlog.core.segments.segment_state import SegmentState, emptied, pack_state
+from distlog.core.segments.segment_state import SegmentState, pack_state
 from distlog.core.transactions.open_transactions import OpenTransactions
 
 
@@ -77,11 +77,16 @@ class ReadableSegment:
         return segment_reads.find_offset_by_timestamp(self._files, self._numbers, timestamp, begin)
 
     def look_through(self, transactions: OpenTransactions) -> SegmentState:
-        """The state that `LogSegment.recover` would come to; nothing is written or cut."""
-        numbers = segment_recovery.look_through(
-            self._files, emptied(self.stem, self._numbers), self._interval, transactions
-        )
+        """The state that `LogSegment.recover_tail` would come to; nothing is written or cut."""
+        numbers = segment_recovery.look_through(self._files, self._numbers, self._interval, transactions)
         return SegmentState.of_numbers(self.stem, numbers)
+
+    def has_its_bytes(self) -> bool:
+        """Whether the log is as long as the state says, and the indexes have the entries that it counts.
+
+        Reads the entries, and compares their checksums; reads nothing of the log.
+        """
+        return self._files.log.size() >= self.size and self._files.has_entries(self._numbers)
 
     def unknown_bytes(self) -> int:
         """See `segment_recovery.unknown_bytes`."""

@@ -23,6 +23,7 @@ from distlog.core.log.active_file import FileCalls
 from distlog.core.log.active_partition import COMMIT_TIMEOUT_S, ActivePartition
 from distlog.core.log.sealed_segment import SealedSegment
 from distlog.core.storage.local.file_lock import TIMEOUT_S
+from distlog.core.storage.parallel import in_parallel
 from distlog.core.topic_handle import TopicHandle
 
 #: Takes a snapshot and returns the partitions that must have no active segment.
@@ -128,8 +129,9 @@ def _commit(
         # checked before anything is sealed: the plan would find a partition that is not locked only afterwards
         if set(_active(snapshots.snapshot, needed)) - {partition.partition for partition in partitions}:
             raise _FoundActiveError(snapshots.snapshot)
-        for partition in partitions:
-            sealing.sealed[partition.partition] = partition.begin_seal()
+        # side by side, since each takes several syncs, and others wait for the locks meanwhile
+        sealed = in_parallel(ActivePartition.begin_seal, partitions)
+        sealing.sealed.update(zip((partition.partition for partition in partitions), sealed, strict=True))
         commit, after = handle.log.commit(
             snapshots.snapshot,
             operation,
@@ -153,7 +155,7 @@ def _commit(
 
 def _take_back(partitions: Sequence[ActivePartition], sealing: _Sealing) -> None:
     for partition in partitions:
-        partition.take_back(sealing.sealed[partition.partition])
+        partition.take_back(sealing.sealed[partition.partition].before)
 
 
 def _active(snapshot: Snapshot, needed: Needed) -> list[int]:

@@ -21,6 +21,7 @@ from distlog.core.storage.local.durable_files import failing_as, make_folders, r
 class SegmentFiles(NamedTuple):
     """The log and the three indexes. A preallocated log has `log_bytes` from the start, else that is 0."""
 
+    stem: str
     log: ActiveFile
     offsets: ActiveIndex
     times: ActiveIndex
@@ -34,6 +35,7 @@ class SegmentFiles(NamedTuple):
         """The files of that stem; none is opened yet."""
         path, size = os.path.join(folder, stem), config.segment_index_bytes
         return cls(
+            stem,
             ActiveFile(f"{path}.log", calls, writable=writable),
             ActiveIndex(f"{path}.index", OFFSET_ENTRY, size, calls, writable=writable),
             ActiveIndex(f"{path}.timeindex", TIME_ENTRY, size, calls, writable=writable),
@@ -69,6 +71,16 @@ class SegmentFiles(NamedTuple):
             if data:
                 index.file.write(data, int(before[place]))
 
+    def has_entries(self, numbers: Numbers) -> bool:
+        """Whether each index begins with the entries that `numbers` count."""
+        return all(index.has_entries(*numbers[[place, place + 1]].tolist()) for place, index in self.indexes)
+
+    def write_entries_again(self, numbers: Numbers) -> None:
+        """Write the entries that `numbers` count again, as they are."""
+        for place, index in self.indexes:
+            if numbers[place]:
+                index.file.write(index.file.read(0, int(numbers[place])), 0)
+
     def cut(self, numbers: Numbers) -> None:
         """Cut every file to its size in `numbers`; preallocated space behind that becomes zeros."""
         self.log.cut(int(numbers[POSITION]))
@@ -91,6 +103,10 @@ class SegmentFiles(NamedTuple):
     def sync(self) -> None:
         """Sync all files, the log first; returns when all that was written is on the device."""
         self.log.sync()
+        self.sync_indexes()
+
+    def sync_indexes(self) -> None:
+        """Sync the indexes; returns when all that was written to them is on the device."""
         for _, index in self.indexes:
             index.file.sync()
 

@@ -34,11 +34,14 @@ class SegmentOpener:
         config, clock = self._snapshots.snapshot.config, self._handle.clock
         return LogSegment(self._folder, state, config, clock=clock, calls=self._calls)
 
-    def resumed(self, segment: LogSegment | None, state: SegmentState, status: Status) -> LogSegment:
+    def resumed(self, segment: LogSegment | None, state: SegmentState, status: Status) -> LogSegment | None:
         """The segment with this state, and with what another process wrote behind it before it died.
 
-        It is `segment`, if that is the same one and takes appends.
+        It is `segment`, if that is the same one and takes appends. None if a sync of it failed, or may have, and what
+        that was to save is gone.
         """
+        if status == Status.FAILED:
+            return None
         if segment is not None and segment.stem == state.stem and status == Status.ACTIVE:
             segment.resume(state)
         else:
@@ -46,26 +49,39 @@ class SegmentOpener:
         with closed_on_error(segment):
             unknown = segment.unknown_bytes()
             if unknown < 0:
-                self._walk(segment)
+                segment.recover(self.transactions_before())
+                segment.flush()
             elif status == Status.TORN:
                 segment.drop_uncounted()
             elif unknown > 0 or status != Status.ACTIVE:
                 segment.recover_tail(OpenTransactions.before(state.first_unstable_offset))
+            # who began to seal it may have died when a sync had failed
+            if status == Status.CHANGING and not segment.write_again():
+                segment.close()
+                return None
         return segment
 
-    def walked(self, active: Active) -> LogSegment:
-        """The segment that the commit log calls `active`, of which no state is known."""
-        segment = self.opened(SegmentState.new(active.stem, active.base_offset, self._handle.clock()))
+    def recovered(self, active: Active, recovery_point: SegmentState | None) -> LogSegment:
+        """The segment that the commit log calls `active`, whose end is not known: it is walked, and synced.
+
+        The walk begins at the recovery point, if one is known, and the files have what it counts.
+        """
+        segment = self.opened(
+            recovery_point or SegmentState.new(active.stem, active.base_offset, self._handle.clock())
+        )
         with closed_on_error(segment):
-            self._walk(segment)
+            if recovery_point is None or not segment.has_its_bytes():
+                segment.recover(self.transactions_before())
+            elif segment.unknown_bytes():
+                segment.recover_tail(OpenTransactions.before(recovery_point.first_unstable_offset))
+            else:
+                # zeros, as far as anybody looked
+                segment.drop_uncounted()
+            # it is not known how much of the log is on the device
+            segment.flush()
         return segment
 
     def transactions_before(self) -> OpenTransactions:
         """The transactions that are open where the active segment begins."""
         state = self._snapshots.snapshot.partitions[self._partition]
         return OpenTransactions.before(state.first_unstable_offset)
-
-    def _walk(self, segment: LogSegment) -> None:
-        segment.recover(self.transactions_before())
-        # it is not known how much of the log is on the device
-        segment.flush()

@@ -49,6 +49,16 @@ def recover(
     return Recovery(numbers, epochs, size - int(numbers[POSITION]))
 
 
+def write_again(files: SegmentFiles, numbers: Numbers, flushed_offset: int, flushed_position: int) -> bool:
+    """Write the log behind `flushed_position`, and the indexes, again as they are; False if batches are damaged."""
+    position, end = flushed_position, int(numbers[POSITION])
+    for found in sound_batches(files.log, position, end, flushed_offset):
+        files.log.write(found.data, found.position)
+        position = found.end
+    files.write_entries_again(numbers)
+    return position == end
+
+
 def look_through(files: SegmentFiles, numbers: Numbers, interval: int, transactions: OpenTransactions) -> Numbers:
     """The numbers that `recover` would return, for a process that may only read: nothing is written or cut."""
     numbers = _with_unstable(numbers, transactions)

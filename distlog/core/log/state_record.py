@@ -1,7 +1,10 @@
-"""The content of a partition's lock page: which segment is active, and its state.
+"""The content of a partition's lock page: which segment is active, its state, and its recovery point.
 
-The page outlives processes, but not a restart of the machine: after a power loss it may hold anything, so it holds
-the boot id. It is believed only if all of it checks; otherwise the commit log and the segment's own log are asked.
+The page outlives processes. After a restart of the machine it may be an older one, so it holds the boot id: the state
+is believed in the same boot only. The recovery point is believed in any boot. It is a state that the segment had when
+its log and its indexes were synced, and it was written after that sync: so whichever page the device kept, what its
+recovery point counts is on the device too. Kafka keeps the same in `recovery-point-offset-checkpoint`. Of a page that
+does not check, nothing is believed: then the commit log and the segment's own log are asked.
 """
 
 from __future__ import annotations
@@ -18,9 +21,12 @@ from distlog.core.segments.segment_state import STATE_BYTES, SegmentState
 from distlog.core.storage.local.durable_files import failing_as
 from distlog.core.storage.local.shared_page import PAGE_BYTES, boot_id, read_newest
 
-_VERSION = 2
+_VERSION = 3
 _HEAD = struct.Struct("=BB16s16s")
-RECORD_BYTES = _HEAD.size + STATE_BYTES
+_POINT_AT = _HEAD.size + STATE_BYTES
+RECORD_BYTES = _HEAD.size + 2 * STATE_BYTES
+#: Stands for the recovery point of a segment that was never synced.
+NO_POINT = bytes(STATE_BYTES)
 
 
 class Status(IntEnum):
@@ -40,16 +46,20 @@ class Status(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class StateRecord:
-    """The state of a partition's active segment, with the topic's id; `state` is None if no segment is active."""
+    """The state of a partition's active segment, with the topic's id; `state` is None if no segment is active.
+
+    `recovery_point` is a packed state of the same segment, or NO_POINT.
+    """
 
     topic_id: str
     status: Status
     state: SegmentState | None = None
+    recovery_point: bytes = NO_POINT
 
     def pack(self) -> bytes:
         """The record as RECORD_BYTES bytes; `unpack` accepts them until the machine is started again."""
         state = bytes(STATE_BYTES) if self.state is None else self.state.pack()
-        return head(self.topic_id, self.status) + state
+        return head(self.topic_id, self.status) + state + self.recovery_point
 
     @classmethod
     def unpack(cls, data: bytes | None) -> StateRecord | None:
@@ -60,25 +70,41 @@ class StateRecord:
         if version != _VERSION or boot != boot_id() or status not in Status.__members__.values():
             return None
         try:
-            state = SegmentState.unpack(data[_HEAD.size :]) if status != Status.NONE else None
+            state = SegmentState.unpack(data[_HEAD.size : _POINT_AT]) if status != Status.NONE else None
         except ValueError:
             return None
-        return cls(str(uuid.UUID(bytes=topic)), Status(status), state)
+        return cls(str(uuid.UUID(bytes=topic)), Status(status), state, data[_POINT_AT:])
 
     def state_of(self, topic_id: str, active: Active | None) -> SegmentState | None:
         """The state, if it belongs to this topic and to this `active` segment; else None."""
-        state = self.state
-        if state is None or active is None or topic_id != self.topic_id:
-            return None
-        return state if (state.stem, state.base_offset) == (active.stem, active.base_offset) else None
+        return _of_segment(self.state, active) if topic_id == self.topic_id else None
 
 
-def stored_record(path: str) -> StateRecord | None:
-    """The record in the lock's file, read without the lock; None if there is no file, or nothing in it checks."""
+def recovery_point(data: bytes | None, topic_id: str, active: Active) -> SegmentState | None:
+    """The recovery point of the `active` segment in a page's value, which may be of another boot; else None."""
+    if data is None or len(data) != RECORD_BYTES:
+        return None
+    version, _, _, topic = _HEAD.unpack_from(data)
+    if version != _VERSION or topic != uuid.UUID(topic_id).bytes:
+        return None
+    try:
+        return _of_segment(SegmentState.unpack(data[_POINT_AT:]), active)
+    except ValueError:
+        return None
+
+
+def _of_segment(state: SegmentState | None, active: Active | None) -> SegmentState | None:
+    if state is None or active is None:
+        return None
+    return state if (state.stem, state.base_offset) == (active.stem, active.base_offset) else None
+
+
+def stored_value(path: str) -> bytes | None:
+    """What the page in the lock's file holds, read without the lock; None if there is no file, or no whole value."""
     with failing_as("read", path):
         try:
             with open(path, "rb", buffering=0) as file:
-                return StateRecord.unpack(read_newest(partial(os.pread, file.fileno(), PAGE_BYTES, 0)))
+                return read_newest(partial(os.pread, file.fileno(), PAGE_BYTES, 0))
         except FileNotFoundError:
             return None
 

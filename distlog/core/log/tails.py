@@ -1,20 +1,21 @@
 """Gives readers the active segments: each is the last segment of its partition, up to its current end.
 
 No lock is taken. The page in the lock's file says where the segment ends. If the page does not check, is from
-before the machine was started, or is of another segment, the log is walked.
+before the machine was started, or is of another segment, the log is walked, from its recovery point if that is known.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import os
+from contextlib import closing
 
 from distlog.core import paths
 from distlog.core.commits.actions import Active
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.log.readable_segment import ReadableSegment
-from distlog.core.log.state_record import Status, stored_record
+from distlog.core.log.state_record import StateRecord, Status, recovery_point, stored_value
 from distlog.core.reading.missing_files import missing_file
 from distlog.core.segments.segment_state import SegmentState
 from distlog.core.topic_handle import TopicHandle
@@ -56,11 +57,12 @@ def tail(handle: TopicHandle, snapshot: Snapshot, partition: int) -> SegmentInfo
     if active is None:
         return None
     folder = handle.storage.local_path(paths.partition_dir(handle.name, partition))
-    state = _known_state(folder, snapshot, active)
+    page = os.path.join(folder, paths.LOCK_FILE)
+    state = _known_state(page, snapshot, active)
     if state is None:
-        walked = _walked_state(handle, snapshot, partition, active, folder)
+        walked = _walked_state(handle, snapshot, partition, active, page)
         # a writer that came meanwhile may not have counted yet what the walk has found, and may take it back
-        state = _known_state(folder, snapshot, active) or walked
+        state = _known_state(page, snapshot, active) or walked
     return state.tail_info(partition) if state.batches else None
 
 
@@ -73,24 +75,25 @@ def _with_tail(handle: TopicHandle, snapshot: Snapshot, partition: int) -> Parti
     )
 
 
-def _known_state(folder: str, snapshot: Snapshot, active: Active) -> SegmentState | None:
+def _known_state(page: str, snapshot: Snapshot, active: Active) -> SegmentState | None:
     for _ in range(_LOOKS):
-        record = stored_record(os.path.join(folder, paths.LOCK_FILE))
+        record = StateRecord.unpack(stored_value(page))
         if record is not None:
             # a segment whose sync failed is being cut
             return None if record.status == Status.FAILED else record.state_of(snapshot.topic_id, active)
     return None
 
 
-def _walked_state(
-    handle: TopicHandle, snapshot: Snapshot, partition: int, active: Active, folder: str
-) -> SegmentState:
+def _walked_state(handle: TopicHandle, snapshot: Snapshot, partition: int, active: Active, page: str) -> SegmentState:
     name = paths.segment_file(handle.name, partition, active.stem, ".log")
     if not os.path.exists(handle.storage.local_path(name)):
         raise missing_file(name, partition)
-    begin = SegmentState.new(active.stem, active.base_offset, handle.clock())
-    segment = ReadableSegment(folder, begin, snapshot.config)
-    try:
-        return segment.look_through(OpenTransactions.before(snapshot.partitions[partition].first_unstable_offset))
-    finally:
-        segment.close()
+    folder, config = os.path.dirname(page), snapshot.config
+    unstable = snapshot.partitions[partition].first_unstable_offset
+    begin = SegmentState.new(active.stem, active.base_offset, handle.clock(), unstable)
+    point = recovery_point(stored_value(page), snapshot.topic_id, active)
+    if point is not None:
+        with closing(ReadableSegment(folder, point, config)) as segment:
+            begin = point if segment.has_its_bytes() else begin
+    with closing(ReadableSegment(folder, begin, config)) as segment:
+        return segment.look_through(OpenTransactions.before(begin.first_unstable_offset))

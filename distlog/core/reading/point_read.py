@@ -105,22 +105,32 @@ def first_at(
 
     `entry` is the time index's entry (a stored offset), or None; its batch must agree with it.
     """
-    stored = start - segment.shift
+    first = start - segment.shift if entry is None else entry.offset
     if not reader.storage.is_local:
         return None
-    try:
-        log = reader.logs.get(segment)
-        first = stored if entry is None else entry.offset
-        for number, batch in enumerate(_batches(segment, log, first, _position(reader, segment, first))):
-            if number == 0 and entry and batch.max_timestamp != entry.timestamp:
-                break
-            if batch.max_timestamp < timestamp_ms:
-                continue
-            for record in _records(segment, log, batch, 1, stored, timestamp_ms):
-                return record
-    except (_LeftToScanError, CorruptionError, OSError):
-        # a scan finds the same fault and raises the error for it
-        pass
+    with suppress(CorruptionError, OSError):  # a scan finds the same fault and raises the error for it
+        position = _position(reader, segment, first)
+        for log in reader.logs.around(segment, position):
+            with suppress(_LeftToScanError):
+                return _first_in(segment, log, _batches(segment, log, first, position), timestamp_ms, start, entry)
+    return None
+
+
+def _first_in(
+    segment: SegmentInfo,
+    log: OpenLog,
+    batches: Iterator[PointBatch],
+    timestamp_ms: int,
+    start: int,
+    entry: TimestampOffset | None,
+) -> PointRecord | None:
+    for number, batch in enumerate(batches):
+        if number == 0 and entry and batch.max_timestamp != entry.timestamp:
+            break
+        if batch.max_timestamp < timestamp_ms:
+            continue
+        for record in _records(segment, log, batch, 1, start - segment.shift, timestamp_ms):
+            return record
     return None
 
 

@@ -129,6 +129,10 @@ class SegmentState:
         state.check()
         return state
 
+    def flushed(self) -> SegmentState:
+        """This state, when all that it counts is on the device."""
+        return dataclasses.replace(self, flushed_offset=self.next_offset, flushed_position=self.position)
+
     def check(self) -> None:
         """Raise ValueError if a number is out of its bounds, or contradicts another."""
         for name, (low, high) in _BOUNDS.items():
@@ -194,11 +198,19 @@ _BOUNDS = {spec.name: spec.metadata["bounds"] for spec in dataclasses.fields(Seg
 _PACKED = struct.Struct(f"={_STEM_BYTES}s{len(NAMES)}q")
 #: The size of a state as bytes.
 STATE_BYTES = _PACKED.size
+_POSITION = struct.Struct("=q")
+_POSITION_AT = _STEM_BYTES + _POSITION.size * NAMES.index("position")
 
 
 def pack_state(stem: str, numbers: Numbers) -> bytes:
     """The same bytes as `SegmentState.pack`, made from the stem and the numbers."""
     return stem.encode("ascii").ljust(_STEM_BYTES, b"\0") + numbers.tobytes()
+
+
+def packed_position(packed: bytes) -> int:
+    """The log bytes that a packed state counts; 0 for zeros."""
+    position: int = _POSITION.unpack_from(packed, _POSITION_AT)[0]
+    return position
 
 
 def places(names: Iterable[str]) -> tuple[int, ...]:

@@ -22,7 +22,7 @@ from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import DAY_MS
 from distlog.core.errors import DistlogError, TopicNotFoundError
 from distlog.core.log.partition_flush import Appended, LostRecordsError
-from distlog.core.log.partition_log import PartitionLog
+from distlog.core.log.partition_log import PartitionLog, open_together
 from distlog.core.segments.segment_writer import batch_format, codec_of
 from distlog.core.storage.parallel import cores, in_order, in_parallel
 from distlog.core.topic_handle import TopicHandle
@@ -67,6 +67,8 @@ class InPlaceDestination:
         self._unflushed: dict[tuple[int, str], Appended] = {}
         self._timer: threading.Timer | None = None
         self._lost: DistlogError | None = None
+        # the partitions that were appended to since the last `close`
+        self._used = set[int]()
 
     def send(self, records: pa.RecordBatch) -> Sent:
         """Append the records, each partition's in their order."""
@@ -104,12 +106,23 @@ class InPlaceDestination:
         encodings = (partial(part.encode, encoding) for part in parts)
         ahead = 2 * workers if workers > 1 else 0
         try:
+            self._open([part.partition for part in parts])
             for part in in_order(encodings, ahead, workers=workers, joined=True):
                 part.append(self._log(part.partition), encoding)
             in_parallel(lambda each: each[0].flush(each[1]), [(part, self._log(part.partition)) for part in parts])
         finally:
             # an interrupt may come behind what is acknowledged already
             self._note_unflushed(parts)
+
+    def _open(self, partitions: Sequence[int]) -> None:
+        """Begin the active segments that are missing in one commit, since each commit costs several syncs."""
+        self._used.update(partitions)
+        states = self._current.snapshot.partitions
+        missing = [partition for partition in partitions if states[partition].active is None]
+        if len(missing) > 1:
+            # a partition that cannot be opened tells that itself, and keeps no other from it
+            with suppress(DistlogError):
+                open_together([self._log(partition) for partition in missing])
 
     def _note_unflushed(self, parts: Sequence[PartitionBuffer]) -> None:
         for part in parts:
@@ -181,12 +194,28 @@ class InPlaceDestination:
                 self._sync_later()
 
     def close(self) -> None:
-        """Flush, and close the files; a later `send` opens them again."""
+        """Flush, and close the files; a later `send` opens them again.
+
+        After that, no byte of the logs is walked when they are opened, also after a restart of the machine.
+        """
         with self._lock:
             try:
                 self.flush()
+                self._checkpoint()
             finally:
                 _close(self._logs, os.getpid())
+
+    def _checkpoint(self) -> None:
+        used = sorted(self._used)
+        self._used.clear()
+        for first in range(0, len(used), OPEN_LOGS):
+            in_parallel(_checkpoint, [self._log(partition) for partition in used[first : first + OPEN_LOGS]])
+
+
+def _checkpoint(log: PartitionLog) -> None:
+    # what was sent is on the device already
+    with suppress(DistlogError):
+        log.checkpoint()
 
 
 def _close(logs: OrderedDict[int, PartitionLog], process: int) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import html as markup
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from distlog.core.commits.actions import Add, Remove, SetTransaction
 from distlog.core.commits.commit import Commit
-from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.snapshot import PartitionState, Snapshot
 
 _HISTORY = pa.schema(
     [
@@ -50,8 +52,18 @@ def _history_row(commit: Commit) -> dict[str, object]:
 
 
 def segments(snapshot: Snapshot) -> pa.Table:
-    """One row per live segment, by partition and base offset, with every fact that the snapshot holds."""
-    return pa.Table.from_batches([state.segments.columns() for state in snapshot.partitions])
+    """One row per live segment, by partition and base offset, with every fact that the snapshot holds.
+
+    `is_active` says that a segment still grows: the row is what readers of this snapshot see of it.
+    """
+    table = pa.Table.from_batches([state.segments.columns() for state in snapshot.partitions])
+    return table.append_column("is_active", pa.array(np.concatenate([_active(each) for each in snapshot.partitions])))
+
+
+def _active(state: PartitionState) -> npt.NDArray[np.bool_]:
+    is_active = np.zeros(len(state.segments), np.bool_)
+    is_active[-1:] = [segment.is_active for segment in state.segments[-1:]]
+    return is_active
 
 
 def html(snapshot: Snapshot, url: str) -> str:

@@ -39,12 +39,24 @@ class LocalErrors(ErrorJudge):
         """As every judge; a full disk is StorageFullError."""
         failure = super().failure(action, path, error)
         if isinstance(error, OSError) and error.errno in _FULL:
-            return StorageFullError(failure.message, **failure.details)
+            message = f"{failure.message}: vacuum, or make room"
+            return StorageFullError(message, **failure.details, free_bytes=_free_bytes(path))
         return failure
 
     def describe(self, error: Exception) -> str:
         """The operating system's words."""
-        return (isinstance(error, OSError) and error.strerror) or type(error).__name__
+        words = (isinstance(error, OSError) and error.strerror) or type(error).__name__
+        is_limit = isinstance(error, OSError) and error.errno == errno.EMFILE
+        return f"{words}: raise the limit of the process (ulimit -n)" if is_limit else words
+
+
+def _free_bytes(path: str) -> int | None:
+    """How many bytes the file system has for this process; None if it does not tell. A quota may leave fewer."""
+    try:
+        status = os.statvfs(os.path.dirname(path))
+    except OSError:
+        return None
+    return status.f_bavail * status.f_frsize
 
 
 LOCAL_ERRORS = LocalErrors()

@@ -110,7 +110,7 @@ class FileLock:
         return page
 
     def _mapped(self) -> SharedPage:
-        # opened again: a map keeps a copy of its descriptor, which would hold the lock in a forked child
+        # opened again: a map keeps what its descriptor opened, which would hold the lock in a forked child
         mapped = os.open(self.path, _OPEN, 0o666)
         try:
             return SharedPage(mapped, self.path)

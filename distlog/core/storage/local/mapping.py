@@ -12,8 +12,8 @@ The caller compares the length of the map with the segment's metadata, so a file
 ours. All other files are read: those that are being written, those that others may cut, and those that are needed as
 a whole.
 
-Many sealed files stay mapped at once, and a process may have many more maps than descriptors. Python's own map holds
-a descriptor as long as it lives, so these are made by the system's calls.
+Many files stay mapped at once, and a process may have many more maps than descriptors. Python's own map holds a
+descriptor as long as it lives, so these are made by the system's calls.
 """
 
 from __future__ import annotations
@@ -33,19 +33,21 @@ _system.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _FAILED = ctypes.c_void_p(-1).value
 
 
-class SealedMap:
+class FileMap:
     """`length` bytes of a descriptor's file from a page on, mapped until the last array over them goes.
 
     Raises OSError.
     """
 
-    def __init__(self, file: int, start: int, length: int) -> None:
-        address = _system.mmap(None, length, mmap.PROT_READ, mmap.MAP_SHARED, file, start)
+    def __init__(self, file: int, start: int, length: int, *, writable: bool = False) -> None:
+        access = mmap.PROT_READ | mmap.PROT_WRITE if writable else mmap.PROT_READ
+        address = _system.mmap(None, length, access, mmap.MAP_SHARED, file, start)
         if address == _FAILED:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
-        # numpy's array interface: the flag says that nobody may write
-        self.__array_interface__ = {"version": 3, "shape": (length,), "typestr": "|u1", "data": (address, True)}
+        # numpy's array interface: the flag says whether nobody may write
+        place = address, not writable
+        self.__array_interface__ = {"version": 3, "shape": (length,), "typestr": "|u1", "data": place}
         self._place = address, length
 
     def __del__(self, unmap: Any = _system.munmap) -> None:
@@ -64,7 +66,7 @@ def map_sealed(file: int, start: int = 0, end: int | None = None) -> memoryview:
     if start >= end:
         return memoryview(b"")
     before = start % mmap.ALLOCATIONGRANULARITY
-    mapped = np.asarray(SealedMap(file, start - before, before + end - start))
+    mapped = np.asarray(FileMap(file, start - before, before + end - start))
     if os.stat(file).st_size < end:
         raise OSError(errno.EIO, "the file was cut while it was opened")
     return mapped.data[before:]
@@ -77,4 +79,4 @@ def map_watched(file: int, length: int) -> memoryview:
 
 def map_shared(file: int, length: int) -> memoryview:
     """The first `length` bytes of a descriptor's file, which must be that long; all processes see what one writes."""
-    return memoryview(mmap.mmap(file, length, mmap.MAP_SHARED))
+    return np.asarray(FileMap(file, 0, length, writable=True)).data

@@ -1,0 +1,46 @@
+"""A small file system that a test fills to the last byte."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+DISK_BYTES = 1 << 20
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of DISK_BYTES, in memory."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = shutil.which("mount")
+    made = mount and subprocess.run(
+        [mount, "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)], capture_output=True, check=False
+    )
+    if not made or made.returncode:
+        pytest.skip("only who may mount a file system can fill one")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def fill(folder: Path) -> None:
+    """Write until not a byte is left."""
+    with contextlib.suppress(OSError), (folder / uuid.uuid4().hex).open("wb", buffering=0) as file:
+        for _ in range(2 * DISK_BYTES // 512):
+            file.write(bytes(512))
+    status = os.statvfs(folder)
+    assert status.f_bavail == 0
+
+
+def make_room(folder: Path) -> None:
+    """Remove what `fill` wrote."""
+    for path in folder.iterdir():
+        if path.is_file():
+            path.unlink()

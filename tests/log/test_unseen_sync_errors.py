@@ -1,0 +1,117 @@
+"""A sync fails, and the process that the kernel told is killed before it tells anybody: what others sync stays.
+
+Linux tells an error once. The pages count as clean afterwards, so a sync by another process succeeds without them.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from partition_logs import Killed, Process, append, commit_sealed, encoded, new_topic
+from soak.lossy_disk import LossyDisk
+
+from distlog.core.log.partition_flush import LostRecordsError
+from distlog.core.storage.local.shared_page import SharedPage
+
+ENDS: dict[str, Callable[[Process], object]] = {
+    "a flush": lambda process: process[0].flush(),
+    "a checkpoint": lambda process: process[0].checkpoint(),
+    "a roll": lambda process: process[0].roll(),
+    "a bulk append": lambda process: commit_sealed(process),
+}
+
+
+class DiesUntold:
+    """Ends a process when a sync of it failed, before it writes to a page."""
+
+    def __init__(self, patches: pytest.MonkeyPatch) -> None:
+        self._failed = False
+        patches.setattr(os, "fsync", self._watched(os.fsync))
+        patches.setattr(SharedPage, "write", self._guarded(SharedPage.write))
+
+    def end(self, work: Callable[[Process], object], process: Process) -> None:
+        with pytest.raises(Killed):
+            work(process)
+        process.close()
+        self._failed = False
+
+    def _watched(self, real: Callable[[int], None]) -> Callable[[int], None]:
+        def fsync(file: int) -> None:
+            try:
+                real(file)
+            except OSError:
+                self._failed = True
+                raise
+
+        return fsync
+
+    def _guarded(self, real: Callable[..., None]) -> Callable[..., None]:
+        def write(*arguments: Any) -> None:
+            if self._failed:
+                raise Killed
+            real(*arguments)
+
+        return write
+
+
+@pytest.mark.parametrize("work", ENDS)
+@pytest.mark.parametrize("seed", range(6))
+def test_what_another_process_syncs_afterwards_is_there_after_a_power_loss(
+    work: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = new_topic(tmp_path / "before" / "events", segment_index_bytes=1200)
+    with monkeypatch.context() as patches:
+        disk = LossyDisk(patches, folder.parent, random.Random(seed))
+        killing = DiesUntold(patches)
+        process = Process(folder)
+        append(process[0], b"a")
+        process[0].flush()
+        # of several pages, of which the device gets some
+        append(process[0], b"b" * 20_000)
+        disk.failing_syncs = 1
+        killing.end(ENDS[work], process)
+        other = Process(folder)
+        append(other[0], b"c")
+        other[0].flush()
+        other.close()
+        disk.after_power_loss(tmp_path / "after")
+        disk.close()
+    monkeypatch.setattr("distlog.core.log.state_record.boot_id", lambda: bytes(16))
+    after = Process(tmp_path / "after" / "events")
+    assert after.seen()[0] == [b"a", b"b" * 20_000, b"c"]
+    append(after[0], b"d")
+    assert after.anomalies() == ()
+
+
+def no_device(file: int) -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+@pytest.mark.parametrize("work", ["a flush", "a roll"])
+def test_what_the_kernel_no_longer_has_is_lost_for_all(
+    work: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = new_topic(tmp_path / "events")
+    process, waiting = Process(folder), Process(folder)
+    append(process[0], b"a")
+    process[0].flush()
+    lost = waiting[0].append(*encoded(b"b"))
+    with monkeypatch.context() as patches:
+        patches.setattr(os, "fsync", no_device)
+        DiesUntold(patches).end(ENDS[work], process)
+    (log,) = (folder / "events-0").glob("*.log")
+    # the kernel dropped the pages, and reads what the device has
+    with log.open("r+b") as file:
+        file.seek(-20, os.SEEK_END)
+        file.write(bytes(20))
+    with pytest.raises(LostRecordsError):
+        waiting[0].flush(lost)
+    append(waiting[0], b"c")
+    assert waiting.seen()[0] == [b"a", b"c"]
+    assert waiting.anomalies() == ()

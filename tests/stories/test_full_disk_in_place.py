@@ -1,0 +1,142 @@
+"""A disk that fills up under a writer that appends in place: it is told, nothing is torn, and the log goes on later.
+
+What was appended before is sealed, if the disk has the space for that; else its segment stays active.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from active_segments import FailingCalls
+from full_disk import fill, make_room
+from partition_logs import Process, append, encoded, new_topic, sealed
+
+import distlog
+from distlog.core.errors import StorageFullError
+from distlog.core.log.partition_flush import LostRecordsError
+from distlog.core.log.state_record import Status
+from distlog.core.storage.local import durable_files
+
+SETTINGS = {"segment_index_bytes": 1200}
+
+
+def no_space(*_: Any) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_disk_without_a_byte_left_takes_no_append_and_goes_on_when_there_is_room(disk: Path) -> None:
+    process = Process(new_topic(disk / "events", **SETTINGS))
+    other = Process(disk / "events")
+    before = append(process[0], b"x" * 3000)
+    fill(disk)
+    for _ in range(3):
+        for each in (process, other):
+            with pytest.raises(StorageFullError, match=r"No space left.*vacuum, or make room.*free_bytes=0"):
+                append(each[0], b"y" * 9000)
+    assert other.seen()[0] == [b"x" * 3000]
+    # there is no space for the commit of a seal
+    assert sealed(process.head()) == []
+    record = other[0]._active.record()
+    assert record
+    assert record.status == Status.ACTIVE
+    assert process[0].end().end_offset == before[1]
+    make_room(disk)
+    assert append(other[0], b"y" * 9000) == (1, 2)
+    assert append(process[0], b"z") == (2, 3)
+    process[0].flush()
+    process[0].roll()
+    assert process.seen()[0] == [b"x" * 3000, b"y" * 9000, b"z"]
+    assert process.anomalies() == ()
+
+
+def test_a_disk_with_room_for_a_commit_seals_what_was_appended_before(disk: Path) -> None:
+    process = Process(new_topic(disk / "events", **SETTINGS))
+    other = Process(disk / "events")
+    append(process[0], b"x" * 3000)
+    fill(disk)
+    with next(path for path in disk.iterdir() if path.is_file()).open("r+b") as file:
+        file.truncate(file.seek(0, os.SEEK_END) - 16 * 4096)
+    with pytest.raises(StorageFullError, match=r"free_bytes=\d+"):
+        append(process[0], os.urandom(100_000))
+    assert sealed(process.head()) == [(0, 1)]
+    assert process.anomalies() == ()
+    make_room(disk)
+    assert append(other[0], b"y") == (1, 2)
+    assert append(process[0], b"z") == (2, 3)
+    assert other.seen()[0] == [b"x" * 3000, b"y", b"z"]
+
+
+def test_a_writer_tells_which_records_did_not_fit(disk: Path) -> None:
+    topic, told = distlog.create(str(disk / "events"), partitions=2, config={"segment.index.bytes": "1200"}), []
+    with topic.writer(compression="none") as writer:
+        for partition in (0, 1):
+            writer.append(b"fits", partition=partition)
+    fill(disk)
+    writer = topic.writer(compression="none", on_delivery=told.append)
+    for partition in (0, 1):
+        writer.append(os.urandom(50_000), partition=partition)
+    with pytest.raises(StorageFullError, match="make room"):
+        writer.close()
+    assert sorted((one.partition, type(one.error)) for one in told) == [(0, StorageFullError), (1, StorageFullError)]
+    make_room(disk)
+    with topic.writer() as writer:
+        writer.append(b"again", partition=1)
+    assert [record.value for record in topic.refresh().records(1)] == [b"fits", b"again"]
+    assert topic.verify().ok
+
+
+@pytest.mark.parametrize("step", range(8))
+def test_wherever_the_seal_on_a_full_disk_fails_the_log_goes_on(
+    step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. An append meets the full disk. 2. A call of the seal fails too. 3. There is room again."""
+    folder, calls = new_topic(tmp_path / "events", **SETTINGS), FailingCalls()
+    process, other = Process(folder, calls=calls), Process(folder)
+    append(process[0], b"a")
+    append(process[0], b"b")
+    calls.fail("pwrite", times=1 + step)
+    with monkeypatch.context() as patches:
+        if step % 2:
+            patches.setattr(durable_files, "write_all", no_space)
+        with pytest.raises(StorageFullError):
+            append(process[0], b"c")
+    calls.fail("pwrite", times=0)
+    assert other.seen()[0] == [b"a", b"b"]
+    assert append(other[0], b"c") == (2, 3)
+    assert append(process[0], b"d") == (3, 4)
+    process[0].flush()
+    process[0].roll()
+    assert process.seen()[0] == [b"a", b"b", b"c", b"d"]
+    assert process.anomalies() == ()
+
+
+def test_an_empty_segment_is_not_sealed(tmp_path: Path) -> None:
+    calls = FailingCalls()
+    process = Process(new_topic(tmp_path / "events", **SETTINGS), calls=calls)
+    for _ in range(2):
+        calls.fail("pwrite")
+        with pytest.raises(StorageFullError):
+            append(process[0], b"a")
+    assert [commit.operation for commit in process.handle.log.commits(0, 2)] == ["create", "active"]
+    assert process.head().version == 1
+
+
+def test_a_sync_that_finds_no_space_in_the_seal_counts_as_failed(tmp_path: Path) -> None:
+    folder, calls = new_topic(tmp_path / "events", **SETTINGS), FailingCalls()
+    process, other = Process(folder, calls=calls), Process(folder)
+    append(process[0], b"a")
+    process[0].flush()
+    lost = other[0].append(*encoded(b"b"))
+    calls.fail("pwrite")
+    calls.fail("fsync")
+    with pytest.raises(StorageFullError):
+        append(process[0], b"c")
+    with pytest.raises(LostRecordsError):
+        other[0].flush(lost)
+    assert append(other[0], b"d") == (1, 2)
+    assert sealed(other.head()) == [(0, 1)]
+    assert process.seen()[0] == [b"a", b"d"]
