@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
-from itertools import accumulate
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
