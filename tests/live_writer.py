@@ -13,6 +13,7 @@ from topics import NOW
 import distlog
 from distlog.core.batches.record_batch import read_headers
 from distlog.core.topics.partitioner import Partitioner
+from distlog.core.topics.writer import Writer
 
 KEYS = 40
 
@@ -34,7 +35,7 @@ with distlog.open(url).writer(linger_ms=0, compression=codec) as writer:
 """
 
 
-def write(writer: distlog.Writer, number: int) -> None:
+def write(writer: Writer, number: int) -> None:
     """Append record `number`: its key, time and header tell the number too."""
     value = b"%d" % number
     writer.append(value.ljust(50), key=key_of(number), timestamp=NOW + number, headers=[("n", value)])
