@@ -61,29 +61,25 @@ class ActivePartition:
         self.handle, self.partition, self.snapshots, self.calls = handle, partition, snapshots, calls
         self.folder = handle.storage.local_path(paths.partition_dir(handle.name, partition))
         self._topic_id = snapshots.snapshot.topic_id
-        self._lock = PartitionLock(self.folder, self._topic_id, timeout_s)
+        self.lock = PartitionLock(self.folder, self._topic_id, timeout_s)
         self._opener = SegmentOpener(handle, partition, self.folder, snapshots, calls)
         self._segment: LogSegment | None = None
         self._known: bytes | None = None
 
     def held(self) -> Held:
         """See `PartitionLock.held`."""
-        return self._lock.held()
+        return self.lock.held()
 
     def record(self) -> StateRecord | None:
         """The page's record now; None if it does not check. Needs no lock."""
-        return StateRecord.unpack(self._lock.value())
-
-    def stored_record(self) -> StateRecord | None:
-        """See `PartitionLock.stored_record`: None for a partition that nobody ever appended to in place."""
-        return self._lock.stored_record()
+        return StateRecord.unpack(self.lock.value())
 
     def recover(self) -> LogSegment | None:
         """The active segment, ready for appends, or None if there is none.
 
         Another process may have changed it meanwhile, or died while it did.
         """
-        value, segment = self._lock.value(), self._segment
+        value, segment = self.lock.value(), self._segment
         if segment is None or value is None or value != self._known or segment.unknown_bytes():
             self._take_over(value)
         elif segment.config is not self.snapshots.snapshot.config:
@@ -99,7 +95,7 @@ class ActivePartition:
         state = self.snapshots.snapshot.partitions[self.partition]
         assert state.active is not None
         begin = SegmentState.new(state.active.stem, state.active.base_offset, created_ms, state.first_unstable_offset)
-        self._lock.recovery_point = NO_POINT
+        self.lock.recovery_point = NO_POINT
         return self._use(self._opener.opened(begin))
 
     def begin_seal(self, status: Status = Status.CHANGING) -> SealedSegment:
@@ -111,25 +107,25 @@ class ActivePartition:
         assert segment is not None
         before = segment.state
         # until the seal is over, every process asks the commit log
-        self._lock.publish(status, before)
+        self.lock.publish(status, before)
         self._segment = self._known = None
         began_ns = perf_counter_ns()
         try:
             state = segment.seal()
         except StorageError:
             if segment.sync_failed:
-                self._lock.publish(Status.FAILED, before)
+                self.lock.publish(Status.FAILED, before)
             raise
         finally:
             segment.close()
-        self.count(*PartitionCounters(flushes=1, flush_ns=perf_counter_ns() - began_ns))
+        self.lock.count(*PartitionCounters(flushes=1, flush_ns=perf_counter_ns() - began_ns))
         return SealedSegment(self.partition, before, state.segment_info(self.partition) if state.batches else None)
 
     def end_seal(self) -> None:
         """Publish that no segment is active, after the commit that sealed it."""
         self._let_go()
-        self._lock.recovery_point = NO_POINT
-        self._lock.publish(Status.NONE, None)
+        self.lock.recovery_point = NO_POINT
+        self.lock.publish(Status.NONE, None)
 
     def take_back(self, before: SegmentState) -> None:
         """Make the segment active again as it was before its seal, which was not committed and will not be."""
@@ -159,22 +155,18 @@ class ActivePartition:
         """
         assert self._segment is not None
         state = self._segment.state
-        self._lock.publish(Status.FAILED, state)
+        self.lock.publish(Status.FAILED, state)
         self._seal_flushed(state)
 
     def moved_on(self) -> None:
         """Publish the active segment's changed state."""
         assert self._segment is not None
-        self._known = self._lock.publish_active(self._segment.packed_state())
-
-    def count(self, *done: int) -> None:
-        """See `PartitionLock.count`."""
-        self._lock.count(*done)
+        self._known = self.lock.publish_active(self._segment.packed_state())
 
     @property
     def recovery_position(self) -> int:
         """The position in the log from which it would be walked after a power loss."""
-        return packed_position(self._lock.recovery_point)
+        return packed_position(self.lock.recovery_point)
 
     def flushed(self, state: SegmentState, since_ms: int, *, with_indexes: bool) -> bool:
         """Note that a sync that began at `since_ms` covered what `state` counts; False if its segment is sealed.
@@ -186,20 +178,20 @@ class ActivePartition:
             return False
         segment.know_flushed(state.next_offset, state.position, since_ms)
         if with_indexes:
-            self._lock.recovery_point = state.flushed().pack()
+            self.lock.recovery_point = state.flushed().pack()
         self.moved_on()
         return True
 
     def doubt(self) -> None:
         """Forget the segment, so that the next use recovers it: after an error the files' content is not known."""
         if self._segment is not None and self._segment.is_torn:
-            self._lock.publish(Status.TORN, self._segment.state)
+            self.lock.publish(Status.TORN, self._segment.state)
         self._let_go()
 
     def close(self) -> None:
         """Close the segment's files and the lock's file; nothing is flushed."""
         self._let_go()
-        self._lock.close()
+        self.lock.close()
 
     @property
     def _active(self) -> Active | None:
@@ -219,16 +211,16 @@ class ActivePartition:
         elif record is None or state is None:
             segment = self._opener.recovered(self._active, recovery_point(value, self._topic_id, self._active))
             # all of it was synced
-            self._lock.recovery_point = segment.packed_state()
+            self.lock.recovery_point = segment.packed_state()
             self._use(segment)
         else:
-            self._lock.recovery_point = record.recovery_point
+            self.lock.recovery_point = record.recovery_point
             resumed = self._opener.resumed(self._segment, state, record.status)
             if resumed is None:
                 self._seal_flushed(state)
                 return
             if packed_position(record.recovery_point) > resumed.size:
-                self._lock.recovery_point = NO_POINT
+                self.lock.recovery_point = NO_POINT
             self._use(resumed)
 
     def _seal_flushed(self, state: SegmentState) -> None:

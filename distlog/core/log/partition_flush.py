@@ -112,7 +112,7 @@ class PartitionFlush:
     def is_due(self) -> bool:
         """Whether the flush policy wants a flush now; reads the page alone, and creates no file."""
         partition = self._partition
-        record, snapshot = partition.stored_record(), partition.snapshots.snapshot
+        record, snapshot = partition.lock.stored_record(), partition.snapshots.snapshot
         if record is None or record.state is None or record.topic_id != snapshot.topic_id:
             return False
         return is_flush_due(Unflushed.of(record.state.numbers()), snapshot.config, partition.handle.clock())

@@ -124,7 +124,7 @@ class PartitionLog:
             with suppress(DistlogError):
                 self._active.seal()
             raise
-        self._active.count(1, run.data.nbytes, perf_counter_ns() - asked_ns)
+        self._active.lock.count(1, run.data.nbytes, perf_counter_ns() - asked_ns)
         return appended
 
     def _append_active(
