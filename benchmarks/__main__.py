@@ -24,7 +24,7 @@ NAMES = (
     "compaction",
     "maintenance",
     "requests",
-    "stream",
+    "micro_batches",
     "spark",
     "streaming",
 )

@@ -1,6 +1,6 @@
 """A stream of small micro-batches into one topic: what a read of it costs, what merging copies, what planning costs.
 
-    python -m benchmarks.stream
+    python -m benchmarks micro_batches
 
 Each micro-batch is one commit, followed by the merge that the sink of Structured Streaming does; there is no Spark
 here. The peer of a read is the same read of a topic into which the same rows went in one append. The peer of a plan
@@ -10,7 +10,6 @@ is the same plan when the topic was young. Time is CPU time.
 from __future__ import annotations
 
 import dataclasses
-import json
 import random
 import tempfile
 import time
@@ -170,7 +169,7 @@ def _best(work: Callable[[], Any], rounds: int = 5) -> float:
 
 def _row(case: str, unit: str, ours: float, theirs: float, peer: str) -> dict[str, Any]:
     return {
-        "benchmark": "stream",
+        "benchmark": "micro-batches",
         "case": case,
         "distlog": round(ours, 2),
         "peer": round(theirs, 2),
@@ -178,8 +177,3 @@ def _row(case: str, unit: str, ours: float, theirs: float, peer: str) -> dict[st
         "unit": unit,
         "ratio": round(theirs / ours, 2),
     }
-
-
-if __name__ == "__main__":
-    for row in run():
-        print(json.dumps(row))
