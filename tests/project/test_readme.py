@@ -94,6 +94,11 @@ def test_the_options_of_streams_are_in_the_table() -> None:
     assert set(re.findall(r"`([a-zA-Z.]+)`", cells)) == known
 
 
+def test_the_examples_are_in_the_table() -> None:
+    named = {row[0].strip("`") for row in table("### Examples of streams")}
+    assert named == {f"examples/{path.name}" for path in (ROOT / "examples").glob("*.py")}
+
+
 @pytest.mark.spark
 def test_the_lines_of_a_streaming_write_run(tmp_path: Path, spark: Any) -> None:
     import distlog
