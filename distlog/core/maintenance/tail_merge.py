@@ -57,7 +57,8 @@ def plan_tail_merge(
 ) -> list[MergeGroup]:
     """The groups worth merging, the smallest first, until they have `most_bytes` or `most_segments`, or more.
 
-    `appended` is the number of segments just appended, by partition; other partitions are not looked at. None for a compacted topic, since compaction merges too.
+    `appended` is the number of segments just appended, by partition; other partitions are not looked at. None for a
+    compacted topic, since compaction merges too.
     """
     if "compact" in snapshot.config.cleanup_policy:
         return []
