@@ -56,7 +56,7 @@ class Stream:
     def plan(self) -> list[MergeGroup]:
         """What is worth merging now."""
         state = PartitionState(log_end_offset=self.end, segments=self.table)
-        return plan_tail_merge(snapshot_of(self.config, state), {0}, most_bytes=LARGEST_BYTES, most_segments=512)
+        return plan_tail_merge(snapshot_of(self.config, state), {0: 1}, most_bytes=LARGEST_BYTES, most_segments=512)
 
     def _append(self, size: int) -> None:
         made = histories.segment(0, self.end, 10, log_bytes=size)
@@ -138,25 +138,28 @@ def test_the_work_after_one_append_is_bounded_and_the_smallest_groups_come_first
     snapshot = snapshot_of(TopicConfig(), *(partition(number, (15 - number) * MB) for number in range(15)))
 
     def chosen(most_bytes: int, most_segments: int) -> list[int]:
-        groups = plan_tail_merge(snapshot, range(15), most_bytes=most_bytes, most_segments=most_segments)
+        groups = plan_tail_merge(
+            snapshot, dict.fromkeys(range(15), 1), most_bytes=most_bytes, most_segments=most_segments
+        )
         return [group.partition for group in groups]
 
     assert chosen(8 * MB, 512) == [14]
     assert chosen(8 * MB + 1, 512) == [14, 13]
     assert chosen(LARGEST_BYTES, 17) == [14, 13, 12]
     assert chosen(1 << 40, 512) == list(range(14, -1, -1))
-    only = plan_tail_merge(snapshot, {7}, most_bytes=LARGEST_BYTES, most_segments=512)
+    only = plan_tail_merge(snapshot, {7: 1}, most_bytes=LARGEST_BYTES, most_segments=512)
     assert [group.partition for group in only] == [7]
 
 
 def test_old_small_segments_are_left_to_a_merge_of_all() -> None:
     made = [histories.segment(0, 10 * each, 10, log_bytes=100) for each in range(1000)]
     state = PartitionState(log_end_offset=10_000, segments=NO_SEGMENTS.appended(made))
-    (group,) = plan_tail_merge(snapshot_of(TopicConfig(), state), {0}, most_bytes=1, most_segments=1)
-    assert len(group.segments) == tail_merge.WINDOW
+    for appended in (1, 500):
+        (group,) = plan_tail_merge(snapshot_of(TopicConfig(), state), {0: appended}, most_bytes=1, most_segments=1)
+        assert len(group.segments) == tail_merge.WINDOW + appended
     assert group.segments[-1].next_offset == 10_000
     started = replace(state, log_start_offset=9_955)
-    (group,) = plan_tail_merge(snapshot_of(TopicConfig(), started), {0}, most_bytes=1, most_segments=1) or [None]
+    (group,) = plan_tail_merge(snapshot_of(TopicConfig(), started), {0: 1}, most_bytes=1, most_segments=1) or [None]
     assert group is None or group.segments[0].base_offset >= 9_950
 
 

@@ -9,7 +9,8 @@ ones.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import PartitionState, Snapshot
@@ -21,7 +22,7 @@ from distlog.core.topic_handle import TopicHandle
 
 LARGEST_BYTES = 128 << 20
 GROWTH = 8
-#: So many segments at the end of a partition are looked at. Older small ones are left to `merge`.
+#: So many segments of a partition, ahead of those just appended, are looked at. Older small ones are left to `merge`.
 WINDOW = 256
 #: A merge after one append ends with the group that exceeds this, or what the append itself justifies.
 LEAST_BYTES, LEAST_SEGMENTS = LARGEST_BYTES, 512
@@ -42,7 +43,7 @@ def merge_tails(
     sizes = [segment.log_bytes for segment in appended]
     groups = plan_tail_merge(
         snapshot,
-        {segment.partition for segment in appended},
+        Counter(segment.partition for segment in appended),
         most_bytes=max(LEAST_BYTES, BYTES_PER_BYTE * sum(sizes)),
         most_segments=max(LEAST_SEGMENTS, SEGMENTS_PER_SEGMENT * len(sizes)),
     )
@@ -52,17 +53,22 @@ def merge_tails(
 
 
 def plan_tail_merge(
-    snapshot: Snapshot, partitions: Collection[int], *, most_bytes: int, most_segments: int
+    snapshot: Snapshot, appended: Mapping[int, int], *, most_bytes: int, most_segments: int
 ) -> list[MergeGroup]:
     """The groups worth merging, the smallest first, until they have `most_bytes` or `most_segments`, or more.
 
-    None for a compacted topic, since compaction merges too.
+    `appended` is the number of segments just appended, by partition; other partitions are not looked at. None for a
+    compacted topic, since compaction merges too.
     """
     if "compact" in snapshot.config.cleanup_policy:
         return []
     largest = min(snapshot.config.segment_size, LARGEST_BYTES)
     config = dataclasses.replace(snapshot.config, internal_segment_bytes=largest)
-    groups = [group for number in partitions for group in _groups_at_end(snapshot.partitions[number], config)]
+    groups = [
+        group
+        for number, count in appended.items()
+        for group in _groups_at_end(snapshot.partitions[number], WINDOW + count, config)
+    ]
     chosen = list[MergeGroup]()
     size = segments = 0
     for group in sorted(groups, key=lambda group: group.log_bytes):
@@ -73,9 +79,9 @@ def plan_tail_merge(
     return chosen
 
 
-def _groups_at_end(state: PartitionState, config: TopicConfig) -> Iterator[MergeGroup]:
+def _groups_at_end(state: PartitionState, window: int, config: TopicConfig) -> Iterator[MergeGroup]:
     table = state.segments
-    tail = table.part(max(table.find(state.log_start_offset), len(table) - WINDOW), len(table))
+    tail = table.part(max(table.find(state.log_start_offset), len(table) - window), len(table))
     sizes = tail.log_bytes.tolist()
     for start, end in ranges(tail, 0, config):
         may_grow = end == len(tail)
