@@ -32,6 +32,10 @@ class GroupMachine(RuleBasedStateMachine):
         self.members: dict[int, Follower] = {}
         self.handed: set[tuple[int, int]] = set()
         self.best: dict[int, int] = {}
+        for partition in range(partitions):
+            self.append(partition, 9)
+        for who in range(2):
+            self.join(who, None)
 
     @rule(partition=st.integers(0, 4), count=st.integers(1, 12))
     def append(self, partition: int, count: int) -> None:
@@ -69,6 +73,17 @@ class GroupMachine(RuleBasedStateMachine):
         for other, member in self.members.items():
             if other != who and not member._share.is_lapsed:
                 assert not partitions & member._share.wanted.keys(), (who, other)
+
+    @rule(paused=st.sets(WHO, max_size=2), turns=st.sampled_from([1, 3, 6, 20, 25]), commits=st.booleans())
+    def go_on(self, paused: set[int], turns: int, commits: bool) -> None:
+        """Some time passes, in which all but the `paused` do their work."""
+        for turn in range(turns):
+            self.time.now_s += LEASE_S / 20
+            self.append(turn, 1)
+            for who in self.members.keys() - paused:
+                self.take(who, 1)
+                if commits:
+                    self.commit(who)
 
     @rule(who=WHO)
     def commit(self, who: int) -> None:
@@ -129,5 +144,5 @@ class GroupMachine(RuleBasedStateMachine):
         assert len(self.state().members) == 1
 
 
-GroupMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+GroupMachine.TestCase.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
 TestGroups = GroupMachine.TestCase

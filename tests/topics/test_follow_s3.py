@@ -1,0 +1,67 @@
+"""Followers on S3: the requests that a server gets, and what a group does when replies are lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from conftest import Address, S3Server
+from fault_proxy import LOSE_REPLY, FaultProxy, answer
+from following import Time, drained, follow, span
+from topics import topic_on, values
+
+from distlog.core import paths
+from distlog.core.groups.group_log import GroupLog
+from distlog.core.storage.storage import Storage
+from distlog.core.topics.topic import Topic
+
+pytestmark = pytest.mark.s3
+
+
+@pytest.fixture
+def proxy(s3_server: S3Server) -> Iterator[FaultProxy]:
+    with FaultProxy(s3_server.endpoint) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def topic(proxy: FaultProxy, s3_url: Address) -> Topic:
+    storage = Storage(f"{s3_url.url}/topic", {**s3_url.options, "endpoint_url": proxy.url})
+    topic = topic_on(storage, 2)
+    topic.append(values(range(4)), partition=0)
+    return topic
+
+
+def test_an_idle_look_is_one_get_of_the_next_version(topic: Topic, proxy: FaultProxy) -> None:
+    time = Time()
+    follower = follow(topic, time, timeout=10.0)
+    assert drained(follower) == span(0, 0, 4)
+    proxy.reset()
+    time.pauses.clear()
+    assert drained(follower) == []
+    wanted = paths.commit_file(2)
+    assert [request.method for request in proxy.requests] == ["GET"] * (len(time.pauses) + 1)
+    assert all(request.path.split("?")[0].endswith(f"/topic/{wanted}") for request in proxy.requests)
+    assert len(time.pauses) > 10
+
+
+@pytest.mark.parametrize("fault", [LOSE_REPLY, answer(503, "SlowDown"), answer(500, "InternalError")])
+def test_a_commit_whose_reply_is_lost_happens_once(fault: object, topic: Topic, proxy: FaultProxy) -> None:
+    log = GroupLog(topic.storage, topic.snapshot.topic_id, "g")
+    with follow(topic, group="g", timeout=0) as follower:
+        assert drained(follower) == span(0, 0, 4)
+        before = log.load()
+        proxy.inject("PUT", fault, path="*_groups*")
+        follower.commit()
+        after = log.load()
+        assert (after.version, after.positions) == (before.version + 1, {0: 4, 1: 0})
+    with follow(topic, group="g", timeout=0) as follower:
+        assert drained(follower) == []
+
+
+def test_a_member_whose_sign_on_got_no_reply_is_one_member(topic: Topic, proxy: FaultProxy) -> None:
+    proxy.inject("PUT", LOSE_REPLY, path="*_groups*")
+    follower = follow(topic, group="g", timeout=0)
+    (member,) = GroupLog(topic.storage, topic.snapshot.topic_id, "g").load().members
+    assert member.beat == 0
+    assert drained(follower) == span(0, 0, 4)
