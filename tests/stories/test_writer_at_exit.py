@@ -56,7 +56,7 @@ HELD = "writer = topic.writer(linger_ms=NEVER_MS)\nfor n in range(3): writer.app
         "",
         "sys.exit(0)",
         "del writer; import gc; gc.collect()",
-        "threading.Thread(target=lambda: (time.sleep(0.2), writer.append(b'3', partition=1))).start()",
+        "threading.Thread(target=lambda: (threading.main_thread().join(), writer.append(b'3', partition=1))).start()",
     ],
 )
 def test_what_a_writer_holds_at_exit_is_committed_with_a_warning(end: str, address: Address) -> None:
@@ -135,11 +135,12 @@ failing.wait()
 
 def test_a_commit_in_the_background_is_waited_for_at_exit(address: Address) -> None:
     program = """
-writer, begun = topic.writer(linger_ms=0), threading.Event()
-send = writer._destination.send
+writer, begun, ending = topic.writer(linger_ms=0), threading.Event(), threading.Event()
+send, commit_at_exit = writer._destination.send, writer.commit_at_exit
+writer.commit_at_exit = lambda: (ending.set(), commit_at_exit())[1]
 def slow(rows):
     begun.set()
-    time.sleep(0.5)
+    ending.wait()
     return send(rows)
 writer._destination.send = slow
 writer.append(b'slow', partition=0)
@@ -258,7 +259,6 @@ def test_a_thread_that_outlives_the_main_one_commits_to_an_object_store_too(s3_a
     program = """
 def work():
     threading.main_thread().join()
-    time.sleep(0.3)
     writer.append(b'3', partition=1)
     writer.append(b'x', partition=0)
 threading.Thread(target=work).start()
