@@ -9,7 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import golden
 import pytest
+from adopted import adopt_golden
 from following import Time, drained, follow, rows, span
 from gated_writer import NEVER_MS
 from topics import NOW, TINY, topic_on, values
@@ -235,6 +237,29 @@ def test_it_goes_on_while_segments_are_merged_and_vacuumed(topic: Topic, monkeyp
     topic.storage.delete([name for name in names if not any(stem in name for stem in live)])
     found += drained(follower)
     assert found == span(0, 0, 60)
+
+
+@pytest.mark.parametrize("name", [name for name in golden.partitions() if "txn" in name])
+def test_with_read_committed_it_ends_at_the_last_stable_offset(name: str, tmp_path: Path) -> None:
+    topic = adopt_golden(f"memory://{tmp_path.name}", golden.partitions()[name])
+    for isolation in ("read_committed", "read_uncommitted"):
+        follower = follow(topic, isolation=isolation, columns=["offset"])
+        found = [offset for batch in follower for offset in batch.column(0).to_pylist()]
+        assert found == topic.scan(isolation=isolation).to_table()["offset"].to_pylist()
+        # behind the markers and the aborted records at the end too, but never behind an open transaction
+        assert follower.lag() == {0: 0}
+    assert follower.position == topic.end_offsets()
+
+
+def test_an_open_transaction_holds_back_what_comes_after_it(tmp_path: Path) -> None:
+    topic = adopt_golden(f"memory://{tmp_path.name}", golden.partitions()["first.txn-0"])
+    follower = follow(topic, isolation="read_committed")
+    drained(follower)
+    stable = follower.position[0]
+    assert stable < topic.end_offsets()[0]
+    topic.append([{"value": b"v"}] * 10)
+    assert drained(follower) == []
+    assert follower.position == {0: stable}
 
 
 def test_files_that_are_gone_again_and_again_are_an_error(topic: Topic) -> None:

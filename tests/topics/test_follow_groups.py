@@ -17,6 +17,7 @@ from distlog.core.errors import (
     InvalidConfigError,
     OffsetOutOfRangeError,
     ReadOnlyTopicError,
+    StorageError,
     TopicNotFoundError,
 )
 from distlog.core.groups.group_log import GroupLog
@@ -150,6 +151,22 @@ def test_a_member_that_leaves_is_replaced_at_the_next_look(topic: Topic, time: T
     one.close()
     settled(time, other)
     assert len(other.position) == 2
+
+
+def test_a_member_that_cannot_leave_says_so_and_what_went_wrong_before_is_raised(
+    topic: Topic, time: Time, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*arguments: Any, **options: Any) -> bytes:
+        raise StorageError("the store is away")
+
+    def fail_within() -> None:
+        with joined(topic, time):
+            monkeypatch.setattr(Storage, "put_if_absent", fail)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail_within()
+    assert "others wait for the lease to end (the store is away)" in caplog.text
 
 
 def test_a_member_that_dies_is_replaced_after_its_lease_and_not_before(topic: Topic, time: Time) -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from math import inf
 
-from distlog.core.errors import InvalidConfigError, OffsetOutOfRangeError, TopicNotFoundError
+from distlog.core.errors import DistlogError, InvalidConfigError, OffsetOutOfRangeError, TopicNotFoundError
 from distlog.core.groups.membership import Membership
 from distlog.core.reading.slices import OutOfRange
 from distlog.core.reading.time_lookup import EARLIEST
 from distlog.core.topics.follow_start import Start, start_offset
 from distlog.core.topics.followed_log import FollowedLog
 from distlog.core.whole_number import whole_number
+
+_log = logging.getLogger(__name__)
 
 
 class Share(ABC):
@@ -138,8 +141,12 @@ class GroupShare(Share):
 
     def leave(self) -> None:
         """See Share."""
-        self._member.leave()
         self.position, self._committed = {}, {}
+        try:
+            self._member.leave()
+        except DistlogError as error:
+            # an error that ended the iteration matters more
+            _log.warning("could not leave the group: others wait for the lease to end (%s)", error)
 
     def _pending(self) -> Collection[int]:
         return {number for number, offset in self.position.items() if offset > self._committed[number]}
