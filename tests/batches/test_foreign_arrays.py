@@ -127,8 +127,8 @@ def by_transaction(topic: Topic, batch: pa.RecordBatch) -> None:
 
 
 def by_task(topic: Topic, batch: pa.RecordBatch) -> None:
-    sink = pytest.importorskip("distlog.spark.sink.batch_sink")
-    sink.TaskWriter(topic.storage, sink.TopicFacts.of(topic.snapshot, None, None), None).write(iter([batch]))
+    task = pytest.importorskip("distlog.spark.sink.task_write")
+    task.write_rows(topic.storage, task.TopicFacts.of(topic.snapshot, None, None), None, iter([batch]))
 
 
 @pytest.mark.parametrize("append", [by_append, by_table, by_reader, by_transaction, by_task])
