@@ -185,7 +185,8 @@ def test_a_manager_that_stops_leaves_logs_that_are_on_the_device_and_need_no_wal
     assert file.read_text() == "0\n2\nclicks 0 2\nclicks 1 2\n"
     for partition in range(2):
         record = clicks.record(partition)
-        assert record is not None and record.state is not None
+        assert record is not None
+        assert record.state is not None
         assert packed_position(record.recovery_point) == record.state.position > 0
     clicks.close()
 
