@@ -118,12 +118,21 @@ class PartitionFlush:
             return False
         return is_flush_due(Unflushed.of(record.state.numbers()), snapshot.config, partition.handle.clock())
 
-    def close(self) -> None:
-        """Close the files."""
-        if self._files is not None:
-            with self._lock.held(self._timeout_s):
+    def close(self, *, flushed: bool) -> None:
+        """See `PartitionLog.close`."""
+        if self._files is not None or not flushed:
+            with self._lock.held(self._timeout_s) as page:
+                stem = None if flushed else self._unflushed_stem()
+                if stem and marked(page.read(), stem) == Sync.ENDED:
+                    page.write(mark(Sync.BEGUN, stem))
                 self._use(None)
         self._lock.close()
+
+    def _unflushed_stem(self) -> str | None:
+        """The active segment, by the page alone, if it has what is not flushed."""
+        record = self._partition.lock.stored_record()
+        state = record.state if record is not None and record.status == Status.ACTIVE else None
+        return state.stem if state is not None and state.flushed_position < state.position else None
 
     def _all(self) -> Appended | None:
         with self._partition.held():
