@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 from partition_logs import Process, commit_sealed, encoded, new_topic
 from topics import NOW
 
+from distlog.core import paths
 from distlog.core.errors import DistlogError, StorageError
 from distlog.core.log.partition_flush import Appended
 from distlog.core.topics.topic import Topic
@@ -94,6 +95,8 @@ class History:
             self.do(action)
         self.end()
         self.processes = [Process(self.topic) for _ in range(3)]
+        # readers see a commit that its process did not live to sync; whoever commits next makes it durable
+        self._process().handle.storage.sync(paths.COMMITS_DIR)
         if may_lose:
             with suppress(StorageError):
                 self._process()[0].flush()

@@ -138,7 +138,9 @@ class LossyDisk:
             self._names[os.fstat(file).st_ino] = self._listed(path)
             return None
         kept = self._files[os.fstat(file).st_ino]
-        if self.failing_syncs > 0 and path.endswith((".log", "index")) and self.chance.random() < 0.7:
+        # that of an index now and then, which follows that of its log
+        fails = path.endswith(".log") or (path.endswith("index") and self.chance.random() < 0.3)
+        if self.failing_syncs > 0 and fails:
             self.failing_syncs -= 1
             kept.device = self._mixed(kept, whole=False)
             now = kept.now()
