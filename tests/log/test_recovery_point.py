@@ -50,7 +50,7 @@ def rebooted(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
     def reboot() -> None:
         boot = next(boots).to_bytes(16, "big")
-        for name in ("log.state_record", "log.partition_flush"):
+        for name in ("log.state_record", "log.sync_mark"):
             monkeypatch.setattr(f"distlog.core.{name}.boot_id", lambda: boot)
 
     return reboot
@@ -76,7 +76,7 @@ def filled(folder: Path, **settings: Any) -> tuple[Path, int]:
     for number in range(5):
         append(process[0], b"%d" % number)
     process[0].checkpoint()
-    size = process[0]._active.recovery_position
+    size = process[0]._active.lock.recovery_position
     for number in range(5, 8):
         append(process[0], b"%d" % number)
     process.close()
@@ -159,12 +159,12 @@ def test_a_flush_takes_the_indexes_along_when_the_log_grew_enough(
         del calls.made[:]
         process[0].flush()
         syncs.append(calls.made.count("fsync"))
-        points.append(process[0]._active.recovery_position)
+        points.append(process[0]._active.lock.recovery_position)
     size = log(tmp_path / "events").stat().st_size // 6
     assert syncs == [1, 1, 4, 1, 1, 4]
     assert points == [0, 0, 3 * size, 3 * size, 3 * size, 6 * size]
     process[0].roll()
-    assert process[0]._active.recovery_position == 0
+    assert process[0]._active.lock.recovery_position == 0
 
 
 def test_the_recovery_point_is_written_after_the_syncs_that_it_speaks_of(
@@ -187,7 +187,7 @@ def test_the_recovery_point_stays_while_other_processes_append(tmp_path: Path) -
         append(Process(folder)[0], b"%d" % number)
     process = Process(folder)
     process[0].end()
-    assert process[0]._active.recovery_position == size > 0
+    assert process[0]._active.lock.recovery_position == size > 0
 
 
 def torn(data: bytes) -> bytes:

@@ -11,8 +11,12 @@ from partition_logs import Process, append, new_topic
 from topics import NOW, Clock, contents, files, named_files, values
 
 import distlog
+from distlog.core import paths
 from distlog.core.config import DAY_MS, HOUR_MS
 from distlog.core.log.partition_log import LogEnd
+from distlog.core.log_manager.log_manager import LogManager
+from distlog.core.log_manager.task_run import TaskRun
+from distlog.core.segments.segment_state import packed_position
 
 FIVE = 5 * 60_000
 
@@ -168,6 +172,34 @@ def test_the_recovery_points_are_written_as_kafka_writes_them(tmp_path: Path) ->
     managed.after(minutes=1)
     assert file.read_text() == "0\n3\nclicks 0 4\nclicks 1 0\norders 0 7\n"
     clicks.close()
+
+
+def test_a_manager_that_stops_leaves_logs_that_are_on_the_device_and_need_no_walk(tmp_path: Path) -> None:
+    clicks = Process(new_topic(tmp_path / "clicks", 2))
+    for partition in range(2):
+        append(clicks[partition], b"a", b"b")
+    file = tmp_path / "recovery-point-offset-checkpoint"
+    with LogManager(str(tmp_path), clock=Clock()) as manager:
+        manager.run_once()
+        assert file.read_text() == "0\n2\nclicks 0 0\nclicks 1 0\n"
+    assert file.read_text() == "0\n2\nclicks 0 2\nclicks 1 2\n"
+    for partition in range(2):
+        record = clicks.record(partition)
+        assert record is not None
+        assert record.state is not None
+        assert packed_position(record.recovery_point) == record.state.position > 0
+    clicks.close()
+
+
+def test_a_manager_that_stops_flushes_the_other_logs_when_one_cannot_be(tmp_path: Path) -> None:
+    clicks = Process(new_topic(tmp_path / "clicks", 2))
+    for partition in range(2):
+        append(clicks[partition], b"a")
+    runs = list[TaskRun]()
+    with LogManager(str(tmp_path), on_run=runs.append, clock=Clock()):
+        (clicks.folder(0) / paths.FLUSH_FILE).mkdir()
+    assert "recovery-point-offset-checkpoint" in {run.task for run in runs if run.errors}
+    assert (clicks[0].end(), clicks[1].end()) == (LogEnd(1, 0), LogEnd(1, 1))
 
 
 def test_log_start_offsets_are_written_where_no_segment_shows_them(tmp_path: Path) -> None:

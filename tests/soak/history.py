@@ -6,18 +6,20 @@ Three processes (objects of one) append, flush, roll, seal, trim, merge and vacu
 from __future__ import annotations
 
 import random
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from partition_logs import Process, commit_sealed, encoded, new_topic
 from topics import NOW
 
+from distlog.core import paths
 from distlog.core.errors import DistlogError, StorageError
 from distlog.core.log.partition_flush import Appended
 from distlog.core.topics.topic import Topic
 from soak.tally import Tally, demand
 
-ACTIONS = ("append",) * 8 + ("flush",) * 3 + ("roll", "seal", "trim", "merge", "vacuum")
+ACTIONS = ("append",) * 8 + ("flush",) * 3 + ("checkpoint", "roll", "seal", "trim", "merge", "vacuum")
 
 
 class Faults(Protocol):
@@ -86,6 +88,21 @@ class History:
             self._process()[0].end()
         self._settle_with(self.look(), action)
 
+    def killed(self, killing: AbstractContextManager[None], *, may_lose: bool) -> None:
+        """One action, in which its process may be killed; what it had appended may be there then, or not."""
+        action, self._may_lose = self.chance.choice(ACTIONS), may_lose
+        with suppress(DistlogError), killing:
+            self.do(action)
+        self.end()
+        self.processes = [Process(self.topic) for _ in range(3)]
+        # readers see a commit that its process did not live to sync; whoever commits next makes it durable
+        self._process().handle.storage.sync(paths.COMMITS_DIR)
+        if may_lose:
+            with suppress(StorageError):
+                self._process()[0].flush()
+        self._process()[0].end()
+        self._settle_with(self.look(), action)
+
     def do(self, action: str) -> None:
         """The action of this name, by any of the processes."""
         getattr(self, f"_{action}")()
@@ -123,6 +140,10 @@ class History:
             self._settle(self.chance.choice(self.pending))
             return
         self._process()[0].flush()
+        self.flushed = len(self.values)
+
+    def _checkpoint(self) -> None:
+        self._process()[0].checkpoint()
         self.flushed = len(self.values)
 
     def _settle(self, pending: Pending) -> None:

@@ -13,7 +13,7 @@ import os
 import random
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +78,13 @@ class LossyDisk:
         finally:
             self.steps_left = None
 
+    @contextmanager
+    def killed_after(self, steps: int) -> Iterator[None]:
+        """In this block the process ends before the step of that number, if there is one; the machine goes on."""
+        with suppress(PowerLossError), self.power_until(steps):
+            yield
+        self._is_off = False
+
     def close(self) -> None:
         for kept in self._files.values():
             os.close(kept.file)
@@ -131,7 +138,9 @@ class LossyDisk:
             self._names[os.fstat(file).st_ino] = self._listed(path)
             return None
         kept = self._files[os.fstat(file).st_ino]
-        if self.failing_syncs > 0 and path.endswith(".log"):
+        # that of an index now and then, which follows that of its log
+        fails = path.endswith(".log") or (path.endswith("index") and self.chance.random() < 0.3)
+        if self.failing_syncs > 0 and fails:
             self.failing_syncs -= 1
             kept.device = self._mixed(kept, whole=False)
             now = kept.now()

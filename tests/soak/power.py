@@ -67,7 +67,10 @@ class Lives:
             history.begin()
             pages = [self._page()]
             for _ in range(self._chance.randint(1, actions)):
-                history.act(faults if self._chance.random() < 0.08 else None)
+                if self._chance.random() < 0.15:
+                    self._kill(disk)
+                else:
+                    history.act(faults if self._chance.random() < 0.08 else None)
                 pages.append(self._page())
             with suppress(PowerLossError), disk.power_until(self._chance.choice([0, self._chance.randrange(40)])):
                 history.do(self._chance.choice(ACTIONS))
@@ -83,11 +86,21 @@ class Lives:
         with self._booted():
             self._check_left()
 
+    def _kill(self, disk: LossyDisk) -> None:
+        may_lose = self._chance.random() < 0.4
+        disk.failing_syncs = may_lose and 1
+        self._history.killed(disk.killed_after(self._chance.randrange(40)), may_lose=may_lose)
+        disk.failing_syncs = 0
+        self._tally["kills"] += 1
+
     @contextmanager
     def _booted(self) -> Iterator[pytest.MonkeyPatch]:
         boot = self._boot.to_bytes(16, "big")
         with pytest.MonkeyPatch.context() as patches:
-            patches.setattr("distlog.core.log.state_record.boot_id", lambda: boot)
+            for name in ("state_record", "sync_mark"):
+                patches.setattr(f"distlog.core.log.{name}.boot_id", lambda: boot)
+            # so that these short logs have recovery points behind which there is something
+            patches.setattr("distlog.core.log.partition_flush._SPAN_BYTES", self._chance.choice([1, 300, 1 << 24]))
             yield patches
 
     def _check_left(self) -> None:

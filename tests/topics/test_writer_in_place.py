@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from topics import NOW, TINY, Clock, contents, topic_on
 from distlog.core.batches.record_batch import LOG_APPEND_TIME, read_headers
 from distlog.core.errors import InvalidRecordError, StorageError, TopicNotFoundError
 from distlog.core.log.active_file import ActiveFile
+from distlog.core.log.partition_flush import LostRecordsError
 from distlog.core.log.partition_log import PartitionLog
 from distlog.core.storage.local import local_disk
 from distlog.core.storage.storage import Storage
@@ -348,6 +350,25 @@ def test_the_files_of_some_partitions_only_stay_open(
                 assert len(os.listdir("/proc/self/fd")) <= before + 25
     assert contents(many) == {n: [b"%d" % number for number in range(n, 100, 20)] for n in range(20)}
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_what_the_disk_lost_of_a_log_that_nobody_had_open_is_told(
+    topic: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(in_place_destination, "OPEN_LOGS", 1)
+    many = topic_on(Storage(str(tmp_path / "many")), 2)
+    many.alter_config({"flush.messages": "1000"})
+    told: SimpleQueue[Delivery] = SimpleQueue()
+    writer = many.writer(linger_ms=0, on_delivery=told.put)
+    for partition in range(2):
+        writer.append(b"v%d" % partition, partition=partition)
+        told.get()
+    # the kernel could not write it, dropped the pages, and forgot that with the file's inode
+    (log,) = (tmp_path / "many" / "many-0").glob("*.log")
+    log.write_bytes(bytes(log.stat().st_size))
+    with pytest.raises(LostRecordsError):
+        writer.close()
+    assert contents(many.refresh()) == {0: [], 1: [b"v1"]}
 
 
 def test_a_writer_that_is_dropped_leaves_no_file_open(topic: Topic) -> None:

@@ -32,7 +32,7 @@ from distlog.core.log.partition_lock import PartitionLock
 from distlog.core.log.sealed_segment import SealedSegment
 from distlog.core.log.segment_opener import SegmentOpener
 from distlog.core.log.state_record import NO_POINT, StateRecord, Status, recovery_point
-from distlog.core.segments.segment_state import SegmentState, packed_position
+from distlog.core.segments.segment_state import SegmentState
 from distlog.core.storage.local.file_lock import TIMEOUT_S, Held
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.transactions.open_transactions import OpenTransactions
@@ -111,7 +111,7 @@ class ActivePartition:
         self._segment = self._known = None
         began_ns = perf_counter_ns()
         try:
-            state = segment.seal()
+            state = self._opener.sealed(segment, status)
         except StorageError:
             if segment.sync_failed:
                 self.lock.publish(Status.FAILED, before)
@@ -154,19 +154,18 @@ class ActivePartition:
         It must not go on, since then nobody could tell what was lost from what came after.
         """
         assert self._segment is not None
-        state = self._segment.state
-        self.lock.publish(Status.FAILED, state)
-        self._seal_flushed(state)
+        self._seal_flushed(self._segment.state)
+
+    def write_again(self, stem: str) -> None:
+        """Make good a sync of this segment whose end nobody saw; if it was to save what is gone, `give_up`."""
+        segment = self.recover()
+        if segment is not None and segment.stem == stem and not self._opener.write_again(segment):
+            self.give_up()
 
     def moved_on(self) -> None:
         """Publish the active segment's changed state."""
         assert self._segment is not None
         self._known = self.lock.publish_active(self._segment.packed_state())
-
-    @property
-    def recovery_position(self) -> int:
-        """The position in the log from which it would be walked after a power loss."""
-        return packed_position(self.lock.recovery_point)
 
     def flushed(self, state: SegmentState, since_ms: int, *, with_indexes: bool) -> bool:
         """Note that a sync that began at `since_ms` covered what `state` counts; False if its segment is sealed.
@@ -219,11 +218,12 @@ class ActivePartition:
             if resumed is None:
                 self._seal_flushed(state)
                 return
-            if packed_position(record.recovery_point) > resumed.size:
+            if self.lock.recovery_position > resumed.size:
                 self.lock.recovery_point = NO_POINT
             self._use(resumed)
 
     def _seal_flushed(self, state: SegmentState) -> None:
+        self.lock.publish(Status.FAILED, state)
         self._let_go()
         segment = self._segment = self._opener.opened(state)
         segment.drop_unflushed(self._opener.transactions_before())

@@ -132,12 +132,24 @@ class LogSegment(ReadableSegment):
         """Walk the log behind the state's end, where `transactions` are open, and cut off a torn end."""
         return self._recovered(self._numbers, transactions)
 
-    def write_again(self) -> bool:
+    def write_again(self, transactions: OpenTransactions) -> bool:
         """Write what is not known to be on the device again, for the next sync: the end of one before is not known.
 
         After a sync that failed, Linux keeps the bytes, but would not write them. False if it no longer has them.
+        `transactions` are those that were open before the segment.
         """
-        return segment_recovery.write_again(self._files, self._usable(), *self._numbers[_FLUSHED].tolist())
+        return segment_recovery.write_again(
+            self._files, self._usable(), self._interval, transactions, *self._numbers[_FLUSHED].tolist()
+        )
+
+    def open(self) -> None:
+        """Open all files now."""
+        self._files.open()
+
+    def sync_error(self) -> StorageError:
+        """Refuse every change until `recover`, since a sync of another process failed; returns the error to raise."""
+        self._refusal = _SYNC_FAILED
+        return StorageError(f"cannot change the segment: {_SYNC_FAILED}", file=self._files.log.path)
 
     def drop_uncounted(self) -> None:
         """Cut off what is behind the state's end, also whole batches: their append failed."""

@@ -31,14 +31,13 @@ from distlog.core.log.flush_policy import Unflushed, is_flush_due
 from distlog.core.log.partition_counters import PartitionCounters
 from distlog.core.log.segment_files import SegmentFiles
 from distlog.core.log.state_record import Status
+from distlog.core.log.sync_mark import Sync, mark, marked
 from distlog.core.segments.segment_state import SegmentState
 from distlog.core.storage.local.file_lock import FileLock
-from distlog.core.storage.local.shared_page import boot_id
 from distlog.core.times import NO_TIMESTAMP
 
 #: How many bytes of a log may lie behind its recovery point: as many are walked after a power loss, and some more.
 _SPAN_BYTES = 16 << 20
-_BEGUN, _FAILED, _ENDED = b"B", b"F", b""
 
 
 class Appended(NamedTuple):
@@ -88,26 +87,28 @@ class PartitionFlush:
     def _flush(self, wanted: Appended, span: int) -> None:
         """Sync what is wanted; the indexes too, if the log has `span` bytes behind the recovery point."""
         state = self._state()
-        if state is not None and self._give_up_lost(state.stem):
-            state = None
+        if state is not None and self._make_good(state.stem):
+            state = self._state()
         if state is None or state.stem != wanted.stem:
             self._check_sealed(wanted)
         elif state.next_offset < wanted.end_offset:
             raise _lost(wanted)
         else:
-            with_indexes = state.position - self._partition.recovery_position >= span
+            with_indexes = state.position - self._partition.lock.recovery_position >= span
             if with_indexes or not self._is_flushed(wanted):
                 self._sync(state, wanted, with_indexes=with_indexes)
 
-    def _give_up_lost(self, stem: str) -> bool:
-        """Whether a sync of this segment failed before, so that it is given up now."""
-        mark = self._lock.page.read()
-        if mark == _mark(_FAILED, stem):
+    def _make_good(self, stem: str) -> bool:
+        """Whether the last sync of this segment did not end well, as far as anybody told; that is mended now."""
+        last = marked(self._lock.page.read(), stem)
+        if last == Sync.FAILED:
             # whose sync failed could not do it
             self._give_up(stem)
-            return True
-        # nobody knows how a sync ended whose process is no more
-        return mark == _mark(_BEGUN, stem) and not self._write_again(stem)
+        elif last == Sync.BEGUN:
+            # nobody knows how a sync ended whose process is no more
+            with self._partition.held():
+                self._partition.write_again(stem)
+        return last != Sync.ENDED
 
     def is_due(self) -> bool:
         """Whether the flush policy wants a flush now; reads the page alone, and creates no file."""
@@ -117,12 +118,21 @@ class PartitionFlush:
             return False
         return is_flush_due(Unflushed.of(record.state.numbers()), snapshot.config, partition.handle.clock())
 
-    def close(self) -> None:
-        """Close the files."""
-        if self._files is not None:
-            with self._lock.held(self._timeout_s):
+    def close(self, *, flushed: bool) -> None:
+        """See `PartitionLog.close`."""
+        if self._files is not None or not flushed:
+            with self._lock.held(self._timeout_s) as page:
+                stem = None if flushed else self._unflushed_stem()
+                if stem and marked(page.read(), stem) == Sync.ENDED:
+                    page.write(mark(Sync.BEGUN, stem))
                 self._use(None)
         self._lock.close()
+
+    def _unflushed_stem(self) -> str | None:
+        """The active segment, by the page alone, if it has what is not flushed."""
+        record = self._partition.lock.stored_record()
+        state = record.state if record is not None and record.status == Status.ACTIVE else None
+        return state.stem if state is not None and state.flushed_position < state.position else None
 
     def _all(self) -> Appended | None:
         with self._partition.held():
@@ -149,7 +159,7 @@ class PartitionFlush:
         # what fails here is no failed sync
         files.open() if with_indexes else files.log.open()
         since_ms, began_ns = self._partition.handle.clock(), perf_counter_ns()
-        self._lock.page.write(_mark(_BEGUN, state.stem))
+        self._lock.page.write(mark(Sync.BEGUN, state.stem))
         try:
             if state.flushed_position < state.position:
                 files.log.sync()
@@ -157,18 +167,22 @@ class PartitionFlush:
                 files.sync_indexes()
         except StorageError as error:
             # first of all, since to give it up takes a lock, and may fail
-            self._lock.page.write(_mark(_FAILED, state.stem))
+            self._lock.page.write(mark(Sync.FAILED, state.stem))
             self._use(None)
             lost = LostRecordsError(error.message, **error.details)
             try:
                 self._give_up(state.stem)
+                # who sealed it meanwhile has saved them, or cut them off
+                self._check_sealed(wanted)
+            except LostRecordsError:
+                raise lost from error
             except DistlogError as second:
                 raise lost from second
-            raise lost from error
+            return
         self._lock.page.add(*PartitionCounters(flushes=1, flush_ns=perf_counter_ns() - began_ns))
         with self._partition.held():
             is_active = self._partition.flushed(state, since_ms, with_indexes=with_indexes)
-        self._lock.page.write(_ENDED)
+        self._lock.page.write(mark(Sync.ENDED, state.stem))
         if not is_active:
             # if the sync of the seal failed, it cut off what this one had saved
             self._check_sealed(wanted)
@@ -195,15 +209,6 @@ class PartitionFlush:
         if self._files is not None:
             self._files.close()
         self._files = files
-
-    def _write_again(self, stem: str) -> bool:
-        """Write what a sync was to save again, for the next one; False if it is gone, and was given up."""
-        with self._partition.held():
-            segment = self._partition.recover()
-            is_there = segment is None or segment.stem != stem or segment.write_again()
-            if not is_there:
-                self._partition.give_up()
-            return is_there
 
     def _give_up(self, stem: str) -> None:
         with self._partition.held():
@@ -233,11 +238,6 @@ class PartitionFlush:
                 ends = [segment.next_offset for segment in added if segment.stem == wanted.stem]
                 return ends[0] if ends else wanted.first_offset
         raise StorageError("a segment ended in no commit: verify the topic", stem=wanted.stem)
-
-
-def _mark(what: bytes, stem: str) -> bytes:
-    """What the flush lock's page says of the last sync of this segment; it counts until the machine restarts."""
-    return boot_id() + what + stem.encode("ascii")
 
 
 def _lost(wanted: Appended) -> LostRecordsError:

@@ -6,7 +6,7 @@ import os
 
 from distlog.core import paths
 from distlog.core.log.state_record import NO_POINT, StateRecord, Status, head, stored_value
-from distlog.core.segments.segment_state import SegmentState
+from distlog.core.segments.segment_state import SegmentState, packed_position
 from distlog.core.storage.local.file_lock import FileLock, Held
 
 
@@ -35,6 +35,11 @@ class PartitionLock:
     def stored_record(self) -> StateRecord | None:
         """The page's record; None if it does not check, or there is no file, which is not created then."""
         return StateRecord.unpack(stored_value(self._file.path))
+
+    @property
+    def recovery_position(self) -> int:
+        """The position in the log from which it would be walked after a power loss."""
+        return packed_position(self.recovery_point)
 
     def publish(self, status: Status, state: SegmentState | None) -> None:
         """Write the page."""

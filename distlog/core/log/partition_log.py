@@ -178,8 +178,7 @@ class PartitionLog:
     def roll(self) -> None:
         """End the active segment and begin the next one; does nothing if none is active, or it is empty."""
         with self._active.held():
-            segment = self._active.recover()
-            if segment is not None and segment.size:
+            if (segment := self._active.recover()) and segment.size:
                 roll(self._active)
 
     def flush(self, appended: Appended | None = None) -> None:
@@ -216,12 +215,15 @@ class PartitionLog:
             if segment is None:
                 end = self._snapshots.snapshot.partitions[self.partition].log_end_offset
                 return LogEnd(end, end)
-            state = segment.state
-            return LogEnd(state.next_offset, state.flushed_offset)
+            return LogEnd(segment.next_offset, segment.state.flushed_offset)
 
-    def close(self) -> None:
-        """Close the files; nothing is flushed, and the active segment stays active for the next process."""
-        self._flush.close()
+    def close(self, *, flushed: bool = True) -> None:
+        """Close the files; nothing is flushed, and the active segment stays active for the next process.
+
+        The kernel may forget the errors of a file that nobody has open. So if not all is `flushed`, the next flush or
+        seal writes the rest again, or raises LostRecordsError if it is gone.
+        """
+        self._flush.close(flushed=flushed)
         self._active.close()
 
 

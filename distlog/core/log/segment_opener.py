@@ -7,6 +7,7 @@ from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.log.active_file import FileCalls
 from distlog.core.log.log_segment import LogSegment, closed_on_error
 from distlog.core.log.state_record import Status
+from distlog.core.log.sync_mark import Sync, stored_mark
 from distlog.core.segments.segment_state import SegmentState
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.transactions.open_transactions import OpenTransactions
@@ -56,7 +57,7 @@ class SegmentOpener:
             elif unknown > 0 or status != Status.ACTIVE:
                 segment.recover_tail(OpenTransactions.before(state.first_unstable_offset))
             # who began to seal it may have died when a sync had failed
-            if status == Status.CHANGING and not segment.write_again():
+            if status == Status.CHANGING and not self.write_again(segment):
                 segment.close()
                 return None
         return segment
@@ -80,6 +81,20 @@ class SegmentOpener:
             # it is not known how much of the log is on the device
             segment.flush()
         return segment
+
+    def sealed(self, segment: LogSegment, status: Status) -> SegmentState:
+        """Seal the segment's files; FAILED says that it has only what is known to be on the device."""
+        if status != Status.FAILED:
+            # first: of an error that is told to others from now on, this process is told too
+            segment.open()
+            sync = stored_mark(self._folder, segment.stem)
+            if sync == Sync.FAILED or (sync == Sync.BEGUN and not self.write_again(segment)):
+                raise segment.sync_error()
+        return segment.seal()
+
+    def write_again(self, segment: LogSegment) -> bool:
+        """See `LogSegment.write_again`."""
+        return segment.write_again(self.transactions_before())
 
     def transactions_before(self) -> OpenTransactions:
         """The transactions that are open where the active segment begins."""

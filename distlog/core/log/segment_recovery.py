@@ -16,7 +16,7 @@ from distlog.core.batches.record_batch import LOG_OVERHEAD
 from distlog.core.kernels.segment_fold import NEXT_OFFSET, POSITION
 from distlog.core.log.batch_walk import Batches, sound_batches
 from distlog.core.log.segment_files import SegmentFiles
-from distlog.core.segments.segment_state import Numbers, places
+from distlog.core.segments.segment_state import Numbers, emptied, places
 from distlog.core.segments.state_fold import Folded, fold
 from distlog.core.transactions.open_transactions import OpenTransactions
 
@@ -49,14 +49,29 @@ def recover(
     return Recovery(numbers, epochs, size - int(numbers[POSITION]))
 
 
-def write_again(files: SegmentFiles, numbers: Numbers, flushed_offset: int, flushed_position: int) -> bool:
-    """Write the log behind `flushed_position`, and the indexes, again as they are; False if batches are damaged."""
+def write_again(
+    files: SegmentFiles,
+    numbers: Numbers,
+    interval: int,
+    transactions: OpenTransactions,
+    flushed_offset: int,
+    flushed_position: int,
+) -> bool:
+    """Write the log behind `flushed_position`, and the indexes, again as they are; False if batches are damaged.
+
+    Damaged indexes are made anew. `transactions` are those that are open where the segment begins.
+    """
     position, end = flushed_position, int(numbers[POSITION])
     for found in sound_batches(files.log, position, end, flushed_offset):
         files.log.write(found.data, found.position)
         position = found.end
+    if position < end:
+        return False
+    if not files.has_entries(numbers):
+        for before, folded, _ in _folds(files, emptied(files.stem, numbers), interval, transactions, end):
+            files.write_entries(before, folded.entries)
     files.write_entries_again(numbers)
-    return position == end
+    return files.has_entries(numbers)
 
 
 def look_through(files: SegmentFiles, numbers: Numbers, interval: int, transactions: OpenTransactions) -> Numbers:

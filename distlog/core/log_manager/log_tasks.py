@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 
+from distlog.core.errors import StorageError
 from distlog.core.log.partition_log import PartitionLog
 from distlog.core.log_manager.log_directory import FoundTopic, LogDirectory
 from distlog.core.log_manager.offset_checkpoint import LOG_START_OFFSETS, RECOVERY_POINTS, write_offset_checkpoint
@@ -69,8 +70,20 @@ class LogTasks:
         self._directory.each_topic(run, flush)
 
     def checkpoint_recovery_points(self, run: TaskRun) -> None:
-        """`recovery-point-offset-checkpoint`: write up to where each partition is on the device."""
+        """`recovery-point-offset-checkpoint`: write up to where each partition is on the device.
+
+        When the manager stops, all logs are flushed then, so that nothing of them is walked after a restart of the
+        machine: Kafka's clean shutdown. Before that, the flush policy says what is flushed.
+        """
         self._checkpoint(run, RECOVERY_POINTS, _recovery_points)
+        if self._directory.is_stopping():
+            # behind the file, since this may take longer than the manager waits
+            self._end_cleanly(run)
+            self._checkpoint(run, RECOVERY_POINTS, _recovery_points)
+
+    def _end_cleanly(self, run: TaskRun) -> None:
+        for name, topic in self._directory.topics.items():
+            self._directory.attempt(run, name, topic, partial(_end_cleanly, run))
 
     def checkpoint_log_start_offsets(self, run: TaskRun) -> None:
         """`log-start-offset-checkpoint`: write the log start offsets that the first segments do not show."""
@@ -100,6 +113,16 @@ def _active(topic: Topic) -> list[int]:
 
 def _log(topic: Topic, partition: int) -> closing[PartitionLog]:
     return closing(PartitionLog(topic.handle, partition, topic.current))
+
+
+def _end_cleanly(run: TaskRun, topic: Topic) -> None:
+    for partition in _active(topic):
+        with _log(topic, partition) as log:
+            try:
+                log.checkpoint()
+            except StorageError as error:
+                # the other partitions are on a disk that may do
+                run.failed(topic.url, error)
 
 
 def _recovery_points(topic: Topic) -> dict[int, int]:

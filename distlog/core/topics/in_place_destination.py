@@ -138,7 +138,8 @@ class InPlaceDestination:
         """The partition's log; of the others, the OPEN_LOGS - 1 that were used last stay open."""
         if partition not in self._logs:
             while len(self._logs) >= OPEN_LOGS:
-                self._logs.popitem(last=False)[1].close()
+                # it may have what the flush policy left unflushed
+                self._logs.popitem(last=False)[1].close(flushed=False)
             self._logs[partition] = PartitionLog(self._handle, partition, self._current)
         self._logs.move_to_end(partition)
         return self._logs[partition]
