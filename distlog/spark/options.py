@@ -18,6 +18,8 @@ STORAGE_PREFIX = "storage."
 
 #: How similar (0 to 1) an unknown name must be to one of ours to count as misspelt.
 _ALIKE = 0.75
+#: The same for options of Kafka's clients: there are many, and names like kafka.compression.zstd.level are right.
+_KAFKA_PREFIX, _KAFKA_ALIKE = "kafka.", 0.9
 
 
 def storage_of(given: Mapping[str, str]) -> Storage:
@@ -49,7 +51,8 @@ class Options:
         self._given = {name.lower(): value for name, value in given.items()}
         spelled = {name.lower(): name for name in known}
         for name in self._given.keys() - spelled.keys():
-            close = difflib.get_close_matches(name, spelled, n=1, cutoff=_ALIKE)
+            alike = _KAFKA_ALIKE if name.startswith(_KAFKA_PREFIX) else _ALIKE
+            close = difflib.get_close_matches(name, spelled, n=1, cutoff=alike)
             if close:
                 raise InvalidConfigError(f"unknown option {name}; did you mean {spelled[close[0]]}?")
 

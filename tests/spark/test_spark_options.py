@@ -102,6 +102,13 @@ def test_what_a_kafka_job_and_spark_bring_along_is_ignored() -> None:
     WriteOptions.parse({"path": PATH, "topic": "clicks", "kafka.acks": "all", "queryName": "q"})
 
 
+@pytest.mark.parametrize("codec", ["gzip", "lz4", "zstd"])
+def test_the_level_of_a_codec_is_an_option_of_kafkas_producer_and_no_misspelt_one(codec: str) -> None:
+    WriteOptions.parse({"path": PATH, f"kafka.compression.{codec}.level": "3"})
+    with pytest.raises(InvalidConfigError, match=r"did you mean kafka.compression.type\?"):
+        WriteOptions.parse({"path": PATH, "kafka.compresion.type": codec})
+
+
 def test_a_version_and_a_time_contradict_each_other() -> None:
     assert "not both" in refused(versionAsOf="1", timestampAsOf="1")
 

@@ -481,6 +481,33 @@ def test_a_batch_of_a_topic_that_is_gone_is_empty_if_records_may_be_lost(topic: 
     assert stream.run() == {0: [0, 1]}
 
 
+@pytest.mark.parametrize("records", [1, 9])
+def test_a_folder_that_was_deleted_and_made_anew_is_another_topic_to_a_running_stream(
+    topic: Topic, records: int
+) -> None:
+    stream = Stream(topic.url, startingOffsets="earliest")
+    stream.run()
+    shutil.rmtree(topic.url)
+    again = distlog.create(topic.url, 2)
+    for _ in range(records):
+        append(again, 0, 1)
+    stream.clock.now += watched_topic.CHECK_S
+    with pytest.raises(TopicNotFoundError, match="dropped and created again"):
+        stream.run()
+    stream.restart(failOnDataLoss="false")
+    assert stream.run() == {0: span(0, records)}
+
+
+def test_a_folder_that_is_gone_ends_a_running_stream(topic: Topic) -> None:
+    stream = Stream(topic.url, startingOffsets="earliest")
+    stream.run()
+    shutil.rmtree(topic.url)
+    stream.clock.now += watched_topic.CHECK_S
+    for _ in range(2):
+        with pytest.raises(TopicNotFoundError, match="there is no topic here"):
+            stream.run()
+
+
 def test_a_query_does_not_start_on_a_dropped_topic(topic: Topic) -> None:
     topic.drop()
     for fails in ("true", "false"):

@@ -10,7 +10,7 @@ import pytest
 from conftest import S3Server
 from fault_proxy import FaultProxy, Request
 from pyspark.sql import SparkSession
-from streams import Query
+from sink_queries import Query
 
 import distlog
 from distlog.core.commits.commit_log import CommitLog

@@ -15,7 +15,7 @@ from conftest import Address, S3Server
 from fault_proxy import LOSE_REPLY, FaultProxy
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
-from streams import KEY_VALUE, Query, sent, values, writer
+from sink_queries import KEY_VALUE, Query, sent, values, writer
 from topics import files, named_files
 
 import distlog

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from distlog.core.commits.commit_files import CommitFiles
 from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.errors import TopicNotFoundError
+from distlog.core.errors import CorruptMetadataError, SnapshotTooOldError, TopicNotFoundError
 from distlog.core.log.live_snapshot import LiveSnapshot
 from distlog.core.reading.segment_reader import SegmentReader
 from distlog.core.storage.storage import Storage
@@ -16,6 +17,8 @@ from distlog.core.topic_handle import TopicHandle, topic_log
 FRESH_S = 0.5
 #: An idle stream asks again after this time (`spark.sql.streaming.pollingDelay`).
 POLL_S = 0.01
+#: How often to check that the last commit is there still: a folder that was deleted shows nothing new.
+CHECK_S = 10.0
 #: Four times what it takes to look at one active segment: with many of them, looks are rarer than that.
 TAIL_S = 0.0004
 
@@ -35,7 +38,7 @@ class WatchedTopic:
         self._log = topic_log(storage)
         self._live: LiveSnapshot | None = None
         self._known: Snapshot | None = None
-        self._next_look = 0.0
+        self._next_look = self._next_check = 0.0
 
     @property
     def known(self) -> Snapshot:
@@ -49,7 +52,7 @@ class WatchedTopic:
         """
         now = self._clock()
         if self._known is None or now >= self._next_look:
-            self._known = self._newest()
+            self._known = self._newest(now)
             self._next_look = now + self._fresh_s(self._known)
         return self._known
 
@@ -59,16 +62,26 @@ class WatchedTopic:
         active = sum(state.active is not None for state in snapshot.partitions)
         return min(max(TAIL_S * active - POLL_S, 0.0), FRESH_S)
 
-    def _newest(self) -> Snapshot:
+    def _newest(self, now: float) -> Snapshot:
         try:
-            if self._live:
+            if self._live and self._is_there(self._live.snapshot, now):
                 return self._live.refresh()
-        except TopicNotFoundError:
-            # it was dropped, and perhaps created again: the versions go on
+        except (TopicNotFoundError, CorruptMetadataError, SnapshotTooOldError):
+            # it was dropped, and perhaps created again: the versions go on, unless its folder was deleted
             pass
-        return self._loaded()
+        self._live = None
+        return self._loaded(now)
 
-    def _loaded(self) -> Snapshot:
+    def _is_there(self, snapshot: Snapshot, now: float) -> bool:
+        """Whether the commit of `snapshot` is still in the folder; looked at once in CHECK_S seconds."""
+        if now < self._next_check:
+            return True
+        self._next_check = now + CHECK_S
+        commit = CommitFiles(self._storage).read(snapshot.version, whole=False)
+        return commit is not None and commit.id == snapshot.commit_id
+
+    def _loaded(self, now: float) -> Snapshot:
+        self._next_check = now + CHECK_S
         snapshot = self._log.load(include_dropped=True)
         handle = TopicHandle.of(self._storage, snapshot.name, self._log)
         self._live, self.reader = LiveSnapshot(handle, CurrentSnapshot(self._log, snapshot)), handle.reader
