@@ -368,11 +368,21 @@ def test_a_pinned_topic_is_refused(topic: Topic) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"timeout": -1}, {"poll_interval": 0}, {"lease": 0}, {"lease": 10**9}, {"timeout": "1"}, {"max_workers": 0}],
+    [
+        {"timeout": -1},
+        {"poll_interval": 0},
+        {"lease": 0},
+        {"lease": 10**9},
+        {"timeout": "1"},
+        {"max_workers": 0},
+        {"start": {"0": 1}},
+        {"start": {0.5: 1}},
+    ],
 )
-def test_numbers_that_mean_nothing_are_refused(options: dict[str, Any], topic: Topic) -> None:
+def test_numbers_that_mean_nothing_are_refused_before_it_signs_on(options: dict[str, Any], topic: Topic) -> None:
     with pytest.raises(InvalidConfigError):
-        topic.follow(**options)
+        topic.follow(group="g", **options)
+    assert not topic.groups().num_rows
 
 
 @pytest.mark.parametrize("options", [{"isolation": "dirty"}, {"out_of_range": "skip"}, {"start": "soon"}])

@@ -53,17 +53,17 @@ class Following:
         check_choice("out_of_range", self.out_of_range, OutOfRange)
         _check_seconds("timeout", self.timeout, 0)
         _check_seconds("lease", self.lease, 0.001, LONGEST_LEASE_MS / 1000)
-        workers = checked_workers(self.max_workers)
+        workers, pauses_s = checked_workers(self.max_workers), self._pauses_s(handle.storage.is_local)
         log = FollowedLog(handle, snapshot, check_columns(self.columns), self.isolation, workers)
         log.look()
         share = self._share(log)
         share.renew()
-        pauses_s = self._pauses_s(handle.storage.is_local)
         return Follower(log, share, self.out_of_range, self.timeout, pauses_s, clock=self.clock, sleep=self.sleep)
 
     def _share(self, log: FollowedLog) -> Share:
         chosen = None if self.partitions is None else {whole_number("partition", n) for n in self.partitions}
-        for number in (*(chosen or ()), *(self.start if isinstance(self.start, Mapping) else ())):
+        named = self.start if isinstance(self.start, Mapping) else ()
+        for number in (*(chosen or ()), *(whole_number("partition", n) for n in named)):
             if not 0 <= number < log.partitions:
                 raise TopicNotFoundError(f"the topic has partitions 0 to {log.partitions - 1}", partition=number)
         if self.group is None:
