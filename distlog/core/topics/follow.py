@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -30,9 +31,10 @@ _TRIES = 3
 class Follower:
     """An iterator of RecordBatches, in order in each partition; made by `topic.follow`.
 
-    For one thread; only `close` may be called from others, and from signal handlers. After an error, and after the
-    timeout, iterating again goes on behind the last batch that was returned. At the end of a `with` block it leaves
-    its group. If there was no error, and `commit` was never called, it first commits what was handed out.
+    For one thread of one process; only `close` may be called from other threads, and from signal handlers. After an
+    error, and after the timeout, iterating again goes on behind the last batch that was returned. At the end of a
+    `with` block it leaves its group. If there was no error, and `commit` was never called, it first commits what was
+    handed out.
     """
 
     def __init__(
@@ -50,7 +52,7 @@ class Follower:
         (self._first_pause_s, self._longest_pause_s), self._clock = pauses_s, clock
         self._window: Window | None = None
         self._use, self._gate, self._is_closed = threading.Lock(), threading.Lock(), False
-        self._is_entered, self._commits_at_end = False, True
+        self._is_entered, self._commits_at_end, self._process = False, True, os.getpid()
         # a plain lock, not an Event: a signal handler may interrupt the thread that waits, and end its pause
         self._gate.acquire()
         self._sleep = sleep or self._wait_at_gate
@@ -84,6 +86,8 @@ class Follower:
         Inside of a `with` block the iteration ends, and leaving is up to the block's end. Without one, a thread that
         iterates leaves when it notices.
         """
+        if self._is_inherited:
+            return
         self._is_closed = True
         with suppress(RuntimeError):
             self._gate.release()
@@ -182,8 +186,20 @@ class Follower:
         if self._gate.acquire(timeout=seconds):
             self._gate.release()
 
-    def _used(self) -> _Use:
-        return _Use(self._use)
+    def _used(self) -> threading.Lock:
+        """The lock for a `with` of its own, which no interrupt comes between. Raises RuntimeError if it is held.
+
+        Another thread gets an error, since the order of what it gets would mean nothing.
+        """
+        if self._is_inherited:
+            raise RuntimeError("a forked child cannot use the follower of its parent: make one in the child")
+        if self._use.locked():
+            raise RuntimeError("another thread uses this follower: give each thread a follower of its own")
+        return self._use
+
+    @property
+    def _is_inherited(self) -> bool:
+        return os.getpid() != self._process
 
     def __enter__(self) -> Self:
         self._is_entered = True
@@ -194,22 +210,8 @@ class Follower:
     ) -> None:
         self._is_entered = False
         try:
-            if kind is None and self._commits_at_end:
+            if kind is None and self._commits_at_end and not self._is_inherited:
                 with self._used():
                     self._share.finish()
         finally:
             self.close()
-
-
-class _Use:
-    """One thread at a time: another one gets an error, since the order of what it gets would mean nothing."""
-
-    def __init__(self, lock: threading.Lock) -> None:
-        self._lock = lock
-
-    def __enter__(self) -> None:
-        if not self._lock.acquire(blocking=False):
-            raise RuntimeError("another thread uses this follower: give each thread a follower of its own")
-
-    def __exit__(self, *error: object) -> None:
-        self._lock.release()
