@@ -20,10 +20,12 @@ from distlog.core.topics.followed_log import FollowedLog, Handed, Window
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-#: The first pause between two looks, and the longest, in seconds, by whether the storage is local. A look at a local
-#: disk costs microseconds, and one at an object store is a request.
+#: The first pause between two looks, and the longest, in seconds, and how many times longer each is than the one
+#: before, by whether the storage is local. A look at a local disk costs microseconds, and one at an object store is a
+#: request. So a local record is seen within a sixteenth of the time since the one before, and the first pause.
 FIRST_PAUSE_S = {True: 0.0005, False: 0.05}
 LONGEST_PAUSE_S = {True: 0.005, False: 1.0}
+PAUSE_GROWTH = {True: 17 / 16, False: 2.0}
 #: How many times in a row vacuum may delete what is being read before that is an error.
 _TRIES = 3
 
@@ -43,13 +45,13 @@ class Follower:
         share: Share,
         out_of_range: OutOfRange,
         timeout_s: float | None,
-        pauses_s: tuple[float, float],
+        pauses: tuple[float, float, float],
         *,
         clock: Callable[[], float] = elapsed_s,
         sleep: Callable[[float], object] | None = None,
     ) -> None:
         self._log, self._share, self._out_of_range, self._timeout_s = log, share, out_of_range, timeout_s
-        (self._first_pause_s, self._longest_pause_s), self._clock = pauses_s, clock
+        (self._first_pause_s, self._longest_pause_s, self._growth), self._clock = pauses, clock
         self._window: Window | None = None
         self._use, self._gate, self._is_closed = threading.Lock(), threading.Lock(), False
         self._is_entered, self._commits_at_end, self._process = False, True, os.getpid()
@@ -138,7 +140,7 @@ class Follower:
                 if left_s <= 0:
                     return None
                 self._sleep(min(pause_s, left_s, due_s))
-                pause_s = min(2 * pause_s, self._longest_pause_s)
+                pause_s = min(self._growth * pause_s, self._longest_pause_s)
         if not self._is_entered:
             self._share.leave()
         return None
