@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from distlog.core.errors import SnapshotTooOldError
+from distlog.core.errors import OffsetOutOfRangeError, SnapshotTooOldError
 from distlog.core.reading.slices import OutOfRange, bounded_start
 from distlog.core.times import elapsed_s
 from distlog.core.topics.follow_share import Share
@@ -53,6 +53,8 @@ class Follower:
         self._log, self._share, self._out_of_range, self._timeout_s = log, share, out_of_range, timeout_s
         (self._first_pause_s, self._longest_pause_s, self._growth), self._clock = pauses, clock
         self._window: Window | None = None
+        #: Where partitions were cut below the position.
+        self._cuts: dict[int, int] = {}
         self._use, self._gate, self._is_closed = threading.Lock(), threading.Lock(), False
         self._is_entered, self._commits_at_end, self._process = False, True, os.getpid()
         # a plain lock, not an Event: a signal handler may interrupt the thread that waits, and end its pause
@@ -67,7 +69,7 @@ class Follower:
     def lag(self) -> dict[int, int]:
         """How many offsets each of these partitions has behind its position, by the newest metadata."""
         with self._used():
-            self._log.look()
+            self._look()
             known = {number: offset for number, offset in self.position.items() if number < self._log.partitions}
             return {number: max(0, self._log.end(number) - offset) for number, offset in known.items()}
 
@@ -131,11 +133,11 @@ class Follower:
                 lost += 1
                 if lost == _TRIES:
                     raise
-                self._log.look(again=True)
+                self._look(again=True)
                 continue
             if handed is not None:
                 return handed
-            while not (self._is_closed or (due_s := self._share.due_s()) <= 0 or self._log.look()):
+            while not (self._is_closed or (due_s := self._share.due_s()) <= 0 or self._look()):
                 left_s = self._left_s(idle_since)
                 if left_s <= 0:
                     return None
@@ -173,13 +175,34 @@ class Follower:
             self._share.position.update(self._window.ends)
             self._window = None
 
+    def _look(self, *, again: bool = False) -> bool:
+        moved, position = self._log.look(again=again), self._share.position
+        self._cuts |= {number: cut for number, cut in self._log.cuts.items() if position.get(number, 0) > cut}
+        return moved
+
     def _stay_inside(self) -> None:
         """Move positions that retention has passed, or that were cut off, as `out_of_range` says."""
         for number, offset in self._share.wanted.items():
+            # others may have appended up to the position since, so the log end does not tell that it was cut
+            at = self._at_cut(number, offset, self._cuts[number]) if number in self._cuts else offset
             state = self._log.snapshot.partitions[number]
-            inside = bounded_start(number, offset, state, self._out_of_range)
+            inside = bounded_start(number, at, state, self._out_of_range)
             if inside != offset:
                 self._share.move(number, inside)
+            self._cuts.pop(number, None)
+        # others may move what it does not have any more
+        self._cuts = {number: cut for number, cut in self._cuts.items() if number in self._share.position}
+
+    def _at_cut(self, number: int, offset: int, cut: int) -> int:
+        if offset > cut and self._out_of_range == "fail":
+            raise OffsetOutOfRangeError(
+                "records that were handed out are lost, since the log was cut off when a sync failed; take back what "
+                "came of them, and begin again at the cut, with start, or in a group with reset_group",
+                partition=number,
+                offset=offset,
+                cut_at=cut,
+            )
+        return min(offset, cut)
 
     def _left_s(self, since: float) -> float:
         return self._longest_pause_s if self._timeout_s is None else since + self._timeout_s - self._clock()
