@@ -127,6 +127,8 @@ def group_folder(topic_id: str, group: str) -> str:
 
     The topic's id is in it: the groups of a dropped topic are not those of a new one at the same address.
     """
+    if not isinstance(group, str):
+        raise InvalidConfigError("a group's name must be text", group=repr(group))
     try:
         escaped = _UNSAFE.sub(lambda found: b"~%02x" % found[0][0], group.encode()).decode()
     except UnicodeEncodeError:

@@ -248,7 +248,7 @@ def test_other_folders_are_no_groups(name: str) -> None:
     assert paths.parse_group_folder(name) is None
 
 
-@pytest.mark.parametrize("group", ["", "x" * 250, "é" * 50, "\ud800"])
-def test_a_name_that_is_none_is_refused(group: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("group", ["", "x" * 250, "é" * 50, "\ud800", 5, b"x"])
+def test_a_name_that_is_none_is_refused(group: Any, tmp_path: Path) -> None:
     with pytest.raises(InvalidConfigError, match="a group's name"):
         log_on(Storage(str(tmp_path)), group)

@@ -121,15 +121,30 @@ def test_with_a_timeout_of_nothing_it_hands_out_what_is_there(topic: Topic) -> N
 
 def test_pauses_grow_to_the_interval_and_are_short_again_after_a_record(topic: Topic) -> None:
     time = Time()
-    follower = follow(topic, time, timeout=10.0, poll_interval=0.8)
-    time.events.extend([lambda: None] * 11 + [lambda: append(topic, 0, 1)])
+    follower = follow(topic, time, timeout=10.0, poll_interval=0.08)
+    time.events.extend([lambda: None] * 90 + [lambda: append(topic, 0, 1)])
     next(follower)
-    assert time.pauses[-1] == 0.8
+    assert time.pauses[-1] == 0.08
     assert time.pauses == sorted(time.pauses)
     del time.pauses[:]
     assert next(follower, None) is None
-    assert time.pauses[0] < 0.1
-    assert max(time.pauses) == 0.8
+    assert time.pauses[0] < 0.06
+    assert max(time.pauses) == 0.08
+
+
+@pytest.mark.parametrize(("is_local", "looks"), [(True, 35), (False, 9)])
+def test_a_local_look_comes_within_a_sixteenth_of_the_time_since_the_last_record(
+    is_local: bool, looks: int, memory_topic: Callable[[], Topic], tmp_path: Path
+) -> None:
+    topic = topic_on(Storage(str(tmp_path / "local")), 1, TINY) if is_local else memory_topic()
+    time = Time()
+    follower = follow(topic, time, timeout=0.04 if is_local else 4.0)
+    assert next(follower, None) is None
+    assert len(time.pauses) <= looks
+    idle = 0.0
+    for pause in time.pauses:
+        assert pause <= (0.0005 + idle / 16 if is_local else 0.05 + idle) * 1.001
+        idle += pause
 
 
 def test_only_the_columns_asked_for_are_handed_out(topic: Topic) -> None:
@@ -368,11 +383,21 @@ def test_a_pinned_topic_is_refused(topic: Topic) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"timeout": -1}, {"poll_interval": 0}, {"lease": 0}, {"lease": 10**9}, {"timeout": "1"}, {"max_workers": 0}],
+    [
+        {"timeout": -1},
+        {"poll_interval": 0},
+        {"lease": 0},
+        {"lease": 10**9},
+        {"timeout": "1"},
+        {"max_workers": 0},
+        {"start": {"0": 1}},
+        {"start": {0.5: 1}},
+    ],
 )
-def test_numbers_that_mean_nothing_are_refused(options: dict[str, Any], topic: Topic) -> None:
+def test_numbers_that_mean_nothing_are_refused_before_it_signs_on(options: dict[str, Any], topic: Topic) -> None:
     with pytest.raises(InvalidConfigError):
-        topic.follow(**options)
+        topic.follow(group="g", **options)
+    assert not topic.groups().num_rows
 
 
 @pytest.mark.parametrize("options", [{"isolation": "dirty"}, {"out_of_range": "skip"}, {"start": "soon"}])

@@ -112,7 +112,8 @@ class GroupState:
 def _check(state: GroupState) -> None:
     if state.version < 0 or not state.id:
         raise ValueError("it has no version or no id")
-    if set(state.positions) != set(range(state.partitions)):
+    # the count is not believed before that many positions are there
+    if len(state.positions) != state.partitions or set(state.positions) != set(range(state.partitions)):
         raise ValueError("positions must be of each partition that it knows")
     if not set(state.owners.values()) <= {member.id for member in state.members}:
         raise ValueError("an owner is no member")

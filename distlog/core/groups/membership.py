@@ -103,14 +103,15 @@ class Membership:
     def commit(self, positions: Mapping[int, int], *, back: bool = False) -> None:
         """Commit the positions of partitions that it owns; they only go forward, unless `back` allows the other way.
 
-        Raises FencedMemberError when it is no member any more, or does not own them all: nothing was committed then.
+        Raises FencedMemberError when it left, is no member any more, or does not own them all: nothing was committed.
         """
-        if self._state is None:
-            raise self._fenced()
+        if self._state is None or not self._id:
+            raise FencedMemberError("nothing was committed: this member left the group", group=self.log.group)
         started = self.clock()
 
         def plan(state: GroupState) -> GroupState:
-            if not set(positions) <= set(state.owned_by(self._id)):
+            # to commit nothing is a sign of life too: it must not bring back who is no member
+            if state.member(self._id) is None or not set(positions) <= set(state.owned_by(self._id)):
                 raise self._fenced()
             moved = {n: offset if back else max(offset, state.positions[n]) for n, offset in positions.items()}
             state = self._beaten(_without(state, self._lapsed(state)), self._id)
@@ -154,7 +155,7 @@ class Membership:
             id=member,
             name=self.name,
             beat=beat,
-            lease_ms=max(1, int(self.lease_s * 1000)),
+            lease_ms=math.ceil(self.lease_s * 1000),
             partitions=self.partitions,
         )
         others = tuple(each for each in state.members if each.id != member)

@@ -19,7 +19,7 @@ from distlog.core.reading.scan_plan import check_choice
 from distlog.core.reading.slices import OutOfRange
 from distlog.core.times import elapsed_s
 from distlog.core.topic_handle import TopicHandle
-from distlog.core.topics.follow import FIRST_PAUSE_S, LONGEST_PAUSE_S, Follower
+from distlog.core.topics.follow import FIRST_PAUSE_S, LONGEST_PAUSE_S, PAUSE_GROWTH, Follower
 from distlog.core.topics.follow_share import GroupShare, Share, WholeShare
 from distlog.core.topics.follow_start import Start
 from distlog.core.topics.followed_log import FollowedLog
@@ -53,17 +53,17 @@ class Following:
         check_choice("out_of_range", self.out_of_range, OutOfRange)
         _check_seconds("timeout", self.timeout, 0)
         _check_seconds("lease", self.lease, 0.001, LONGEST_LEASE_MS / 1000)
-        workers = checked_workers(self.max_workers)
+        workers, pauses = checked_workers(self.max_workers), self._pauses(handle.storage.is_local)
         log = FollowedLog(handle, snapshot, check_columns(self.columns), self.isolation, workers)
         log.look()
         share = self._share(log)
         share.renew()
-        pauses_s = self._pauses_s(handle.storage.is_local)
-        return Follower(log, share, self.out_of_range, self.timeout, pauses_s, clock=self.clock, sleep=self.sleep)
+        return Follower(log, share, self.out_of_range, self.timeout, pauses, clock=self.clock, sleep=self.sleep)
 
     def _share(self, log: FollowedLog) -> Share:
         chosen = None if self.partitions is None else {whole_number("partition", n) for n in self.partitions}
-        for number in (*(chosen or ()), *(self.start if isinstance(self.start, Mapping) else ())):
+        named = self.start if isinstance(self.start, Mapping) else ()
+        for number in (*(chosen or ()), *(whole_number("partition", n) for n in named)):
             if not 0 <= number < log.partitions:
                 raise TopicNotFoundError(f"the topic has partitions 0 to {log.partitions - 1}", partition=number)
         if self.group is None:
@@ -79,10 +79,10 @@ class Following:
         )
         return GroupShare(log, member, self.start, self.out_of_range)
 
-    def _pauses_s(self, is_local: bool) -> tuple[float, float]:
+    def _pauses(self, is_local: bool) -> tuple[float, float, float]:
         _check_seconds("poll_interval", self.poll_interval, 0.0001)
         longest_s = LONGEST_PAUSE_S[is_local] if self.poll_interval is None else self.poll_interval
-        return min(FIRST_PAUSE_S[is_local], longest_s), longest_s
+        return min(FIRST_PAUSE_S[is_local], longest_s), longest_s, PAUSE_GROWTH[is_local]
 
 
 def _check_seconds(name: str, value: float | None, low: float, high: float = math.inf) -> None:

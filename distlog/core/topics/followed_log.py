@@ -40,6 +40,8 @@ class FollowedLog:
         self._watch = TailWatch(handle) if handle.storage.is_local else None
         self._is_stale = True
         self._ends: dict[int, int] = {}
+        #: Where active segments that the last `look` found sealed were cut: at an offset that was visible before.
+        self.cuts: Mapping[int, int] = {}
 
     @property
     def partitions(self) -> int:
@@ -63,7 +65,7 @@ class FollowedLog:
 
         Raises TopicNotFoundError when the topic was dropped.
         """
-        self._is_stale = self._is_stale or again
+        self._is_stale, self.cuts = self._is_stale or again, {}
         # the watch is asked each time: what it has noted must be older than what is read
         if not (self._watch is None or self._watch.changed(self.snapshot) or self._is_stale):
             return False
@@ -73,6 +75,7 @@ class FollowedLog:
         if self.snapshot is before:
             return False
         self._ends.clear()
+        self.cuts = _cuts(before, self.snapshot)
         return True
 
     def read(self, positions: Mapping[int, int]) -> Window | None:
@@ -114,6 +117,27 @@ def ends_of(batch: pa.RecordBatch) -> dict[int, int]:
     partitions, offsets = batch.column("partition").to_numpy(), batch.column("offset").to_numpy()
     last = [*np.flatnonzero(np.diff(partitions)).tolist(), batch.num_rows - 1]
     return {int(partitions[row]): int(offsets[row]) + 1 for row in last}
+
+
+def _cuts(before: Snapshot, now: Snapshot) -> dict[int, int]:
+    """Where partitions were cut between two snapshots. If the segment was merged since, nothing tells."""
+    ends = ((n, old, _sealed_end(old, now.partitions[n])) for n, old in enumerate(before.partitions))
+    return {n: end for n, old, end in ends if end is not None and end < old.log_end_offset}
+
+
+def _sealed_end(old: PartitionState, now: PartitionState) -> int | None:
+    """The end of the segment that was active in `old`, if it is sealed by now; its begin if it was sealed empty."""
+    active = old.active
+    if active is None or now.active == active:
+        return None
+    row = now.segments.find(active.base_offset)
+    if row == len(now.segments):
+        return now.log_end_offset
+    first = now.segments[row]
+    if first.stem == active.stem:
+        return first.next_offset
+    is_empty = now.active is not None and first.stem == now.active.stem and first.base_offset == active.base_offset
+    return active.base_offset if is_empty else None
 
 
 def _window_end(state: PartitionState, start: int, end: int) -> int:

@@ -1,0 +1,80 @@
+"""A follower of an active segment that loses its end, after records of it were handed out."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from following import drained, follow, span
+
+import distlog
+from distlog.core.errors import DistlogError, OffsetOutOfRangeError
+from distlog.core.topics.topic import Topic
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> Topic:
+    return distlog.create(str(tmp_path / "topic"), 1, config={"flush.messages": "1000000"})
+
+
+def write(topic: Topic, count: int) -> None:
+    """Append in place; the end of the block flushes."""
+    with distlog.open(topic.url).writer(linger_ms=0) as writer:
+        for _ in range(count):
+            writer.append(b"v", partition=0)
+
+
+def lose(topic: Topic, count: int, seen: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Append in place; when all of it was `seen`, the sync fails, so it is cut off."""
+    writer, real, failures = distlog.open(topic.url).writer(linger_ms=0), os.fsync, [True]
+
+    def fsync(file: int) -> None:
+        if failures and failures.pop():
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real(file)
+
+    for _ in range(count):
+        writer.append(b"lost", partition=0)
+    while topic.refresh().end_offsets() != {0: 3 + count}:
+        pass
+    assert seen()[-count:] == span(0, 3, 3 + count)
+    with monkeypatch.context() as patches:
+        patches.setattr(os, "fsync", fsync)
+        with pytest.raises(DistlogError, match=r"sync|device|lost"):
+            writer.flush()
+    assert topic.refresh().end_offsets() == {0: 3}
+
+
+@pytest.mark.parametrize("policy", ["earliest", "latest"])
+@pytest.mark.parametrize("more", [0, 1, 9])
+def test_what_comes_in_the_place_of_records_that_were_cut_is_handed_out(
+    policy: Any, more: int, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(topic, 3)
+    with follow(topic, group="g", out_of_range=policy) as follower:
+        assert drained(follower) == span(0, 0, 3)
+        lose(topic, 5, lambda: drained(follower), monkeypatch)
+        follower.commit()
+        write(topic, more)
+        assert drained(follower) == span(0, 3, 3 + more)
+        follower.commit()
+    assert topic.groups()["position"].to_pylist() == [3 + more]
+
+
+@pytest.mark.parametrize("more", [0, 1, 9])
+def test_records_that_were_handed_out_and_cut_are_an_error_that_says_where(
+    more: int, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(topic, 3)
+    follower = follow(topic)
+    lose(topic, 5, lambda: drained(follower), monkeypatch)
+    write(topic, more)
+    for _ in range(2):
+        with pytest.raises(OffsetOutOfRangeError, match="cut off") as caught:
+            next(follower)
+    assert "cut_at=3" in str(caught.value)
+    assert drained(follow(topic, start={0: 3})) == span(0, 3, 3 + more)

@@ -1,0 +1,92 @@
+"""A follower that is interrupted anywhere, or that a forked child inherits."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+from following import drained, follow, rows, span
+from topics import TINY, topic_on, values
+
+from distlog.core.storage.storage import Storage
+from distlog.core.topics import follow as follow_module
+from distlog.core.topics.follow import Follower
+from distlog.core.topics.topic import Topic
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> Topic:
+    topic = topic_on(Storage(str(tmp_path / "topic")), 1, TINY)
+    for _ in range(3):
+        topic.append(values(range(2)), partition=0)
+    return topic
+
+
+class Interrupt:
+    """Raises KeyboardInterrupt when the follower's code begins a function or ends a call, as Ctrl-C does there."""
+
+    def __init__(self, at: int) -> None:
+        self.left = at
+
+    def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
+        if event in ("call", "c_return") and frame.f_code.co_filename == follow_module.__file__:
+            self.left -= 1
+            if self.left == 0:
+                sys.setprofile(None)
+                raise KeyboardInterrupt
+
+
+def interrupted(follower: Follower, at: int) -> list[tuple[int, int]] | None:
+    """What the follower hands out when it is interrupted `at` that place; None if there are not as many places."""
+    sys.setprofile(Interrupt(at))
+    try:
+        found = rows(next(follower))
+    except KeyboardInterrupt:
+        return []
+    finally:
+        sys.setprofile(None)
+    return None if found else []
+
+
+def test_wherever_an_interrupt_comes_nothing_is_lost_and_the_group_is_left(topic: Topic) -> None:
+    for at in itertools.count(1):
+        follower = follow(topic, group=f"g{at}")
+        if interrupted(follower, at) is None:
+            break
+        assert drained(follower) == span(0, 0, 6)
+        follower.commit()
+        follower.close()
+        assert follower.position == {}
+    assert at > 10
+    assert topic.groups()["member"].null_count == at - 1
+    assert sorted(topic.groups()["position"].to_pylist()) == [0] + [6] * (at - 1)
+
+
+def is_refused(use: Callable[[], object]) -> bool:
+    try:
+        use()
+    except RuntimeError as error:
+        return "forked child" in str(error)
+    return False
+
+
+def test_a_forked_child_cannot_use_the_follower_of_its_parent(topic: Topic) -> None:
+    with follow(topic, group="g") as follower:
+        next(follower)
+        child = os.fork()
+        if child == 0:
+            uses = (lambda: next(follower), follower.commit, follower.lag)
+            refused = [is_refused(use) for use in uses]
+            follower.close()
+            follower.__exit__(None, None, None)
+            os._exit(sum(refused))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+        assert topic.groups()["member"].null_count == 0
+        drained(follower)
+    assert topic.groups()["position"].to_pylist() == [6]
