@@ -29,11 +29,11 @@ from distlog.core.errors import (
     TransactionTooOldError,
     UnsupportedVersionError,
 )
+from distlog.core.following.follower import Follower
 from distlog.core.log_manager.log_manager import LogManager
 from distlog.core.reading.time_lookup import EARLIEST, LATEST, MAX_TIMESTAMP
 from distlog.core.topics.append import AppendResult
 from distlog.core.topics.delivery import Delivery
-from distlog.core.topics.follow import Follower
 from distlog.core.topics.open_topic import create, open
 from distlog.core.topics.record import Record
 from distlog.core.topics.topic import Topic

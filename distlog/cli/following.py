@@ -10,8 +10,8 @@ from datetime import datetime, timezone
 import pyarrow as pa
 
 from distlog.cli.reading import Bounds
-from distlog.core.topics.follow import Follower
-from distlog.core.topics.followed_log import ends_of
+from distlog.core.following.followed_log import ends_of
+from distlog.core.following.follower import Follower
 from distlog.core.topics.topic import Topic
 
 

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import uuid
 
-from following import Time, follow, rows
+from followers import Time, follow, rows
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -14,10 +14,10 @@ from topics import TINY, topic_on, values
 
 from distlog.core.commits.actions import SetPartitions
 from distlog.core.errors import FencedMemberError
+from distlog.core.following.follower import Follower
 from distlog.core.groups import group_log
 from distlog.core.groups.group_log import GroupLog
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.follow import Follower
 
 LEASE_S = 60.0
 WHO = st.integers(0, 3)

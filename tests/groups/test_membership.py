@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from following import Time, drained, follow, span
+from followers import Time, drained, follow, span
 from topics import TINY, topic_on, values
 
 from distlog.core.errors import FencedMemberError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from following import drained, follow
+from followers import drained, follow
 from vacuuming import DELAY, World
 
 from distlog.core import paths

@@ -13,8 +13,8 @@ import pytest
 from topics import values
 
 import distlog
+from distlog.core.following.begin import LEASE_S
 from distlog.core.groups.group_log import KEPT
-from distlog.core.topics.begin_follow import LEASE_S
 
 TEXT = (Path(__file__).parents[2] / "docs" / "groups.md").read_text(encoding="utf-8")
 

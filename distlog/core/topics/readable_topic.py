@@ -11,6 +11,9 @@ from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import ReadOnlyTopicError, TopicNotFoundError
+from distlog.core.following.begin import LEASE_S, Following
+from distlog.core.following.follower import Follower
+from distlog.core.following.start import Start
 from distlog.core.groups.admin import group_table
 from distlog.core.log.live_snapshot import LiveSnapshot
 from distlog.core.maintenance.integrity.verify import VerifyReport, verify
@@ -24,9 +27,6 @@ from distlog.core.storage.storage import Storage
 from distlog.core.times import Time, to_ms
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.topics import metadata_tables
-from distlog.core.topics.begin_follow import LEASE_S, Following
-from distlog.core.topics.follow import Follower
-from distlog.core.topics.follow_start import Start
 from distlog.core.topics.record import Record, records_of
 from distlog.core.transactions.isolation import IsolationLevel
 from distlog.core.whole_number import whole_number

@@ -8,6 +8,7 @@ from typing import Any
 from distlog.core.commits.actions import Action, Drop, SetConfig
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
+from distlog.core.following.start import Start, start_offset
 from distlog.core.groups import admin
 from distlog.core.groups.group_log import GroupLog
 from distlog.core.log.sealed_commit import every_partition, sealed_commit
@@ -24,7 +25,6 @@ from distlog.core.topics.appendable import Appendable
 from distlog.core.topics.commit_destination import CommitDestination
 from distlog.core.topics.delivery import OnDelivery
 from distlog.core.topics.destination import Destination
-from distlog.core.topics.follow_start import Start, start_offset
 from distlog.core.topics.in_place_destination import InPlaceDestination
 from distlog.core.topics.readable_topic import ReadableTopic
 from distlog.core.topics.transaction import Transaction, open_appender

@@ -12,7 +12,7 @@ from typing import Any
 import golden
 import pytest
 from adopted import adopt_golden
-from following import Time, drained, follow, rows, span
+from followers import Time, drained, follow, rows, span
 from gated_writer import NEVER_MS
 from topics import NOW, TINY, topic_on, values
 

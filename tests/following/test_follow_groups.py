@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from following import Time, drained, follow, rows, span
+from followers import Time, drained, follow, rows, span
 from topics import TINY, topic_on, values
 
 import distlog
@@ -20,11 +20,11 @@ from distlog.core.errors import (
     StorageError,
     TopicNotFoundError,
 )
+from distlog.core.following.follower import Follower
 from distlog.core.groups.group_log import GroupLog
 from distlog.core.groups.group_state import GroupState
 from distlog.core.storage.storage import Storage
 from distlog.core.topics import followed_log
-from distlog.core.topics.follow import Follower
 from distlog.core.topics.topic import Topic
 
 LEASE_S = 60.0

@@ -8,11 +8,11 @@ from collections.abc import Collection, Mapping
 from math import inf
 
 from distlog.core.errors import DistlogError, InvalidConfigError, OffsetOutOfRangeError, TopicNotFoundError
+from distlog.core.following.followed_log import FollowedLog
+from distlog.core.following.start import Start, start_offset
 from distlog.core.groups.membership import Membership
 from distlog.core.reading.slices import OutOfRange
 from distlog.core.reading.time_lookup import EARLIEST
-from distlog.core.topics.follow_start import Start, start_offset
-from distlog.core.topics.followed_log import FollowedLog
 from distlog.core.whole_number import whole_number
 
 _log = logging.getLogger(__name__)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from distlog.core.topics.begin_follow import Following
-from distlog.core.topics.follow import Follower
+from distlog.core.following.begin import Following
+from distlog.core.following.follower import Follower
 from distlog.core.topics.topic import Topic
 
 

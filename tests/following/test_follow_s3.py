@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from conftest import Address, S3Server
 from fault_proxy import LOSE_REPLY, FaultProxy, answer
-from following import Time, drained, follow, span
+from followers import Time, drained, follow, span
 from topics import topic_on, values
 
 from distlog.core import paths

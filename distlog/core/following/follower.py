@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from distlog.core.errors import OffsetOutOfRangeError, SnapshotTooOldError
+from distlog.core.following.followed_log import FollowedLog, Handed, Window
+from distlog.core.following.share import Share
 from distlog.core.reading.slices import OutOfRange, bounded_start
 from distlog.core.times import elapsed_s
-from distlog.core.topics.follow_share import Share
-from distlog.core.topics.followed_log import FollowedLog, Handed, Window
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -11,6 +11,10 @@ from dataclasses import dataclass
 
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import InvalidConfigError, TopicNotFoundError
+from distlog.core.following.followed_log import FollowedLog
+from distlog.core.following.follower import FIRST_PAUSE_S, LONGEST_PAUSE_S, PAUSE_GROWTH, Follower
+from distlog.core.following.share import GroupShare, Share, WholeShare
+from distlog.core.following.start import Start
 from distlog.core.groups.group_log import GroupLog
 from distlog.core.groups.group_state import LONGEST_LEASE_MS
 from distlog.core.groups.membership import Membership
@@ -19,10 +23,6 @@ from distlog.core.reading.scan_plan import check_choice
 from distlog.core.reading.slices import OutOfRange
 from distlog.core.times import elapsed_s
 from distlog.core.topic_handle import TopicHandle
-from distlog.core.topics.follow import FIRST_PAUSE_S, LONGEST_PAUSE_S, PAUSE_GROWTH, Follower
-from distlog.core.topics.follow_share import GroupShare, Share, WholeShare
-from distlog.core.topics.follow_start import Start
-from distlog.core.topics.followed_log import FollowedLog
 from distlog.core.transactions.isolation import IsolationLevel
 from distlog.core.whole_number import whole_number
 

@@ -11,12 +11,12 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from following import drained, follow, rows, span
+from followers import drained, follow, rows, span
 from topics import TINY, topic_on, values
 
+from distlog.core.following.follower import Follower
 from distlog.core.storage.storage import Storage
 from distlog.core.topics import follow as follow_module
-from distlog.core.topics.follow import Follower
 from distlog.core.topics.topic import Topic
 
 

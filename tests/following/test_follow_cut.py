@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from following import drained, follow, span
+from followers import drained, follow, span
 
 import distlog
 from distlog.core.errors import DistlogError, OffsetOutOfRangeError

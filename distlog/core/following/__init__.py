@@ -1,0 +1,1 @@
+"""Following a topic: records as they come, for one process or for the members of a group."""
