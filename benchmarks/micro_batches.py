@@ -25,7 +25,7 @@ from distlog.core.commits.actions import Add, SetTransaction
 from distlog.core.commits.commit_log import CHECKPOINT_COMMITS, CommitLog
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.commits.transaction_table import TransactionInfo
+from distlog.core.commits.transaction_columns import TransactionInfo
 from distlog.core.config import TopicConfig
 from distlog.core.maintenance.tail_merge import merge_tails
 from distlog.core.paths import new_stem
@@ -107,7 +107,7 @@ class _Grown:
             writer="benchmark",
         )
         before = _with_batches(self._log.create(1, TopicConfig()), commits - 1)
-        actions = [Add(_segment()), SetTransaction("query", commits, {0: (0, 10)})]
+        actions = [Add(_segment()), SetTransaction("query", commits, {0: (0, 10)}, in_order=True)]
         self._log.commit(before, "append", lambda _: actions)
         self._snapshot = self._log.load()
         if self._snapshot.version != commits:
@@ -127,7 +127,8 @@ class _Grown:
 
 def _with_batches(created: Snapshot, batches: int) -> Snapshot:
     added = {
-        ("query", n): TransactionInfo(n, _NOW + n * _SECOND_MS, {0: (10 * n, 10 * n + 10)}) for n in range(batches)
+        ("query", n): TransactionInfo(n, _NOW + n * _SECOND_MS, {0: (10 * n, 10 * n + 10)}, in_order=True)
+        for n in range(batches)
     }
     now_ms = _NOW + batches * _SECOND_MS
     return dataclasses.replace(

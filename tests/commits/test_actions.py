@@ -86,7 +86,12 @@ def test_a_commit_is_one_json_object_with_kafka_like_names(commit: Commit) -> No
         "cleaned", "active", "seal", "gc_floor", "pin", "unpin", "manifest", "drop",
     ]  # fmt: skip
     assert body["actions"][6] == {
-        "transaction": {"app_id": "app", "batch_id": 7, "offsets": {"0": [0, 10], "2": [5, 5]}}
+        "transaction": {
+            "app_id": "app",
+            "batch_id": 7,
+            "offsets": {"0": [0, 10], "2": [5, 5]},
+            "in_order": False,
+        }
     }
 
 
@@ -185,6 +190,7 @@ def test_bytes_behind_a_commit_are_noticed(commit: Commit, added: bytes) -> None
         ("actions", [{"transaction": {"app_id": "a", "batch_id": -1, "offsets": {}}}]),
         ("actions", [{"transaction": {"app_id": "a", "batch_id": 2**63, "offsets": {}}}]),
         ("actions", [{"transaction": {"app_id": "a", "batch_id": None, "offsets": {}}}]),
+        ("actions", [{"transaction": {"app_id": "a", "batch_id": 1, "offsets": {}, "in_order": 1}}]),
         ("actions", [{"transaction": {"app_id": "", "batch_id": 1, "offsets": {}}}]),
         ("actions", [{"transaction": {"app_id": "a", "batch_id": 1, "offsets": {"0": [5, 4]}}}]),
         ("actions", [{"transaction": {"app_id": "a", "batch_id": 1, "offsets": {"0": [5]}}}]),

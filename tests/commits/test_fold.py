@@ -32,7 +32,8 @@ from distlog.core.commits.actions import (
 )
 from distlog.core.commits.fold import apply, fold
 from distlog.core.commits.snapshot import PartitionState
-from distlog.core.commits.transaction_table import KEPT_MS, TransactionInfo
+from distlog.core.commits.transaction_columns import TransactionInfo
+from distlog.core.commits.transaction_table import KEPT_MS
 from distlog.core.errors import CorruptMetadataError
 
 

@@ -23,7 +23,7 @@ from distlog.core import paths
 from distlog.core.commits import checkpoint, checkpoint_format, checkpoint_table, json_text, parquet_memory
 from distlog.core.commits.actions import Add, SetTransaction
 from distlog.core.commits.commit import Commit
-from distlog.core.commits.transaction_table import TransactionInfo
+from distlog.core.commits.transaction_columns import TransactionInfo
 from distlog.core.errors import CorruptMetadataError
 from distlog.core.storage.storage import MAX_CONDITIONAL_BYTES, Storage
 

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distlog.core.commits import transaction_table
-from distlog.core.commits.transaction_table import EMPTY, KEPT_MS, Batch, TransactionInfo, TransactionTable
+from distlog.core.commits.transaction_columns import Batch, TransactionInfo
+from distlog.core.commits.transaction_table import EMPTY, KEPT_MS, TransactionTable
 from distlog.core.config import DAY_MS
 
 

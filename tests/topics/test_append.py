@@ -136,6 +136,33 @@ def test_batches_are_told_apart_by_application_and_by_type(local: Storage) -> No
     assert again == [dataclasses.replace(result, replayed=True) for result in results]
 
 
+def test_in_order_the_newest_batch_is_known_and_much_older_ones_are_skipped(local: Storage) -> None:
+    """From a checkpoint too, and whether or not the replay says that it is in order."""
+    topic = topic_on(local, 1, checkpoint_commits=10)
+
+    def append(on: Topic, batch_id: int, *, in_order: bool = True) -> AppendResult:
+        result, after = commit_append(
+            on.handle,
+            on.snapshot,
+            written(on, *values([batch_id])),
+            read_version=on.version,
+            app_id="app",
+            batch_id=batch_id,
+            in_order=in_order,
+        )
+        on.advance(after)
+        return result
+
+    results = [append(topic, batch_id) for batch_id in range(30)]
+    assert len(topic.snapshot.transactions) == 10
+    for on in (topic, topic_on(local)):
+        for in_order in (True, False):
+            assert append(on, 29, in_order=in_order) == dataclasses.replace(results[29], replayed=True)
+            assert append(on, 5, in_order=in_order) == AppendResult(None, {}, replayed=True)
+    assert topic_on(local).version == 30
+    assert append(topic, 30).offsets == {0: (30, 31)}
+
+
 def test_in_order_a_batch_below_the_newest_was_committed_before(local: Storage) -> None:
     topic = topic_on(local, 1)
     first = topic.append(values([1]), app_id="app", batch_id=3)

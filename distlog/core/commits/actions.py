@@ -66,11 +66,16 @@ class SetLogStartOffset:
 
 @dataclass(frozen=True, slots=True)
 class SetTransaction:
-    """Records an application's batch and the offsets it got by partition (Delta's set transaction)."""
+    """Records an application's batch and the offsets it got by partition (Delta's set transaction).
+
+    `in_order` says that the application numbers its batches, and commits them one after the other. So much lower
+    numbers may be forgotten. A library that does not know this keeps them for thirty days, which does no harm.
+    """
 
     app_id: str = stored(NAME)
     batch_id: int | str = stored(fields.batch_id)
     offsets: Mapping[int, tuple[int, int]] = stored(fields.offset_ranges)
+    in_order: bool = stored(fields.boolean, default=False)
     unknown: str = unknown_fields()
 
 

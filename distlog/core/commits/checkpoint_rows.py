@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distlog.core.commits import fields, segment_table, transaction_table
+from distlog.core.commits import fields, segment_table, transaction_columns
 from distlog.core.commits.fields import Integer, Text
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.segment_table import SegmentTable
@@ -31,9 +31,9 @@ def transactions_of(rows: pa.StructArray, now_ms: int) -> pa.RecordBatch:
     """The checked columns of a TransactionTable, none of which is later than `now_ms`; raises ValueError."""
     if rows.null_count:
         raise ValueError("its transactions are malformed")
-    known = [rows.field(name) for name in transaction_table.SCHEMA.names if name != "unknown"]
-    columns = [*known, _unknown_of(rows, transaction_table.SCHEMA.names)]
-    transactions = _batch(columns, transaction_table.SCHEMA)
+    names = transaction_columns.SCHEMA.names
+    known = [rows.field(name) for name in names if name not in ("in_order", "unknown")]
+    transactions = _batch([*known, *_in_order_of(rows, _unknown_of(rows, names))], transaction_columns.SCHEMA)
     _check_transactions(transactions, now_ms)
     return transactions
 
@@ -71,6 +71,17 @@ def _unknown_of(rows: pa.StructArray, known: Container[str]) -> pa.Array:
         return kept
     columns = zip(kept.to_pylist(), *(rows.field(name).to_pylist() for name in newer), strict=True)
     return pa.array([_with(text, dict(zip(newer, values, strict=True))) for text, *values in columns], pa.string())
+
+
+def _in_order_of(rows: pa.StructArray, unknown: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """The columns `in_order` and `unknown`; a library that did not know `in_order` kept it as unknown."""
+    if "in_order" in [spec.name for spec in rows.type]:
+        return rows.field("in_order"), unknown
+    if not pc.any(pc.not_equal(unknown, ""), min_count=0).as_py():
+        return pa.array(np.zeros(len(rows), bool)), unknown
+    kept = [dict(json.loads(text or "{}")) for text in unknown.to_pylist()]
+    in_order = pa.array([fields.boolean(one.pop("in_order", False)) for one in kept], pa.bool_())
+    return in_order, pa.array([json.dumps(one, sort_keys=True) if one else "" for one in kept], pa.string())
 
 
 def _with(unknown: str, newer: Mapping[str, Any]) -> str:

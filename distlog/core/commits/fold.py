@@ -33,7 +33,9 @@ from distlog.core.commits.commit import Commit
 from distlog.core.commits.features import NOTHING, Requires
 from distlog.core.commits.partition_draft import PartitionDraft
 from distlog.core.commits.snapshot import PartitionState, Snapshot
-from distlog.core.commits.transaction_table import EMPTY, KEPT_MS, Batch, TransactionInfo
+from distlog.core.commits.transaction_columns import TransactionInfo
+from distlog.core.commits.transaction_draft import TransactionDraft
+from distlog.core.commits.transaction_table import EMPTY
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CorruptMetadataError
 
@@ -70,7 +72,7 @@ class _Draft:
         self._pins = dict(snapshot.pins) if snapshot else {}
         self._changed: dict[int, PartitionDraft] = {}
         self._touched: dict[int, PartitionDraft] = {}
-        self._batches: dict[Batch, TransactionInfo] = {}
+        self._transactions = TransactionDraft(snapshot.transactions if snapshot else EMPTY)
 
     def apply(self, commit: Commit) -> None:
         head = self._follow(commit)
@@ -92,7 +94,7 @@ class _Draft:
             self._head,
             partitions=tuple(self._partitions),
             pins=self._pins,
-            transactions=self._head.transactions.updated(self._batches, self._head.timestamp_ms),
+            transactions=self._transactions.finish(self._head.timestamp_ms),
         )
 
     def _follow(self, commit: Commit) -> Snapshot:
@@ -147,7 +149,7 @@ class _Draft:
             case SetConfig(settings):
                 return dataclasses.replace(head, config=_stored(settings, head.config))
             case SetTransaction():
-                self._record(head, commit, action)
+                self._record(commit, action)
             case GcFloor(version):
                 _check_past(version, commit)
                 return dataclasses.replace(head, gc_floor=max(head.gc_floor, version))
@@ -189,7 +191,8 @@ class _Draft:
         return self._changed[partition]
 
     def _drop(self, head: Snapshot) -> Snapshot:
-        self._partitions, self._pins, self._changed, self._touched, self._batches = [], {}, {}, {}, {}
+        self._partitions, self._pins, self._changed, self._touched = [], {}, {}, {}
+        self._transactions = TransactionDraft(EMPTY)
         return dataclasses.replace(head, dropped=True, transactions=EMPTY)
 
     def _set_partitions(self, count: int) -> None:
@@ -197,14 +200,13 @@ class _Draft:
             raise ValueError("the number of partitions cannot shrink")
         self._partitions += [PartitionState()] * (count - len(self._partitions))
 
-    def _record(self, head: Snapshot, commit: Commit, action: SetTransaction) -> None:
-        batch = action.app_id, action.batch_id
-        before = self._batches.pop(batch, None) or head.transactions.get(*batch)
-        if before and before.timestamp_ms >= commit.timestamp_ms - KEPT_MS:
-            raise ValueError(f"batch {action.batch_id!r} of {action.app_id!r} is in commit {before.version} already")
+    def _record(self, commit: Commit, action: SetTransaction) -> None:
         if any(partition >= len(self._partitions) for partition in action.offsets):
             raise ValueError("a transaction names a partition that does not exist")
-        self._batches[batch] = TransactionInfo(commit.version, commit.timestamp_ms, action.offsets, action.unknown)
+        in_order = action.in_order and isinstance(action.batch_id, int)
+        info = TransactionInfo(commit.version, commit.timestamp_ms, action.offsets, action.unknown, in_order)
+        before_ms = self._head.timestamp_ms if self._head else 0
+        self._transactions.record(action.app_id, action.batch_id, info, before_ms)
 
 
 def _check_past(version: int, commit: Commit) -> None:

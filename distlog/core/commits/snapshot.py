@@ -9,7 +9,8 @@ from distlog.core.commits.actions import Active, Pin
 from distlog.core.commits.features import NOTHING, Requires
 from distlog.core.commits.segment_info import NO_OFFSET
 from distlog.core.commits.segment_table import EMPTY, SegmentTable
-from distlog.core.commits.transaction_table import TransactionInfo, TransactionTable
+from distlog.core.commits.transaction_columns import TransactionInfo
+from distlog.core.commits.transaction_table import TransactionTable
 from distlog.core.config import TopicConfig
 
 
@@ -61,6 +62,7 @@ class Snapshot:
     def transaction(self, app_id: str, batch_id: int | str) -> TransactionInfo | None:
         """The set transaction of the application's batch; None if it was not committed, or was forgotten.
 
-        Batches older than 30 days are forgotten, except the application's newest.
+        Batches older than 30 days are forgotten, except the application's newest; so are earlier ones than the last
+        few of an application that commits in order.
         """
         return self.transactions.get(app_id, batch_id)

@@ -198,7 +198,7 @@ def commit_append(
         placed.extend(place(current, segments))
         actions: list[Action] = [Add(segment) for segment in placed]
         if app_id is not None and batch_id is not None:
-            actions.append(SetTransaction(app_id, batch_id, offsets_of(placed)))
+            actions.append(SetTransaction(app_id, batch_id, offsets_of(placed), in_order))
         return actions or None
 
     commit, snapshot = sealed_commit(
@@ -215,7 +215,8 @@ def replayed(
     """The result of the first commit of (app_id, batch_id); None if it was not committed before.
 
     `in_order` says that the application numbers its batches, and commits them one after the other. Then a batch below
-    its newest was committed too, if it had rows; the result has no version and no offsets if it is forgotten.
+    its newest was committed too, if it had rows; the result has no version and no offsets if it is forgotten. Such a
+    batch is a replay without `in_order` too.
     """
     if app_id is None or batch_id is None:
         return None
@@ -224,7 +225,8 @@ def replayed(
         return None
     found = snapshot.transaction(app_id, batch_id)
     if found is None:
-        return AppendResult(None, replayed=True) if is_numbered else None
+        is_before = is_numbered or snapshot.transactions.is_forgotten(app_id, batch_id)
+        return AppendResult(None, replayed=True) if is_before else None
     return AppendResult(found.version, found.offsets, replayed=True)
 
 
