@@ -25,8 +25,8 @@ from distlog.core.errors import (
     SnapshotTooOldError,
     TopicNotFoundError,
 )
+from distlog.core.following import followed_log
 from distlog.core.storage.storage import Storage
-from distlog.core.topics import followed_log
 from distlog.core.topics.topic import Topic
 
 

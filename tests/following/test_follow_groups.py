@@ -20,11 +20,11 @@ from distlog.core.errors import (
     StorageError,
     TopicNotFoundError,
 )
+from distlog.core.following import followed_log
 from distlog.core.following.follower import Follower
 from distlog.core.groups.group_log import GroupLog
 from distlog.core.groups.group_state import GroupState
 from distlog.core.storage.storage import Storage
-from distlog.core.topics import followed_log
 from distlog.core.topics.topic import Topic
 
 LEASE_S = 60.0
