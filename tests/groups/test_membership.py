@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,10 @@ from topics import TINY, topic_on, values
 
 from distlog.core.errors import FencedMemberError
 from distlog.core.groups import admin
-from distlog.core.groups.group_log import GroupLog
+from distlog.core.groups.group_log import KEPT, GroupLog
 from distlog.core.groups.group_state import GroupState
 from distlog.core.storage.storage import Storage
+from distlog.core.topics.followed_log import FollowedLog, Window
 from distlog.core.topics.topic import Topic
 
 
@@ -28,13 +30,15 @@ def state_of(topic: Topic) -> GroupState:
     return GroupLog(topic.storage, topic.snapshot.topic_id, "g").load()
 
 
-def test_who_left_its_group_can_commit_nothing_and_puts_nothing(topic: Topic) -> None:
+@pytest.mark.parametrize("positions", [None, {}])
+def test_who_left_its_group_can_commit_nothing_and_puts_nothing(
+    positions: dict[int, int] | None, topic: Topic
+) -> None:
     with follow(topic, group="g") as follower:
         drained(follower)
     left = state_of(topic)
-    for positions in (None, {}):
-        with pytest.raises(FencedMemberError, match="left"):
-            follower.commit(positions)
+    with pytest.raises(FencedMemberError, match="left"):
+        follower.commit(positions)
     assert state_of(topic) == left
 
 
@@ -52,3 +56,39 @@ def test_who_is_no_member_any_more_cannot_come_back_by_a_commit_of_nothing(topic
 def test_others_never_wait_less_than_a_lease(topic: Topic) -> None:
     follow(topic, group="g", lease=0.0019)
     assert [member.lease_ms for member in state_of(topic).members] == [2]
+
+
+def test_a_lease_too_short_for_a_fetch_does_not_keep_the_timeout_from_ending_it(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    time, read = Time(), FollowedLog.read
+
+    def slow(self: FollowedLog, positions: Mapping[int, int]) -> Window | None:
+        time.now_s += 2.0
+        assert time.now_s < 100, "it never ends"
+        return read(self, positions)
+
+    monkeypatch.setattr(FollowedLog, "read", slow)
+    assert drained(follow(topic, time, group="g", lease=1.0, timeout=10.0)) == []
+    assert "longer lease" in caplog.text
+
+
+def test_a_look_finds_what_happened_in_a_group_that_is_busy(topic: Topic) -> None:
+    """Another member commits so often that the versions that come next are deleted before this one looks."""
+    time = Time()
+    idle = follow(topic, time, group="g", timeout=0, partitions=[0])
+    drained(idle)
+    idle.commit()
+    busy = follow(topic, time, group="g", timeout=0, partitions=[1])
+    for _ in range(2):
+        time.now_s += 3.1
+        assert drained(idle) == []
+        next(busy, None)
+        for _ in range(3 * KEPT):
+            busy.commit({})
+    busy.close()
+    other = follow(topic, time, group="g", timeout=0, partitions=[0])
+    admin.reset(GroupLog(topic.storage, topic.snapshot.topic_id, "g"), {0: 2}, 2, {})
+    time.now_s += 3.1
+    assert drained(idle) == span(0, 2, 6)
+    assert drained(other) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable, Mapping
@@ -28,6 +29,8 @@ LONGEST_PAUSE_S = {True: 0.005, False: 1.0}
 PAUSE_GROWTH = {True: 17 / 16, False: 2.0}
 #: How many times in a row vacuum may delete what is being read before that is an error.
 _TRIES = 3
+
+_log = logging.getLogger(__name__)
 
 
 class Follower:
@@ -137,6 +140,8 @@ class Follower:
                 continue
             if handed is not None:
                 return handed
+            if self._share.due_s() <= 0 and self._left_s(idle_since) <= 0:
+                return None
             while not (self._is_closed or (due_s := self._share.due_s()) <= 0 or self._look()):
                 left_s = self._left_s(idle_since)
                 if left_s <= 0:
@@ -158,7 +163,7 @@ class Follower:
         except BaseException:
             self._window = None
             raise
-        # to fetch them took long: others may have their partition by now
+        _log.warning("a batch took longer than the lease, so it was not handed out: choose a longer lease")
         self._window = None
         return None
 

@@ -62,12 +62,15 @@ class GroupLog:
         return GroupState.empty(self._topic_id, self.group)
 
     def newer(self, state: GroupState) -> GroupState:
-        """The state after `state`, as far as a GET of the next versions finds it: one, if there is nothing new.
+        """The newest state, from `state` on: one GET of each version that follows, and one more of the next one.
 
-        It may be old, if so much happened that the next version was deleted. Then only a commit shows it.
+        If there is nothing new, a second GET tells whether the next version was deleted, as in a busy group.
         """
-        while found := self._read(state.version + 1):
-            state = found
+        found = self._read(state.version + 1)
+        if found is None and state.version >= 0 and self._read(state.version) is None:
+            return self.load()
+        while found is not None:
+            state, found = found, self._read(found.version + 1)
         return state
 
     def commit(self, state: GroupState, plan: GroupPlan) -> GroupState:
