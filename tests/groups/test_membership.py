@@ -10,11 +10,11 @@ from followers import Time, drained, follow, span
 from topics import TINY, topic_on, values
 
 from distlog.core.errors import FencedMemberError
+from distlog.core.following.followed_log import FollowedLog, Window
 from distlog.core.groups import admin
 from distlog.core.groups.group_log import KEPT, GroupLog
 from distlog.core.groups.group_state import GroupState
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.followed_log import FollowedLog, Window
 from distlog.core.topics.topic import Topic
 
 
