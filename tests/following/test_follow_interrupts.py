@@ -14,9 +14,9 @@ import pytest
 from followers import drained, follow, rows, span
 from topics import TINY, topic_on, values
 
+from distlog.core.following import follower as follower_module
 from distlog.core.following.follower import Follower
 from distlog.core.storage.storage import Storage
-from distlog.core.topics import follow as follow_module
 from distlog.core.topics.topic import Topic
 
 
@@ -35,7 +35,7 @@ class Interrupt:
         self.left = at
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
-        if event in ("call", "c_return") and frame.f_code.co_filename == follow_module.__file__:
+        if event in ("call", "c_return") and frame.f_code.co_filename == follower_module.__file__:
             self.left -= 1
             if self.left == 0:
                 sys.setprofile(None)
