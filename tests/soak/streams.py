@@ -77,15 +77,24 @@ class Pipeline:
         self._wait_for_progress()
         time.sleep(self._chance.random() * 0.7)
         victim = next(self._victims)
-        if victim == "machine":
-            processes.kill_all(self._driver.pid)
-        elif victim == "driver":
-            for each in (self._driver.pid, *processes.of_kind(self._driver.pid, "jvm")):
-                processes.kill(each)
-        elif found := processes.of_kind(self._driver.pid, victim):
-            processes.kill(self._chance.choice(found))
-        self.tally[f"kills of a {victim}"] += 1
+        if self._strike(victim):
+            self.tally[f"kills of a {victim}"] += 1
         self._revive()
+
+    def _strike(self, victim: str) -> bool:
+        """Kill one of the VICTIMS; False if there is no such process now."""
+        driver = self._driver.pid
+        if victim == "machine":
+            processes.kill_all(driver)
+        elif victim == "driver":
+            for each in (driver, *processes.of_kind(driver, "jvm")):
+                processes.kill(each)
+        else:
+            found = processes.of_kind(driver, victim)
+            for each in found and [self._chance.choice(found)]:
+                processes.kill(each)
+            return bool(found)
+        return True
 
     def _revive(self) -> None:
         if self._driver.poll() is not None:

@@ -92,6 +92,16 @@ def test_a_write_chooses_its_codec(topic: distlog.Topic, option: str) -> None:
         writer(topic.url, **{option: "brotli"})
 
 
+def test_a_write_for_another_topic_than_the_paths_is_refused(topic: distlog.Topic) -> None:
+    commit(planned := writer(topic.url, topic=topic.name), write(planned, "a"))
+    with pytest.raises(InvalidConfigError, match="option topic must name the topic of the path"):
+        writer(topic.url, topic="elsewhere")
+    schema = StructType([*KEY_VALUE.fields])
+    source = DistlogDataSource(options=CaseInsensitiveDict({"path": topic.url, "topic": "elsewhere"}))
+    with pytest.raises(InvalidConfigError, match="option topic must name the topic of the path"):
+        source.streamWriter(schema, overwrite=False)
+
+
 def test_nothing_is_seen_before_the_commit(topic: distlog.Topic) -> None:
     planned = writer(topic.url)
     message = write(planned, "a")

@@ -49,6 +49,7 @@ class DistlogWriter(DataSourceArrowWriter):
         if topic is None:
             _, snapshot = KNOWN_TOPICS.load(options.storage)
             topic = TopicFacts.of(snapshot, options.app_id, options.batch_id)
+        options.check_topic(topic.name)
         check_writable(schema, topic.config)
         codec_of(topic.config, options.compression)
         return cls(options, topic)

@@ -17,6 +17,7 @@ WRITE_NAMES = [
     "kafka.compression.type",
     "mergeSegments",
     "path",
+    "topic",
     "topicFacts",
     "txnAppId",
     "txnVersion",
@@ -29,8 +30,9 @@ class WriteOptions:
     """The options of a write: txnAppId and txnVersion make it idempotent, as Delta's do.
 
     compression is the codec, if the topic leaves it open; Spark's Kafka sink calls it kafka.compression.type.
-    mergeSegments says whether small segments are merged after the commit: by default after a micro-batch. writeId is
-    stored in the commit. topicFacts is what the driver knows about the topic, so that no task loads it again.
+    mergeSegments says whether small segments are merged after the commit: by default after a micro-batch. topic, as
+    of Spark's Kafka sink, can only name the topic of the path. writeId is stored in the commit. topicFacts is what
+    the driver knows about the topic, so that no task loads it again.
     """
 
     storage: Storage
@@ -40,6 +42,7 @@ class WriteOptions:
     compression: str | None = None
     topic: TopicFacts | None = None
     merge_segments: str = "auto"
+    named: str | None = None
 
     def merges(self, *, is_micro_batch: bool) -> bool:
         """Whether the write merges small segments after its commit."""
@@ -68,7 +71,17 @@ class WriteOptions:
         known = options.text("topicFacts")
         topic = None if known is None else TopicFacts.parse(known)
         merge = options.choice("mergeSegments", ("auto", "true", "false"))
-        return cls(storage_of(given), app_id, batch_id, write_id, codec, topic, merge)
+        named = options.text("topic")
+        return cls(storage_of(given), app_id, batch_id, write_id, codec, topic, merge, named)
+
+    def check_topic(self, name: str) -> None:
+        """Raise InvalidConfigError if the option topic names another topic than the path."""
+        if self.named not in (None, name):
+            raise InvalidConfigError(
+                "option topic must name the topic of the path: write to the path of the other topic",
+                topic=self.named,
+                path=name,
+            )
 
 
 def parse_batch_id(text: str) -> BatchId:

@@ -56,6 +56,7 @@ class DistlogStreamWriter(DataSourceStreamArrowWriter):
         Raises TopicNotFoundError, InvalidRecordError, InvalidConfigError.
         """
         handle, snapshot = KNOWN_TOPICS.load(options.storage)
+        options.check_topic(snapshot.name)
         check_writable(schema, snapshot.config)
         codec_of(snapshot.config, options.compression)
         return cls(options, TopicFacts.of(snapshot, None, None), (handle, snapshot))
