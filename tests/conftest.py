@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,10 @@ from distlog.core.storage.storage import Storage
 # The first example compiles kernels, and other tests run beside it: time says nothing about an example.
 settings.register_profile("distlog", deadline=None)
 settings.load_profile("distlog")
+
+# Who runs the tests in the background may have SIGINT ignored, and then nothing that they start could be interrupted.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(optionalhook=True)

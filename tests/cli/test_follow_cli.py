@@ -17,19 +17,12 @@ from command_line import CommandLine
 import distlog
 
 LIBRARY = Path(__file__).parents[2]
-#: The command. Tests that run in the background may have inherited that SIGINT is ignored, and so would the command.
-COMMAND = """
-import signal
-signal.signal(signal.SIGINT, signal.default_int_handler)
-import runpy
-runpy.run_module("distlog.cli", run_name="__main__", alter_sys=True)
-"""
 
 
 @contextmanager
 def following(url: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """A process that follows the topic, from what comes now on unless `arguments` say where."""
-    command = [sys.executable, "-c", COMMAND, "read", url, "--follow", "--json", *arguments]
+    command = [sys.executable, "-m", "distlog.cli", "read", url, "--follow", "--json", *arguments]
     child = subprocess.Popen(
         command, cwd=LIBRARY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ)
     )

@@ -33,6 +33,8 @@ CONFIGS = (
 FLUSHES = (0, 1, 50)
 #: Kills come as fast as their successors begin; now and then there is time for rolls, compactions and looks.
 PAUSE_S, CALM_S, CALM_SHARE = 0.03, 1.0, 0.02
+#: How long the first append may take.
+PATIENCE_S = 120.0
 COMMON = {"internal.segment.bytes": 30_000, "index.interval.bytes": 500, "file.delete.delay.ms": 5000}
 
 
@@ -70,6 +72,13 @@ class Round:
         process = self._context.Process(target=workers.guarded, args=(work, self.complaints, self.url, *arguments))
         process.start()
         return process
+
+    def wait_for_an_append(self) -> None:
+        """Wait until a writer has begun: on a slow machine a process takes seconds for that."""
+        end = time.monotonic() + PATIENCE_S
+        while not any(path.stat().st_size for path in Path(self.acks).glob("*.acks")):
+            demand(time.monotonic() < end, "no writer got as far as an append")
+            time.sleep(0.1)
 
     def kill_until(self, end: float, tally: Tally) -> None:
         """Kill one process after the other, and begin it anew, until `end` (monotonic seconds)."""
@@ -165,6 +174,7 @@ def run(folder: Path, seed: int, seconds: float, rounds: int = 1) -> Tally:
         root.mkdir()
         current = Round(root, number)
         try:
+            current.wait_for_an_append()
             current.kill_until(time.monotonic() + seconds, tally)
         finally:
             current.stop()

@@ -35,6 +35,7 @@ VICTIMS = ("source", "task", "machine", "sink", "task", "driver")
 PATIENCE_S = 400.0
 #: What a query may fail of, since it follows from a kill.
 EXPECTED = re.compile(
+    r"terminated with exception:\s+SQLSTATE|"
     "EOFException|crashed|Connection reset|Broken pipe|SocketException|SocketTimeout|ClosedChannel|EOFError|"
     "AsynchronousClose|Python worker .*(exited|failed to connect)|BrokenPipeError|ConnectionResetError"
 )

@@ -64,6 +64,7 @@ def test_a_campaign_without_an_append_fails(tmp_path: Path, monkeypatch: pytest.
         return process
 
     monkeypatch.setattr(kills.Round, "_begin", begin)
+    monkeypatch.setattr(kills, "PATIENCE_S", 0.1)
     with pytest.raises(AssertionError, match="no writer got as far as an append"):
         kills.run(tmp_path, 0, seconds=0.1)
 

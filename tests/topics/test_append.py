@@ -339,7 +339,7 @@ def test_when_a_file_cannot_be_finished_the_others_are_let_go(
         appender.close()
     monkeypatch.undo()
     assert topic.append(values([1]), 0).version == 1
-    assert not [name for name in Path("/proc/self/fd").iterdir() if "topic-" in _target(name)]
+    assert not [name for name in Path("/proc/self/fd").iterdir() if _target(name).startswith(local.url)]
 
 
 def _target(descriptor: Path) -> str:
