@@ -13,15 +13,15 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-import time
-import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 import distlog
+from benchmarks.cpu_time import best
+from benchmarks.segments_without_data import described
 from benchmarks.topics import table
 from distlog.core import paths
 from distlog.core.batches.record_batch import check_crcs, read_headers
@@ -34,7 +34,6 @@ from distlog.core.topics.topic import Topic
 SEGMENTS = 100_000
 RECORDS = 4_000_000
 PARTITIONS = 10
-ROUNDS = 5
 _SEGMENTS_PER_COMMIT = 5000
 _NOW = 1_700_000_000_000
 
@@ -47,15 +46,15 @@ def run(segments: int = SEGMENTS, records: int = RECORDS) -> list[dict[str, Any]
 
 def _plans(folder: str, segments: int) -> list[dict[str, Any]]:
     topic = _topic_without_data(f"{folder}/plans", segments)
-    ours = _best(lambda: plan_retention(topic.snapshot, _NOW))
-    theirs = _best(lambda: [_too_old(state.segments, _NOW - 1000) for state in topic.snapshot.partitions])
+    ours = best(lambda: plan_retention(topic.snapshot, _NOW))
+    theirs = best(lambda: [_too_old(state.segments, _NOW - 1000) for state in topic.snapshot.partitions])
     gone = sum(len(one.segments) for one in plan_retention(topic.snapshot, _NOW))
     shown = f"{segments:,} segments"
     retention = _row(f"plan retention of {gone:,} of {shown}", "ms", 1e3, ours, theirs, "a loop in Python")
-    ours = _best(lambda: topic.vacuum(dry_run=True))
-    theirs = _best(lambda: [os.stat(entry) for each in os.scandir(topic.url) for entry in os.scandir(each)])
+    ours = best(lambda: topic.vacuum(dry_run=True))
+    theirs = best(lambda: [os.stat(entry) for each in os.scandir(topic.url) for entry in os.scandir(each)])
     vacuum = _row(f"plan vacuum of {shown}", "ms", 1e3, ours, theirs, "listing the folder")
-    ours, theirs = _best(lambda: plan_merge(topic.log.load())), _best(topic.log.load)
+    ours, theirs = best(lambda: plan_merge(topic.log.load())), best(topic.log.load)
     merge = _row(f"load, and plan a merge of {shown}", "ms", 1e3, ours, theirs, "loading alone")
     return [retention, vacuum, merge]
 
@@ -65,38 +64,18 @@ def _topic_without_data(url: str, segments: int) -> Topic:
     config = {"retention.ms": 1000, "file.delete.delay.ms": 0}
     topic = distlog.create(url, PARTITIONS, config)
     each = segments // PARTITIONS
-    made = [_segment(number % PARTITIONS, number // PARTITIONS, each) for number in range(segments)]
+    first_ms = _NOW - 1000 - each // 2
+    places = (divmod(number, PARTITIONS) for number in range(segments))
+    made = [described(partition, number, first_ms + number, _NOW) for number, partition in places]
     for partition in range(PARTITIONS):
         Path(url, f"{topic.name}-{partition}").mkdir()
-    for segment in made:
-        Path(url, paths.segment_file(topic.name, segment.partition, segment.stem, ".log")).touch()
+    for one in made:
+        Path(url, paths.segment_file(topic.name, one.partition, one.stem, ".log")).touch()
     for start in range(0, segments, _SEGMENTS_PER_COMMIT):
-        actions = [Add(segment) for segment in made[start : start + _SEGMENTS_PER_COMMIT]]
+        actions = [Add(one) for one in made[start : start + _SEGMENTS_PER_COMMIT]]
         _, after = topic.log.commit(topic.snapshot, "append", lambda _, actions=actions: actions)
         topic.advance(after)
     return topic
-
-
-def _segment(partition: int, number: int, of: int) -> SegmentInfo:
-    timestamp = _NOW - 1000 - of // 2 + number
-    return SegmentInfo(
-        partition=partition,
-        stem=paths.new_stem(0, uuid.uuid4().hex),
-        base_offset=10 * number,
-        next_offset=10 * number + 10,
-        stored_base_offset=0,
-        record_count=10,
-        log_bytes=1000,
-        offset_index_bytes=0,
-        time_index_bytes=0,
-        txn_index_bytes=0,
-        first_timestamp=timestamp,
-        max_timestamp=timestamp,
-        offset_of_max_timestamp=10 * number,
-        compression="none",
-        created_ms=_NOW,
-        crc32c=0,
-    )
 
 
 def _too_old(segments: Iterable[SegmentInfo], before_ms: int) -> list[SegmentInfo]:
@@ -115,12 +94,12 @@ def _logs(folder: str, records: int) -> list[dict[str, Any]]:
         topic = distlog.create(f"{folder}/{codec}", config={"compression.type": codec})
         topic.append(values)
         size = sum(topic.segments()["log_bytes"].to_pylist())
-        theirs = _best(lambda topic=topic: _check_crcs(topic))
+        theirs = best(lambda topic=topic: _check_crcs(topic))
         for name, work in (
             ("rebuild indexes", lambda topic=topic: topic.rebuild_indexes(force=True, dry_run=True)),
             ("verify", lambda topic=topic: topic.verify()),
         ):
-            ours = _best(work)
+            ours = best(work)
             case = f"{name}, {codec}, 100-byte values"
             found.append(_row(case, "GB/s of log", 1e9 / size, ours, theirs, "read and compare CRCs", speed=True))
     return found
@@ -131,17 +110,6 @@ def _check_crcs(topic: Topic) -> None:
         for segment in state.segments:
             data = topic.storage.read(topic.reader.name(segment))
             check_crcs(memoryview(data), read_headers(data), file="", file_position=0)
-
-
-def _best(work: Callable[[], Any]) -> float:
-    """Seconds of CPU time of the fastest of some rounds, after one round that compiles and warms up."""
-    work()
-    rounds = []
-    for _ in range(ROUNDS):
-        started = time.process_time()
-        work()
-        rounds.append(time.process_time() - started)
-    return min(rounds)
 
 
 def _row(

@@ -12,23 +12,21 @@ from __future__ import annotations
 import dataclasses
 import random
 import tempfile
-import time
 import uuid
-from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
 
 import distlog
+from benchmarks.cpu_time import best
+from benchmarks.segments_without_data import described
 from benchmarks.topics import table
 from distlog.core.commits.actions import Add, SetTransaction
 from distlog.core.commits.commit_log import CHECKPOINT_COMMITS, CommitLog
-from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.commits.transaction_columns import TransactionInfo
 from distlog.core.config import TopicConfig
 from distlog.core.maintenance.tail_merge import merge_tails
-from distlog.core.paths import new_stem
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.append import commit_append
 from distlog.core.topics.topic import Topic
@@ -54,7 +52,7 @@ def _reads(folder: str, batches: int) -> list[dict[str, Any]]:
     copied, most = _stream(streamed, rows, batches)
     size = sum(streamed.segments()["log_bytes"].to_pylist())
     case = f"after {batches:,} micro-batches of {ROWS} rows"
-    ours, theirs = (_best(lambda topic=topic: topic.scan().to_table()) for topic in (streamed, whole))
+    ours, theirs = (best(lambda topic=topic: topic.scan().to_table()) for topic in (streamed, whole))
     read = _row(f"read {case}", "ms", ours * 1e3, theirs * 1e3, "the same rows in one append")
     segments = _row(f"most segments {case}", "segments", most, batches, "without merging")
     return [read, segments, _row(f"bytes copied {case}", "times", copied / size, 1, "each byte once")]
@@ -107,7 +105,7 @@ class _Grown:
             writer="benchmark",
         )
         before = _with_batches(self._log.create(1, TopicConfig()), commits - 1)
-        actions = [Add(_segment()), SetTransaction("query", commits, {0: (0, 10)}, in_order=True)]
+        actions = [Add(described(0, 0, _NOW, _NOW)), SetTransaction("query", commits, {0: (0, 10)}, in_order=True)]
         self._log.commit(before, "append", lambda _: actions)
         self._snapshot = self._log.load()
         if self._snapshot.version != commits:
@@ -115,11 +113,11 @@ class _Grown:
 
     def known(self) -> float:
         """Milliseconds to load the topic again, and to look for the next batch."""
-        return _best(lambda: self._plan(self._log.load(known=self._snapshot))) * 1e3
+        return best(lambda: self._plan(self._log.load(known=self._snapshot))) * 1e3
 
     def cold(self) -> float:
         """Milliseconds to load the topic from its checkpoint, and to look for the next batch."""
-        return _best(lambda: self._plan(self._log.load())) * 1e3
+        return best(lambda: self._plan(self._log.load())) * 1e3
 
     def _plan(self, snapshot: Snapshot) -> int | None:
         return snapshot.transactions.newest("query")
@@ -134,38 +132,6 @@ def _with_batches(created: Snapshot, batches: int) -> Snapshot:
     return dataclasses.replace(
         created, version=batches, timestamp_ms=now_ms, transactions=created.transactions.updated(added, now_ms)
     )
-
-
-def _segment() -> SegmentInfo:
-    return SegmentInfo(
-        partition=0,
-        stem=new_stem(0, uuid.uuid4().hex),
-        base_offset=0,
-        next_offset=10,
-        stored_base_offset=0,
-        record_count=10,
-        log_bytes=1000,
-        offset_index_bytes=0,
-        time_index_bytes=0,
-        txn_index_bytes=0,
-        first_timestamp=_NOW,
-        max_timestamp=_NOW,
-        offset_of_max_timestamp=0,
-        compression="none",
-        created_ms=_NOW,
-        crc32c=0,
-    )
-
-
-def _best(work: Callable[[], Any], rounds: int = 5) -> float:
-    """Seconds of CPU time of the fastest round, after one that warms up."""
-    work()
-    found = []
-    for _ in range(rounds):
-        started = time.process_time()
-        work()
-        found.append(time.process_time() - started)
-    return min(found)
 
 
 def _row(case: str, unit: str, ours: float, theirs: float, peer: str) -> dict[str, Any]:
