@@ -329,6 +329,26 @@ def test_groups_of_a_pinned_topic_are_not_changed(topic: Topic) -> None:
         pinned.delete_group("g")
 
 
+@pytest.mark.parametrize("policy", ["fail", "earliest", "latest"])
+def test_a_position_that_is_newer_than_what_the_member_knew_of_the_log_is_no_loss(
+    policy: Any, topic: Topic, time: Time
+) -> None:
+    # 1. two members; the other one has not looked at the topic since it came
+    one, other = joined(topic, time), joined(topic, time, out_of_range=policy)
+    settled(time, one, other)
+    (number,) = one.position
+    # 2. the first hands out and commits what was appended since, and leaves
+    topic.append(values(range(3)), partition=number)
+    drained(one)
+    one.commit()
+    one.close()
+    # 3. the other takes over at a position behind the end that it knows
+    settled(time, other)
+    assert other.position[number] == 9
+    assert drained(other) == span(1 - number, 0, 6)
+    assert state(topic).positions[number] == 9
+
+
 def test_a_log_that_lost_its_end_takes_the_position_back_with_it(topic: Topic, time: Time) -> None:
     with joined(topic, time) as follower:
         drained(follower)

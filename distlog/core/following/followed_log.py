@@ -58,6 +58,11 @@ class FollowedLog:
             )
         return self._ends[partition]
 
+    def is_behind(self, positions: Mapping[int, int]) -> bool:
+        """Whether a position is above the log end that is known: a member of the group has seen more of the topic."""
+        partitions = self.snapshot.partitions
+        return any(offset > partitions[number].log_end_offset for number, offset in positions.items())
+
     def look(self, *, again: bool = False) -> bool:
         """Move on to what there is now; whether anything may be new. One GET, or less on a local disk.
 

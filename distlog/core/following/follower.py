@@ -187,6 +187,8 @@ class Follower:
 
     def _stay_inside(self) -> None:
         """Move positions that retention has passed, or that were cut off, as `out_of_range` says."""
+        if self._log.is_behind(self._share.wanted):
+            self._look(again=True)
         for number, offset in self._share.wanted.items():
             # others may have appended up to the position since, so the log end does not tell that it was cut
             at = self._at_cut(number, offset, self._cuts[number]) if number in self._cuts else offset
