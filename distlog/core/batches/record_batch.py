@@ -46,7 +46,7 @@ from distlog.core.kernels.batch_scan import HEADER_SIZE as HEADER_SIZE
 from distlog.core.kernels.batch_scan import LOG_OVERHEAD as LOG_OVERHEAD
 from distlog.core.kernels.batch_scan import TRANSACTIONAL as TRANSACTIONAL
 from distlog.core.kernels.crc import first_mismatch
-from distlog.core.kernels.crc_instruction import HAS_INSTRUCTION
+from distlog.core.kernels.native.crc_instruction import HAS_INSTRUCTION
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 CRC_AT, LEGACY_CRC_START = 17, 16

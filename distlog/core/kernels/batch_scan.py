@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from distlog.core.config import MAX_LONG
-from distlog.core.kernels.jit import fill_kernel, inlined
-from distlog.core.kernels.memory import item_at
+from distlog.core.kernels.native.jit import fill_kernel, inlined
+from distlog.core.kernels.native.memory import item_at
 
 LOG_OVERHEAD = 12
 HEADER_SIZE = 61
