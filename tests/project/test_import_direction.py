@@ -22,6 +22,7 @@ CORE_LAYERS = (
     "transactions",
     "segments",
     "reading",
+    "dump",
     "topic_handle groups",
     "log",
     "maintenance",
