@@ -109,3 +109,32 @@ class CheckedRecords(NamedTuple):
     max_timestamp: int
     min_timestamp: int
     refused: int
+
+
+class Texts(NamedTuple):
+    """Strings back to back; string i is text[ends[i]:ends[i + 1]]."""
+
+    text: np.ndarray
+    ends: np.ndarray
+
+
+class Layout(NamedTuple):
+    """The values of a line, in their order.
+
+    Value i is of `kinds[i]`, comes after `labels[i]`, and has its first text at `first[i]` of `words`: of a choice
+    its texts; of an optional number the one that stands for nothing, and those before and after a number.
+    """
+
+    labels: Texts
+    kinds: np.ndarray
+    first: np.ndarray
+    words: Texts
+
+
+class RecordContent(NamedTuple):
+    """What records hold, found in `data`: keys, values and headers, as a scan of them gave it."""
+
+    data: np.ndarray
+    key: Slices
+    value: Slices
+    headed: HeaderPlaces

@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from distlog.core.buffers import new_array
-from distlog.core.kernels.dump_lines import CHOICE, NUMBER, OPTIONAL, Layout, Texts, write_rows
+from distlog.core.kernel_tuples import Layout, Texts
+from distlog.core.kernels.dump_lines import CHOICE, NUMBER, OPTIONAL, write_rows
 from distlog.core.kernels.text import LONGEST_NUMBER
 
 Longs = npt.NDArray[np.int64]

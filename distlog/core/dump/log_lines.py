@@ -14,7 +14,8 @@ from distlog.core.config import MAX_INT
 from distlog.core.dump.control_records import MARKER, marker_values
 from distlog.core.dump.line import Line, choice, constant, flag, number, optional, texts, time
 from distlog.core.dump.scanned import Scanned
-from distlog.core.kernels.dump_lines import ABSENT, RecordContent, Texts, write_records
+from distlog.core.kernel_tuples import RecordContent, Texts
+from distlog.core.kernels.dump_lines import ABSENT, write_records
 from distlog.core.kernels.text import JSON_GROWTH, UTF8_GROWTH
 
 Longs = npt.NDArray[np.int64]

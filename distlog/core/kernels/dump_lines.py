@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
-from distlog.core.kernels.jit import fill_kernel, inlined
-from distlog.core.kernels.memory import copy_bytes, item_at, put_at
-from distlog.core.kernels.record_scan import HeaderPlaces
-from distlog.core.kernels.slices import Slices
+from distlog.core.kernel_tuples import Layout, RecordContent, Slices, Texts
+from distlog.core.kernels.native.jit import fill_kernel, inlined
+from distlog.core.kernels.native.memory import copy_bytes, item_at, put_at
 from distlog.core.kernels.text import is_utf8, put_base64, put_json_text, put_number, put_utf8
 from distlog.core.kernels.varint import read_varint
 
@@ -21,35 +18,6 @@ NUMBER, OPTIONAL, CHOICE = range(3)
 HEADERS, HEADERS_END, KEY, PAYLOAD, BASE64, BASE64_END, END = range(7)
 
 _COMMA = 44
-
-
-class Texts(NamedTuple):
-    """Strings back to back; string i is text[ends[i]:ends[i + 1]]."""
-
-    text: np.ndarray
-    ends: np.ndarray
-
-
-class Layout(NamedTuple):
-    """The values of a line, in their order.
-
-    Value i is of `kinds[i]`, comes after `labels[i]`, and has its first text at `first[i]` of `words`: of a choice
-    its texts; of an optional number the one that stands for nothing, and those before and after a number.
-    """
-
-    labels: Texts
-    kinds: np.ndarray
-    first: np.ndarray
-    words: Texts
-
-
-class RecordContent(NamedTuple):
-    """What records hold, found in `data`: keys, values and headers, as a scan of them gave it."""
-
-    data: np.ndarray
-    key: Slices
-    value: Slices
-    headed: HeaderPlaces
 
 
 @inlined

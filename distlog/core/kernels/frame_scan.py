@@ -17,7 +17,7 @@ from distlog.core.kernels.batch_scan import (
     read_int,
     read_legacy_header,
 )
-from distlog.core.kernels.jit import fill_kernel, inlined
+from distlog.core.kernels.native.jit import fill_kernel, inlined
 
 
 @inlined

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from distlog.core.kernels.jit import inlined
-from distlog.core.kernels.memory import copy_bytes, item_at, put_at, word_at
+from distlog.core.kernels.native.jit import inlined
+from distlog.core.kernels.native.memory import copy_bytes, item_at, put_at, word_at
 
 #: The most bytes that `put_number` writes.
 LONGEST_NUMBER = 20

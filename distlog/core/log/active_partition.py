@@ -211,8 +211,7 @@ class ActivePartition:
         elif record is None or state is None:
             point = recovery_point(value, self._topic_id, self._active)
             segment = self._opener.recovered(self._active, point, restarted=is_of_another_boot(value))
-            # all of it was synced
-            self.lock.recovery_point = segment.packed_state()
+            self.lock.recovery_point = segment.packed_state()  # all of it was synced
             self._use(segment)
         else:
             self.lock.recovery_point = record.recovery_point
