@@ -21,7 +21,7 @@ Stem = tuple[int | None, str]
 
 @dataclass(frozen=True, slots=True)
 class Referenced:
-    """The segments and bundles of `topic` that a version from a floor up to `head` references, or a `pinned` version."""
+    """The segments and bundles of `topic` that a version from a floor to `head` references, or a `pinned` version."""
 
     topic: str
     head: int
