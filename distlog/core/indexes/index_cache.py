@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 DEFAULT_MAX_BYTES = 1 << 30
 #: A process lists the folder again after it has added this part (one sixteenth) of `max_bytes`.
 _SCAN_SHARE = 16
+#: How many copies are fetched together, and so held in memory.
+_AT_ONCE = 512
 #: A process never evicts the copies that it used last, up to this many, whatever the clock says.
 _SPARED = 64
 #: A temporary file that is older than the newest copy by more than this was left behind by a process that died.
@@ -86,9 +88,11 @@ class IndexCache:
         self._claim_folder()
         wanted = [(part, self._path(storage, part, tag)) for part, tag in parts]
         missing = [(part, path) for part, path in wanted if not _touch(path, part.size)]
-        for (_, path), data in zip(missing, storage.read_ranges([part.whole for part, _ in missing]), strict=True):
-            self._spared.append(os.path.basename(path))
-            self._add(path, data)
+        for start in range(0, len(missing), _AT_ONCE):
+            group = missing[start : start + _AT_ONCE]
+            for (_, path), data in zip(group, storage.read_ranges([part.whole for part, _ in group]), strict=True):
+                self._spared.append(os.path.basename(path))
+                self._add(path, data)
 
     def discard(self, storage: Storage, part: Part, *, tag: str = "") -> None:
         """Delete the copy that `place` would return: it was found bad, or its file was replaced.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain
 
 import numpy as np
@@ -191,6 +191,11 @@ class SegmentReader:
         except FileNotFoundError:
             raise gone(segment, self.part(segment, ".txnindex")) from None
         return [transaction.moved(segment.shift) for transaction in transactions]
+
+    def fetch_indexes(self, segments: Sequence[SegmentInfo]) -> None:
+        """Fetch indexes of bundles that will be wanted soon, with few requests; one that is not there shows later."""
+        with suppress(FileNotFoundError, StorageError):
+            self._indexes.fetch(segments)
 
     def forget_indexes(self, segment: SegmentInfo) -> None:
         """Forget the segment's indexes: they were found wrong, or replaced. The next use opens them again."""
