@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.config import TopicConfig
+from distlog.core.paths import BUNDLES_DIR
 from distlog.core.storage.storage import Storage
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.topics.topic import Topic
@@ -67,8 +68,8 @@ def stored(table: pa.Table) -> list[dict[str, Any]]:
 
 
 def files(storage: Storage) -> set[str]:
-    """The names of all segment files in a topic's storage, named by a snapshot or not."""
-    folders = [folder for folder in storage.list_folders() if not folder.startswith("_")]
+    """The names of all segment files and bundles in a topic's storage, named by a snapshot or not."""
+    folders = [folder for folder in storage.list_folders() if folder == BUNDLES_DIR or not folder.startswith("_")]
     return {file.name for folder in folders for file in storage.list(folder)}
 
 

@@ -7,6 +7,7 @@ A topic is a folder; all names below are relative to it:
     _commits/00000000000000000006.<uuid hex>.manifest.jsonl     actions of a commit that is too large for one file
     _commits/_last_checkpoint                                   a hint
     <topic>-<partition>/<stem>.log .index .timeindex .txnindex  a segment
+    _bundles/<stem>.bundle                                      segments of many partitions, of this stem in each
     <topic>-<partition>/.lock .flush                            on a local disk, the locks of who appends in place
     _groups/<topic id>/<group>/00000000000000000003.json        version 3 of a group of followers
 
@@ -23,8 +24,10 @@ from distlog.core.errors import InvalidConfigError, InvalidTopicError
 COMMITS_DIR = "_commits"
 MANIFEST_PATTERN = rf"{COMMITS_DIR}/(?P<read_version>[0-9]{{20}})\.[0-9a-f]{{32}}\.manifest\.jsonl"
 GROUPS_DIR = "_groups"
+BUNDLES_DIR = "_bundles"
 LAST_CHECKPOINT = f"{COMMITS_DIR}/_last_checkpoint"
-STEM_PATTERN = r"v(?P<read_version>[0-9]{20})-[0-9a-f]{32}|[0-9]{20}"
+NEW_STEM_PATTERN = r"v(?P<read_version>[0-9]{20})-[0-9a-f]{32}"
+STEM_PATTERN = rf"{NEW_STEM_PATTERN}|[0-9]{{20}}"
 LOCK_FILE, FLUSH_FILE = ".lock", ".flush"
 SEGMENT_SUFFIXES = (".log", ".index", ".timeindex", ".txnindex")
 
@@ -44,6 +47,7 @@ _SEGMENT_FILE = re.compile(
     rf"(?P<topic>.+)-(?P<partition>0|[1-9][0-9]{{0,5}})/(?P<stem>{_STEM.pattern})"
     rf"(?:{'|'.join(map(re.escape, SEGMENT_SUFFIXES))})"
 )
+_BUNDLE = re.compile(rf"{BUNDLES_DIR}/(?P<stem>{NEW_STEM_PATTERN})\.bundle")
 
 
 def check_topic_name(name: str) -> str:
@@ -87,6 +91,17 @@ def parse_segment_file(name: str, topic: str) -> tuple[int, str] | None:
     """The (partition, stem) of a segment file of the topic, from its relative name; None for any other file."""
     match = _SEGMENT_FILE.fullmatch(name)
     return (int(match["partition"]), match["stem"]) if match and match["topic"] == topic else None
+
+
+def bundle_file(stem: str) -> str:
+    """The relative name of a bundle; its parts are segments of the same stem, in as many partitions."""
+    return f"{BUNDLES_DIR}/{check_stem(stem)}.bundle"
+
+
+def parse_bundle_file(name: str) -> str | None:
+    """The stem of a bundle, from its relative name; None for any other file."""
+    match = _BUNDLE.fullmatch(name)
+    return match["stem"] if match else None
 
 
 def commit_file(version: int) -> str:

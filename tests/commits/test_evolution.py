@@ -253,22 +253,22 @@ def test_what_was_required_once_is_required_at_every_later_version(storage: Stor
 def test_a_feature_that_readers_must_know_stops_everybody_by_name(storage: Storage) -> None:
     log = commit_log(storage)
     snapshot = log.create(1, CONFIG)
-    forged(storage, snapshot, requires={"reader": ["bundles"]}, actions=[{"add": {"nothing": "we know"}}])
+    forged(storage, snapshot, requires={"reader": ["tables"]}, actions=[{"add": {"nothing": "we know"}}])
     for call in (log.load, lambda: log.refresh(snapshot), lambda: append(log, snapshot), log.history):
-        with pytest.raises(UnsupportedVersionError, match=r"bundles.*upgrade to read"):
+        with pytest.raises(UnsupportedVersionError, match=r"tables.*upgrade to read"):
             call()
 
 
 def test_a_feature_of_readers_in_a_checkpoint_stops_them_by_name(storage: Storage) -> None:
     log = commit_log(storage)
-    state = dataclasses.replace(log.create(1, CONFIG), requires=Requires(reader=("bundles",)))
+    state = dataclasses.replace(log.create(1, CONFIG), requires=Requires(reader=("tables",)))
     name = checkpoint.write(storage, state)
-    with pytest.raises(UnsupportedVersionError, match="bundles"):
+    with pytest.raises(UnsupportedVersionError, match="tables"):
         checkpoint.read(storage, name)
 
 
 @pytest.mark.parametrize(
-    "requires", [[], {"reader": "bundles"}, {"reader": [1]}, {"writer": ["a b"]}, {"reader": [""]}]
+    "requires", [[], {"reader": "tables"}, {"reader": [1]}, {"writer": ["a b"]}, {"reader": [""]}]
 )
 def test_what_is_no_list_of_features_is_refused(storage: Storage, requires: object) -> None:
     log = commit_log(storage)

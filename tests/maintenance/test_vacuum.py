@@ -10,7 +10,7 @@ from vacuuming import DELAY, World
 
 from distlog.core.commits.actions import Pin
 from distlog.core.errors import TransactionTooOldError
-from distlog.core.topics.append import Appender
+from distlog.core.topics.appender import Appender
 
 
 @pytest.fixture

@@ -25,7 +25,6 @@ from distlog.core.errors import (
 from distlog.core.segments.segment_writer import SegmentWriter
 from distlog.core.storage.crew import Crew
 from distlog.core.storage.storage import Storage
-from distlog.core.topics import append
 from distlog.core.topics.append import AppendResult, commit_append
 from distlog.core.topics.topic import Topic
 
@@ -432,7 +431,7 @@ def test_a_close_that_is_interrupted_twice_leaves_alone_what_a_thread_still_writ
 
     monkeypatch.setattr(SegmentWriter, "close", close)
     monkeypatch.setattr(SegmentWriter, "abort", abort)
-    monkeypatch.setattr(append, "Crew", Interrupted)
+    monkeypatch.setattr("distlog.core.topics.appender.Crew", Interrupted)
     with pytest.raises(KeyboardInterrupt):
         appender.close()
     appender.abort()

@@ -17,8 +17,10 @@ from distlog.core.batches.record_input import RecordInput
 from distlog.core.errors import InvalidRecordError, StorageError
 from distlog.core.segments.segment_writer import SegmentWriter
 from distlog.core.storage.storage import Storage
-from distlog.core.topics import append, appendable
-from distlog.core.topics.append import Appender, commit_append
+from distlog.core.topics import appendable
+from distlog.core.topics import appender as appender_module
+from distlog.core.topics.append import commit_append
+from distlog.core.topics.appender import Appender
 from distlog.core.topics.partition_queue import PartitionQueue
 
 ROWS = 20_000
@@ -31,7 +33,7 @@ def storage(tmp_path: Path) -> Storage:
 
 @pytest.fixture(autouse=True)
 def _small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(append, "_SHARED_BYTES", 1)
+    monkeypatch.setattr(appender_module, "_SHARED_BYTES", 1)
     monkeypatch.setattr(appendable, "SLICE_BYTES", 50_000)
 
 
@@ -99,7 +101,7 @@ def test_one_worker_is_the_caller(storage: Storage, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_little_is_written_without_threads(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(append, "_SHARED_BYTES", 1 << 20)
+    monkeypatch.setattr(appender_module, "_SHARED_BYTES", 1 << 20)
     monkeypatch.setattr(threading.Thread, "start", lambda self: pytest.fail("a thread was started"))
     writer = appender(storage, 4)
     assert writer.append(table().slice(0, 100)) == 100

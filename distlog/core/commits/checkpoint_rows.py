@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distlog.core.commits import fields, segment_table, transaction_columns
+from distlog.core.commits import bundle_parts, fields, segment_table, transaction_columns
 from distlog.core.commits.fields import Integer, Text
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.segment_table import SegmentTable
@@ -106,6 +106,9 @@ def _check_segments(segments: pa.RecordBatch, counts: Sequence[int], log_end_off
     limit[:-1] = np.where(owner[:-1] == owner[1:], base[1:], limit[:-1])
     if np.any(base >= end) or np.any(end > limit) or np.any(segments["record_count"].to_numpy() > end - base):
         raise ValueError("its segments overlap, or end above their log")
+    is_bundled = segments["log_position"].to_numpy() >= 0
+    if np.any(is_bundled):
+        bundle_parts.check(segments.filter(pa.array(is_bundled)))
 
 
 def _check_column(name: str, column: pa.Array, check: fields.Check) -> None:

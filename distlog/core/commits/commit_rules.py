@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from distlog.core import paths
 from distlog.core.commits.actions import Action, Active, Add, Remove, Seal
-from distlog.core.commits.features import ACTIVE_SEGMENTS, APPEND_TIME, Requires
+from distlog.core.commits.features import ACTIVE_SEGMENTS, APPEND_TIME, BUNDLES, Requires
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import TransactionTooOldError
 
@@ -34,13 +34,18 @@ def check_read_version(head: Snapshot, read_version: int | None) -> None:
 
 def features(actions: Sequence[Action]) -> Requires:
     """The features that a library must know to apply `actions`."""
-    has_append_time = any(isinstance(action, Add) and action.segment.append_time_ms >= 0 for action in actions)
+    added = [action.segment for action in actions if isinstance(action, Add)]
+    reader = (
+        *((APPEND_TIME,) if any(segment.append_time_ms >= 0 for segment in added) else ()),
+        *((BUNDLES,) if any(segment.is_bundled for segment in added) else ()),
+    )
     has_active = any(isinstance(action, Active) for action in actions)
-    return Requires(reader=(APPEND_TIME,) if has_append_time else (), writer=(ACTIVE_SEGMENTS,) if has_active else ())
+    return Requires(reader=reader, writer=(ACTIVE_SEGMENTS,) if has_active else ())
 
 
 def oldest_read_version(actions: Sequence[Action]) -> int | None:
     """The oldest read version of the files that `actions` add; None if there are none."""
-    known = {action.stem for action in actions if isinstance(action, (Remove, Seal))}
-    added = {action.segment.stem for action in actions if isinstance(action, Add)} - known
+    known = {(action.partition, action.stem) for action in actions if isinstance(action, (Remove, Seal))}
+    segments = (action.segment for action in actions if isinstance(action, Add))
+    added = {segment.stem for segment in segments if (segment.partition, segment.stem) not in known}
     return min((version for version in map(paths.stem_read_version, added) if version is not None), default=None)

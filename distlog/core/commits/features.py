@@ -23,7 +23,10 @@ MANIFEST = "manifest"
 #: Partitions may have active segments: whoever adds a segment behind one seals it first, under the partition's lock.
 ACTIVE_SEGMENTS = "active-segments"
 
-KNOWN = frozenset({APPEND_TIME, MANIFEST, ACTIVE_SEGMENTS})
+#: A segment may be a part of a bundle (SegmentInfo.log_position).
+BUNDLES = "bundles"
+
+KNOWN = frozenset({APPEND_TIME, MANIFEST, ACTIVE_SEGMENTS, BUNDLES})
 
 FEATURE = Text("[A-Za-z0-9_.-]{1,100}")
 _MOST = 1000

@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 
 from distlog.core import paths
+from distlog.core.commits import bundle_parts
 from distlog.core.commits.actions import (
     Action,
     Active,
@@ -80,6 +81,7 @@ class _Draft:
             if head.dropped and not isinstance(action, GcFloor):
                 raise ValueError("the topic was dropped")
             head = self._act(head, commit, action)
+        bundle_parts.check_added(commit.actions)
         for draft in self._touched.values():
             draft.settle(head.gc_floor)
         self._touched = {}

@@ -8,17 +8,22 @@ from dataclasses import dataclass
 from distlog.core.commits import fields
 from distlog.core.commits.fields import LONG, PARTITION, STEM, TIMESTAMP, Integer, Text, stored
 from distlog.core.config import MAX_INT, MAX_LONG
+from distlog.core.paths import stem_read_version
 
 #: A fact that the writer of the segment did not store.
 UNKNOWN = -1
 #: `first_unstable_offset` when it was not determined; NO_OFFSET when there is no open transaction.
 NOT_LOOKED, NO_OFFSET = -2, -1
 
+#: The position of what is a file of its own, and no part of a bundle.
+OWN_FILE = -1
+
 #: `append_time_ms` of a segment that gets the time of its commit.
 BY_COMMIT = -2
 
 _CRC = Integer(0, 2**32 - 1)
 _CRC_OR_UNKNOWN = Integer(UNKNOWN, 2**32 - 1)
+_POSITION = Integer(OWN_FILE, MAX_LONG)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +71,10 @@ class SegmentInfo:
     last_batch_crc: int = stored(_CRC_OR_UNKNOWN, default=UNKNOWN)
     # Where the oldest transaction begins that is open at the segment's end; it may begin in an earlier segment.
     first_unstable_offset: int = stored(Integer(NOT_LOOKED, MAX_LONG), default=NOT_LOOKED)
+    # Where the log and its indexes begin in the bundle of this stem; OWN_FILE: a file in the partition's folder.
+    log_position: int = stored(_POSITION, default=OWN_FILE)
+    offset_index_position: int = stored(_POSITION, default=OWN_FILE)
+    time_index_position: int = stored(_POSITION, default=OWN_FILE)
     unknown: str = fields.unknown_fields()
     # Not stored: the file grows, and may be cut, so it is read and never mapped. Only a snapshot for readers has it.
     is_active: bool = False
@@ -79,6 +88,11 @@ class SegmentInfo:
     def dense(self) -> bool:
         """Whether every offset of the segment is a record that a reader gets."""
         return self.record_count == self.next_offset - self.base_offset and not self.has_transactions
+
+    @property
+    def is_bundled(self) -> bool:
+        """Whether the log is a part of a bundle."""
+        return self.log_position != OWN_FILE
 
     def at(self, base_offset: int) -> SegmentInfo:
         """This segment moved to begin at `base_offset`: the same files, other offsets."""
@@ -114,6 +128,10 @@ class SegmentInfo:
             raise ValueError(f"offset_of_max_timestamp {newest} lies outside of segment {self.stem}")
         if self.first_unstable_offset >= self.next_offset:
             raise ValueError(f"first_unstable_offset {self.first_unstable_offset} lies behind segment {self.stem}")
+        if not self.is_bundled and max(self.offset_index_position, self.time_index_position) != OWN_FILE:
+            raise ValueError(f"segment {self.stem} has an index in a bundle, but its log is a file of its own")
+        if self.is_bundled and stem_read_version(self.stem) is None:
+            raise ValueError(f"segment {self.stem} has a stem of Kafka's, so it is no part of a bundle")
         times = {self.first_timestamp, self.min_timestamp, self.max_timestamp}
         if self.append_time_ms >= 0 and times != {self.append_time_ms}:
             raise ValueError(f"segment {self.stem} was appended at {self.append_time_ms}, but has other timestamps")

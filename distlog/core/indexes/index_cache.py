@@ -15,14 +15,22 @@ import re
 import stat
 import tempfile
 from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from distlog.core.errors import CorruptIndexError, StorageError
+from distlog.core.storage.part import Part
 from distlog.core.storage.storage import Storage
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 #: The indexes of about 200 GiB of log.
 DEFAULT_MAX_BYTES = 1 << 30
 #: A process lists the folder again after it has added this part (one sixteenth) of `max_bytes`.
 _SCAN_SHARE = 16
+#: How many copies are fetched together, and so held in memory.
+_AT_ONCE = 512
 #: A process never evicts the copies that it used last, up to this many, whatever the clock says.
 _SPARED = 64
 #: A temporary file that is older than the newest copy by more than this was left behind by a process that died.
@@ -48,40 +56,56 @@ class IndexCache:
         self._added_bytes = max_bytes
         self._spared: deque[str] = deque(maxlen=_SPARED)
 
-    def path(self, storage: Storage, name: str, size: int, *, tag: str = "") -> str:
-        """The local path of a file of `size` bytes: the file itself on local storage, else its copy.
+    def place(self, storage: Storage, part: Part, *, tag: str = "") -> tuple[str, int]:
+        """A local file that holds the index `part`, and where it begins there: the object itself, or a copy.
 
         `tag` distinguishes files that have the same name at different times (a stem adopted from Kafka, after a
         drop); the segment's checksum is a good tag. Open the path soon: another process may evict the copy when it is
         the oldest.
 
-        Raises FileNotFoundError when the file is gone, CorruptIndexError when its size is not `size`, and
+        Raises FileNotFoundError when the object is gone, CorruptIndexError when it has another size, and
         StorageError when the folder belongs to another user or is open to one.
         """
         if storage.is_local:
-            path = storage.local_path(name)
-            _check_size(name, os.stat(path).st_size, size)
-            return path
+            path = storage.local_path(part.name)
+            _check_size(part, os.stat(path).st_size - part.begin)
+            return path, part.begin
         self._claim_folder()
-        path = self._path(storage, name, size, tag)
+        path = self._path(storage, part, tag)
         self._spared.append(os.path.basename(path))
-        if not _touch(path, size):
-            data = storage.read(name)
-            _check_size(name, len(data), size)
+        if not _touch(path, part.size):
+            # of a file all there is: a size that differs shows that it is not the one that is wanted
+            data = storage.read(part.name, part.begin, None if part.is_file else part.begin + part.size)
+            _check_size(part, len(data))
             self._add(path, data)
-        return path
+        return path, 0
 
-    def discard(self, storage: Storage, name: str, size: int, *, tag: str = "") -> None:
-        """Delete the copy that `path` would return: it was found bad, or its file was replaced.
+    def fetch(self, storage: Storage, parts: Sequence[tuple[Part, str]]) -> None:
+        """Make the missing copies of `parts` of bundles, given with their tags; those that are close in one request.
+
+        Raises StorageError for a bundle that is cut short, and FileNotFoundError.
+        """
+        self._claim_folder()
+        wanted = [(part, self._path(storage, part, tag)) for part, tag in parts]
+        missing = [(part, path) for part, path in wanted if not _touch(path, part.size)]
+        for start in range(0, len(missing), _AT_ONCE):
+            group = missing[start : start + _AT_ONCE]
+            for (_, path), data in zip(group, storage.read_ranges([part.whole for part, _ in group]), strict=True):
+                self._spared.append(os.path.basename(path))
+                self._add(path, data)
+
+    def discard(self, storage: Storage, part: Part, *, tag: str = "") -> None:
+        """Delete the copy that `place` would return: it was found bad, or its file was replaced.
 
         On local storage the file itself is not touched.
         """
         if not storage.is_local:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._path(storage, name, size, tag))
+                os.unlink(self._path(storage, part, tag))
 
-    def _path(self, storage: Storage, name: str, size: int, tag: str) -> str:
-        key = hashlib.sha256("\0".join((storage.url, name, str(size), tag)).encode()).hexdigest()
+    def _path(self, storage: Storage, part: Part, tag: str) -> str:
+        place = "" if part.is_file else str(part.begin)
+        key = hashlib.sha256("\0".join((storage.url, part.name, place, str(part.size), tag)).encode()).hexdigest()
         return os.path.join(self.folder, key)
 
     def _claim_folder(self) -> None:
@@ -92,7 +116,7 @@ class IndexCache:
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
             raise StorageError("the index cache must be a folder of mode 0700 that is yours", folder=self.folder)
 
-    def _add(self, path: str, data: bytes) -> None:
+    def _add(self, path: str, data: Buffer) -> None:
         handle, temporary = tempfile.mkstemp(prefix=f"{os.path.basename(path)}.", dir=self.folder)
         try:
             with os.fdopen(handle, "wb") as file:
@@ -102,7 +126,7 @@ class IndexCache:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary)
             raise
-        self._added_bytes += len(data)
+        self._added_bytes += memoryview(data).nbytes
         if self._added_bytes > self.max_bytes // _SCAN_SHARE:
             self._evict()
 
@@ -143,11 +167,12 @@ def _touch(path: str, size: int) -> bool:
     return True
 
 
-def _check_size(name: str, size: int, expected: int) -> None:
-    if size != expected:
+def _check_size(part: Part, size: int) -> None:
+    """Raise CorruptIndexError unless `size`, what the object has from the part on, is right."""
+    if size < part.size or (part.is_file and size > part.size):
         raise CorruptIndexError(
             "the size of the index file differs from its segment's metadata: rebuild the index",
-            file=name,
+            file=part.name,
             size=size,
-            expected=expected,
+            expected=part.size,
         )

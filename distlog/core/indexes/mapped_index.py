@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from types import TracebackType
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,20 +26,23 @@ IndexT = TypeVar("IndexT", bound="MappedIndex")
 class MappedIndex:
     """What OffsetIndex and TimeIndex share: the file, its length and its entries as bytes.
 
-    `base_offset` is added to the relative offsets of the file. Raises FileNotFoundError. A mapping lives until the
-    last lookup in it returns.
+    `base_offset` is added to the relative offsets of the file. The index may be `size` bytes of a larger file, from
+    `begin` on. Raises FileNotFoundError. A mapping lives until the last lookup in it returns.
     """
 
     ENTRY: ClassVar[np.dtype[np.void]]
     PACKED: ClassVar[struct.Struct]
     OFFSETS: ClassVar[Column]
 
-    def __init__(self, path: str, base_offset: int) -> None:
+    def __init__(self, path: str, base_offset: int, begin: int = 0, size: int | None = None) -> None:
         self.path = path
         self.base_offset = base_offset
+        self._begin = begin
+        end = None if size is None else begin + size
         self._stride = self.ENTRY.itemsize
         with open(path, "rb", buffering=0) as file:
-            self._mapped: npt.NDArray[np.uint8] | None = np.frombuffer(map_sealed(file.fileno()), np.uint8)
+            mapped = map_sealed(file.fileno(), begin, end)
+        self._mapped: npt.NDArray[np.uint8] | None = np.frombuffer(mapped, np.uint8)
         self._entries = len(self._mapped) // self._stride
 
     def __repr__(self) -> str:
@@ -108,5 +111,5 @@ class MappedIndex:
     def _unordered(self, slot: int) -> CorruptIndexError:
         return self._corrupt("the entries are out of order: rebuild the index", position=slot * self._stride)
 
-    def _corrupt(self, message: str, **details: Any) -> CorruptIndexError:
-        return CorruptIndexError(message, file=self.path, **details)
+    def _corrupt(self, message: str, position: int) -> CorruptIndexError:
+        return CorruptIndexError(message, file=self.path, position=self._begin + position)

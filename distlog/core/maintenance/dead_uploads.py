@@ -7,7 +7,7 @@ import logging
 from distlog.core import paths
 from distlog.core.commits import checkpoint
 from distlog.core.errors import StorageError
-from distlog.core.maintenance.unreferenced_files import Referenced
+from distlog.core.maintenance.unreferenced_files import Referenced, is_below, stem_of
 from distlog.core.storage.storage import Storage, UnfinishedUpload
 
 _log = logging.getLogger(__name__)
@@ -16,11 +16,11 @@ _log = logging.getLogger(__name__)
 def dead_uploads(storage: Storage, referenced: Referenced, floor: int, before_ms: int) -> list[UnfinishedUpload]:
     """The unfinished uploads to a topic's own file names that no commit can need.
 
-    - An upload to an unreferenced segment is dead if its writer read a version below the gc `floor`: its commit
-      would be refused.
+    - An upload to an unreferenced segment or bundle is dead if its writer read a version below the gc `floor`: its
+      commit would be refused.
     - An upload to a manifest is dead under the same rule: its commit is there, or would be refused.
-    - An upload to a referenced segment or to a checkpoint is dead if it was started before `before_ms`. The file is
-      there, and making an index or a checkpoint anew does not take so long.
+    - An upload to a referenced segment or bundle, or to a checkpoint, is dead if it was started before `before_ms`.
+      The file is there, and making an index or a checkpoint anew does not take so long.
     """
     try:
         found = storage.uploads()
@@ -31,10 +31,9 @@ def dead_uploads(storage: Storage, referenced: Referenced, floor: int, before_ms
 
 
 def _is_dead(upload: UnfinishedUpload, referenced: Referenced, floor: int, before_ms: int) -> bool:
-    stem = paths.parse_segment_file(upload.name, referenced.topic)
+    stem = stem_of(upload.name, referenced.topic)
     if stem is not None and stem not in referenced.stems:
-        read_version = paths.stem_read_version(stem[1])
-        return read_version is not None and read_version < floor
+        return is_below(stem, floor)
     manifest = paths.manifest_read_version(upload.name)
     if manifest is not None:
         return manifest < floor

@@ -1,8 +1,11 @@
-"""Finds segment files that no version since the gc floor references, and no pinned version."""
+"""Finds segment files and bundles that no version since the gc floor references, and no pinned version.
+
+A bundle is referenced as long as one of its parts is.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 
 from distlog.core import paths
@@ -12,13 +15,13 @@ from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.storage.storage import FileInfo
 
-#: (partition, stem): together they name a segment's files
-Stem = tuple[int, str]
+#: (partition, stem): together they name a segment's files; (None, stem) names the bundle that it may be in.
+Stem = tuple[int | None, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Referenced:
-    """The segments of `topic` that a version from a floor up to `head` references, or a `pinned` version."""
+    """The segments and bundles of `topic` that a version from a floor to `head` references, or a `pinned` version."""
 
     topic: str
     head: int
@@ -27,7 +30,7 @@ class Referenced:
 
     @classmethod
     def since(cls, log: CommitLog, head: Snapshot, floor: int, now_ms: int) -> Referenced:
-        """The segments referenced by versions from `floor` to that of `head`, or by pins that last beyond `now_ms`.
+        """What is referenced by versions from `floor` to that of `head`, or by pins that last beyond `now_ms`.
 
         These versions reference the files that are live at the head, and those that a commit after `floor` removed.
         Both ends are versions, so the answer does not depend on commits made meanwhile.
@@ -48,45 +51,45 @@ def unreferenced_files(
     floor: int,
     removed: Set[Stem] = frozenset(),
 ) -> list[FileInfo]:
-    """The segment files that no version will reference.
+    """The segment files and bundles that no version will reference.
 
     Their transaction read a version below the gc `floor`, or their segment is in `removed`.
     """
-    segment_files = _segment_files(found, referenced.topic)
+    segment_files = [(file, stem) for file in found if (stem := stem_of(file.name, referenced.topic))]
     unreferenced = [(file, stem) for file, stem in segment_files if stem not in referenced.stems]
     if any(paths.stem_read_version(stem) is None for _, (_, stem) in unreferenced):
         # a file of Kafka's does not say when it came here: it is deleted only after a commit has removed it
         removed = removed | removed_stems(log.commits(0, referenced.head + 1))
-    return [file for file, stem in unreferenced if stem in removed or _is_below(stem, floor)]
+    return [file for file, stem in unreferenced if stem in removed or is_below(stem, floor)]
 
 
-def removed_stems(commits: Iterable[Commit]) -> set[Stem]:
-    """The segments that `commits` removed."""
-    return {
-        (action.partition, action.stem)
-        for commit in commits
-        for action in commit.actions
-        if isinstance(action, Remove)
-    }
+def stem_of(name: str, topic: str) -> Stem | None:
+    """The stem of a file of segments, from its relative name; None for any other file."""
+    bundle = paths.parse_bundle_file(name)
+    return (None, bundle) if bundle else paths.parse_segment_file(name, topic)
 
 
-def _is_below(stem: Stem, version: int) -> bool:
+def is_below(stem: Stem, version: int) -> bool:
+    """Whether the file's writer read a version below `version`; False for a file of Kafka's, which does not tell."""
     read_version = paths.stem_read_version(stem[1])
     return read_version is not None and read_version < version
 
 
-def _segment_files(found: Iterable[FileInfo], topic: str) -> Iterator[tuple[FileInfo, Stem]]:
-    for file in found:
-        stem = paths.parse_segment_file(file.name, topic)
-        if stem is not None:
-            yield file, stem
+def removed_stems(commits: Iterable[Commit]) -> set[Stem]:
+    """The segments that `commits` removed, and their bundles."""
+    removed = (action for commit in commits for action in commit.actions if isinstance(action, Remove))
+    return _with_bundles((action.partition, action.stem) for action in removed)
 
 
 def _stems(snapshot: Snapshot) -> set[Stem]:
-    """The segments of a snapshot, including the active ones, which still grow."""
+    """The segments of a snapshot, including the active ones, which still grow, and their bundles."""
     partitions = list(enumerate(snapshot.partitions))
     sealed = {(number, stem) for number, state in partitions for stem in state.segments.columns()["stem"].to_pylist()}
-    return sealed | {(number, state.active.stem) for number, state in partitions if state.active}
+    return _with_bundles(sealed | {(number, state.active.stem) for number, state in partitions if state.active})
+
+
+def _with_bundles(stems: Iterable[tuple[int, str]]) -> set[Stem]:
+    return {stem for number, name in stems for stem in ((number, name), (None, name))}
 
 
 def _before_drops(commits: Iterable[Commit]) -> list[int]:

@@ -89,7 +89,7 @@ def vacuum(storage: Storage, log: CommitLog, *, dry_run: bool = False) -> Vacuum
     floor = head_at(commits, now_ms - delay_ms, now_ms)
     if floor is None:
         return VacuumReport((), head.gc_floor, dry_run)
-    found = [*commits, *_partition_files(storage, head.name)]
+    found = [*commits, *_segment_files(storage, head.name)]
     if not dry_run:
         # even if the floor is there already: the writer that put it may not have synced it
         head = _raise_floor(storage, log, head, floor, found, now_ms)
@@ -138,8 +138,8 @@ def head_at(commits: Iterable[FileInfo], time_ms: int, now_ms: int) -> int | Non
     return head
 
 
-def _partition_files(storage: Storage, topic: str) -> list[FileInfo]:
-    folders = (name for name in storage.list_folders() if name.startswith(f"{topic}-"))
+def _segment_files(storage: Storage, topic: str) -> list[FileInfo]:
+    folders = (name for name in storage.list_folders() if name.startswith(f"{topic}-") or name == paths.BUNDLES_DIR)
     return [file for folder in folders for file in storage.list(folder)]
 
 

@@ -68,7 +68,7 @@ class Chunk:
         batches = self.batches[start:end].copy()
         low, high = int(batches["position"][0]), int(batches["position"][-1] + batches["size"][-1])
         batches["position"] -= low
-        part = replace(piece, file_position=piece.file_position + low, start=0, end=high - low)
+        part = replace(piece, position=piece.position + low, start=0, end=high - low)
         return Chunk([part], self.data[low:high], batches, self.owner[start:end])
 
     def timed(self) -> Chunk:
@@ -133,7 +133,8 @@ class Chunk:
         return found[0] if found.count(found[0]) == len(found) else np.array(found, np.int64)[self.owner]
 
     def _located(self, error: CorruptRecordError) -> CorruptRecordError:
-        return next(piece for piece in self.pieces if piece.file == error.details["file"]).located(error)
+        file, position = error.details["file"], error.details["position"]
+        return next(piece for piece in self.pieces if piece.holds(file, position)).located(error)
 
 
 def _cut(records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from distlog.core import paths
 from distlog.core.buffers import byte_array
 from distlog.core.commits.segment_info import UNKNOWN, SegmentInfo
 from distlog.core.errors import StorageError
 from distlog.core.reading.open_files import OpenFiles
 from distlog.core.segments.log_identity import HEAD_BYTES, IdentifiedLogs
+from distlog.core.segments.segment_parts import part_of
+from distlog.core.storage.part import Part
 from distlog.core.storage.storage import Storage
 
 #: How many logs stay mapped. The disk space of a deleted one is free only when it is unmapped.
@@ -49,8 +50,8 @@ class OpenLogs:
         key = segment.partition, segment.stem, segment.first_batch_crc
         log = self._open.known(key)
         if log is None:
-            name = paths.segment_file(self._topic, segment.partition, segment.stem, ".log")
-            log = self._open.get(key, self._storage.local_path(name), lambda: self._mapped(segment, name))
+            part = part_of(self._topic, segment)
+            log = self._open.get(key, self._storage.local_path(part.name), lambda: self._mapped(segment, part))
         if len(log.view) < segment.log_bytes:
             raise StorageError("a file is shorter than its segment", partition=segment.partition, stem=segment.stem)
         return log
@@ -63,17 +64,17 @@ class OpenLogs:
         if not segment.is_active:
             yield self.get(segment)
             return
-        name = paths.segment_file(self._topic, segment.partition, segment.stem, ".log")
+        log = part_of(self._topic, segment)
         for size in _PARTS_BYTES:
             end = min(position + size, segment.log_bytes)
-            read = self._storage.read_joined([(name, 0, HEAD_BYTES), (name, position, end)])
-            self._identified.check_head(segment, name, read[:HEAD_BYTES])
+            read = self._storage.read_joined([log.range(0, HEAD_BYTES), log.range(position, end)])
+            self._identified.check_head(segment, log, read[:HEAD_BYTES])
             yield OpenLog(read[HEAD_BYTES:], byte_array(read[HEAD_BYTES:]), position)
             if end == segment.log_bytes:
                 return
 
-    def _mapped(self, segment: SegmentInfo, name: str) -> OpenLog:
-        view = self._storage.map(name)
+    def _mapped(self, segment: SegmentInfo, log: Part) -> OpenLog:
+        view = self._storage.map(*log.whole)
         if segment.first_batch_crc != UNKNOWN and len(view) >= HEAD_BYTES:
-            self._identified.check_head(segment, name, view[:HEAD_BYTES])
+            self._identified.check_head(segment, log, view[:HEAD_BYTES])
         return OpenLog(view, byte_array(view))

@@ -14,46 +14,61 @@ from distlog.core.commits.segment_info import UNKNOWN
 from distlog.core.errors import CorruptRecordError
 from distlog.core.reading.slices import SegmentSlice
 from distlog.core.segments.log_identity import another_log
+from distlog.core.storage.part import Part
 
 Longs = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Bytes [start, end) of a chunk: whole batches of `file`, from `file_position` on.
+    """Bytes [start, end) of a chunk: whole batches of `log`, from its byte `position` on.
 
     `first_offset` is the stored offset at which they begin, or, if the segment has gaps, a lower bound of it; -1 if
     it is not known.
     """
 
     slice: SegmentSlice
-    file: str
-    file_position: int
+    log: Part
+    position: int
     start: int
     end: int
     first_offset: int = -1
 
     @property
+    def file(self) -> str:
+        """The object that holds the log."""
+        return self.log.name
+
+    @property
+    def file_position(self) -> int:
+        """Where the piece begins in that object."""
+        return self.log.begin + self.position
+
+    @property
     def origin(self) -> int:
-        """The position in the file that the chunk's first byte would have."""
+        """The position in that object that the chunk's first byte would have."""
         return self.file_position - self.start
 
     @property
-    def ends_file(self) -> bool:
-        """Whether the file ends with the piece."""
-        return self.origin + self.end == self.slice.segment.log_bytes
+    def ends_log(self) -> bool:
+        """Whether the log ends with the piece."""
+        return self.position + self.end - self.start == self.slice.segment.log_bytes
+
+    def holds(self, file: str, position: int) -> bool:
+        """Whether byte `position` of the object `file` is in the piece."""
+        return file == self.file and self.start <= position - self.origin < self.end
 
     def facts(self) -> tuple[int, int, int, int]:
         """The values that its batches are checked against, as a RUN row."""
         segment = self.slice.segment
-        return self.first_offset, segment.next_offset - segment.shift, segment.dense, self.ends_file
+        return self.first_offset, segment.next_offset - segment.shift, segment.dense, self.ends_log
 
     def check_ends(self, first_crc: int, last_crc: int, last_position: int) -> None:
         """Raise CorruptRecordError if its first batch, or its last, shows that the log is another segment's."""
         segment = self.slice.segment
-        if self.file_position == 0 and segment.first_batch_crc not in (UNKNOWN, first_crc):
-            raise another_log(segment, self.file, 0)
-        if self.ends_file and segment.last_batch_crc not in (UNKNOWN, last_crc):
+        if self.position == 0 and segment.first_batch_crc not in (UNKNOWN, first_crc):
+            raise another_log(segment, self.file, self.file_position)
+        if self.ends_log and segment.last_batch_crc not in (UNKNOWN, last_crc):
             raise another_log(segment, self.file, self.origin + last_position)
 
     def located(self, error: CorruptRecordError) -> CorruptRecordError:
@@ -97,7 +112,7 @@ def _headers_of_file(piece: Piece, data: memoryview) -> npt.NDArray[Any]:
     batches = headers_of(piece, data)
     end = int(batches["position"][-1] + batches["size"][-1]) if len(batches) else piece.start
     if end != piece.end:
-        raise cut_short(piece, piece.origin + end)
+        raise cut_short(piece, end)
     return batches
 
 
@@ -113,10 +128,10 @@ def headers_of(piece: Piece, data: memoryview) -> npt.NDArray[Any]:
 
 
 def cut_short(piece: Piece, position: int) -> CorruptRecordError:
-    """The error for a file whose last batch, at `position`, is cut short."""
+    """The error for a log whose last batch, at `position` of the chunk, is cut short."""
     return CorruptRecordError(
         "the file ends within a batch: verify, then restore it from a copy",
         file=piece.file,
-        position=position,
+        position=piece.origin + position,
         partition=piece.slice.segment.partition,
     )

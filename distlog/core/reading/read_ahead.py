@@ -9,6 +9,7 @@ from functools import partial
 from distlog.core.errors import StorageError
 from distlog.core.storage.local.local_disk import known_local_disk
 from distlog.core.storage.parallel import in_order
+from distlog.core.storage.part import Part
 from distlog.core.storage.storage import Storage
 
 #: The largest GET of a remote file that is read from end to end.
@@ -18,7 +19,7 @@ DEPTH = 3
 
 
 class LogFile:
-    """The bytes of one log file, read forward to `end`, or now and then beyond it.
+    """The bytes of one log, read forward to `end`, or now and then beyond it.
 
     The first read of a remote file is one request, since it may be the only one. A second read shows that more is
     wanted: from then on windows are fetched ahead, each twice as large as the one before. With `mapped`, the bytes of
@@ -26,15 +27,16 @@ class LogFile:
     with a map a disk's error ends the process. Files on a network are copied.
     """
 
-    def __init__(self, storage: Storage, name: str, end: int, *, mapped: bool) -> None:
-        self._storage, self._name, self._end = storage, name, end
-        self._is_mapped = mapped and storage.is_local and known_local_disk(os.path.dirname(storage.local_path(name)))
+    def __init__(self, storage: Storage, log: Part, end: int, *, mapped: bool) -> None:
+        self._storage, self._log, self._end = storage, log, end
+        folder = os.path.dirname(storage.local_path(log.name)) if storage.is_local else ""
+        self._is_mapped = mapped and storage.is_local and known_local_disk(folder)
         self._held = memoryview(b"")
         self._position = 0
         self._windows: Iterator[memoryview] | None = None
 
     def read(self, start: int, end: int) -> memoryview:
-        """Bytes [start, end); `start` must never go back. Raises StorageError if the file ends before `end`."""
+        """Bytes [start, end); `start` must never go back. Raises StorageError if the log ends before `end`."""
         if self._is_mapped:
             return self._mapped(start, end)
         if self._storage.is_local or end > self._end:
@@ -48,10 +50,10 @@ class LogFile:
         return self._held[start - self._position : end - self._position]
 
     def read_with_head(self, size: int, start: int, end: int) -> tuple[memoryview, memoryview]:
-        """The first `size` bytes of the file, and bytes [start, end), read at once; replaces the first `read`."""
+        """The first `size` bytes of the log, and bytes [start, end), read at once; replaces the first `read`."""
         if self._is_mapped:
             return self._mapped(0, size), self._mapped(start, end)
-        head, data = self._storage.read_ranges([(self._name, 0, size), (self._name, start, end)])
+        head, data = self._storage.read_ranges([self._log.range(0, size), self._log.range(start, end)])
         if not self._storage.is_local and end <= self._end:
             self._begin(data, start, end)
         return head, data
@@ -62,9 +64,10 @@ class LogFile:
         return self._windows
 
     def _mapped(self, start: int, end: int) -> memoryview:
-        found = self._storage.map(self._name, start, end)
+        name, start, end = self._log.range(start, end)
+        found = self._storage.map(name, start, end)
         if len(found) < end - start:
-            raise StorageError("a file is shorter than it should be", file=self._name, start=start, end=end)
+            raise StorageError("a file is shorter than it should be", file=name, start=start, end=end)
         return found
 
     def _ahead(self, start: int, size: int) -> Iterator[Callable[[], memoryview]]:
@@ -74,7 +77,7 @@ class LogFile:
             start, size = end, 2 * size
 
     def _get(self, start: int, end: int) -> memoryview:
-        return self._storage.read_joined([(self._name, start, end)])
+        return self._storage.read_joined([self._log.range(start, end)])
 
     def close(self) -> None:
         """Stop the requests that run ahead."""

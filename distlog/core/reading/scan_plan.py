@@ -122,6 +122,7 @@ def slices_of(
 def _begun_later(reader: SegmentReader, found: list[SegmentSlice]) -> list[SegmentSlice]:
     """The slices without the first offsets that time indexes rule out; a few indexes are read at once."""
     rows = [row for row, piece in enumerate(found) if _is_worth_an_index(piece)]
+    reader.fetch_indexes([found[row].segment for row in rows])
     starts = in_order((partial(start_by_index, reader, found[row]) for row in rows), DEPTH)
     for row, start in zip(rows, starts, strict=True):
         found[row] = replace(found[row], start_offset=start)

@@ -7,11 +7,10 @@ compared when the index is opened.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from distlog.core import paths
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.errors import CorruptIndexError, StorageError, UnsupportedVersionError
 from distlog.core.indexes.growing_index import GrowingOffsetIndex, GrowingTimeIndex, ReadBytes
@@ -22,6 +21,8 @@ from distlog.core.indexes.time_index import TimeIndex
 from distlog.core.indexes.transaction_index import ENTRY, AbortedTransaction, TransactionIndex
 from distlog.core.reading.open_files import OpenFiles
 from distlog.core.segments.index_facts import checksum_error, index_checksum, index_size
+from distlog.core.segments.segment_parts import part_of
+from distlog.core.storage.part import Part
 from distlog.core.storage.storage import Storage
 
 #: How many indexes stay open; each costs a mapping of its file.
@@ -71,7 +72,7 @@ class SegmentIndexes:
         Raises CorruptIndexError, UnsupportedVersionError, StorageError, and FileNotFoundError if the file is gone.
         """
 
-        def read(path: str) -> list[AbortedTransaction]:
+        def read(path: str, _: int) -> list[AbortedTransaction]:
             index = TransactionIndex(path, segment.stored_base_offset)
             self._check_checksum(segment, ".txnindex", index)
             index.sanity_check()
@@ -91,7 +92,7 @@ class SegmentIndexes:
             raise
         except OSError as error:
             raise StorageError(
-                f"cannot read: {error.strerror}", file=self._address(segment, ".txnindex")[1]
+                f"cannot read: {error.strerror}", file=self._part(segment, ".txnindex").name
             ) from error
 
     def forget(self, segment: SegmentInfo) -> None:
@@ -109,14 +110,14 @@ class SegmentIndexes:
         if known is not None:
             return known
         try:
-            return self._fetched(segment, suffix, lambda path: self._opened(path, segment, suffix, kind, check))
+            return self._fetched(segment, suffix, partial(self._opened, segment, suffix, kind, check))
         except (CorruptIndexError, OSError) as error:
             _log.warning("%s: scanning the log instead; rebuild the indexes to be fast again", error)
             return None
 
     def _growing(self, segment: SegmentInfo, suffix: str) -> tuple[ReadBytes, int, int]:
-        _, name, size = self._address(segment, suffix)
-        return partial(self._read, name), size, segment.stored_base_offset
+        part = self._part(segment, suffix)
+        return partial(self._read, part.name), part.size, segment.stored_base_offset
 
     def _read(self, name: str, start: int, end: int) -> bytes:
         # without an index the log is read from its start, which tells if that is gone, too
@@ -125,21 +126,41 @@ class SegmentIndexes:
         except FileNotFoundError:
             return b""
 
-    def _fetched(self, segment: SegmentInfo, suffix: str, use: Callable[[str], T]) -> T:
-        """What `use` makes of the index's local path; if the copy is bad or gone, a new copy is fetched and used."""
+    def _fetched(self, segment: SegmentInfo, suffix: str, use: Callable[[str, int], T]) -> T:
+        """What `use` makes of the index at a place of a local file; a copy that is bad or gone is fetched again."""
         try:
-            return use(self._cache.path(*self._address(segment, suffix), tag=_tag(segment, suffix)))
+            return use(*self._place(segment, suffix))
         except (CorruptIndexError, UnsupportedVersionError, FileNotFoundError):
             self._drop(segment, suffix)
             if self._storage.is_local:
                 raise
-        return use(self._cache.path(*self._address(segment, suffix), tag=_tag(segment, suffix)))
+        return use(*self._place(segment, suffix))
+
+    def _place(self, segment: SegmentInfo, suffix: str) -> tuple[str, int]:
+        part = self._part(segment, suffix)
+        if not part.is_file and not self._storage.is_local:
+            # who looks for a time needs both
+            self.fetch([segment])
+        return self._cache.place(self._storage, part, tag=_tag(segment, suffix))
+
+    def fetch(self, segments: Sequence[SegmentInfo]) -> None:
+        """Copy the indexes of `segments` that are in remote bundles; those of one bundle come with one request."""
+        wanted = [(self._part(one, suffix), _tag(one, suffix)) for one in segments for suffix in _SUFFIXES]
+        in_bundles = [(part, tag) for part, tag in wanted if part.size and not part.is_file]
+        if in_bundles and not self._storage.is_local:
+            self._cache.fetch(self._storage, in_bundles)
 
     def _opened(
-        self, path: str, segment: SegmentInfo, suffix: str, kind: type[IndexT], check: Callable[[IndexT], None]
+        self,
+        segment: SegmentInfo,
+        suffix: str,
+        kind: type[IndexT],
+        check: Callable[[IndexT], None],
+        path: str,
+        begin: int,
     ) -> IndexT:
         def open_index() -> IndexT:
-            index = kind(path, segment.stored_base_offset)
+            index = kind(path, segment.stored_base_offset, begin, index_size(segment, suffix))
             self._check_checksum(segment, suffix, index)
             check(index)
             return index
@@ -149,18 +170,16 @@ class SegmentIndexes:
 
     def _check_checksum(self, segment: SegmentInfo, suffix: str, index: MappedIndex | TransactionIndex) -> None:
         """Raise CorruptIndexError unless the index, or its copy, has the checksum in its segment's metadata."""
-        name = self._address(segment, suffix)[1]
-        error = checksum_error(segment, suffix, name, index.checksum())
+        error = checksum_error(segment, suffix, self._part(segment, suffix), index.checksum())
         if error is not None:
             raise error
 
     def _drop(self, segment: SegmentInfo, suffix: str) -> None:
-        self._cache.discard(*self._address(segment, suffix), tag=_tag(segment, suffix))
+        self._cache.discard(self._storage, self._part(segment, suffix), tag=_tag(segment, suffix))
         self._open.forget(_key(segment, suffix))
 
-    def _address(self, segment: SegmentInfo, suffix: str) -> tuple[Storage, str, int]:
-        name = paths.segment_file(self._topic, segment.partition, segment.stem, suffix)
-        return self._storage, name, index_size(segment, suffix)
+    def _part(self, segment: SegmentInfo, suffix: str) -> Part:
+        return part_of(self._topic, segment, suffix)
 
 
 def _key(segment: SegmentInfo, suffix: str) -> tuple[Any, ...]:

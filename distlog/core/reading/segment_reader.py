@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain
 
 import numpy as np
 
-from distlog.core import paths
 from distlog.core.batches.record_batch import LOG_OVERHEAD
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.errors import (
@@ -35,6 +34,8 @@ from distlog.core.reading.segment_indexes import SegmentIndexes
 from distlog.core.reading.slice_bounds import bounds_by
 from distlog.core.reading.slices import SegmentSlice
 from distlog.core.segments.log_identity import HEAD_BYTES, IdentifiedLogs
+from distlog.core.segments.segment_parts import part_of
+from distlog.core.storage.part import Part
 from distlog.core.storage.storage import Storage
 
 #: Log bytes read and decoded at once.
@@ -54,20 +55,23 @@ class SegmentReader:
         self._identified = IdentifiedLogs()
         self.logs = OpenLogs(storage, topic, self._identified)
 
+    def part(self, segment: SegmentInfo, suffix: str = ".log") -> Part:
+        """Where the segment's log is, or its index of that suffix."""
+        return part_of(self.topic, segment, suffix)
+
     def name(self, segment: SegmentInfo, suffix: str = ".log") -> str:
-        """The segment's file of that suffix, relative to the topic."""
-        return paths.segment_file(self.topic, segment.partition, segment.stem, suffix)
+        """The object that holds it, relative to the topic."""
+        return self.part(segment, suffix).name
 
     def whole(self, slices: Sequence[SegmentSlice]) -> Chunk:
         """One chunk with all batches of the segments of `slices`, which are small; raises what `chunks` raises."""
-        names = [self.name(part.segment) for part in slices]
-        sizes = [part.segment.log_bytes for part in slices]
+        logs = [self.part(part.segment) for part in slices]
         with self._explained([part.segment for part in slices]):
-            data = self.storage.read_joined([(name, 0, size) for name, size in zip(names, sizes, strict=True)])
-        ends = np.cumsum(sizes).tolist()
+            data = self.storage.read_joined([log.whole for log in logs])
+        ends = np.cumsum([log.size for log in logs]).tolist()
         pieces = [
-            Piece(part, name, 0, end - size, end, part.segment.stored_base_offset)
-            for part, name, size, end in zip(slices, names, sizes, ends, strict=True)
+            Piece(part, log, 0, end - log.size, end, part.segment.stored_base_offset)
+            for part, log, end in zip(slices, logs, ends, strict=True)
         ]
         return chunk_of_files(pieces, data)
 
@@ -92,21 +96,21 @@ class SegmentReader:
 
     def _walk(self, part: SegmentSlice, position: int, hint: int, step: int) -> Iterator[Chunk]:
         """Walk whole batches from `position`, where one begins; the wanted batches should end at `hint`."""
-        segment, name = part.segment, self.name(part.segment)
+        segment, log = part.segment, self.part(part.segment)
         by_index, size = position > 0, 0
         following = -1 if by_index else segment.stored_base_offset
         if by_index and self.storage.is_local:
             # files are replaced, and to check again costs little when the file is opened anyway
             self._identified.forget(segment)
         with self._explained([segment]):
-            file = LogFile(self.storage, name, hint, mapped=not segment.is_active)
+            file = LogFile(self.storage, log, hint, mapped=not segment.is_active)
         try:
             while position < part.end_position and following < part.end_offset - segment.shift:
                 stop = hint if position < hint else segment.log_bytes
                 end = position + size if size else min(position + step, stop)
                 with self._explained([segment]):
                     data = self._read_identified(file, segment, position, end)
-                piece = Piece(part, name, position, 0, len(data), following)
+                piece = Piece(part, log, position, 0, len(data), following)
                 chunk = chunk_of_batches(piece, data)
                 if chunk is None:
                     size = self._size_of_batch(piece, data)
@@ -127,19 +131,18 @@ class SegmentReader:
         if position == 0 or self._identified.knows(segment):
             return file.read(position, end)
         head, data = file.read_with_head(HEAD_BYTES, position, end)
-        self._identified.check_head(segment, self.name(segment), head)
+        self._identified.check_head(segment, self.part(segment), head)
         return data
 
     def _size_of_batch(self, piece: Piece, data: memoryview) -> int:
         """The size of the batch that begins with `data`."""
-        position, file_end = piece.file_position, piece.slice.segment.log_bytes
-        header = data
-        if len(data) < LOG_OVERHEAD <= file_end - position:
+        room, header = piece.log.size - piece.position, data
+        if len(data) < LOG_OVERHEAD <= room:
             with self._explained([piece.slice.segment]):
-                header = self.storage.read_joined([(piece.file, position, position + LOG_OVERHEAD)])
+                header = self.storage.read_joined([piece.log.range(piece.position, piece.position + LOG_OVERHEAD)])
         size = LOG_OVERHEAD + int.from_bytes(header[8:LOG_OVERHEAD], "big")
-        if len(header) < LOG_OVERHEAD or not len(data) < size <= file_end - position:
-            raise cut_short(piece, position)
+        if len(header) < LOG_OVERHEAD or not len(data) < size <= room:
+            raise cut_short(piece, piece.start)
         return size
 
     def _bounds(self, part: SegmentSlice) -> tuple[int, int]:
@@ -186,8 +189,13 @@ class SegmentReader:
         try:
             transactions = self._indexes.aborted_transactions(segment)
         except FileNotFoundError:
-            raise gone(segment, self.name(segment, ".txnindex")) from None
+            raise gone(segment, self.part(segment, ".txnindex")) from None
         return [transaction.moved(segment.shift) for transaction in transactions]
+
+    def fetch_indexes(self, segments: Sequence[SegmentInfo]) -> None:
+        """Fetch indexes of bundles that will be wanted soon, with few requests; one that is not there shows later."""
+        with suppress(FileNotFoundError, StorageError):
+            self._indexes.fetch(segments)
 
     def forget_indexes(self, segment: SegmentInfo) -> None:
         """Forget the segment's indexes: they were found wrong, or replaced. The next use opens them again."""
@@ -204,7 +212,7 @@ class SegmentReader:
             yield
         except (FileNotFoundError, StorageError):
             for segment in segments:
-                check_log(self.storage, segment, self.name(segment))
+                check_log(self.storage, segment, self.part(segment))
             raise
 
 
@@ -213,11 +221,12 @@ def _check_start(chunk: Chunk) -> None:
     (piece,), first = chunk.pieces, chunk.rows(0, 1)
     first.check()
     part, base_offset = piece.slice, int(first.batches["base_offset"][0]) + piece.slice.segment.shift
-    if piece.file_position > part.start_position and base_offset > max(part.start_offset, part.segment.base_offset):
+    if piece.position > part.start_position and base_offset > max(part.start_offset, part.segment.base_offset):
         raise CorruptIndexError(
             "the offset index leads behind the offset: rebuild the index",
             file=piece.file,
             position=piece.file_position,
+            partition=part.segment.partition,
         )
 
 
@@ -227,7 +236,7 @@ def _owned(chunk: Chunk) -> Chunk | None:
     part, shift = piece.slice, piece.slice.segment.shift
     if part.whole:
         return chunk
-    positions, base_offsets = batches["position"] + piece.file_position, batches["base_offset"] + shift
+    positions, base_offsets = batches["position"] + piece.position, batches["base_offset"] + shift
     owned = (positions >= part.start_position) & (positions < part.end_position)
     owned &= (base_offsets + batches["last_offset_delta"] >= part.start_offset) & (base_offsets < part.end_offset)
     if owned.all():

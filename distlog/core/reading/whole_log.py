@@ -28,5 +28,6 @@ def whole_log(reader: SegmentReader, segment: SegmentInfo) -> Iterator[Chunk]:
         raise CorruptRecordError(
             "the log file is not the one that was committed: verify, then restore it from a copy",
             file=reader.name(segment),
+            position=reader.part(segment).begin,
             partition=segment.partition,
         )

@@ -9,20 +9,25 @@ from crc32c import crc32c
 
 from distlog.core.commits.segment_info import UNKNOWN, SegmentInfo
 from distlog.core.errors import CorruptIndexError
+from distlog.core.storage.part import Part
 
 
 class IndexFields(NamedTuple):
-    """The fields of SegmentInfo that hold the size and the CRC-32C of one index file."""
+    """The fields of SegmentInfo that hold the size, the CRC-32C and the place in a bundle of one index.
+
+    `position` is None for an index that is in no bundle.
+    """
 
     size: str
     checksum: str
+    position: str | None
 
 
 #: By the suffix of the file.
 INDEX_FIELDS = {
-    ".index": IndexFields("offset_index_bytes", "offset_index_crc32c"),
-    ".timeindex": IndexFields("time_index_bytes", "time_index_crc32c"),
-    ".txnindex": IndexFields("txn_index_bytes", "txn_index_crc32c"),
+    ".index": IndexFields("offset_index_bytes", "offset_index_crc32c", "offset_index_position"),
+    ".timeindex": IndexFields("time_index_bytes", "time_index_crc32c", "time_index_position"),
+    ".txnindex": IndexFields("txn_index_bytes", "txn_index_crc32c", None),
 }
 #: The remedy for a bad index file; only the first two can be made from their segment's log.
 REMEDIES = {
@@ -50,13 +55,14 @@ def index_checksum(segment: SegmentInfo, suffix: str) -> int:
     return checksum
 
 
-def checksum_error(segment: SegmentInfo, suffix: str, file: str, found: int) -> CorruptIndexError | None:
-    """The error if `file`, an index of the segment, has the wrong CRC-32C `found`; None if it is right."""
+def checksum_error(segment: SegmentInfo, suffix: str, part: Part, found: int) -> CorruptIndexError | None:
+    """The error if `part`, an index of the segment, has the wrong CRC-32C `found`; None if it is right."""
     expected = index_checksum(segment, suffix)
     if expected in (UNKNOWN, found):
         return None
     return CorruptIndexError(
         f"the checksum of the index file differs from its segment's metadata: {REMEDIES[suffix]}",
-        file=file,
+        file=part.name,
         partition=segment.partition,
+        **({} if part.is_file else {"position": part.begin}),
     )

@@ -11,6 +11,7 @@ from typing import Any
 from distlog.core.batches.record_batch import CRC_AT, CRC_START
 from distlog.core.commits.segment_info import UNKNOWN, SegmentInfo
 from distlog.core.errors import CorruptRecordError
+from distlog.core.storage.part import Part
 
 #: The beginning of a log, up to where the checksum of its first batch ends.
 HEAD_BYTES = CRC_START
@@ -43,12 +44,12 @@ class IdentifiedLogs:
         """Forget the log, so that its beginning is checked again."""
         self._known.discard(_key(segment))
 
-    def check_head(self, segment: SegmentInfo, file: str, head: memoryview) -> None:
-        """Check the first HEAD_BYTES of the log. Raises CorruptRecordError if they are another log's."""
+    def check_head(self, segment: SegmentInfo, log: Part, head: memoryview) -> None:
+        """Check the first HEAD_BYTES of the segment's `log`. Raises CorruptRecordError if they are another log's."""
         at = CRC_AT if head[_MAGIC_AT] >= 2 else _LEGACY_CRC_AT
         if int.from_bytes(head[at : at + 4], "big") != segment.first_batch_crc:
             self._known.discard(_key(segment))
-            raise another_log(segment, file, 0)
+            raise another_log(segment, log.name, log.begin)
         self.add(segment)
 
 

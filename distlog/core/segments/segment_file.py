@@ -12,6 +12,7 @@ from distlog.core import paths
 from distlog.core.batches.base_offsets import header_offsets, write_base_offsets
 from distlog.core.commits.segment_info import NO_OFFSET, SegmentInfo
 from distlog.core.config import MAX_INT, TopicConfig
+from distlog.core.segments.bundles import Bundles
 from distlog.core.segments.log_description import LogDescription
 from distlog.core.storage.storage import ObjectWriter, Storage
 
@@ -22,14 +23,22 @@ HELD_BYTES = 1 << 20
 class SegmentFile:
     """A new segment that is written as if it began at offset 0; holds HELD_BYTES, or what its stream holds.
 
-    Its files are unreferenced until a commit adds them.
+    It becomes files, or a part of `bundles`, which may hold more. All are unreferenced until a commit adds them.
     """
 
-    def __init__(self, storage: Storage, topic: str, partition: int, stem: str, config: TopicConfig) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        topic: str,
+        partition: int,
+        stem: str,
+        config: TopicConfig,
+        bundles: Bundles | None = None,
+    ) -> None:
         self._storage, self._topic, self._partition, self._stem = storage, topic, partition, stem
         self._segment_bytes = config.segment_size
         self._log = LogDescription(interval_bytes=config.index_interval_bytes, index_bytes=config.segment_index_bytes)
-        self._held = bytearray()
+        self._held, self._bundles = bytearray(), bundles
         self._stream: ObjectWriter | None = None
 
     @property
@@ -73,24 +82,39 @@ class SegmentFile:
         self._store(data.data)
 
     def _store(self, data: memoryview) -> None:
-        if self._stream is None and self.size > HELD_BYTES:
+        if self._stream is None and self.size > HELD_BYTES and not (self._bundles and self._bundles.takes(self.size)):
             self._stream = self._storage.open_write(self._name(".log"))
             self._stream.write(self._held)
-            self._held = bytearray()
-        if self._stream is None:
-            self._held += data
-        else:
+            self._let_go()
+        if self._stream is not None:
             self._stream.write_behind(data)
+            return
+        self._held += data
+        if self._bundles:
+            self._bundles.hold(len(data))
+
+    def _let_go(self) -> bytearray:
+        """The bytes that were held until now."""
+        held, self._held = self._held, bytearray()
+        if self._bundles:
+            self._bundles.hold(-len(held))
+        return held
 
     def seal(self, now_ms: int) -> SegmentInfo:
-        """Make the files durable and describe them. Raises CorruptRecordError for a batch with an unknown codec."""
-        segment, files = self._log.describe(self._partition, self._stem, now_ms)
+        """Make the files durable and describe them; a part of a bundle is not durable before that is.
+
+        Raises CorruptRecordError for a batch with an unknown codec.
+        """
+        described, files = self._log.describe(self._partition, self._stem, now_ms)
+        segment = dataclasses.replace(described, first_unstable_offset=NO_OFFSET)
+        if self._stream is None and self._bundles and self._bundles.is_shared:
+            return self._bundles.add(segment, {".log": self._let_go(), **files})
         if self._stream is None:
-            files[".log"] = bytes(self._held)
+            files[".log"] = bytes(self._let_go())
         else:
             self._stream.close()
         self._storage.put_many({self._name(suffix): data for suffix, data in files.items() if data})
-        return dataclasses.replace(segment, first_unstable_offset=NO_OFFSET)
+        return segment
 
     def abort(self) -> None:
         """Abort; what was written stays unreferenced."""

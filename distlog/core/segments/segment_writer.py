@@ -21,6 +21,7 @@ from distlog.core.batches.record_input import RecordInput
 from distlog.core.commits.segment_info import BY_COMMIT, SegmentInfo
 from distlog.core.config import MAX_LONG, TopicConfig
 from distlog.core.errors import InvalidConfigError, InvalidRecordError, StorageError
+from distlog.core.segments.bundles import Bundles
 from distlog.core.segments.roll import RollTime, jittered, time_span
 from distlog.core.segments.segment_file import SegmentFile
 from distlog.core.storage.storage import Storage
@@ -36,7 +37,7 @@ class SegmentWriter:
     A segment ends by `segment.bytes`, `segment.index.bytes`, and `segment.ms` less a part of `segment.jitter.ms` that
     `random` chooses once. The same records give the same bytes, however they are cut into appends. `new_id` gives the
     unique hex part of a stem. Raises InvalidRecordError for a record that fits no batch or segment; what was written
-    so far stays unreferenced, for vacuum to delete.
+    so far stays unreferenced, for vacuum to delete. With `bundles`, small segments are written by these.
     """
 
     def __init__(
@@ -51,9 +52,10 @@ class SegmentWriter:
         clock: Callable[[], int],
         new_id: Callable[[], str],
         random: Random,
+        bundles: Bundles | None = None,
     ) -> None:
         self._storage, self._topic, self._partition, self._read_version = storage, topic, partition, read_version
-        self._config, self._clock, self._new_id = config, clock, new_id
+        self._config, self._clock, self._new_id, self._bundles = config, clock, new_id, bundles
         form = batch_format(config, codec, clock, random)
         self._encoder, self._time = RecordEncoder(form), RollTime(form.window_ms)
         self._segment: SegmentFile | None = None
@@ -129,7 +131,7 @@ class SegmentWriter:
 
     def _open(self) -> SegmentFile:
         stem = paths.new_stem(self._read_version, self._new_id())
-        return SegmentFile(self._storage, self._topic, self._partition, stem, self._config)
+        return SegmentFile(self._storage, self._topic, self._partition, stem, self._config, self._bundles)
 
     def _seal(self) -> None:
         if self._segment is not None:

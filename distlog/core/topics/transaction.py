@@ -8,8 +8,9 @@ from types import TracebackType
 from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.errors import InvalidRecordError
 from distlog.core.topic_handle import TopicHandle
-from distlog.core.topics.append import Appender, AppendResult, BatchId, check_batch, commit_append, replayed
+from distlog.core.topics.append import AppendResult, BatchId, check_batch, commit_append, replayed
 from distlog.core.topics.appendable import Appendable
+from distlog.core.topics.appender import Appender
 
 
 def open_appender(handle: TopicHandle, current: CurrentSnapshot, compression: str | None = None) -> Appender:

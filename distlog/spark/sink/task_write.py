@@ -20,7 +20,7 @@ from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.errors import CommitConflictError
 from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms
-from distlog.core.topics.append import Appender
+from distlog.core.topics.appender import Appender
 from distlog.spark.sink.commits import MicroBatch
 from distlog.spark.sink.topic_facts import TopicFacts
 from distlog.spark.tasks.worker import freeze_imports

@@ -20,13 +20,14 @@ from distlog.core.config import MAX_LONG
 from distlog.core.errors import CorruptIndexError
 from distlog.core.indexes import offset_index, time_index, transaction_index
 from distlog.core.segments.index_facts import REMEDIES
+from distlog.core.storage.part import Part
 from distlog.core.times import NO_TIMESTAMP
 
 Longs = npt.NDArray[np.int64]
 
 
 class IndexCheck(ABC):
-    """The check of one index file of `segment`; `data` is its content, `file` its name for errors.
+    """The check of one index of `segment`; `data` is its content, `part` says where it is, for errors.
 
     Raises CorruptIndexError for entries that no log can have. All offsets here are stored ones.
     """
@@ -34,8 +35,8 @@ class IndexCheck(ABC):
     SUFFIX: ClassVar[str]
     ENTRY: ClassVar[np.dtype[np.void]]
 
-    def __init__(self, file: str, segment: SegmentInfo, data: bytes) -> None:
-        self._file, self._segment = file, segment
+    def __init__(self, part: Part, segment: SegmentInfo, data: bytes) -> None:
+        self._part, self._segment = part, segment
         self._exact = paths.stem_read_version(segment.stem) is not None
         if len(data) % self.ENTRY.itemsize:
             raise self._error(f"the length of the file is not a multiple of {self.ENTRY.itemsize}", len(data))
@@ -85,8 +86,8 @@ class IndexCheck(ABC):
         return self._error(f"entry {slot} of the index {what}", slot * self.ENTRY.itemsize)
 
     def _error(self, message: str, position: int) -> CorruptIndexError:
-        message = f"{message}: {REMEDIES[self.SUFFIX]}"
-        return CorruptIndexError(message, file=self._file, position=position, partition=self._segment.partition)
+        message, place = f"{message}: {REMEDIES[self.SUFFIX]}", self._part.begin + position
+        return CorruptIndexError(message, file=self._part.name, position=place, partition=self._segment.partition)
 
     @property
     def _base(self) -> int:

@@ -18,6 +18,7 @@ from distlog.core.maintenance.integrity.index_check import (
 )
 from distlog.core.reading.segment_reader import SegmentReader
 from distlog.core.segments.index_facts import REMEDIES, checksum_error, index_size
+from distlog.core.storage.part import Part
 
 #: The state of an index file. "missing": the file is not there. "truncated": shorter than its segment says.
 #: "corrupted": has entries that no log can have, or more bytes or another checksum than its segment says. "stale": is
@@ -57,24 +58,24 @@ def find_indexes(reader: SegmentReader, segment: SegmentInfo) -> list[IndexFile]
 
 
 def _find(reader: SegmentReader, segment: SegmentInfo, suffix: str) -> IndexFile:
-    name, size = reader.name(segment, suffix), index_size(segment, suffix)
+    part, size = reader.part(segment, suffix), index_size(segment, suffix)
     # one byte more shows a file that is too long; that of an active segment grows
-    end = size if segment.is_active else size + 1
+    end = size + 1 if part.is_file and not segment.is_active else size
     try:
-        data = reader.storage.read(name, 0, end) if size else b""
+        data = reader.storage.read(*part.range(0, end)) if size else b""
     except FileNotFoundError:
-        return IndexFile(suffix, b"", "missing", _error("the index file is gone", suffix, name, segment, 0), None)
+        return IndexFile(suffix, b"", "missing", _error("the index file is gone", suffix, part, segment, 0), None)
     if len(data) != size:
         message = "the size of the index file differs from its segment's metadata"
-        error = _error(message, suffix, name, segment, min(len(data), size))
+        error = _error(message, suffix, part, segment, min(len(data), size))
         return IndexFile(suffix, data, "truncated" if len(data) < size else "corrupted", error, None)
-    other = checksum_error(segment, suffix, name, crc32c(data))
+    other = checksum_error(segment, suffix, part, crc32c(data))
     try:
-        return IndexFile(suffix, data, "corrupted" if other else "fine", other, CHECKS[suffix](name, segment, data))
+        return IndexFile(suffix, data, "corrupted" if other else "fine", other, CHECKS[suffix](part, segment, data))
     except CorruptIndexError as error:
         return IndexFile(suffix, data, "corrupted", error, None)
 
 
-def _error(message: str, suffix: str, file: str, segment: SegmentInfo, position: int) -> CorruptIndexError:
+def _error(message: str, suffix: str, part: Part, segment: SegmentInfo, position: int) -> CorruptIndexError:
     message = f"{message}: {REMEDIES[suffix]}"
-    return CorruptIndexError(message, file=file, position=position, partition=segment.partition)
+    return CorruptIndexError(message, file=part.name, position=part.begin + position, partition=segment.partition)

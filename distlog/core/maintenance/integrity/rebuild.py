@@ -1,15 +1,16 @@
 """Index rebuild: makes the index files of each segment from its log alone, and compares every checksum of the log.
 
 An index that is right is left alone, even one of another `index.interval.bytes` unless `force` is given. Each file is
-replaced in one step, under its old name. Then a commit records the new sizes and checksums, and facts of the log that
-no commit recorded before. A reader in between finds an index with an unexpected checksum and scans the log instead.
+replaced in one step, under its old name; an index in a bundle gets a file instead. Then a commit records the new
+sizes, checksums and places, and facts of the log that no commit recorded before. A reader in between finds an index
+with an unexpected checksum and scans the log instead.
 A transaction index is checked and kept: it cannot be made from one segment, since a transaction may begin in another.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 from crc32c import crc32c
 
 from distlog.core.commits.actions import Action, Add, Remove
-from distlog.core.commits.segment_info import NOT_LOOKED, UNKNOWN, SegmentInfo
+from distlog.core.commits.segment_info import NOT_LOOKED, OWN_FILE, UNKNOWN, SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CorruptRecordError, SnapshotTooOldError
@@ -27,7 +28,7 @@ from distlog.core.maintenance.run import Run, Tell, each_segment, run_here, tell
 from distlog.core.reading.segment_reader import SegmentReader
 from distlog.core.reading.stable_offset import first_unstable_offsets, transactional_segments
 from distlog.core.reading.whole_log import whole_log
-from distlog.core.segments.index_facts import index_checksum, index_facts, index_size
+from distlog.core.segments.index_facts import INDEX_FIELDS, index_checksum, index_facts, index_size
 from distlog.core.segments.log_description import LogDescription
 from distlog.core.topic_handle import TopicHandle
 
@@ -70,6 +71,7 @@ def rebuild_segment(
     changed = {name: data for name, data in files.items() if force or found[name].state != "fine"}
     wrong = {name: data for name, data in changed.items() if _must_be_written(segment, found[name], data)}
     facts = _ends(log) | index_facts({name: wrong.get(name, found[name].data) for name in files})
+    facts |= _places(segment, files, wrong)
     return RebuiltIndexes(segment, {index.suffix: index.state for index in indexes}, wrong, facts)
 
 
@@ -91,6 +93,12 @@ def _ends(log: LogDescription) -> dict[str, int]:
     return {"first_batch_crc": state.first_batch_crc, "last_batch_crc": state.last_batch_crc}
 
 
+def _places(segment: SegmentInfo, suffixes: Iterable[str], written: Container[str]) -> dict[str, int]:
+    """The fields of SegmentInfo that say where the indexes are: those `written` are files, the others stay."""
+    fields = [(suffix, field) for suffix in suffixes if (field := INDEX_FIELDS[suffix].position)]
+    return {field: OWN_FILE if suffix in written else getattr(segment, field) for suffix, field in fields}
+
+
 def _must_be_written(segment: SegmentInfo, index: IndexFile, data: bytes) -> bool:
     """Whether the file differs from `data`, its right content, or from the size or checksum that its segment has."""
     known = index_size(segment, index.suffix), index_checksum(segment, index.suffix)
@@ -100,7 +108,9 @@ def _must_be_written(segment: SegmentInfo, index: IndexFile, data: bytes) -> boo
 def write_indexes(reader: SegmentReader, rebuilt: RebuiltIndexes, *, dry_run: bool = False) -> SegmentRebuild:
     """Replace the segment's index files by those of `rebuilt`; an empty index is forgotten, not written."""
     if not dry_run:
-        names = {reader.name(rebuilt.segment, suffix): data for suffix, data in rebuilt.files.items() if data}
+        facts: dict[str, Any] = {**rebuilt.facts}
+        after = dataclasses.replace(rebuilt.segment, **facts)
+        names = {reader.name(after, suffix): data for suffix, data in rebuilt.files.items() if data}
         reader.storage.put_many(names)
         reader.forget_indexes(rebuilt.segment)
     sizes = {suffix: len(data) for suffix, data in rebuilt.files.items()}

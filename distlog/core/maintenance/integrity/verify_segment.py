@@ -69,7 +69,7 @@ class _TooManyAnomaliesError(Exception):
 
 class _Verifier:
     def __init__(self, reader: SegmentReader, segment: SegmentInfo) -> None:
-        self._reader, self._segment, self._name = reader, segment, reader.name(segment)
+        self._reader, self._segment, self._log = reader, segment, reader.part(segment)
         self._indexes = find_indexes(reader, segment)
         self._facts = LogFacts(segment)
         self._anomalies: list[Anomaly] = []
@@ -94,8 +94,10 @@ class _Verifier:
             for message in self._facts.contradictions():
                 self._report("metadata_mismatch", message)
 
-    def _report(self, word: Word, message: str, **place: int) -> None:
-        self._report_error(word, DistlogError(message, file=self._name, **place))
+    def _report(self, word: Word, message: str, position: int | None = None, **place: int) -> None:
+        if position is not None or not self._log.is_file:
+            place["position"] = self._log.begin + (position or 0)
+        self._report_error(word, DistlogError(message, file=self._log.name, **place))
 
     def _report_error(self, word: Word, error: DistlogError) -> None:
         located = DistlogError(error.message, **{**error.details, "partition": self._segment.partition})
@@ -106,13 +108,14 @@ class _Verifier:
     def _end_of_log(self) -> int | None:
         """How many bytes of the log file to read, or None if there is no file."""
         try:
-            size = self._reader.storage.size(self._name)
+            size = self._reader.storage.size(self._log.name) - self._log.begin
         except FileNotFoundError:
             self._report("missing_segment", "the log file is gone: restore it from a copy")
             return None
         expected = self._segment.log_bytes
         # an active log grows, and may have preallocated space behind its end
-        if size < expected or (size > expected and not self._segment.is_active):
+        if size < expected or (size > expected and self._log.is_file and not self._segment.is_active):
+            size = max(size, 0)
             message = f"log_bytes is {expected} in the metadata, {size} in the log"
             self._report("metadata_mismatch", message, position=min(size, expected))
         return min(size, expected)
@@ -125,7 +128,7 @@ class _Verifier:
             self._report_error(_MISMATCH[index.suffix] if index.state == "stale" else word, index.error)
 
     def _walk(self, end: int) -> None:
-        file = LogFile(self._reader.storage, self._name, end, mapped=False)
+        file = LogFile(self._reader.storage, self._log, end, mapped=False)
         position, size = 0, CHUNK_BYTES
         try:
             while position < end:
@@ -153,9 +156,10 @@ class _Verifier:
     def _headers(self, data: memoryview, position: int) -> tuple[Batches, CorruptRecordError | None]:
         """The batches before the first damaged header, and what is wrong with that header."""
         try:
-            return read_headers(data, file=self._name, file_position=position), None
+            return read_headers(data, file=self._log.name, file_position=self._log.begin + position), None
         except CorruptRecordError as error:
-            batches, earlier = self._headers(data[: error.details["position"] - position], position)
+            whole = error.details["position"] - self._log.begin - position
+            batches, earlier = self._headers(data[:whole], position)
             return batches, earlier or error
 
     def _check_batches(self, data: memoryview, batches: Batches, position: int) -> None:
@@ -180,11 +184,11 @@ class _Verifier:
         start = 0
         while start < len(batches):
             try:
-                check_crcs(data, batches[start:], file=self._name, file_position=position)
+                check_crcs(data, batches[start:], file=self._log.name, file_position=self._log.begin + position)
                 break
             except CorruptRecordError as error:
                 self._report_error("corrupt_batch", error)
-                start = _row_of(error, batches, position) + 1
+                start = self._row_of(error, batches, position) + 1
                 whole[start - 1] = False
         return whole
 
@@ -202,7 +206,7 @@ class _Verifier:
 
     def _decoded(self, data: memoryview, batches: Batches, position: int) -> Iterator[pa.RecordBatch]:
         shift, partition = self._segment.shift, self._segment.partition
-        source, start = Source(self._name, position), 0
+        source, start = Source(self._log.name, self._log.begin + position), 0
         batches = batches[batches["record_count"] > 0]
         while start < len(batches):
             asked = AskedBatches(byte_array(data), batches[start:], shift, partition, 0, MAX_LONG, source)
@@ -214,7 +218,7 @@ class _Verifier:
             except CorruptRecordError as error:
                 out_of_order = error.message == OFFSETS_OUT_OF_ORDER
                 self._report_error("non_monotonical_delta" if out_of_order else "corrupt_record", error)
-                bad = _row_of(error, batches, position)
+                bad = self._row_of(error, batches, position)
                 yield from self._decoded(data, batches[start:bad], position)
                 start = bad + 1
 
@@ -235,9 +239,8 @@ class _Verifier:
             self._report("timestamp_mismatch", f"{message}: compact, which mends it", **place)
         return count
 
-
-def _row_of(error: CorruptRecordError, batches: Batches, position: int) -> int:
-    return int(np.searchsorted(batches["position"], error.details["position"] - position))
+    def _row_of(self, error: CorruptRecordError, batches: Batches, position: int) -> int:
+        return int(np.searchsorted(batches["position"], error.details["position"] - self._log.begin - position))
 
 
 def _size_of_batch(data: memoryview) -> int:
