@@ -23,6 +23,7 @@ from distlog.core.maintenance.delete_records import delete_records
 from distlog.core.maintenance.merge import commit_merge, merge, merge_group
 from distlog.core.maintenance.merge_plan import MergeGroup, plan_merge
 from distlog.core.maintenance.retention import retention
+from distlog.core.reading import pipeline
 from distlog.core.segments import segment_file
 from distlog.core.storage.objects import upload as object_writer
 from distlog.core.topics.topic import Topic
@@ -61,7 +62,7 @@ def test_small_segments_become_one_with_the_same_records_at_the_same_offsets(tmp
 
 
 def test_the_merged_segment_is_described_as_one_that_was_written_so(tmp_path: Path) -> None:
-    topic = topic_of(tmp_path, 3, index_interval_bytes=10)
+    topic = topic_of(tmp_path, 3, index_interval_bytes=10, batch_bytes=80)
     for state in topic.snapshot.partitions:
         parts = list(state.segments)
         (group,) = [group for group in merged(topic) if group.segments[0].partition == parts[0].partition] or [None]
@@ -84,7 +85,7 @@ def test_the_merged_segment_is_described_as_one_that_was_written_so(tmp_path: Pa
 
 
 def test_batches_are_copied_byte_for_byte_but_for_their_base_offset(tmp_path: Path) -> None:
-    topic = topic_of(tmp_path, 4, compression_type="zstd")
+    topic = topic_of(tmp_path, 4, compression_type="zstd", batch_bytes=10)
     before = {partition: bytes(topic.read(partition, offset)) for partition, offset in topic.start_offsets().items()}
     merged(topic)
     for partition, data in before.items():
@@ -284,6 +285,8 @@ def large_topic(address: Address, monkeypatch: pytest.MonkeyPatch) -> Topic:
         topic.append([{"value": bytes([number]) * 25_000}])
     spoil(topic, 0, 2)
     monkeypatch.setattr(segment_file, "HELD_BYTES", 1000)
+    monkeypatch.setattr(pipeline, "INDEX_WORTH_BYTES", 0)
+    monkeypatch.setattr(pipeline, "SMALL_BYTES", 0)
     monkeypatch.setattr(object_writer, "PART_BYTES", 10_000)
     monkeypatch.setattr(object_writer, "SINGLE_PUT_BYTES", 20_000)
     return topic

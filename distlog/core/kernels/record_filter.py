@@ -1,15 +1,15 @@
-"""Chooses the records that compaction keeps, and makes batches of them (Kafka's `MemoryRecords.filterTo`)."""
+"""Chooses the records that compaction keeps, and writes records into other batches (`MemoryRecords.filterTo`)."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from distlog.core.kernels.native.jit import fill_kernel
-from distlog.core.kernels.native.memory import copy_bytes
+from distlog.core.kernels.native.memory import copy_bytes, item_at, put_at
 from distlog.core.kernels.varint import read_varint, read_varlong, varlong_size, write_varlong
 
-#: How many bytes a record can grow by, when the base timestamp of its delta changes.
-RECORD_GROWTH = 13
+#: How many bytes a record can grow by, when the bases of its timestamp and of its offset change.
+RECORD_GROWTH = 17
 
 #: What is kept of a batch: how many records, how many of them tombstones, the first timestamp, the largest timestamp
 #: and the first record that has it. `first_record` counts the records of the batches before.
@@ -78,35 +78,42 @@ def choose_records(
 def rewrite_records(
     data: np.ndarray,
     sections: np.ndarray,
-    kept: np.ndarray,
+    first_records: np.ndarray,
+    base_offsets: np.ndarray,
     base_timestamps: np.ndarray,
     keep: np.ndarray,
     timestamps: np.ndarray,
     target: np.ndarray,
     ends: np.ndarray,
 ) -> None:
-    """Write the kept records of `sections` to `target`, batch after batch, and where each batch ends to `ends`.
+    """Write the kept records of `sections` to `target`, section after section, and where each ends to `ends`.
 
-    Their times become relative to `base_timestamps`; all else is copied. The records were scanned before, so their
-    bounds are known to be right.
+    Their times and offsets become relative to `base_timestamps` and `base_offsets`, which are given per section; all
+    else is copied. `keep` and `timestamps` are per record; the first one of each section is in `first_records`. The
+    records were scanned before, so their bounds are known to be right.
     """
     position = 0
-    for batch in range(sections.size):
-        at, end = sections[batch]["start"], sections[batch]["end"]
-        first = kept[batch]["first_record"]
-        for index in range(first, first + sections[batch]["record_count"]):
+    for number in range(sections.size):
+        at, end = sections[number]["start"], sections[number]["end"]
+        moved = sections[number]["base_offset"] - base_offsets[number]
+        base_timestamp = base_timestamps[number]
+        first = first_records[number]
+        for index in range(first, first + sections[number]["record_count"]):
             size, body = read_varint(data, at, end)
             at = body + size
             if not keep[index]:
                 continue
             _, rest = read_varlong(data, body + 1, end)
-            delta = timestamps[index] - base_timestamps[batch]
-            position = write_varlong(target, position, 1 + varlong_size(delta) + at - rest)
-            target[position] = data[body]
-            position = write_varlong(target, position + 1, delta)
+            offset_delta, rest = read_varint(data, rest, end)
+            offset_delta += moved
+            delta = timestamps[index] - base_timestamp
+            size = 1 + varlong_size(delta) + varlong_size(offset_delta) + at - rest
+            position = write_varlong(target, position, size)
+            put_at(target, position, item_at(data, body))
+            position = write_varlong(target, write_varlong(target, position + 1, delta), offset_delta)
             copy_bytes(target, position, data, rest, at - rest)
             position += at - rest
-        ends[batch] = position
+        ends[number] = position
 
 
 @fill_kernel

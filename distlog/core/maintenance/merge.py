@@ -1,4 +1,4 @@
-"""Merges the small segments of a topic towards `segment.bytes`. Batches are copied; no record is decoded.
+"""Merges the small segments of a topic towards `segment.bytes`, and their small batches towards `batch.bytes`.
 
 Appends make one segment per commit and partition. `merge_plan` says which are worth merging.
 """
@@ -9,19 +9,17 @@ import dataclasses
 from collections.abc import Sequence
 from functools import partial
 
-import numpy as np
-
 from distlog.core.commits.actions import Action, Add, Remove
 from distlog.core.commits.commit_log import TIMEOUT_S
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
+from distlog.core.maintenance.batch_join import BatchJoin, JoinedBatches
 from distlog.core.maintenance.compaction.report import done_or_reason
 from distlog.core.maintenance.merge_plan import MergeGroup, plan_merge
 from distlog.core.maintenance.reports import MergeReport, Unmergeable
 from distlog.core.maintenance.run import Run, run_here
-from distlog.core.reading.segment_reader import SegmentReader
-from distlog.core.reading.whole_log import whole_log
+from distlog.core.reading.whole_log import whole_logs
 from distlog.core.segments.segment_file import SegmentFile
 from distlog.core.topic_handle import TopicHandle
 
@@ -73,8 +71,10 @@ def merge_group(handle: TopicHandle, group: MergeGroup, *, config: TopicConfig, 
     newest = max(group.segments, key=lambda segment: segment.max_timestamp)
     file = SegmentFile(handle.storage, handle.name, group.partition, handle.new_stem(read_version), config)
     try:
-        for segment in group.segments:
-            _copy(handle.reader, segment, first.base_offset, file)
+        join = BatchJoin.of(config)
+        for chunk in whole_logs(handle.reader, group.segments):
+            for part in join.apply(chunk.timed()):
+                _append(part, first.base_offset, file)
         merged = file.seal(handle.clock())
     except BaseException:
         file.abort()
@@ -90,13 +90,10 @@ def merge_group(handle: TopicHandle, group: MergeGroup, *, config: TopicConfig, 
     )
 
 
-def _copy(reader: SegmentReader, segment: SegmentInfo, base_offset: int, file: SegmentFile) -> None:
-    for chunk in whole_log(reader, segment):
-        chunk = chunk.timed()
-        bases = chunk.batches["base_offset"] + (segment.shift - base_offset)
-        # the offset of the largest timestamp is needed for the segment only, not for each batch
-        oldest = np.full(len(bases), segment.min_timestamp)
-        file.write(np.array(chunk.data, np.uint8), chunk.batches, bases, bases, oldest)
+def _append(joined: JoinedBatches, base_offset: int, file: SegmentFile) -> None:
+    moved = joined.base_offsets - base_offset
+    # the offset of the largest timestamp is needed for the segment only, not for each batch
+    file.write(joined.data, joined.batches, moved, moved, joined.min_timestamps)
 
 
 def commit_merge(

@@ -30,7 +30,7 @@ class MergeGroup:
 
     @property
     def log_bytes(self) -> int:
-        """The size of the merged segment."""
+        """The log bytes of these segments; the merged one has no more."""
         return int(self.segments.log_bytes.sum())
 
     @property

@@ -44,7 +44,7 @@ class Chunk:
         Raises CorruptRecordError, with file and position, before it yields a record that is not what was written.
         """
         self.check()
-        asked = self._asked()
+        asked = self.asked()
         seen = isolation.visible(self.batches, asked.shift, asked.partition)
         if not seen.all():
             asked = asked.of_rows(np.flatnonzero(seen))
@@ -72,15 +72,17 @@ class Chunk:
         return Chunk([part], self.data[low:high], batches, self.owner[start:end])
 
     def timed(self) -> Chunk:
-        """The chunk with the LogAppendTime of its rows written into its bytes. This chunk must have only one piece.
+        """The chunk with the LogAppendTime of its rows written into its bytes.
 
-        Returns this chunk if its segment has no such time. Compare the checksums before, since they are made anew.
+        Returns this chunk if no segment has such a time. Compare the checksums before, since they are made anew.
         """
-        (piece,) = self.pieces
-        if piece.slice.segment.append_time_ms < 0:
+        given = np.array([piece.slice.segment.append_time_ms >= 0 for piece in self.pieces])[self.owner]
+        if not given.any():
             return self
         data, batches = np.array(self.data, np.uint8), self.batches.copy()
-        write_append_times(data, batches)
+        timed = batches[given]
+        write_append_times(data, timed)
+        batches[given] = timed
         return replace(self, data=data.data, batches=batches)
 
     def check_offsets(self) -> None:
@@ -109,25 +111,26 @@ class Chunk:
         for number, first_crc, last_crc, last_position in zip(*ends, strict=True):
             self.pieces[number].check_ends(first_crc, last_crc, last_position)
 
-    def _asked(self) -> AskedBatches:
+    def asked(self) -> AskedBatches:
+        """All batches, and which of their records the pieces ask for."""
         slices = [piece.slice for piece in self.pieces]
         return AskedBatches(
             byte_array(self.data),
             self.batches,
-            self._per_batch(part.segment.shift for part in slices),
-            self._per_batch(part.segment.partition for part in slices),
-            self._per_batch(part.start_offset for part in slices),
-            self._per_batch(part.end_offset for part in slices),
+            self.per_batch(part.segment.shift for part in slices),
+            self.per_batch(part.segment.partition for part in slices),
+            self.per_batch(part.start_offset for part in slices),
+            self.per_batch(part.end_offset for part in slices),
             self._source(),
-            self._per_batch(part.times.oldest for part in slices),
-            self._per_batch(part.times.newest for part in slices),
+            self.per_batch(part.times.oldest for part in slices),
+            self.per_batch(part.times.newest for part in slices),
         )
 
     def _source(self) -> Source:
         file = self.pieces[0].file if len(self.pieces) == 1 else Files(self.pieces, self.owner)
-        return Source(file, self._per_batch(piece.origin for piece in self.pieces))
+        return Source(file, self.per_batch(piece.origin for piece in self.pieces))
 
-    def _per_batch(self, values: Iterable[int]) -> PerBatch:
+    def per_batch(self, values: Iterable[int]) -> PerBatch:
         """`values`, one for each piece, as an array with one for each batch, or as one number if all are equal."""
         found = list(values)
         return found[0] if found.count(found[0]) == len(found) else np.array(found, np.int64)[self.owner]

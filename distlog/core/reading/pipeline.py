@@ -52,7 +52,7 @@ def read(
     is_local = reader.storage.is_local
     # with remote files the requests take the time, and decoding ahead would need more to be fetched ahead
     workers = max_workers if is_local else 1
-    chunks = _local_chunks(reader, slices) if is_local else _remote_chunks(reader, _groups(slices, GROUP_BYTES))
+    chunks = _local_chunks(reader, slices) if is_local else _remote_chunks(reader, groups(slices, GROUP_BYTES))
     # the first chunk may be all that is wanted: it is decoded before more is read
     for chunk in islice(chunks, 1):
         yield from chunk().records(columns, isolation)
@@ -61,7 +61,7 @@ def read(
         yield from batches
 
 
-def _groups(slices: Iterable[SegmentSlice], room: int) -> Iterator[Group]:
+def groups(slices: Iterable[SegmentSlice], room: int) -> Iterator[Group]:
     """Group small segments into runs of a chunk's size, the first of up to `room` bytes; a large segment is alone."""
     group: Group = []
     held = 0
@@ -87,7 +87,7 @@ def _small(piece: SegmentSlice) -> bool:
 
 def _local_chunks(reader: SegmentReader, slices: Iterable[SegmentSlice]) -> Iterator[Opened]:
     """The chunks of local files. These answer at once, so the thread that decodes small ones reads them too."""
-    for number, group in enumerate(_groups(slices, min(FIRST_BYTES, GROUP_BYTES))):
+    for number, group in enumerate(groups(slices, min(FIRST_BYTES, GROUP_BYTES))):
         if _small(group[0]):
             yield partial(reader.whole, group)
         else:

@@ -1,14 +1,15 @@
-"""Reads every batch of a segment. The log must be the one that was committed."""
+"""Reads every batch of segments. Their logs must be those that were committed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from crc32c import crc32c
 
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.errors import CorruptRecordError
 from distlog.core.reading.chunk import Chunk
+from distlog.core.reading.pipeline import GROUP_BYTES, groups
 from distlog.core.reading.segment_reader import SegmentReader
 from distlog.core.reading.slices import SegmentSlice
 
@@ -20,10 +21,32 @@ def whole_log(reader: SegmentReader, segment: SegmentInfo) -> Iterator[Chunk]:
     CorruptRecordError, SnapshotTooOldError.
     """
     size = checksum = 0
-    for chunk in reader.chunks(SegmentSlice(segment, segment.base_offset, segment.next_offset, 0, segment.log_bytes)):
+    for chunk in reader.chunks(_whole(segment)):
         chunk.check()
         size, checksum = size + len(chunk.data), crc32c(chunk.data, checksum)
         yield chunk
+    _compare(reader, segment, size, checksum)
+
+
+def whole_logs(reader: SegmentReader, segments: Iterable[SegmentInfo]) -> Iterator[Chunk]:
+    """`whole_log` of each of `segments`, in their order; small ones are read at once, and come as one chunk."""
+    for group in groups(map(_whole, segments), GROUP_BYTES):
+        if len(group) == 1:
+            yield from whole_log(reader, group[0].segment)
+            continue
+        chunk = reader.whole(group)
+        chunk.check()
+        for piece in chunk.pieces:
+            data = chunk.data[piece.start : piece.end]
+            _compare(reader, piece.slice.segment, len(data), crc32c(data))
+        yield chunk
+
+
+def _whole(segment: SegmentInfo) -> SegmentSlice:
+    return SegmentSlice(segment, segment.base_offset, segment.next_offset, 0, segment.log_bytes)
+
+
+def _compare(reader: SegmentReader, segment: SegmentInfo, size: int, checksum: int) -> None:
     if (size, checksum) != (segment.log_bytes, segment.crc32c):
         raise CorruptRecordError(
             "the log file is not the one that was committed: verify, then restore it from a copy",

@@ -143,17 +143,27 @@ class SegmentWriter:
 
 def batch_format(config: TopicConfig, codec: str, clock: Callable[[], int], random: Random) -> BatchFormat:
     """The format of new batches of a topic; `clock` gives the times of LogAppendTime, `random` the jitter."""
-    limit = min(config.max_message_bytes, config.segment_size)
+    limit = largest_batch(config)
     by_append_time = config.message_timestamp_type == "LogAppendTime"
     return BatchFormat(
         codec=CODEC_NAMES.index(codec),
         level=compression_level(config, codec),
-        batch_bytes=max(1, min(config.batch_bytes, limit - BATCH_OVERHEAD)),
+        batch_bytes=usual_batch(config),
         max_batch_bytes=limit,
         # with LogAppendTime all records of an append have the same time
         window_ms=MAX_LONG if by_append_time else jittered(time_span(config), config, random),
         append_time=clock if by_append_time else None,
     )
+
+
+def usual_batch(config: TopicConfig) -> int:
+    """How many bytes of uncompressed records a batch of several records has at most."""
+    return max(1, min(config.batch_bytes, largest_batch(config) - BATCH_OVERHEAD))
+
+
+def largest_batch(config: TopicConfig) -> int:
+    """The size in bytes that no batch may exceed."""
+    return min(config.max_message_bytes, config.segment_size)
 
 
 def codec_of(config: TopicConfig, asked: str | None) -> str:

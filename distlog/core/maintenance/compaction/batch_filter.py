@@ -14,18 +14,16 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
-from distlog.core.batches import compression
 from distlog.core.batches.record_batch import (
     APPEND_TIME,
-    CODEC_MASK,
     CONTROL,
     DELETE_HORIZON,
     HEADER_SIZE,
     TRANSACTIONAL,
 )
-from distlog.core.batches.record_encoder import write_headers
-from distlog.core.buffers import byte_array, new_array
-from distlog.core.kernels.record_filter import KEPT, RECORD_GROWTH, choose_records, copy_slices, rewrite_records
+from distlog.core.batches.rewritten_batches import Flags, Longs, RecordBytes, lay_out
+from distlog.core.buffers import byte_array
+from distlog.core.kernels.record_filter import KEPT, choose_records
 from distlog.core.maintenance.compaction.batch_verdicts import Verdicts
 from distlog.core.maintenance.compaction.scanned_records import ScannedRecords, scan_records
 from distlog.core.maintenance.compaction.survivors import Survivors
@@ -33,9 +31,6 @@ from distlog.core.reading.chunk import Chunk
 
 _COLUMNS = ("key", "value")
 _KEPT_WHEN_EMPTY = APPEND_TIME | TRANSACTIONAL | CONTROL
-
-Longs = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,49 +191,28 @@ def _empty(headers: np.ndarray, emptied: Flags) -> None:
 
 def _write(chunk: Chunk, choice: _Choice, scanned: ScannedRecords | None) -> FilteredBatches:
     """Write the batches that stay, in their order."""
-    payload, payload_starts, payload_sizes = _payloads(choice, scanned)
-    headers, sources = choice.headers, choice.headers["position"].copy()
-    headers["size"][choice.rewritten] = HEADER_SIZE + payload_sizes
-    stays = choice.whole | choice.rewritten | choice.emptied
-    batches = headers[stays]
-    batches["position"] = np.cumsum(batches["size"]) - batches["size"]
-    data = new_array(int(batches["size"].sum()), np.uint8)
-    whole, rewritten = choice.whole[stays], choice.rewritten[stays]
-    copied = batches[whole]
-    copy_slices(data, copied["position"].copy(), byte_array(chunk.data), sources[choice.whole], copied["size"].copy())
-    copy_slices(data, batches["position"][rewritten] + HEADER_SIZE, payload, payload_starts, payload_sizes)
-    changed = batches[~whole]
-    write_headers(data.data, changed)
-    batches[~whole] = changed
+    stays = choice.whole | choice.emptied | choice.rewritten
+    data, batches = lay_out(
+        byte_array(chunk.data),
+        choice.headers,
+        choice.whole,
+        choice.emptied,
+        choice.rewritten,
+        _records(choice, scanned),
+    )
     offsets_of_max = np.where(batches["max_timestamp"] < 0, -1, choice.offsets_of_max[stays])
     return FilteredBatches(data, batches, offsets_of_max, choice.unchanged, choice.unkeyed)
 
 
-def _payloads(choice: _Choice, scanned: ScannedRecords | None) -> tuple[np.ndarray, Longs, Longs]:
-    """The records sections of the rewritten batches: a buffer, the start of each section in it, and each size."""
+def _records(choice: _Choice, scanned: ScannedRecords | None) -> RecordBytes:
+    """The records of the rewritten batches, compressed at the codec's default level, as Kafka does it."""
     rows = np.flatnonzero(choice.rewritten)
     if scanned is None or len(rows) == 0:
-        nothing = np.zeros(0, np.int64)
-        return np.zeros(0, np.uint8), nothing, nothing
-    sections, headers = scanned.sections[np.searchsorted(choice.read, rows)], choice.headers[rows]
-    room = int((sections["end"] - sections["start"]).sum() + RECORD_GROWTH * sections["record_count"].sum())
-    target, ends = new_array(room, np.uint8), np.empty(len(rows), np.int64)
-    base_timestamps = headers["base_timestamp"].copy()
-    rewrite_records(
-        scanned.data, sections, choice.kept[rows], base_timestamps, choice.keep, scanned.timestamps, target, ends
+        return RecordBytes()
+    headers, first_records = choice.headers[rows], choice.kept["first_record"][rows]
+    sections = scanned.sections[np.searchsorted(choice.read, rows)]
+    rewritten, ends = scanned.rewritten(
+        sections, first_records, sections["base_offset"], headers["base_timestamp"], choice.keep
     )
     starts = np.append(0, ends[:-1])
-    codecs = headers["attributes"] & CODEC_MASK
-    if codecs.any():
-        return _compressed(target, codecs, starts, ends)
-    return target, starts, ends - starts
-
-
-def _compressed(
-    target: np.ndarray, codecs: np.ndarray, starts: Longs, ends: Longs
-) -> tuple[np.ndarray, Longs, Longs]:
-    """The same sections, each compressed with its codec at the codec's default level, as Kafka does it."""
-    rows = zip(codecs.tolist(), starts.tolist(), ends.tolist(), strict=True)
-    parts = [compression.compress(codec, target[start:end]) for codec, start, end in rows]
-    sizes = np.array([len(part) for part in parts], np.int64)
-    return byte_array(b"".join(parts)), np.cumsum(sizes) - sizes, sizes
+    return RecordBytes(rewritten, starts, ends - starts).compressed(headers, {})

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from distlog.core.batches.record_decoder import scan_sections
 from distlog.core.batches.record_fields import RecordFields
-from distlog.core.batches.record_sections import AskedBatches, open_sections
-from distlog.core.batches.source import Source
-from distlog.core.buffers import byte_array
+from distlog.core.batches.record_sections import open_sections
+from distlog.core.batches.rewritten_batches import Bytes, Flags, Longs
+from distlog.core.buffers import new_array
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.config import MAX_LONG
 from distlog.core.errors import UnsupportedVersionError
+from distlog.core.kernels.record_filter import RECORD_GROWTH, rewrite_records
 from distlog.core.maintenance.compaction.key_hash import hash_keys
 from distlog.core.reading.chunk import Chunk
 from distlog.core.reading.segment_reader import SegmentReader
@@ -24,8 +25,6 @@ from distlog.core.reading.whole_log import whole_log
 
 #: Compressed batches are opened until they have expanded to this many bytes.
 OPENED_BYTES = 16 << 20
-
-Longs = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,24 +56,33 @@ class ScannedRecords:
         key = self.fields.key
         return hash_keys(self.data, key.positions[: self.count], key.offsets[: self.count + 1], secret)
 
+    def rewritten(
+        self, sections: np.ndarray, first_records: Longs, base_offsets: Longs, base_timestamps: Longs, keep: Flags
+    ) -> tuple[Bytes, Longs]:
+        """The records of some `sections` that are kept, relative to other bases, and where each section ends.
+
+        See `rewrite_records`, also for the arguments.
+        """
+        room = int((sections["end"] - sections["start"]).sum() + RECORD_GROWTH * sections["record_count"].sum())
+        target, ends = new_array(room, np.uint8), np.empty(len(sections), np.int64)
+        bases = np.ascontiguousarray(base_offsets), np.ascontiguousarray(base_timestamps)
+        rewrite_records(self.data, sections, first_records, *bases, keep, self.timestamps, target, ends)
+        return target, ends
+
 
 def scan_records(
     chunk: Chunk, rows: npt.NDArray[np.intp], columns: Collection[str], start_offset: int = 0
 ) -> ScannedRecords:
-    """Scan the records from `start_offset` on in batches `rows`, at least one, of a chunk of one piece.
+    """Scan the records from `start_offset` on in batches `rows`, at least one, of a chunk.
 
     If batches are compressed, it scans only the first rows, as many as expand to OPENED_BYTES. Raises
     UnsupportedVersionError for a batch that is not of message format 2.
     """
-    (piece,) = chunk.pieces
-    batches = chunk.batches[rows]
-    if (batches["magic"] != 2).any():
+    asked = replace(chunk.asked().of_rows(rows), start_offset=start_offset, end_offset=MAX_LONG)
+    if (asked.batches["magic"] != 2).any():
         raise UnsupportedVersionError(
-            "compaction needs message format 2: append the records of this file anew", file=piece.file
+            "compaction needs message format 2: append the records of this file anew", file=chunk.pieces[0].file
         )
-    source = Source(piece.file, piece.file_position)
-    shift = piece.slice.segment.shift
-    asked = AskedBatches(byte_array(chunk.data), batches, shift, 0, start_offset, MAX_LONG, source)
     data, sections = open_sections(asked, OPENED_BYTES)
     fields = RecordFields.allocate(int(sections["record_count"].sum()), columns)
     return ScannedRecords(data, sections, fields, scan_sections(asked, data, sections, fields))
