@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
+from distlog.core import paths
 from distlog.core.commits import fields
 from distlog.core.commits.fields import LONG, PARTITION, STEM, TIMESTAMP, Integer, Text, stored
 from distlog.core.config import MAX_INT, MAX_LONG
@@ -66,6 +67,8 @@ class SegmentInfo:
     last_batch_crc: int = stored(_CRC_OR_UNKNOWN, default=UNKNOWN)
     # Where the oldest transaction begins that is open at the segment's end; it may begin in an earlier segment.
     first_unstable_offset: int = stored(Integer(NOT_LOOKED, MAX_LONG), default=NOT_LOOKED)
+    # Whether batches carry producer ids.
+    has_producers: bool = stored(fields.boolean, default=False)
     unknown: str = fields.unknown_fields()
     # Not stored: the file grows, and may be cut, so it is read and never mapped. Only a snapshot for readers has it.
     is_active: bool = False
@@ -79,6 +82,11 @@ class SegmentInfo:
     def dense(self) -> bool:
         """Whether every offset of the segment is a record that a reader gets."""
         return self.record_count == self.next_offset - self.base_offset and not self.has_transactions
+
+    @property
+    def may_have_producers(self) -> bool:
+        """Whether batches may carry producer ids: it is known, or the segment may be older than that it is told."""
+        return self.has_producers or self.has_transactions or paths.stem_read_version(self.stem) is None
 
     def at(self, base_offset: int) -> SegmentInfo:
         """This segment moved to begin at `base_offset`: the same files, other offsets."""
