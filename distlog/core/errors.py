@@ -14,7 +14,9 @@ DistlogError                     one base; `details` holds the facts that the me
 ├── SnapshotTooOldError          files of the version that is read were vacuumed: refresh the topic
 ├── CommitConflictError          the commit did not happen: read the reason, decide again
 │   ├── TransactionTooOldError   its files may have been vacuumed: write them again
-│   └── FencedMemberError        another member of the group has the partitions now: read on
+│   ├── FencedMemberError        another member of the group has the partitions now: read on
+│   └── ProducerFencedError      a newer producer with the same transactional id took over: end this one
+├── OutOfOrderSequenceError      batches of a producer are missing before this one: begin a new producer
 ├── CommitStateUnknownError      the commit may have happened: keep the data files, look again later
 ├── UnsupportedVersionError      written by a newer distlog or Kafka: upgrade
 ├── StorageError                 the storage cannot do, or did not do, what a log needs
@@ -119,6 +121,14 @@ class TransactionTooOldError(CommitConflictError):
 
 class FencedMemberError(CommitConflictError):
     """The member is no longer in its group, so it cannot commit positions: others have its partitions now."""
+
+
+class ProducerFencedError(CommitConflictError):
+    """A newer epoch of the producer has begun, so what this one appends is refused."""
+
+
+class OutOfOrderSequenceError(DistlogError):
+    """A producer's batch does not follow the last one that the log has of it: batches are missing, or came before."""
 
 
 class CommitStateUnknownError(DistlogError):

@@ -7,6 +7,7 @@ A topic is a folder; all names below are relative to it:
     _commits/00000000000000000006.<uuid hex>.manifest.jsonl     actions of a commit that is too large for one file
     _commits/_last_checkpoint                                   a hint
     <topic>-<partition>/<stem>.log .index .timeindex .txnindex  a segment
+    <topic>-<partition>/<stem>.snapshot                         what its producers had done before that segment
     _bundles/<stem>.bundle                                      segments of many partitions, of this stem in each
     <topic>-<partition>/.lock .flush                            on a local disk, the locks of who appends in place
     _groups/<topic id>/<group>/00000000000000000003.json        version 3 of a group of followers
@@ -29,7 +30,7 @@ LAST_CHECKPOINT = f"{COMMITS_DIR}/_last_checkpoint"
 NEW_STEM_PATTERN = r"v(?P<read_version>[0-9]{20})-[0-9a-f]{32}"
 STEM_PATTERN = rf"{NEW_STEM_PATTERN}|[0-9]{{20}}"
 LOCK_FILE, FLUSH_FILE = ".lock", ".flush"
-SEGMENT_SUFFIXES = (".log", ".index", ".timeindex", ".txnindex")
+SEGMENT_SUFFIXES = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _COMMIT = re.compile(r"([0-9]{20})\.json")

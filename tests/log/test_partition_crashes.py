@@ -161,6 +161,7 @@ def test_whole_batches_that_no_page_counts_are_kept_by_who_appended_last(
     killer, folder = Killer(monkeypatch), tmp_path / "events"
     living = Process(new_topic(folder))
     append(living[0], b"0", time=NOW + 1)
+    living[0].flush()
     probe = Process(folder)
     with killer.killing(None):
         append(probe[0], b"1", time=NOW + 2)
@@ -168,6 +169,7 @@ def test_whole_batches_that_no_page_counts_are_kept_by_who_appended_last(
     assert killer.steps[-1] == "page"
     steps = len(killer.steps)
     append(living[0], b"2", time=NOW + 3)
+    living[0].flush()
     assert end_before(killer, folder, lambda process: append(process[0], b"3", time=NOW + 4), steps - 1)
     assert living.seen()[0] == [b"0", b"1", b"2"]
     assert append(living[0], b"4") == (4, 5)

@@ -116,6 +116,7 @@ def test_after_a_clean_end_nothing_of_the_log_is_read(
     process[0].checkpoint()
     process.close()
     rebooted()
+    read_bytes.clear()
     process = Process(folder)
     # of a preallocated log, the first bytes that may be a batch
     room = 12 if preallocate else 0

@@ -10,16 +10,19 @@ import itertools
 import os
 import random
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from active_segments import FailingCalls
 from partition_logs import Killed, Killer, Process, append, commit_sealed, encoded, new_topic
 from soak.lossy_disk import LossyDisk
 from topics import NOW
 
+from distlog.core.errors import StorageError
 from distlog.core.log.partition_flush import Appended, LostRecordsError
+from distlog.core.storage.local.file_lock import FileLock
 from distlog.core.storage.local.shared_page import SharedPage
 
 ENDS: dict[str, Callable[[Process], object]] = {
@@ -238,6 +241,50 @@ def test_who_waits_is_told_also_when_the_process_that_cuts_it_off_is_killed(
         if steps <= before:
             break
     assert steps > 10
+
+
+@pytest.mark.parametrize("work", ["an append", *ENDS])
+def test_what_nobody_had_open_when_the_kernel_failed_to_write_it_does_not_take_later_records_along(
+    work: str, tmp_path: Path
+) -> None:
+    folder = new_topic(tmp_path / "events")
+    killed = Process(folder)
+    append(killed[0], b"a")
+    killed[0].flush()
+    append(killed[0], b"b")
+    # the process is killed, and the kernel drops the file and its error: what is read is what the device has
+    (log,) = (folder / "events-0").glob("*.log")
+    with log.open("r+b") as file:
+        file.seek(-20, os.SEEK_END)
+        file.write(bytes(20))
+    other = Process(folder)
+    with suppress(StorageError):
+        ENDS.get(work, lambda _: None)(other)
+        append(other[0], b"c")
+        other[0].flush()
+    if b"c" not in other.seen()[0]:
+        append(other[0], b"c")
+        other[0].flush()
+    assert other.seen()[0] == [b"a", b"c"]
+    assert other.anomalies() == ()
+
+
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_what_others_left_unflushed_is_written_again_once_by_who_opens_it_later(
+    is_busy: bool, tmp_path: Path
+) -> None:
+    folder, calls = new_topic(tmp_path / "events"), FailingCalls()
+    append(Process(folder)[0], b"a")
+    process = Process(folder, calls=calls)
+    with FileLock(str(folder / "events-0" / ".flush")).held() if is_busy else nullcontext():
+        append(process[0], b"b")
+    process[0].flush()
+    written = calls.made.count("pwrite")
+    # each log and index, and what is written again of them
+    assert written > 2
+    append(process[0], b"c")
+    process[0].flush()
+    assert calls.made.count("pwrite") == written + 2
 
 
 @pytest.mark.parametrize("work", ["a checkpoint", "a roll"])

@@ -31,7 +31,7 @@ STEM = f"v{7:020d}-{'ab' * 16}"
 
 def some(**changes: int) -> SegmentState:
     """A state in which every number differs from the default."""
-    numbers = dict.fromkeys(NAMES, 24) | {"base_offset": 20, "next_offset": 30, "codecs": 3, "has_transactions": 1}
+    numbers = dict.fromkeys(NAMES, 24) | {"base_offset": 20, "next_offset": 30, "codecs": 3, "producer_bits": 1}
     numbers |= {"flushed_offset": 25, "txn_index_bytes": 34, "position": 700}
     return SegmentState(STEM, **(numbers | changes))
 
@@ -112,7 +112,7 @@ def test_the_fields_stand_where_the_kernels_look_for_them() -> None:
         "last_batch_crc": segment_fold.LAST_CRC,
         "codecs": segment_fold.CODECS,
         "leader_epoch": segment_fold.LEADER_EPOCH,
-        "has_transactions": segment_fold.HAS_TRANSACTIONS,
+        "producer_bits": segment_fold.PRODUCER_BITS,
         "crc32c": segment_fold.CRC,
     }.items():
         assert places[name] == place
@@ -197,7 +197,7 @@ def test_codecs_are_those_of_data(tmp_path: Path) -> None:
 def test_transactions_are_seen(tmp_path: Path, attributes: int, expected: int) -> None:
     segment = new_segment(tmp_path)
     append(segment, records(0, attributes=attributes))
-    assert segment.state.has_transactions == expected
+    assert segment.state.has_transactions == bool(expected)
 
 
 def test_checksums_are_those_of_the_files(tmp_path: Path) -> None:

@@ -75,6 +75,8 @@ class SegmentInfo:
     log_position: int = stored(_POSITION, default=OWN_FILE)
     offset_index_position: int = stored(_POSITION, default=OWN_FILE)
     time_index_position: int = stored(_POSITION, default=OWN_FILE)
+    # Whether batches carry producer ids.
+    has_producers: bool = stored(fields.boolean, default=False)
     unknown: str = fields.unknown_fields()
     # Not stored: the file grows, and may be cut, so it is read and never mapped. Only a snapshot for readers has it.
     is_active: bool = False
@@ -93,6 +95,11 @@ class SegmentInfo:
     def is_bundled(self) -> bool:
         """Whether the log is a part of a bundle."""
         return self.log_position != OWN_FILE
+
+    @property
+    def may_have_producers(self) -> bool:
+        """Whether batches may carry producer ids: it is known, or the segment may be older than that it is told."""
+        return self.has_producers or self.has_transactions or stem_read_version(self.stem) is None
 
     def at(self, base_offset: int) -> SegmentInfo:
         """This segment moved to begin at `base_offset`: the same files, other offsets."""

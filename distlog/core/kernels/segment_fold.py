@@ -25,9 +25,12 @@ from distlog.core.kernels.native.jit import fill_kernel, inlined
     LAST_CRC,
     CODECS,
     LEADER_EPOCH,
-    HAS_TRANSACTIONS,
+    PRODUCER_BITS,
     CRC,
 ) = range(STATE_SIZE, STATE_SIZE + 14)
+
+#: What PRODUCER_BITS tells: that a batch is of a transaction or ends one, and that a batch has a producer id.
+TRANSACTIONS, PRODUCERS = 1, 2
 
 #: How a fold ends: all is well, the bytes are not those of the batches, a batch begins at too low an offset, or is at
 #: offsets or a position that an index cannot hold.
@@ -90,7 +93,9 @@ def _pass(numbers: np.ndarray, data: np.ndarray, batch: np.void) -> None:
     if batch["record_count"] > 0 and attributes & CONTROL == 0:
         numbers[CODECS] |= 1 << (attributes & CODEC_MASK)
     if attributes & (TRANSACTIONAL | CONTROL):
-        numbers[HAS_TRANSACTIONS] = 1
+        numbers[PRODUCER_BITS] |= TRANSACTIONS
+    if batch["producer_id"] >= 0:
+        numbers[PRODUCER_BITS] |= PRODUCERS
     numbers[NEXT_OFFSET] = batch["base_offset"] + batch["last_offset_delta"] + 1
     numbers[POSITION] += batch["size"]
     numbers[RECORDS] += batch["record_count"]

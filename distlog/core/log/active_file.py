@@ -111,6 +111,11 @@ class ActiveFile:
         except OSError as error:
             raise self._failure("preallocate", error) from error
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the file is open."""
+        return self._file is not None
+
     def open(self) -> None:
         """Open the file now, if there is one: so that a `sync` does not fail for want of a descriptor."""
         if self._file is None and os.path.exists(self.path):

@@ -40,6 +40,11 @@ class ReadableSegment:
         return pack_state(self.stem, self._numbers)
 
     @property
+    def is_open(self) -> bool:
+        """Whether this process has the log open."""
+        return self._files.log.is_open
+
+    @property
     def next_offset(self) -> int:
         """The offset behind the last one."""
         return int(self._numbers[NEXT_OFFSET])

@@ -7,7 +7,7 @@ from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.log.active_file import FileCalls
 from distlog.core.log.log_segment import LogSegment, closed_on_error
 from distlog.core.log.state_record import Status
-from distlog.core.log.sync_mark import Sync, stored_mark
+from distlog.core.log.sync_mark import Sync, mark_begun, stored_mark
 from distlog.core.segments.segment_state import SegmentState
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.transactions.open_transactions import OpenTransactions
@@ -57,16 +57,28 @@ class SegmentOpener:
             elif unknown > 0 or status != Status.ACTIVE:
                 segment.recover_tail(OpenTransactions.before(state.first_unstable_offset))
             # who began to seal it may have died when a sync had failed
-            if status == Status.CHANGING and not self.write_again(segment):
+            is_doubtful = status == Status.CHANGING or not self._is_in_good_hands(segment)
+            if is_doubtful and not self.write_again(segment):
                 segment.close()
                 return None
         return segment
 
-    def recovered(self, active: Active, recovery_point: SegmentState | None, *, restarted: bool) -> LogSegment:
+    def _is_in_good_hands(self, segment: LogSegment) -> bool:
+        """Whether the next sync tells the truth of what is not flushed; False while that cannot be brought about.
+
+        Whoever wrote it may have been killed, so that nobody had the file open. Then the kernel forgets that it could
+        not write pages, and forgets the pages. So who opens the file then has the next sync write them again.
+        """
+        state = segment.state
+        if state.flushed_position == state.position or segment.is_open:
+            return True
+        segment.open()
+        return mark_begun(self._folder, segment.stem)
+
+    def recovered(self, active: Active, recovery_point: SegmentState | None) -> LogSegment:
         """The segment that the commit log calls `active`, whose end is not known: it is walked, and synced.
 
-        The walk begins at the recovery point, if one is known, and the files have what it counts. Unless the machine
-        was `restarted` since, so that what is read is what the device has, it is written again before the sync.
+        The walk begins at the recovery point, if one is known, and the files have what it counts.
         """
         segment = self.opened(
             recovery_point or SegmentState.new(active.stem, active.base_offset, self._handle.clock())
@@ -79,8 +91,8 @@ class SegmentOpener:
             else:
                 # zeros, as far as anybody looked
                 segment.drop_uncounted()
-            # a sync may have failed, and which one and when is not known either
-            if not restarted:
+            # the page tells nothing of a sync that failed, so all is written again
+            if stored_mark(self._folder, segment.stem) != Sync.ENDED:
                 self.write_again(segment)
             # it is not known how much of the log is on the device
             segment.flush()

@@ -10,7 +10,9 @@ import os
 from enum import Enum
 
 from distlog.core import paths
+from distlog.core.errors import StorageError
 from distlog.core.log.state_record import stored_value
+from distlog.core.storage.local.file_lock import FileLock
 from distlog.core.storage.local.shared_page import boot_id
 
 
@@ -35,3 +37,17 @@ def marked(value: bytes | None, stem: str) -> Sync:
 def stored_mark(folder: str, stem: str) -> Sync:
     """What the page in the partition's `folder` says of the segment; takes no lock. Raises StorageError."""
     return marked(stored_value(os.path.join(folder, paths.FLUSH_FILE)), stem)
+
+
+def mark_begun(folder: str, stem: str) -> bool:
+    """Mark a sync of the segment as begun, so that the next one does not trust it; False while one is under way."""
+    lock = FileLock(os.path.join(folder, paths.FLUSH_FILE))
+    try:
+        with lock.held(0) as page:
+            if marked(page.read(), stem) == Sync.ENDED:
+                page.write(mark(Sync.BEGUN, stem))
+    except StorageError:
+        return False
+    finally:
+        lock.close()
+    return True

@@ -23,6 +23,7 @@ from distlog.core.config import MAX_INT, MAX_LONG
 from distlog.core.indexes.offset_index import ENTRY as OFFSET_ENTRY
 from distlog.core.indexes.time_index import ENTRY as TIME_ENTRY
 from distlog.core.indexes.transaction_index import ENTRY as TXN_ENTRY
+from distlog.core.kernels.segment_fold import PRODUCERS, TRANSACTIONS
 from distlog.core.times import NO_TIMESTAMP
 
 #: A segment's numbers: the fields of SegmentState behind `stem`, in their order.
@@ -77,7 +78,8 @@ class SegmentState:
     # A bit for each codec that was seen.
     codecs: int = _between(0, 255)
     leader_epoch: int = _between(-1, MAX_INT, -1)
-    has_transactions: int = _between(0, 1)
+    # TRANSACTIONS, PRODUCERS: whether batches, or control batches, are of transactions, and whether of producers.
+    producer_bits: int = _between(0, 3)
     # The CRC-32C of the log, and of the entries of each index.
     crc32c: int = _crc()
     offset_index_bytes: int = _size()
@@ -153,6 +155,11 @@ class SegmentState:
             raise ValueError("an offset in a segment's state lies behind its end")
 
     @property
+    def has_transactions(self) -> bool:
+        """Whether a batch is of a transaction, or ends one."""
+        return bool(self.producer_bits & TRANSACTIONS)
+
+    @property
     def codec_names(self) -> set[str]:
         """The codecs of the batches that have records; UNKNOWN_CODEC for those that Kafka does not have."""
         names = {name for codec, name in enumerate(CODEC_NAMES) if self.codecs >> codec & 1}
@@ -176,7 +183,8 @@ class SegmentState:
             offset_of_max_timestamp=self.offset_of_max_timestamp,
             compression=",".join(sorted(self.codec_names - {UNKNOWN_CODEC})) or CODEC_NAMES[0],
             leader_epoch=self.leader_epoch,
-            has_transactions=bool(self.has_transactions),
+            has_transactions=self.has_transactions,
+            has_producers=bool(self.producer_bits & PRODUCERS),
             created_ms=self.created_ms,
             crc32c=self.crc32c,
             min_timestamp=self.min_timestamp,

@@ -53,7 +53,7 @@ class OpenTransactions:
             producer, offset = int(batch["producer_id"]), int(batch["base_offset"]) + shift
             if not batch["attributes"] & CONTROL:
                 self._opened.setdefault(producer, offset)
-            elif (kind := _control_type(data, batch)) in _MARKERS and producer in self._opened:
+            elif (kind := control_type(data, batch)) in _MARKERS and producer in self._opened:
                 first = self._opened.pop(producer)
                 if kind == ABORT:
                     # the earliest of the other transactions, as if this one had never been
@@ -62,14 +62,25 @@ class OpenTransactions:
         return aborted
 
 
-def _control_type(data: Any, batch: Any) -> int:
+def control_type(data: Any, batch: Any) -> int:
     """The type of the control record in the batch, which is never compressed; -1 if there is none."""
+    key, _ = _control_record(data, batch)
+    return int.from_bytes(key[2:4], "big") if len(key) == 4 else -1
+
+
+def coordinator_epoch(data: Any, batch: Any) -> int:
+    """The epoch of the coordinator that wrote the end marker in the batch; -1 if it does not say."""
+    _, value = _control_record(data, batch)
+    return int.from_bytes(value[2:6], "big", signed=True) if len(value) >= 6 else -1
+
+
+def _control_record(data: Any, batch: Any) -> tuple[bytes, bytes]:
+    """The key (version, type: int16 each), and the value, which for an end marker is version int16, epoch int32."""
     body = bytes(data[int(batch["position"]) + HEADER_SIZE : int(batch["position"] + batch["size"])])
     # length, attributes, timestamp delta, offset delta, key length: varints but for the attributes
     at = _after_varints(body, 0, 1) + 1
     at = _after_varints(body, at, 3)
-    key = body[at : at + 4]
-    return int.from_bytes(key[2:], "big") if len(key) == 4 else -1
+    return body[at : at + 4], body[_after_varints(body, at + 4, 1) :][:6]
 
 
 def _after_varints(body: bytes, at: int, count: int) -> int:

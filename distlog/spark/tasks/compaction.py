@@ -20,7 +20,7 @@ import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.maintenance.compaction.batch_verdicts import Verdicts, has_producers, judge
+from distlog.core.maintenance.compaction.batch_verdicts import Verdicts, judge
 from distlog.core.maintenance.compaction.clean_partition import CleanedRange, clean_partition
 from distlog.core.maintenance.compaction.cleanable import Cleanable
 from distlog.core.maintenance.compaction.cleaning_plan import CleaningPlan, GroupToRewrite
@@ -82,7 +82,7 @@ def _judge_all(
     spark: SparkSession, handle: TopicHandle, plans: Sequence[CleaningPlan], now_ms: int
 ) -> list[Verdicts | Uncleanable]:
     """The verdicts on the batches of each partition. Tasks find them if there is something to read."""
-    read = [plan for plan in plans if any(map(has_producers, plan.segments))]
+    read = [plan for plan in plans if any(segment.may_have_producers for segment in plan.segments)]
     judged = SparkRun(spark)(partial(done_or_reason, partial(_judge, handle, now_ms)), read)
     found = {plan.partition: verdicts for plan, verdicts in zip(read, judged, strict=True)}
     return [found.get(plan.partition, Verdicts()) for plan in plans]

@@ -12,9 +12,9 @@ from raw_batches import batch, record
 
 from distlog.core.batches.record_batch import COMMIT, CONTROL, DELETE_HORIZON, LEADER_CHANGE, TRANSACTIONAL
 from distlog.core.indexes.transaction_index import AbortedTransaction
-from distlog.core.maintenance.compaction.batch_verdicts import PRODUCER_EXPIRATION_MS
 from distlog.core.maintenance.compaction.offset_map import SLOT_BYTES
 from distlog.core.maintenance.retention import retention
+from distlog.core.transactions.producer_states import EXPIRATION_MS
 
 LATER = 1000
 """delete.retention.ms of these topics."""
@@ -76,7 +76,7 @@ def test_the_batch_of_a_producer_that_wrote_more_goes(log: CompactedTopic) -> No
 def test_a_producer_that_is_silent_for_long_is_forgotten(log: CompactedTopic) -> None:
     producers = Producers(log, transactional=False)
     producers.send(1, 1).plain(1).roll()
-    log.clock.now += PRODUCER_EXPIRATION_MS - 1
+    log.clock.now += EXPIRATION_MS - 1
     log.compact()
     assert last_offsets(log) == [0, 1]
     again(log, 1)

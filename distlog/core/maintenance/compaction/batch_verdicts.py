@@ -15,16 +15,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from distlog.core import paths
 from distlog.core.batches.record_batch import ABORT, COMMIT, CONTROL, TRANSACTIONAL
 from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.config import DAY_MS
 from distlog.core.indexes.transaction_index import AbortedTransaction
 from distlog.core.maintenance.compaction.scanned_records import ScannedRecords, checked_chunks, scan_records
 from distlog.core.reading.segment_reader import SegmentReader
-
-#: Kafka's producer.id.expiration.ms: how long a silent producer is remembered.
-PRODUCER_EXPIRATION_MS = DAY_MS
+from distlog.core.transactions.producer_states import EXPIRATION_MS
 
 _NO_OFFSETS: npt.NDArray[np.int64] = np.zeros(0, np.int64)
 
@@ -73,7 +69,7 @@ def _within(offsets: npt.NDArray[np.int64], start_offset: int, end_offset: int) 
 
 def judge(reader: SegmentReader, segments: Sequence[SegmentInfo], now_ms: int) -> Verdicts:
     """The verdicts on the batches of `segments`, which are all of the partition's segments, to its end."""
-    read = [segment for segment in segments if has_producers(segment)]
+    read = [segment for segment in segments if segment.may_have_producers]
     if not read:
         return Verdicts()
     found = sorted(
@@ -88,11 +84,6 @@ def judge(reader: SegmentReader, segments: Sequence[SegmentInfo], now_ms: int) -
     return Verdicts(
         np.array(transactions.discardable, np.int64), np.array(sorted(last), np.int64), tuple(transactions.retained)
     )
-
-
-def has_producers(segment: SegmentInfo) -> bool:
-    """Whether batches of the segment may carry producer ids: Kafka wrote it, or it is known to hold transactions."""
-    return segment.has_transactions or paths.stem_read_version(segment.stem) is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +165,7 @@ class _Producer:
 
     def is_active(self, now_ms: int) -> bool:
         # with an open transaction a producer is active in any case, but then its last batch is not cleanable
-        return now_ms - self._last_timestamp < PRODUCER_EXPIRATION_MS
+        return now_ms - self._last_timestamp < EXPIRATION_MS
 
 
 def _batches(reader: SegmentReader, segments: Sequence[SegmentInfo]) -> Iterator[_Batch]:

@@ -1,0 +1,226 @@
+"""What a log says of its producers: the rules of Kafka's ProducerStateManager, batch by batch."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from raw_batches import batch, record
+
+from distlog.core.batches.record_batch import ABORT, COMMIT, CONTROL, TRANSACTIONAL, read_headers
+from distlog.core.config import MAX_INT
+from distlog.core.errors import InvalidRecordError, OutOfOrderSequenceError, ProducerFencedError
+from distlog.core.transactions.producer_snapshot import read_producer_snapshot, write_producer_snapshot
+from distlog.core.transactions.producer_states import EXPIRATION_MS, KnownBatch, ProducerStates
+
+NOW = 1_700_000_000_000
+PID = 7
+
+
+class Log:
+    """A log of one partition, of which only the headers are kept."""
+
+    def __init__(self, states: ProducerStates | None = None, end: int = 0) -> None:
+        self.states, self.end = states or ProducerStates(), end
+
+    def append(self, sequence: int, count: int = 1, *, epoch: int = 0, open: bool = False, time: int = NOW) -> Any:
+        """Append a batch: its offsets, or those of the one that it doubles."""
+        rows = [record(delta, 0, None, b"v") for delta in range(count)]
+        data = batch(
+            rows,
+            attributes=TRANSACTIONAL if open else 0,
+            producer=(PID, epoch, sequence),
+            base_timestamp=time,
+            max_timestamp=time,
+        )
+        known = self.states.check(read_headers(data))
+        if known:
+            return known.first_offset, known.last_offset
+        return self.take(data, count)
+
+    def mark(self, kind: int = COMMIT, *, epoch: int = 0, coordinator: int = 0, time: int = NOW) -> Any:
+        rows = [record(0, 0, struct.pack(">hh", 0, kind), struct.pack(">hi", 0, coordinator))]
+        attributes = CONTROL | TRANSACTIONAL
+        data = batch(rows, attributes=attributes, producer=(PID, epoch, -1), base_timestamp=time, max_timestamp=time)
+        return self.take(data, 1)
+
+    def take(self, data: bytes, count: int) -> tuple[int, int]:
+        """Append without a check, as when a log is read again."""
+        first, self.end = self.end, self.end + count
+        self.states.see(data, read_headers(data), first)
+        return first, self.end - 1
+
+    def reopened(self, now: int = NOW) -> Log:
+        """The log after a restart, with the states of a snapshot."""
+        stored = read_producer_snapshot(write_producer_snapshot(self.states.entries()))
+        return Log(ProducerStates.of_snapshot(stored, now), self.end)
+
+
+def refused(log: Log, error: type[Exception], *given: Any, **options: Any) -> None:
+    before = log.states.entries().tobytes()
+    with pytest.raises(error):
+        log.append(*given, **options)
+    assert log.states.entries().tobytes() == before
+
+
+def test_sequence_numbers_follow_each_other_and_a_new_epoch_begins_at_0() -> None:
+    log = Log()
+    assert [log.append(0), log.append(1)] == [(0, 0), (1, 1)]
+    refused(log, OutOfOrderSequenceError, 5)
+    refused(log, OutOfOrderSequenceError, 3, epoch=1)
+    assert log.append(0, epoch=1) == (2, 2)
+    refused(log, ProducerFencedError, 2)
+    refused(log, ProducerFencedError, 0)
+
+
+def test_a_batch_that_is_there_is_answered_with_its_offsets() -> None:
+    log = Log()
+    for sequence in range(0, 12, 2):
+        log.append(sequence, 2)
+    for sequence in (2, 4, 6, 8, 10):
+        assert log.append(sequence, 2) == (sequence, sequence + 1)
+    # the sixth last one is not known any more, and others overlap what is there
+    for sequence, count in ((0, 2), (10, 1), (11, 1), (9, 2), (10, 3)):
+        refused(log, OutOfOrderSequenceError, sequence, count)
+    assert log.append(12) == (12, 12)
+
+
+def test_batches_that_were_appended_together_are_there_together() -> None:
+    log, both = Log(), b""
+    for number in range(7):
+        both += batch([record(0, 0, None, b"v")], base_offset=number, producer=(PID, 0, number))
+    rows = read_headers(both)
+    assert log.states.check(rows) is None
+    log.take(both, 7)
+    assert log.states.check(rows) == KnownBatch(6, 6, 0, 1000)
+    missing = read_headers(both)
+    missing["base_sequence"][1:] += 7
+    with pytest.raises(OutOfOrderSequenceError):
+        log.states.check(missing)
+
+
+@pytest.mark.parametrize("sequence", [0, 17, MAX_INT])
+def test_an_unknown_producer_may_begin_anywhere(sequence: int) -> None:
+    log = Log()
+    log.append(sequence, epoch=3)
+    refused(log, OutOfOrderSequenceError, (sequence + 2) & MAX_INT, epoch=3)
+    log.append((sequence + 1) & MAX_INT, epoch=3)
+
+
+def test_after_the_largest_number_comes_0() -> None:
+    log = Log()
+    log.append(MAX_INT - 10, 20)
+    assert log.states.get(PID).last_sequence == 8  # type: ignore[union-attr]
+    assert log.append(MAX_INT - 10, 20) == (0, 19)
+    assert log.append(9) == (20, 20)
+    other = Log()
+    other.append(MAX_INT)
+    refused(other, OutOfOrderSequenceError, 1)
+    other.append(0)
+
+
+@given(
+    st.lists(st.integers(1, 9), min_size=1, max_size=20), st.integers(0, MAX_INT), st.randoms(use_true_random=False)
+)
+def test_whoever_repeats_its_batches_doubles_none(counts: list[int], first: int, chance: Any) -> None:
+    log, sequence, offsets = Log(), first, []
+    for count in counts:
+        offsets.append((sequence, count, log.append(sequence, count)))
+        sequence = (sequence + count) & MAX_INT
+        for again, size, found in offsets[-5:]:
+            if chance.random() < 0.5:
+                assert log.append(again, size) == found
+        if chance.random() < 0.3:
+            log = log.reopened()
+            # a snapshot has the last batch only
+            offsets = offsets[-1:]
+    assert log.end == sum(counts)
+
+
+def test_an_end_marker_of_a_higher_epoch_begins_the_numbers_anew() -> None:
+    log = Log()
+    log.append(0, open=True)
+    log.mark(ABORT, epoch=1)
+    state = log.states.get(PID)
+    assert state
+    assert (state.epoch, state.last_sequence, state.transaction_first_offset) == (1, -1, -1)
+    refused(log, ProducerFencedError, 1)
+    refused(log, OutOfOrderSequenceError, 2, epoch=1)
+    refused(log, OutOfOrderSequenceError, 2, epoch=2)
+    log.append(0, epoch=1)
+
+
+def test_an_end_marker_of_the_same_epoch_leaves_the_numbers() -> None:
+    log = Log()
+    log.append(0, 2, open=True)
+    log.mark(COMMIT)
+    log.append(2, open=True)
+
+
+def test_a_marker_alone_makes_a_producer_known() -> None:
+    log = Log()
+    log.mark(ABORT, epoch=5)
+    refused(log, ProducerFencedError, 0, epoch=4)
+    refused(log, OutOfOrderSequenceError, 17, epoch=5)
+    log.append(0, epoch=5)
+
+
+def test_an_empty_control_batch_changes_nothing() -> None:
+    log = Log()
+    log.append(0, open=True)
+    log.take(batch([], attributes=CONTROL | TRANSACTIONAL, producer=(PID, 0, -1), last_delta=0), 1)
+    assert log.states.get(PID).transaction_first_offset == 0  # type: ignore[union-attr]
+
+
+def test_records_outside_of_the_open_transaction_are_refused() -> None:
+    log = Log()
+    log.append(0, 3, open=True)
+    refused(log, InvalidRecordError, 3)
+    assert log.append(3, open=True) == (3, 3)
+    log.mark(COMMIT)
+    log.append(4)
+
+
+def test_a_silent_producer_is_forgotten_after_a_day_and_one_with_an_open_transaction_is_not() -> None:
+    log = Log()
+    log.append(0)
+    log.states.expire(NOW + EXPIRATION_MS - 1)
+    refused(log, OutOfOrderSequenceError, 2)
+    log.states.expire(NOW + EXPIRATION_MS)
+    assert len(log.states) == 0
+    log.append(5, open=True)
+    log.states.expire(NOW + 10 * EXPIRATION_MS)
+    refused(log, OutOfOrderSequenceError, 7, open=True)
+    log.mark(COMMIT)
+    log.states.expire(NOW + 10 * EXPIRATION_MS)
+    assert len(log.states) == 0
+
+
+def test_a_snapshot_keeps_all_but_older_batches_and_who_has_expired() -> None:
+    log = Log()
+    log.append(0, open=True)
+    log.append(1, 2, open=True)
+    again = log.reopened(NOW + 10 * EXPIRATION_MS)
+    assert again.states.entries().tobytes() == log.states.entries().tobytes()
+    assert again.append(1, 2, open=True) == (1, 2)
+    refused(again, OutOfOrderSequenceError, 0, open=True)
+    log.mark(COMMIT, coordinator=4)
+    assert log.reopened().states.get(PID).coordinator_epoch == 4  # type: ignore[union-attr]
+    assert len(log.reopened(NOW + EXPIRATION_MS).states) == 0
+
+
+def test_a_snapshot_of_a_producer_that_only_has_a_marker_keeps_its_time() -> None:
+    log = Log()
+    log.mark(ABORT, epoch=1, time=NOW + 5)
+    (entry,) = log.reopened().states.entries().tolist()
+    assert entry == (PID, 1, -1, -1, 0, NOW + 5, 0, -1)
+
+
+def test_a_lower_epoch_of_the_coordinator_is_taken_from_the_log_as_it_is() -> None:
+    log = Log()
+    log.mark(COMMIT, coordinator=2)
+    log.mark(COMMIT, coordinator=1)
+    assert log.states.get(PID).coordinator_epoch == 1  # type: ignore[union-attr]
