@@ -25,6 +25,7 @@ CORE_LAYERS = (
     "topic_handle groups",
     "log",
     "maintenance",
+    "kafka_directory",
     "following",
     "topics",
     "log_manager",
