@@ -34,8 +34,8 @@ def read_offsets(data: bytes, *, file: str = "") -> dict[PartitionName, int]:
     return offsets
 
 
-def write_offsets(offsets: Mapping[tuple[str, int], int]) -> bytes:
-    """The content of a checkpoint file; `offsets` are by (topic, partition)."""
+def write_offsets(offsets: Mapping[PartitionName, int]) -> bytes:
+    """The content of a checkpoint file."""
     return _text(f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items()))
 
 

@@ -1,14 +1,13 @@
-"""A broker's log directory: its partitions, what its checkpoint files say, and the lock of the broker."""
+"""A broker's log directory: its partitions, and what its checkpoint files say."""
 
 from __future__ import annotations
 
-import fcntl
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
-from distlog.core.errors import InvalidTopicError, StorageError
+from distlog.core.errors import InvalidTopicError
 from distlog.core.kafka_directory.checkpoint_files import (
     FIRST_DIRTY_OFFSETS,
     LOG_START_OFFSETS,
@@ -16,7 +15,6 @@ from distlog.core.kafka_directory.checkpoint_files import (
     read_offsets,
 )
 from distlog.core.kafka_directory.directory_names import (
-    BROKER_LOCK_FILE,
     CLEAN_SHUTDOWN_FILE,
     CLUSTER_METADATA,
     PartitionName,
@@ -54,7 +52,7 @@ def read_log_dir(directory: str | os.PathLike[str]) -> tuple[LogDir, PartitionNa
 
     Raises InvalidTopicError if this is neither, CorruptMetadataError for a checkpoint file that is not whole.
     """
-    path = os.path.realpath(os.path.abspath(os.fspath(directory)))
+    path = os.path.realpath(Storage(directory).local_path(""))
     state = folder_state(os.path.basename(path))
     if state is not None:
         raise InvalidTopicError(f"this partition {_STATES[state]}: adopt another folder", directory=path)
@@ -95,26 +93,3 @@ def _offsets(storage: Storage, name: str) -> Mapping[PartitionName, int]:
     with suppress(FileNotFoundError):
         return read_offsets(storage.read(name), file=storage.local_path(name))
     return {}
-
-
-@contextmanager
-def without_broker(log_dir: LogDir) -> Iterator[None]:
-    """Keep brokers out of the log directory; raises StorageError if one may be running.
-
-    A broker holds a lock of its `.lock` for as long as it runs. Two brokers cannot, nor can a broker and this.
-    """
-    path = log_dir.storage.local_path(BROKER_LOCK_FILE)
-    try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        yield
-        return
-    try:
-        try:
-            fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            text = "a broker is running on this log directory, since it holds the lock: stop it first"
-            raise StorageError(text, file=path) from None
-        yield
-    finally:
-        os.close(file)

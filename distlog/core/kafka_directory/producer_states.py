@@ -23,12 +23,12 @@ _Entry = dict[str, int]
 class ProducerStates:
     """The last batch of each producer, and its open transaction, behind the batches seen so far.
 
-    `entries` (ENTRY rows) is a snapshot of them before `offset`; batches below are passed over.
+    It begins with `entries` (ENTRY rows), a snapshot before `offset`; batches below that are passed over.
     """
 
     def __init__(self, entries: npt.NDArray[Any] | None = None, offset: int = 0) -> None:
         rows = np.empty(0, ENTRY) if entries is None else entries
-        self._offset = offset
+        self.offset = offset
         self._entries: dict[int, _Entry] = {
             int(row["producer_id"]): {name: int(row[name]) for name in ENTRY.names or ()} for row in rows
         }
@@ -41,7 +41,7 @@ class ProducerStates:
 
     def see(self, data: Any, batches: npt.NDArray[Any], shift: int = 0) -> None:
         """Take the next batches (BATCH rows) of `data`; `shift` is added to their offsets."""
-        chosen = (batches["producer_id"] >= 0) & (batches["base_offset"] + shift >= self._offset)
+        chosen = (batches["producer_id"] >= 0) & (batches["base_offset"] + shift >= self.offset)
         rows = batches[chosen]
         if not len(rows):
             return

@@ -14,8 +14,9 @@ import pyarrow as pa
 from distlog.core.config import TopicConfig
 from distlog.core.errors import DistlogError, InvalidTopicError
 from distlog.core.kafka_directory.adopt import AdoptedTopic, adopt_topic, by_topic
+from distlog.core.kafka_directory.broker_lock import without_broker
 from distlog.core.kafka_directory.directory_names import PartitionName
-from distlog.core.kafka_directory.log_dir import LogDir, read_log_dir, without_broker
+from distlog.core.kafka_directory.log_dir import LogDir, read_log_dir
 from distlog.core.maintenance.reports import counted
 from distlog.core.storage.storage import Storage
 from distlog.core.topic_handle import TopicHandle, topic_log
@@ -134,7 +135,7 @@ def adopt(
     chosen = by_topic([only] if only else _chosen(log_dir, topics))
     root = Storage(url, storage_options) if url else log_dir.storage
     made = dict[str, Topic]()
-    with without_broker(log_dir):
+    with without_broker(log_dir.storage):
         adopted = []
         for name, partitions in chosen.items():
             target = root if url and only else root.child(name)
