@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import itertools
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -49,6 +50,19 @@ def read_epochs(data: bytes, *, file: str = "") -> Epochs:
 def write_epochs(epochs: Epochs) -> bytes:
     """The content of a leader-epoch-checkpoint."""
     return _text(f"{epoch} {start}" for epoch, start in epochs)
+
+
+def joined_epochs(parts: Iterable[Iterable[tuple[int, int]]], log_start_offset: int) -> list[tuple[int, int]]:
+    """The leader epochs of a log from those of its segments, as a leader-epoch-checkpoint has them."""
+    epochs = list[tuple[int, int]]()
+    for epoch, start in itertools.chain.from_iterable(parts):
+        if not epochs or epoch > epochs[-1][0]:
+            epochs.append((epoch, start))
+    below = [epoch for epoch, start in epochs if start < log_start_offset]
+    kept = [(epoch, start) for epoch, start in epochs if start >= log_start_offset]
+    if below and (not kept or kept[0][1] > log_start_offset):
+        kept.insert(0, (below[-1], log_start_offset))
+    return kept
 
 
 def read_topic_id(data: bytes, *, file: str = "") -> uuid.UUID:

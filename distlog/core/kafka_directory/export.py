@@ -92,11 +92,13 @@ def _write_checkpoints(target: Storage, topic: str, exported: list[ExportedParti
 
 def _merge(target: Storage, name: str, topic: str, offsets: Mapping[int, int | None]) -> None:
     """Set the offsets of the topic's partitions in a checkpoint file; None takes a partition out."""
-    known = dict[PartitionName, int]()
+    before = dict[PartitionName, int]()
     with suppress(FileNotFoundError):
-        known = read_offsets(target.read(name), file=target.local_path(name))
+        before = read_offsets(target.read(name), file=target.local_path(name))
+    known = dict(before)
     for partition, offset in offsets.items():
         known.pop(PartitionName(topic, partition), None)
         if offset is not None:
             known[PartitionName(topic, partition)] = offset
-    target.put(name, write_offsets(known))
+    if known != before:
+        target.put(name, write_offsets(known))

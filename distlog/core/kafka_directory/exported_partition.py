@@ -11,7 +11,13 @@ from distlog.core import paths
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.errors import CorruptionError
-from distlog.core.kafka_directory.checkpoint_files import write_epochs, write_topic_id
+from distlog.core.kafka_directory.checkpoint_files import (
+    Epochs,
+    joined_epochs,
+    read_epochs,
+    write_epochs,
+    write_topic_id,
+)
 from distlog.core.kafka_directory.directory_names import (
     LEADER_EPOCHS,
     PARTITION_METADATA,
@@ -23,7 +29,6 @@ from distlog.core.kafka_directory.export_record import ExportedSegment, empty_se
 from distlog.core.kafka_directory.exported_segment import (
     delete_segment,
     export_segment,
-    joined_epochs,
     write_empty,
 )
 from distlog.core.kafka_directory.producer_states import ProducerStates
@@ -74,6 +79,7 @@ class _PartitionExport:
     def __init__(self, handle: TopicHandle, snapshot: Snapshot, state: PartitionState, folder: Storage) -> None:
         self._handle, self._interval = handle, snapshot.config.index_interval_bytes
         self._state, self._folder = state, folder
+        self._source = handle.storage.child(folder.url.rpartition("/")[2])
         self.present: list[ExportedSegment] = []
 
     def run(self) -> list[SegmentInfo]:
@@ -116,8 +122,7 @@ class _PartitionExport:
         That is the snapshot of the last export, which is behind all of these, or else the one of an adoption.
         """
         stays_to = max((each.next_offset for each in segments if each.base_offset in kept), default=0)
-        source = self._handle.storage.child(self._folder.url.rpartition("/")[2])
-        folder = self._folder if kept else source
+        folder = self._folder if kept else self._source
         for offset, name in sorted(snapshots(folder).items(), reverse=True):
             if stays_to <= offset <= self._state.log_end_offset:
                 with suppress(CorruptionError):
@@ -151,9 +156,15 @@ class _PartitionExport:
         self._put_snapshot(end, producers)
         stale = [name for offset, name in snapshots(self._folder).items() if offset not in (end, max(bases))]
         self._folder.delete(stale)
-        epochs = joined_epochs((each.epochs for each in self.present), start)
+        epochs = joined_epochs([self._adopted_epochs(), *(each.epochs for each in self.present)], start)
         self._folder.put(LEADER_EPOCHS, write_epochs(epochs))
         write_export(self._folder, self.present)
+
+    def _adopted_epochs(self) -> Epochs:
+        """The leader epochs that came with the topic, if a broker wrote its first part."""
+        with suppress(FileNotFoundError, CorruptionError):
+            return read_epochs(self._source.read(LEADER_EPOCHS))
+        return []
 
     def _put_empty(self, place: int, offset: int) -> None:
         write_empty(self._folder, offset)

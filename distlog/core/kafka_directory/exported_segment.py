@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -135,16 +133,3 @@ def _set_times(folder: Storage, base_offset: int, time_ms: int) -> None:
         path = folder.local_path(file_name(base_offset, suffix))
         with failing_as("set the time of", path):
             os.utime(path, (time_ms / 1000, time_ms / 1000))
-
-
-def joined_epochs(parts: Iterable[Iterable[tuple[int, int]]], log_start_offset: int) -> list[tuple[int, int]]:
-    """The leader epochs of a log from those of its segments, as a leader-epoch-checkpoint has them."""
-    epochs = list[tuple[int, int]]()
-    for epoch, start in itertools.chain.from_iterable(parts):
-        if not epochs or epoch > epochs[-1][0]:
-            epochs.append((epoch, start))
-    below = [epoch for epoch, start in epochs if start < log_start_offset]
-    kept = [(epoch, start) for epoch, start in epochs if start >= log_start_offset]
-    if below and (not kept or kept[0][1] > log_start_offset):
-        kept.insert(0, (below[-1], log_start_offset))
-    return kept

@@ -10,8 +10,8 @@ from typing import Any
 import numpy.typing as npt
 
 from distlog.core.errors import CorruptionError
-from distlog.core.kafka_directory.checkpoint_files import read_topic_id
-from distlog.core.kafka_directory.directory_names import PARTITION_METADATA, PartitionName
+from distlog.core.kafka_directory.checkpoint_files import Epochs, joined_epochs, read_epochs, read_topic_id
+from distlog.core.kafka_directory.directory_names import LEADER_EPOCHS, PARTITION_METADATA, PartitionName
 from distlog.core.kafka_directory.loaded_files import LoadedFiles, loaded_files
 from distlog.core.kafka_directory.log_walk import LogWalk
 from distlog.core.storage.storage import Storage
@@ -56,6 +56,14 @@ class PartitionFolder:
             return read_topic_id(self.read(PARTITION_METADATA), file=self.path(PARTITION_METADATA))
         except FileNotFoundError:
             return None
+
+    def leader_epochs(self, log_start_offset: int, log_end_offset: int) -> Epochs:
+        """The leader epochs between these offsets, by the checkpoint; none without the file."""
+        try:
+            found = read_epochs(self.read(LEADER_EPOCHS), file=self.path(LEADER_EPOCHS))
+        except FileNotFoundError:
+            return []
+        return joined_epochs([[each for each in found if each[1] < log_end_offset]], log_start_offset)
 
     def producer_snapshot(self) -> tuple[npt.NDArray[Any] | None, int]:
         """The newest whole producer snapshot, and its offset; (None, 0) without."""

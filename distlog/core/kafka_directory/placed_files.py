@@ -10,7 +10,8 @@ from contextlib import suppress
 
 from distlog.core import paths
 from distlog.core.errors import StorageError
-from distlog.core.kafka_directory.directory_names import SNAPSHOT_SUFFIX, file_name
+from distlog.core.kafka_directory.checkpoint_files import write_epochs
+from distlog.core.kafka_directory.directory_names import LEADER_EPOCHS, SNAPSHOT_SUFFIX, file_name
 from distlog.core.kafka_directory.partition_folder import PartitionFolder
 from distlog.core.kafka_directory.taken_partition import TakenPartition
 from distlog.core.kafka_directory.taken_segment import TakenSegment
@@ -37,6 +38,8 @@ def place(topic: Storage, name: str, partition: TakenPartition, *, linked: bool)
     snapshot = partition.producer_snapshot
     if snapshot is not None and len(snapshot) > _NO_PRODUCERS:
         topic.put(f"{folder}/{file_name(partition.log_end_offset, SNAPSHOT_SUFFIX)}", snapshot)
+    if partition.epochs:
+        topic.put(f"{folder}/{LEADER_EPOCHS}", write_epochs(partition.epochs))
     topic.sync(folder)
 
 

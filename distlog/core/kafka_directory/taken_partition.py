@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from distlog.core.commits.actions import Action, Add, Cleaned, SetLogStartOffset
 from distlog.core.errors import CorruptRecordError
+from distlog.core.kafka_directory.checkpoint_files import Epochs
 from distlog.core.kafka_directory.directory_names import PartitionName
 from distlog.core.kafka_directory.log_dir import LogDir
 from distlog.core.kafka_directory.partition_folder import PartitionFolder
@@ -33,6 +34,7 @@ class TakenPartition:
     first_dirty_offset: int
     segments: tuple[TakenSegment, ...]
     producer_snapshot: bytes | None
+    epochs: Epochs
     topic_id: uuid.UUID | None
     notes: tuple[str, ...]
 
@@ -83,6 +85,7 @@ def take_partition(log_dir: LogDir, name: PartitionName, interval_bytes: int) ->
         min(log_dir.first_dirty_offsets.get(name, 0), end),
         tuple(segment for segment in segments if segment.info.next_offset > start),
         state.producers.snapshot() if known else None,
+        folder.leader_epochs(start, end),
         folder.topic_id(),
         tuple(notes),
     )
