@@ -127,7 +127,9 @@ class _Look:
             if not len(found.rows):
                 return
             self.log.add(found.data, found.rows)
-        self.aborted += self.state.transactions.see(found.data, found.rows)
+        # a batch that was emptied by a cleaner hides nothing, and opens nothing
+        filled = found.rows[found.rows["record_count"] > 0]
+        self.aborted += self.state.transactions.see(found.data, filled)
         self.state.producers.see(found.data, found.rows)
         for check in self.checks.values():
             check.add(found.rows, found.position)

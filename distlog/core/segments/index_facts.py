@@ -24,12 +24,6 @@ INDEX_FIELDS = {
     ".timeindex": IndexFields("time_index_bytes", "time_index_crc32c"),
     ".txnindex": IndexFields("txn_index_bytes", "txn_index_crc32c"),
 }
-#: The remedy for a bad index file; only the first two can be made from their segment's log.
-REMEDIES = {
-    ".index": "rebuild the index",
-    ".timeindex": "rebuild the index",
-    ".txnindex": "restore it from a copy",
-}
 
 
 def index_facts(files: Mapping[str, bytes]) -> dict[str, Any]:
@@ -56,7 +50,7 @@ def checksum_error(segment: SegmentInfo, suffix: str, file: str, found: int) -> 
     if expected in (UNKNOWN, found):
         return None
     return CorruptIndexError(
-        f"the checksum of the index file differs from its segment's metadata: {REMEDIES[suffix]}",
+        "the checksum of the index file differs from its segment's metadata: rebuild the index",
         file=file,
         partition=segment.partition,
     )

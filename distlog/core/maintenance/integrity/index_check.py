@@ -19,7 +19,6 @@ from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.config import MAX_LONG
 from distlog.core.errors import CorruptIndexError
 from distlog.core.indexes import offset_index, time_index, transaction_index
-from distlog.core.segments.index_facts import REMEDIES
 from distlog.core.times import NO_TIMESTAMP
 
 Longs = npt.NDArray[np.int64]
@@ -85,7 +84,7 @@ class IndexCheck(ABC):
         return self._error(f"entry {slot} of the index {what}", slot * self.ENTRY.itemsize)
 
     def _error(self, message: str, position: int) -> CorruptIndexError:
-        message = f"{message}: {REMEDIES[self.SUFFIX]}"
+        message = f"{message}: rebuild the index"
         return CorruptIndexError(message, file=self._file, position=position, partition=self._segment.partition)
 
     @property

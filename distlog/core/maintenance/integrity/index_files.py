@@ -17,7 +17,7 @@ from distlog.core.maintenance.integrity.index_check import (
     TransactionIndexCheck,
 )
 from distlog.core.reading.segment_reader import SegmentReader
-from distlog.core.segments.index_facts import REMEDIES, checksum_error, index_size
+from distlog.core.segments.index_facts import checksum_error, index_size
 
 #: The state of an index file. "missing": the file is not there. "truncated": shorter than its segment says.
 #: "corrupted": has entries that no log can have, or more bytes or another checksum than its segment says. "stale": is
@@ -76,5 +76,5 @@ def _find(reader: SegmentReader, segment: SegmentInfo, suffix: str) -> IndexFile
 
 
 def _error(message: str, suffix: str, file: str, segment: SegmentInfo, position: int) -> CorruptIndexError:
-    message = f"{message}: {REMEDIES[suffix]}"
+    message = f"{message}: rebuild the index"
     return CorruptIndexError(message, file=file, position=position, partition=segment.partition)
