@@ -35,6 +35,7 @@ from distlog.core.errors import (
 from distlog.core.following.follower import Follower
 from distlog.core.log_manager.log_manager import LogManager
 from distlog.core.reading.time_lookup import EARLIEST, LATEST, MAX_TIMESTAMP
+from distlog.core.topics.adopt_topics import AdoptReport, adopt
 from distlog.core.topics.append import AppendResult
 from distlog.core.topics.delivery import Delivery
 from distlog.core.topics.open_topic import create, open
@@ -45,6 +46,7 @@ __all__ = [
     "EARLIEST",
     "LATEST",
     "MAX_TIMESTAMP",
+    "AdoptReport",
     "AppendResult",
     "CommitConflictError",
     "CommitStateUnknownError",
@@ -75,6 +77,7 @@ __all__ = [
     "TransactionTooOldError",
     "UnsupportedVersionError",
     "__version__",
+    "adopt",
     "create",
     "open",
 ]

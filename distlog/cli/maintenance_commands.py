@@ -87,7 +87,7 @@ def rebuild_index(
 ) -> None:
     """Rebuild bad and missing index files from the logs.
 
-    The exit status is 1 if a log is damaged, or a transaction index, which cannot be rebuilt.
+    The exit status is 1 if a log is damaged.
     """
     topic = distlog.open(url, storage_options=dict(storage))
     with _progress("rebuilding", topic) as progress:

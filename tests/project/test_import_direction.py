@@ -26,6 +26,7 @@ CORE_LAYERS = (
     "topic_handle groups",
     "log",
     "maintenance",
+    "kafka_directory",
     "following",
     "topics",
     "log_manager",

@@ -20,10 +20,11 @@ from random import Random
 
 from distlog.core import paths
 from distlog.core.commits import checkpoint, commit_rules
-from distlog.core.commits.actions import MAX_PARTITIONS, Action, Create, SetConfig, SetPartitions
+from distlog.core.commits.actions import Action
 from distlog.core.commits.attempt import Attempt, Attempts
 from distlog.core.commits.commit import UNNAMED, Commit, Origin
 from distlog.core.commits.commit_files import CommitFiles
+from distlog.core.commits.creation import creation
 from distlog.core.commits.fold import apply
 from distlog.core.commits.race import Race
 from distlog.core.commits.snapshot import Snapshot
@@ -32,7 +33,6 @@ from distlog.core.config import TopicConfig
 from distlog.core.errors import (
     CommitConflictError,
     CorruptMetadataError,
-    InvalidConfigError,
     TopicExistsError,
     TopicNotFoundError,
 )
@@ -85,22 +85,23 @@ class CommitLog:
         """Settings for what the topic does not set itself."""
         return self._loader.defaults
 
-    def create(self, partitions: int, config: TopicConfig) -> Snapshot:
+    def create(
+        self, partitions: int, config: TopicConfig, *, topic_id: str | None = None, imported: Sequence[Action] = ()
+    ) -> Snapshot:
         """Create the topic, with the name of the storage's folder; after a drop the versions continue.
 
+        It holds what is `imported` from the start. Without `topic_id` it gets a new one.
         Raises TopicExistsError, InvalidTopicError, InvalidConfigError, StorageError when the storage cannot hold a
         log, UnsupportedVersionError if only a newer library may write the dropped topic, and CommitStateUnknownError.
         """
-        if not 1 <= partitions <= MAX_PARTITIONS:
-            raise InvalidConfigError(f"a topic has 1 to {MAX_PARTITIONS} partitions", partitions=partitions)
-        name = paths.check_topic_name(self._storage.url.rstrip("/").rpartition("/")[2])
-        settings = {setting: str(value) for setting, value in config.overrides().items()}
-        actions: list[Action] = [Create(name), SetPartitions(partitions), SetConfig(settings)]
+        actions = [*creation(self._storage.url, partitions, config), *imported]
         head = self._head_to_create_on()
         self._storage.probe_put_if_absent(paths.COMMITS_DIR)
-        attempts = self._attempts("create", UNNAMED, MAX_CONDITIONAL_BYTES)
+        limit = self._commit_limit if imported else MAX_CONDITIONAL_BYTES
+        attempts = self._attempts("import" if imported else "create", UNNAMED, limit)
         while True:
-            attempt = attempts.make(head, str(uuid.uuid4()), actions)
+            attempt = attempts.make(head, topic_id or str(uuid.uuid4()), actions)
+            attempts.write_manifest()
             if self._put(attempt, TIMEOUT_S) is None:
                 return attempt.after
             head = self._head_to_create_on()
@@ -218,14 +219,8 @@ class CommitLog:
         return commits
 
     def _attempts(self, operation: str, origin: Origin, limit: int) -> Attempts:
-        return Attempts(
-            self._storage,
-            operation,
-            writer=self._writer,
-            origin=origin,
-            clock=self._clock,
-            limit=limit,
-        )
+        author, clock = self._writer, self._clock
+        return Attempts(self._storage, operation, writer=author, origin=origin, clock=clock, limit=limit)
 
     def _put(self, attempt: Attempt, timeout_s: float) -> bytes | None:
         """Put the attempt's commit; None if it was first, else the bytes of the commit that was."""

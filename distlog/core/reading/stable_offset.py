@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
 from distlog.core.commits.segment_info import NO_OFFSET, NOT_LOOKED, SegmentInfo
 from distlog.core.commits.snapshot import PartitionState
+from distlog.core.indexes.transaction_index import AbortedTransaction
 from distlog.core.reading.segment_reader import SegmentReader
 from distlog.core.reading.whole_log import whole_log
 from distlog.core.transactions.open_transactions import OpenTransactions
@@ -21,7 +23,7 @@ def last_stable_offset(reader: SegmentReader, state: PartitionState) -> int:
     rows = np.flatnonzero(state.segments.array("has_transactions"))
     first = _known(state.segments[int(rows[-1])], state) if len(rows) else NO_OFFSET
     if first == NOT_LOOKED:
-        first = list(first_unstable_offsets(reader, state))[-1][1]
+        first = list(transactions_of(reader, state))[-1].first_unstable_offset
     return state.log_end_offset if first == NO_OFFSET else max(first, state.log_start_offset)
 
 
@@ -39,13 +41,27 @@ def transactional_segments(state: PartitionState, start: int = 0) -> list[Segmen
     return [state.segments[int(row)] for row in rows]
 
 
-def first_unstable_offsets(reader: SegmentReader, state: PartitionState) -> Iterator[tuple[SegmentInfo, int]]:
-    """Yield each segment with transactions, and the first offset of the oldest one that is open at the segment's end.
+class SegmentTransactions(NamedTuple):
+    """The transactions whose abort markers are in `segment`, and the first offset of the oldest one open at its end.
 
-    That is NO_OFFSET if none is open. Reads all of these segments. Raises CorruptRecordError.
+    That is NO_OFFSET if none is open.
+    """
+
+    segment: SegmentInfo
+    aborted: list[AbortedTransaction]
+    first_unstable_offset: int
+
+
+def transactions_of(reader: SegmentReader, state: PartitionState) -> Iterator[SegmentTransactions]:
+    """Yield what the log itself says of each segment with transactions. Reads all of these segments.
+
+    Raises CorruptRecordError, SnapshotTooOldError.
     """
     transactions = OpenTransactions()
     for segment in transactional_segments(state):
+        aborted = list[AbortedTransaction]()
         for chunk in whole_log(reader, segment):
-            transactions.see(chunk.data, chunk.batches, segment.shift)
-        yield segment, transactions.first_offset
+            # a batch that compaction emptied hides nothing, and opens nothing
+            rows = chunk.batches[chunk.batches["record_count"] > 0]
+            aborted += transactions.see(chunk.data, rows, segment.shift)
+        yield SegmentTransactions(segment, aborted, transactions.first_offset)

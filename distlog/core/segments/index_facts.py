@@ -29,12 +29,6 @@ INDEX_FIELDS = {
     ".timeindex": IndexFields("time_index_bytes", "time_index_crc32c", "time_index_position"),
     ".txnindex": IndexFields("txn_index_bytes", "txn_index_crc32c", None),
 }
-#: The remedy for a bad index file; only the first two can be made from their segment's log.
-REMEDIES = {
-    ".index": "rebuild the index",
-    ".timeindex": "rebuild the index",
-    ".txnindex": "restore it from a copy",
-}
 
 
 def index_facts(files: Mapping[str, bytes]) -> dict[str, Any]:
@@ -61,7 +55,7 @@ def checksum_error(segment: SegmentInfo, suffix: str, part: Part, found: int) ->
     if expected in (UNKNOWN, found):
         return None
     return CorruptIndexError(
-        f"the checksum of the index file differs from its segment's metadata: {REMEDIES[suffix]}",
+        "the checksum of the index file differs from its segment's metadata: rebuild the index",
         file=part.name,
         partition=segment.partition,
         **({} if part.is_file else {"position": part.begin}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from distlog.core.following.begin import LEASE_S, Following
 from distlog.core.following.follower import Follower
 from distlog.core.following.start import Start
 from distlog.core.groups.admin import group_table
+from distlog.core.kafka_directory.export import ExportReport, export_topic
 from distlog.core.log.live_snapshot import LiveSnapshot
 from distlog.core.maintenance.integrity.verify import VerifyReport, verify
 from distlog.core.reading import scan_plan
@@ -220,6 +222,17 @@ class ReadableTopic:
     def verify(self) -> VerifyReport:
         """Check every checksum, record, index entry and metadata invariant of the snapshot; it changes nothing."""
         return verify(self.handle, self.live_snapshot)
+
+    def export(self, log_dir: str | os.PathLike[str], partitions: Iterable[int] | None = None) -> ExportReport:
+        """Write the snapshot, or some of its partitions, as files that a Kafka broker opens in its `log_dir`.
+
+        Exporting again adds what is new. The broker must be stopped, and must not have written to these partitions.
+        Raises StorageError if it runs or has written, CorruptionError.
+        """
+        chosen = list(range(self.partitions) if partitions is None else partitions)
+        for partition in chosen:
+            self.check_partition(partition)
+        return export_topic(self.handle, self.live_snapshot, log_dir, chosen)
 
     def check_partition(self, partition: int) -> None:
         """Raise TopicNotFoundError unless the topic has this partition."""

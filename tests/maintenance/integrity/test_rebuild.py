@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from adopted import adopt_golden, forget_facts
+from adopted import adopt_golden, forget_facts, rows
 from conftest import Address
 from golden import partitions
 
@@ -317,11 +317,12 @@ def test_the_indexes_of_a_killed_broker_are_trimmed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["missing", "truncated", "corrupted", "stale"])
-def test_a_transaction_index_is_checked_and_kept(tmp_path: Path, kind: str) -> None:
+def test_a_transaction_index_is_made_anew_byte_for_byte(tmp_path: Path, kind: str) -> None:
     topic = adopt_golden(str(tmp_path / "log"), GOLDEN["first.txn-0"])
     assert rebuilt(topic).ok
     name = name_of(topic, ".txnindex")
-    data = bytearray(topic.storage.read(name))
+    right = topic.storage.read(name)
+    data = bytearray(right)
     if kind == "missing":
         topic.storage.delete([name])
     elif kind == "truncated":
@@ -332,8 +333,29 @@ def test_a_transaction_index_is_checked_and_kept(tmp_path: Path, kind: str) -> N
         topic.storage.put(name, data)
     report = rebuilt(topic)
     assert report.segments[0].found[".txnindex"] == kind
-    assert not report.ok
-    assert not report.rebuilt
+    assert report.ok
+    assert [each.written for each in report.rebuilt] == [{".txnindex": len(right)}]
+    assert topic.storage.read(name) == right
+    assert topic.verify().ok
+
+
+def test_a_transaction_index_that_no_commit_knows_of_is_found_missing_and_made(tmp_path: Path) -> None:
+    topic = adopt_golden(str(tmp_path / "log"), GOLDEN["first.txn-0"])
+    right = [topic.storage.read(topic.reader.name(segment, ".txnindex")) for segment in with_index(topic)]
+    changed = [dataclasses.replace(each, txn_index_bytes=0, txn_index_crc32c=0) for each in segments_of(topic)]
+    removed = [Remove(each.partition, each.stem) for each in changed]
+    topic.advance(topic.log.commit(topic.snapshot, "rebuild", lambda _: [*removed, *map(Add, changed)])[1])
+    committed = topic.scan(isolation="read_committed")
+    assert committed.to_table().num_rows > len(GOLDEN["first.txn-0"].records(committed=True))
+    assert {anomaly.word for anomaly in topic.verify().anomalies} == {"index_mismatch"}
+    assert rebuilt(topic).ok
+    assert [topic.storage.read(topic.reader.name(segment, ".txnindex")) for segment in with_index(topic)] == right
+    assert rows(topic.scan(isolation="read_committed").to_table()) == GOLDEN["first.txn-0"].records(committed=True)
+    assert topic.verify().ok
+
+
+def with_index(topic: Topic) -> list[SegmentInfo]:
+    return [segment for segment in segments_of(topic) if segment.txn_index_bytes]
 
 
 # Checksums
@@ -438,7 +460,8 @@ def test_a_transaction_index_of_another_checksum_is_reported(tmp_path: Path) -> 
     # the first offset of a transaction, which no check of the file alone can tell
     data[17] ^= 1
     topic.storage.put(name, data)
+    assert not topic.verify().ok
     report = rebuilt(topic)
     assert report.segments[0].found[".txnindex"] == "corrupted"
-    assert not report.ok
-    assert not topic.verify().ok
+    assert report.ok
+    assert topic.verify().ok

@@ -366,14 +366,16 @@ def test_a_transaction_index_is_compared(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [None, flip(0), flip(9), lambda data: data[:-3]])
-def test_no_anomaly_advises_to_rebuild_a_transaction_index(tmp_path: Path, change: Any) -> None:
+def test_an_anomaly_of_a_transaction_index_says_what_to_do(tmp_path: Path, change: Any) -> None:
     topic = adopt_golden(str(tmp_path / "log"), GOLDEN["first.txn-0"])
     if change is None:
         topic.storage.delete([topic.reader.name(segment_of(topic), ".txnindex")])
     else:
         changed(topic, ".txnindex", change)
     (anomaly,) = verified(topic).anomalies
-    assert anomaly.message.endswith(": restore it from a copy")
+    assert anomaly.message.endswith(": rebuild the index")
+    topic.rebuild_indexes()
+    assert verified(topic).ok
 
 
 def test_a_segment_with_very_many_anomalies_is_not_read_on(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,6 @@ from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.config import MAX_LONG
 from distlog.core.errors import CorruptIndexError
 from distlog.core.indexes import offset_index, time_index, transaction_index
-from distlog.core.segments.index_facts import REMEDIES
 from distlog.core.storage.part import Part
 from distlog.core.times import NO_TIMESTAMP
 
@@ -86,7 +85,7 @@ class IndexCheck(ABC):
         return self._error(f"entry {slot} of the index {what}", slot * self.ENTRY.itemsize)
 
     def _error(self, message: str, position: int) -> CorruptIndexError:
-        message, place = f"{message}: {REMEDIES[self.SUFFIX]}", self._part.begin + position
+        message, place = f"{message}: rebuild the index", self._part.begin + position
         return CorruptIndexError(message, file=self._part.name, position=place, partition=self._segment.partition)
 
     @property

@@ -4,7 +4,7 @@ An index that is right is left alone, even one of another `index.interval.bytes`
 replaced in one step, under its old name; an index in a bundle gets a file instead. Then a commit records the new
 sizes, checksums and places, and facts of the log that no commit recorded before. A reader in between finds an index
 with an unexpected checksum and scans the log instead.
-A transaction index is checked and kept: it cannot be made from one segment, since a transaction may begin in another.
+Transaction indexes are made from the logs of the whole partition, since a transaction may begin in another segment.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import Any
 from crc32c import crc32c
 
 from distlog.core.commits.actions import Action, Add, Remove
-from distlog.core.commits.segment_info import NOT_LOOKED, OWN_FILE, UNKNOWN, SegmentInfo
+from distlog.core.commits.segment_info import OWN_FILE, UNKNOWN, SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CorruptRecordError, SnapshotTooOldError
 from distlog.core.maintenance.integrity.index_files import IndexFile, State, find_indexes
 from distlog.core.maintenance.integrity.rebuild_report import RebuildReport, SegmentRebuild
+from distlog.core.maintenance.integrity.transaction_rebuild import rebuild_transactions
 from distlog.core.maintenance.run import Run, Tell, each_segment, run_here, tell_nothing
 from distlog.core.reading.segment_reader import SegmentReader
-from distlog.core.reading.stable_offset import first_unstable_offsets, transactional_segments
 from distlog.core.reading.whole_log import whole_log
 from distlog.core.segments.index_facts import INDEX_FIELDS, index_checksum, index_facts, index_size
 from distlog.core.segments.log_description import LogDescription
@@ -180,27 +180,11 @@ def rebuild_indexes(
     """
     after = snapshot = handle.log.refresh(snapshot)
     rebuilt = list(rebuild_segments(handle, snapshot, run, force=force, dry_run=dry_run, tell=tell))
+    rebuilt = rebuild_transactions(handle.reader, snapshot, rebuilt, dry_run=dry_run)
     if not dry_run:
-        rebuilt = _with_unstable_offsets(handle.reader, snapshot, rebuilt)
         after = commit_facts(handle, snapshot, rebuilt)
     if any(each.error for each in rebuilt):
         # a segment that was removed and vacuumed meanwhile is not damaged
         after = handle.log.refresh(after)
         rebuilt = [each for each in rebuilt if not each.error or live_segment(after, each.segment)]
     return RebuildReport(after.version, tuple(rebuilt), dry_run), after
-
-
-def _with_unstable_offsets(
-    reader: SegmentReader, snapshot: Snapshot, rebuilt: Sequence[SegmentRebuild]
-) -> list[SegmentRebuild]:
-    """Returns `rebuilt` with the first unstable offsets of the partitions where they are not known yet."""
-    found = dict[tuple[int, str], int]()
-    for number, state in enumerate(snapshot.partitions):
-        broken = any(each.error for each in rebuilt if each.segment.partition == number)
-        if not broken and any(one.first_unstable_offset == NOT_LOOKED for one in transactional_segments(state)):
-            found |= {(number, segment.stem): offset for segment, offset in first_unstable_offsets(reader, state)}
-    keys = [(each.segment.partition, each.segment.stem) for each in rebuilt]
-    return [
-        dataclasses.replace(each, facts={**each.facts, "first_unstable_offset": found[key]}) if key in found else each
-        for key, each in zip(keys, rebuilt, strict=True)
-    ]

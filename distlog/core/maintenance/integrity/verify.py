@@ -12,6 +12,7 @@ from distlog.core.commits.snapshot import Snapshot
 from distlog.core.log.tails import with_tails, without_tails
 from distlog.core.maintenance.integrity.anomalies import Anomaly
 from distlog.core.maintenance.integrity.rebuild import live_segment
+from distlog.core.maintenance.integrity.transaction_rebuild import with_missing_transactions
 from distlog.core.maintenance.integrity.verify_commits import verify_commits, verify_table
 from distlog.core.maintenance.integrity.verify_segment import SegmentVerdict, verify_segment
 from distlog.core.maintenance.reports import counted
@@ -100,6 +101,7 @@ def verify(
     topic = (*verify_commits(handle.storage, committed), *verify_table(snapshot))
     work = partial(verify_segment, handle.reader)
     verdicts = list(each_segment(run or run_here(handle.storage), work, snapshot, tell))
+    verdicts = with_missing_transactions(handle.reader, snapshot, verdicts)
     if not all(verdict.ok for verdict in verdicts):
         # a segment that was removed and vacuumed since is not missing; indexes rebuilt since are checked again
         head = with_tails(handle, handle.log.refresh(committed))

@@ -1,0 +1,73 @@
+"""One partition's folder in a broker's log directory, as it is read for adoption."""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import suppress
+from functools import cached_property
+from typing import Any
+
+import numpy.typing as npt
+
+from distlog.core.errors import CorruptionError
+from distlog.core.kafka_directory.checkpoint_files import Epochs, joined_epochs, read_epochs, read_topic_id
+from distlog.core.kafka_directory.directory_names import LEADER_EPOCHS, PARTITION_METADATA, PartitionName
+from distlog.core.kafka_directory.loaded_files import LoadedFiles, loaded_files
+from distlog.core.kafka_directory.log_walk import LogWalk
+from distlog.core.storage.storage import Storage
+from distlog.core.transactions.producer_snapshot import read_producer_snapshot
+
+
+class PartitionFolder:
+    """The files of partition `name` in `storage`, a local folder. Nothing is changed."""
+
+    def __init__(self, storage: Storage, name: PartitionName) -> None:
+        self._storage, self.name = storage, name
+
+    @cached_property
+    def loaded(self) -> LoadedFiles:
+        """The files that count."""
+        names = [file.name for file in self._storage.list()]
+        return loaded_files(names, self._next_offset)
+
+    def path(self, name: str) -> str:
+        """The path of a file."""
+        return self._storage.local_path(name)
+
+    def read(self, name: str) -> bytes:
+        """The content of a small file."""
+        return self._storage.read(name)
+
+    def map(self, name: str) -> memoryview:
+        """The content of a log."""
+        return self._storage.map(name)
+
+    def _next_offset(self, name: str) -> int:
+        """The offset behind the last batch of a log; its base offset if it has none."""
+        walk = LogWalk(self.map(name), checked=False, file=self.path(name))
+        end = int(name[:20])
+        for found in walk:
+            end = int(found.rows["base_offset"][-1] + found.rows["last_offset_delta"][-1]) + 1
+        return end
+
+    def topic_id(self) -> uuid.UUID | None:
+        """The topic's id, if a `partition.metadata` has it."""
+        try:
+            return read_topic_id(self.read(PARTITION_METADATA), file=self.path(PARTITION_METADATA))
+        except FileNotFoundError:
+            return None
+
+    def leader_epochs(self, log_start_offset: int, log_end_offset: int) -> Epochs:
+        """The leader epochs between these offsets, by the checkpoint; none without the file."""
+        try:
+            found = read_epochs(self.read(LEADER_EPOCHS), file=self.path(LEADER_EPOCHS))
+        except FileNotFoundError:
+            return []
+        return joined_epochs([[each for each in found if each[1] < log_end_offset]], log_start_offset)
+
+    def producer_snapshot(self) -> tuple[npt.NDArray[Any] | None, int]:
+        """The newest whole producer snapshot, and its offset; (None, 0) without."""
+        for offset, name in sorted(self.loaded.snapshots.items(), reverse=True):
+            with suppress(CorruptionError):
+                return read_producer_snapshot(self.read(name), file=self.path(name)), offset
+        return None, 0

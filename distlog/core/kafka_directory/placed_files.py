@@ -1,0 +1,85 @@
+"""Puts the files of adopted partitions where their topic is: as second names of the same files, or as copies.
+
+The broker's own folders stay as they are. So until the commit that makes the topic, nothing has happened to them.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+from distlog.core import paths
+from distlog.core.errors import StorageError
+from distlog.core.kafka_directory.checkpoint_files import write_epochs
+from distlog.core.kafka_directory.directory_names import LEADER_EPOCHS, SNAPSHOT_SUFFIX, file_name
+from distlog.core.kafka_directory.partition_folder import PartitionFolder
+from distlog.core.kafka_directory.taken_partition import TakenPartition
+from distlog.core.kafka_directory.taken_segment import TakenSegment
+from distlog.core.storage.local.durable_files import make_folders
+from distlog.core.storage.parallel import in_parallel
+from distlog.core.storage.storage import Storage
+
+_COPIED_BYTES = 8 << 20
+#: The size of a producer snapshot without a producer.
+_NO_PRODUCERS = 10
+
+
+def place(topic: Storage, name: str, partition: TakenPartition, *, linked: bool) -> None:
+    """Put the partition's files into the folder of the topic called `name`, durably.
+
+    `linked` gives the broker's files second names (hard links) where they are right as they are. What an adoption
+    that did not finish left there is replaced.
+    """
+    folder = paths.partition_dir(name, partition.name.partition)
+    _clear(topic, folder)
+    if linked:
+        make_folders(topic.local_path(folder))
+    in_parallel(lambda each: _place_segment(topic, name, partition.folder, each, linked=linked), partition.segments)
+    snapshot = partition.producer_snapshot
+    if snapshot is not None and len(snapshot) > _NO_PRODUCERS:
+        topic.put(f"{folder}/{file_name(partition.log_end_offset, SNAPSHOT_SUFFIX)}", snapshot)
+    if partition.epochs:
+        topic.put(f"{folder}/{LEADER_EPOCHS}", write_epochs(partition.epochs))
+    topic.sync(folder)
+
+
+def _clear(topic: Storage, folder: str) -> None:
+    topic.delete([file.name for file in topic.list(folder)])
+
+
+def _place_segment(
+    topic: Storage, name: str, folder: PartitionFolder, segment: TakenSegment, *, linked: bool
+) -> None:
+    for suffix, source in segment.files.items():
+        target = paths.segment_file(name, segment.info.partition, segment.info.stem, suffix)
+        if isinstance(source, bytes):
+            topic.put(target, source)
+        elif linked and (suffix != ".log" or len(folder.map(source)) == segment.info.log_bytes):
+            _link(folder.path(source), topic.local_path(target))
+        else:
+            _copy(topic, target, folder, source, segment.info.log_bytes if suffix == ".log" else None)
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError as error:
+        text = f"cannot give a broker's file a second name: {error.strerror}; adopt by copy, to another address"
+        raise StorageError(text, file=source) from error
+
+
+def _copy(topic: Storage, target: str, folder: PartitionFolder, source: str, size: int | None) -> None:
+    data = folder.map(source)[:size]
+    if len(data) <= _COPIED_BYTES:
+        topic.put(target, bytes(data))
+        return
+    with topic.open_write(target) as writer:
+        for start in range(0, len(data), _COPIED_BYTES):
+            writer.write(data[start : start + _COPIED_BYTES])
+
+
+def unplace(topic: Storage, name: str, partitions: int) -> None:
+    """Take away what `place` put there, when the topic was not made after all."""
+    for number in range(partitions):
+        with suppress(StorageError):
+            _clear(topic, paths.partition_dir(name, number))

@@ -1,0 +1,204 @@
+"""Describes a segment that a broker wrote, from the headers of its batches; checks its indexes, or makes them anew.
+
+The headers tell all that a commit needs, also the checksum of the whole file: they hold the checksum of each batch,
+and these can be joined. So a log is not read, except where a broker would read it too, after a crash.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from distlog.core.batches.record_batch import CONTROL
+from distlog.core.batches.record_decoder import decode, decode_parts
+from distlog.core.batches.record_sections import AskedBatches
+from distlog.core.batches.source import Source
+from distlog.core.buffers import byte_array
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.config import MAX_INT, MAX_LONG
+from distlog.core.errors import CorruptIndexError, CorruptRecordError
+from distlog.core.indexes.transaction_index import AbortedTransaction
+from distlog.core.kafka_directory.log_walk import Batches, LogWalk
+from distlog.core.kafka_directory.partition_folder import PartitionFolder
+from distlog.core.kafka_directory.producer_states import ProducerStates
+from distlog.core.maintenance.integrity.index_check import IndexCheck
+from distlog.core.maintenance.integrity.index_files import CHECKS
+from distlog.core.maintenance.integrity.transaction_rebuild import complete_index
+from distlog.core.segments.index_facts import index_facts
+from distlog.core.segments.log_description import LogDescription
+from distlog.core.segments.record_facts import RecordFacts
+from distlog.core.segments.state_fold import UnfitBatchError
+from distlog.core.storage.part import Part
+from distlog.core.times import NO_TIMESTAMP
+from distlog.core.transactions.open_transactions import OpenTransactions
+
+_PART_BYTES = 4 << 20
+_INDEXES = (".index", ".timeindex", ".txnindex")
+
+
+class TakenSegment(NamedTuple):
+    """A segment to be committed.
+
+    `files` has by suffix the name of a broker's file that is right as it is, or the content of a file that was
+    missing or wrong. Of a log only the first `info.log_bytes` count. `damage` says why it ends there, if it does not
+    end with its file. `remade` are the suffixes of the indexes that were made anew.
+    """
+
+    info: SegmentInfo
+    files: Mapping[str, str | bytes]
+    damage: CorruptRecordError | None
+    remade: tuple[str, ...]
+
+
+class LogState(NamedTuple):
+    """What the batches of a partition leave behind for the next ones: open transactions, and its producers."""
+
+    transactions: OpenTransactions
+    producers: ProducerStates
+
+
+def take_segment(
+    folder: PartitionFolder, base_offset: int, end: int | None, state: LogState, interval_bytes: int, *, checked: bool
+) -> TakenSegment:
+    """Describe the segment of `folder` that begins at `base_offset`, and ends at `end`, or with its last batch.
+
+    `state` is that of the log before it, and goes on to that behind it. With `checked` every checksum is compared.
+    Raises CorruptRecordError for a batch with a codec that Kafka does not have.
+    """
+    names = folder.loaded.segments[base_offset]
+    log = folder.map(names[".log"])
+    look = _Look(folder, names, base_offset, end, len(log), interval_bytes, state)
+    walk = LogWalk(log, checked=checked, file=folder.path(names[".log"]))
+    for found in walk:
+        look.take(walk, found)
+    return look.finish(walk, log)
+
+
+@dataclass(slots=True)
+class _Look:
+    """One segment while its batches are passed."""
+
+    folder: PartitionFolder
+    names: Mapping[str, str]
+    base_offset: int
+    end: int | None
+    size: int
+    interval_bytes: int
+    state: LogState
+    log: LogDescription = field(init=False)
+    checks: dict[str, IndexCheck] = field(init=False)
+    aborted: list[AbortedTransaction] = field(default_factory=list)
+    newest_timestamp: int = NO_TIMESTAMP
+    newest: tuple[memoryview, Any] | None = None
+    has_old_formats: bool = False
+
+    def __post_init__(self) -> None:
+        self.log = LogDescription(self.base_offset, interval_bytes=self.interval_bytes)
+        self.checks = self._checks()
+
+    def _checks(self) -> dict[str, IndexCheck]:
+        """The checks of the index files that have entries which a log can have."""
+        description, _ = LogDescription(self.base_offset).describe(self.folder.name.partition, self._stem(), 0)
+        last = self.base_offset + MAX_INT + 1 if self.end is None else self.end
+        bounds = dataclasses.replace(description, next_offset=last, log_bytes=self.size)
+        checks = dict[str, IndexCheck]()
+        for suffix in _INDEXES:
+            with suppress(CorruptIndexError):
+                data = self._index(suffix)
+                part = Part.file(self.names.get(suffix, ""), len(data))
+                checks[suffix] = CHECKS[suffix](part, bounds, data)
+        return checks
+
+    def _stem(self) -> str:
+        return f"{self.base_offset:020d}"
+
+    def _index(self, suffix: str) -> bytes:
+        return self.folder.read(self.names[suffix]) if suffix in self.names else b""
+
+    def take(self, walk: LogWalk, found: Batches) -> None:
+        """Pass the next batches; ends the walk before one that cannot follow those before it."""
+        try:
+            self.log.add(found.data, found.rows)
+        except UnfitBatchError as error:
+            found = walk.stop(found, error.row, f"a record batch cannot follow those before it: {error}")
+            if not len(found.rows):
+                return
+            self.log.add(found.data, found.rows)
+        # a batch that was emptied by a cleaner hides nothing, and opens nothing
+        filled = found.rows[found.rows["record_count"] > 0]
+        self.aborted += self.state.transactions.see(found.data, filled)
+        self.state.producers.see(found.data, found.rows)
+        for check in self.checks.values():
+            check.add(found.rows, found.position)
+        self._find_newest(found)
+        self.has_old_formats |= bool((found.rows["magic"] < 2).any())
+
+    def _find_newest(self, found: Batches) -> None:
+        row = int(found.rows["max_timestamp"].argmax())
+        if found.rows["max_timestamp"][row] > self.newest_timestamp:
+            self.newest_timestamp = int(found.rows["max_timestamp"][row])
+            self.newest = found.data, found.rows[row : row + 1].copy()
+
+    def finish(self, walk: LogWalk, log: memoryview) -> TakenSegment:
+        """The segment, up to where the walk ended."""
+        created_ms = int(os.stat(self.folder.path(self.names[".log"])).st_mtime * 1000)
+        partition = self.folder.name.partition
+        info, made = self.log.describe(partition, self._stem(), created_ms)
+        files, remade = self._files(made)
+        kept = {suffix: self.folder.read(file) if isinstance(file, str) else file for suffix, file in files.items()}
+        facts: dict[str, Any] = {
+            **self._record_facts(log[: self.log.size]),
+            **index_facts({suffix: kept.get(suffix, b"") for suffix in _INDEXES}),
+            "first_unstable_offset": self.state.transactions.first_offset,
+        }
+        if walk.damage is None and self.end is not None:
+            facts["next_offset"] = max(self.end, info.next_offset)
+        info = dataclasses.replace(info, **facts)
+        return TakenSegment(info, {".log": self.names[".log"], **files}, walk.damage, remade)
+
+    def _files(self, made: Mapping[str, bytes]) -> tuple[dict[str, str | bytes], tuple[str, ...]]:
+        """The index files that have entries, and the suffixes of those that the broker's do not serve for."""
+        present = {suffix: self._index(suffix) for suffix in _INDEXES}
+        sound = {suffix for suffix, check in self.checks.items() if check.mismatch() is None}
+        transactions = complete_index(present[".txnindex"] if ".txnindex" in sound else b"", self.aborted)
+        files, remade = dict[str, str | bytes](), []
+        for suffix, data in {**made, ".txnindex": transactions}.items():
+            exact = suffix == ".txnindex"
+            if suffix in sound and (present[suffix] == data if exact else present[suffix] or not data):
+                files |= {suffix: self.names[suffix]} if present[suffix] else {}
+            else:
+                files |= {suffix: data} if data else {}
+                remade.append(suffix)
+        return files, tuple(remade)
+
+    def _record_facts(self, log: memoryview) -> dict[str, Any]:
+        if self.has_old_formats:
+            return _counted(log, self.names[".log"])
+        return {"offset_of_max_timestamp": _first_newest(*self.newest)} if self.newest else {}
+
+
+def _first_newest(data: memoryview, batch: Any) -> int:
+    """The offset of the first record with the largest timestamp of its batch; -1 if the batch shows no record."""
+    if batch["attributes"][0] & CONTROL:
+        return -1
+    records = decode(data, batch, columns=("offset", "timestamp"))
+    timestamps = records.column(1).cast("int64").to_numpy()
+    found = np.flatnonzero(timestamps == batch["max_timestamp"][0])
+    return int(records.column(0)[int(found[0])].as_py()) if len(found) else -1
+
+
+def _counted(log: memoryview, file: str) -> dict[str, Any]:
+    """What the records themselves say, where the headers of old formats do not."""
+    facts = RecordFacts()
+    for found in LogWalk(log, checked=False, file=file):
+        source = Source(file, found.position)
+        asked = AskedBatches(byte_array(found.data), found.rows, 0, 0, 0, MAX_LONG, source)
+        for records in decode_parts(asked, ("offset", "timestamp"), _PART_BYTES):
+            facts.add(records)
+    return facts.fields()

@@ -1,0 +1,183 @@
+"""A real Kafka broker with its tools, run from the jars in the folder that DISTLOG_KAFKA_JARS names.
+
+mvn dependency:copy-dependencies -DoutputDirectory=jars     with org.apache.kafka: kafka_2.13 and kafka-tools 4.1.0
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+JARS = os.environ.get("DISTLOG_KAFKA_JARS")
+needs_kafka = [
+    pytest.mark.kafka,
+    pytest.mark.skipif(
+        not JARS or not shutil.which("java"), reason="needs Java, and Kafka's jars: DISTLOG_KAFKA_JARS"
+    ),
+]
+_CLUSTER = "MkU3OEVBNTcwNTJENDM2Qg"
+_SETTINGS = """
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+controller.listener.names=CONTROLLER
+log.dirs={data}
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+group.initial.rebalance.delay.ms=0
+log.cleaner.backoff.ms=200
+log.retention.check.interval.ms=3600000
+log.initial.task.delay.ms=100
+"""
+
+
+Rows = list[dict[str, Any]]
+
+
+def tool(name: str, *arguments: str, check: bool = True) -> str:
+    """The output of one of Kafka's tools, with its errors."""
+    command = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-cp", f"{JARS}/*", name, *arguments]
+    run = subprocess.run(command, capture_output=True, check=False, timeout=240)
+    output = (run.stdout + run.stderr).decode("utf-8", "replace")
+    assert run.returncode == 0 or not check, output
+    return output
+
+
+def dump(files: Sequence[Path], *options: str) -> str:
+    """What `kafka-dump-log` prints for the files."""
+    return tool("kafka.tools.DumpLogSegments", *options, "--files", ",".join(map(str, files)))
+
+
+class Broker:
+    """A broker whose only log directory is `data`; it runs inside of `with broker.running()`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.data, self._folder = folder / "data", folder
+        self._port, controller = _free_port(), _free_port()
+        self._settings = folder / "server.properties"
+        text = _SETTINGS.format(port=self._port, controller=controller, data=self.data)
+        self._settings.write_text(text, encoding="utf-8")
+        tool("kafka.tools.StorageTool", "format", "-t", _CLUSTER, "-c", str(self._settings))
+
+    @property
+    def address(self) -> str:
+        """Where clients find it."""
+        return f"127.0.0.1:{self._port}"
+
+    @contextmanager
+    def running(self) -> Iterator[Broker]:
+        """The broker, while it takes requests; then it is stopped in order."""
+        with (self._folder / "broker.log").open("ab") as output:
+            command = ["java", "-Xmx512m", "-XX:+UseSerialGC", "-cp", f"{JARS}/*", "kafka.Kafka", str(self._settings)]
+            process = subprocess.Popen(command, stdout=output, stderr=output)
+            try:
+                self._wait(process)
+                yield self
+            finally:
+                process.terminate()
+                process.wait(60)
+
+    def log(self) -> str:
+        """What the broker has printed."""
+        return (self._folder / "broker.log").read_text(encoding="utf-8", errors="replace")
+
+    def _wait(self, process: subprocess.Popen[bytes]) -> None:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            assert process.poll() is None, self.log()[-4000:]
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", self._port)) == 0:
+                    return
+            time.sleep(0.1)
+        raise AssertionError(self.log()[-4000:])
+
+    def create(self, topics: Mapping[str, int], config: Mapping[str, str] | None = None) -> None:
+        """Make topics, given by their names with their numbers of partitions."""
+        from confluent_kafka.admin import AdminClient, NewTopic
+
+        new = [
+            NewTopic(name, count, replication_factor=1, config=dict(config or {})) for name, count in topics.items()
+        ]
+        admin = AdminClient({"bootstrap.servers": self.address})
+        for made in admin.create_topics(new).values():
+            made.result(60)
+
+    def consume(self, topic: str, partition: int = 0, start: int = 0, *, committed: bool = False) -> Rows:
+        """Every record from `start` on, in the shape of `GoldenPartition.records`."""
+        from confluent_kafka import KafkaError, TopicPartition
+
+        consumer, found = self._consumer(committed=committed), Rows()
+        consumer.assign([TopicPartition(topic, partition, start)])
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            message = consumer.poll(1.0)
+            if message is not None and message.error():
+                assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
+                consumer.close()
+                return found
+            if message is not None:
+                found.append(_row(message))
+        raise AssertionError(f"only {len(found)} records came")
+
+    def offset_for_time(self, topic: str, partition: int, time_ms: int) -> int:
+        """The first offset at or after a time."""
+        from confluent_kafka import TopicPartition
+
+        consumer = self._consumer()
+        (found,) = consumer.offsets_for_times([TopicPartition(topic, partition, time_ms)], 30)
+        consumer.close()
+        return int(found.offset)
+
+    def ends(self, topic: str, partition: int = 0) -> tuple[int, int]:
+        """The log start and the high watermark."""
+        from confluent_kafka import TopicPartition
+
+        consumer = self._consumer()
+        low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), 30)
+        consumer.close()
+        return int(low), int(high)
+
+    def _consumer(self, *, committed: bool = False) -> Any:
+        from confluent_kafka import Consumer
+
+        settings = {
+            "bootstrap.servers": self.address,
+            "group.id": "nobody",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+            "isolation.level": "read_committed" if committed else "read_uncommitted",
+        }
+        return Consumer(settings)
+
+
+def _row(message: Any) -> dict[str, Any]:
+    kind, timestamp = message.timestamp()
+    headers = [{"key": name, "value": value} for name, value in message.headers() or []]
+    return {
+        "offset": message.offset(),
+        "timestamp": timestamp if kind else -1,
+        "timestamp_type": kind - 1,
+        "key": message.key(),
+        "value": message.value(),
+        "headers": headers,
+    }
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

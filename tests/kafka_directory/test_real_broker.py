@@ -1,0 +1,160 @@
+"""A real Kafka broker opens what was exported: it serves every record, and its cleaner keeps what ours keeps."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from adopted import rows
+from golden import GoldenPartition, partitions
+from kafka_broker import Broker, dump, needs_kafka
+
+import distlog
+from distlog import StorageError, Topic
+
+pytestmark = needs_kafka
+
+NOW = 1_700_000_000_000
+COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "segment.ms": "604800000"}
+FOREVER = {"retention.ms": "-1"}
+INDEXES = (".index", ".timeindex", ".txnindex")
+GOLDEN = {name: partition for name, partition in partitions().items() if name.startswith(("first.", "logs."))}
+
+
+def topic_of(partition: GoldenPartition) -> str:
+    return partition.folder.name.rpartition("-")[0]
+
+
+def partition_of(partition: GoldenPartition) -> int:
+    return int(partition.folder.name.rpartition("-")[2])
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Broker:
+    """A broker that has made the topics, and stopped."""
+    made = Broker(tmp_path_factory.mktemp("broker"))
+    golden = {topic_of(each): 3 if topic_of(each) == "multi" else 1 for each in GOLDEN.values()}
+    with made.running():
+        made.create({"orders": 2, "appended": 1, **golden}, FOREVER)
+        made.create({"keyed": 1}, COMPACTED)
+    return made
+
+
+def orders(folder: Path) -> Topic:
+    topic = distlog.create(str(folder / "orders"), 2, {**FOREVER, "index.interval.bytes": 500, "batch.bytes": 400})
+    append_orders(topic, 0)
+    append_orders(topic, 1)
+    return topic
+
+
+def append_orders(topic: Topic, run: int) -> None:
+    topic.append(
+        [
+            {"key": b"k%d" % row, "value": b"order %d of run %d" % (row, run), "timestamp": NOW + 1000 * run + row}
+            for row in range(500)
+        ]
+    )
+
+
+def appended(folder: Path) -> Topic:
+    """A topic whose records have the time of their commit."""
+    topic = distlog.create(str(folder / "appended"), 1, {**FOREVER, "message.timestamp.type": "LogAppendTime"})
+    for run in range(3):
+        topic.append([{"value": b"%d of %d" % (row, run), "timestamp": 5} for row in range(100)])
+    return topic
+
+
+def keyed(folder: Path) -> Topic:
+    """A topic to compact: keys that come again, and tombstones, in four segments, and one key in a fifth."""
+    topic = distlog.create(str(folder / "keyed"), 1, COMPACTED)
+    for run in range(4):
+        values = [None if row % 11 == run else b"value %d of run %d" % (row, run) for row in range(100)]
+        topic.append(
+            [
+                {"key": b"k%d" % (row * (run + 1) % 130), "value": value, "timestamp": NOW + 1000 * run + row}
+                for row, value in enumerate(values)
+            ]
+        )
+    topic.append([{"key": b"last", "value": b"of all", "timestamp": NOW + 9000}])
+    return topic
+
+
+def test_a_broker_serves_what_was_exported_and_cleans_it_as_compaction_does(broker: Broker, tmp_path: Path) -> None:
+    plain, timed, compacted = orders(tmp_path), appended(tmp_path), keyed(tmp_path)
+    adopted = {
+        name: distlog.adopt(each.folder, str(tmp_path / name / topic_of(each))).topic for name, each in GOLDEN.items()
+    }
+
+    # 1. the export goes over the empty logs that the broker made, and is then added to
+    for topic in (plain, timed, compacted):
+        topic.export(broker.data)
+    for name, topic in adopted.items():
+        topic.export(broker.data, partitions=[partition_of(GOLDEN[name])])
+    append_orders(plain, 2)
+    assert [row["segments_written"] for row in plain.export(broker.data).to_dict()["partitions"]] == [1, 1]
+
+    # 2. Kafka's dump tool finds nothing wrong in any file of ours
+    check_dump([folder for name in ("orders", "appended", "keyed") for folder in broker.data.glob(f"{name}-*")])
+
+    with broker.running():
+        # 3. every record, from the start and from an offset, also by time
+        for number, end in plain.end_offsets().items():
+            assert broker.ends("orders", number) == (0, end)
+            assert broker.consume("orders", number) == rows(plain.scan(partitions=[number]).to_table())
+            assert broker.consume("orders", number, 700) == rows(plain.scan([number], start=700).to_table())
+            found = plain.offsets_for_times(NOW + 1250)[number]
+            assert found
+            assert broker.offset_for_time("orders", number, NOW + 1250) == found[0]
+        assert broker.consume("appended") == rows(timed.scan().to_table())
+
+        # 4. what other brokers wrote, all and committed
+        for name, each in GOLDEN.items():
+            start = adopted[name].start_offsets()[partition_of(each)]
+            assert broker.consume(topic_of(each), partition_of(each), start) == each.records(), name
+        assert broker.consume("txn", committed=True) == GOLDEN["first.txn-0"].records(committed=True)
+        assert broker.ends("deleted-records")[0] == 137
+
+        # 5. the cleaner keeps what compaction here keeps
+        wait_for_cleaner(broker, "keyed 0 400")
+        compacted.compact()
+        kept = rows(compacted.scan().to_table())
+        assert 100 < len(kept) < 401
+        assert broker.consume("keyed") == kept
+
+    # 6. what the broker left as it was can be exported again, what it changed cannot
+    assert sum(row["segments_written"] for row in plain.export(broker.data).to_dict()["partitions"]) == 0
+    with pytest.raises(StorageError, match="a broker has written here since the last export"):
+        compacted.export(broker.data)
+
+
+def check_dump(folders: list[Path]) -> None:
+    files = [
+        file
+        for folder in sorted(folders)
+        for file in sorted(folder.iterdir())
+        if file.suffix in (".log", ".snapshot", *INDEXES)
+    ]
+    deep = dump(files, "--deep-iteration")
+    assert deep.count("Dumping") == len(files) > 20
+    for complaint in ("isvalid: false", "Mismatches", "mismatch", "out of order", "not found", "invalid bytes"):
+        assert complaint not in deep
+    sane = dump(files, "--index-sanity-check")
+    assert sane.count("passed sanity check") + sane.count("is empty") == sum(file.suffix in INDEXES for file in files)
+
+
+def test_a_running_broker_is_noticed(broker: Broker, tmp_path: Path) -> None:
+    topic = orders(tmp_path)
+    with broker.running():
+        with pytest.raises(StorageError, match="a broker is running"):
+            topic.export(broker.data)
+        with pytest.raises(StorageError, match="a broker is running"):
+            distlog.adopt(broker.data)
+
+
+def wait_for_cleaner(broker: Broker, line: str) -> None:
+    deadline = time.monotonic() + 60
+    checkpoint = broker.data / "cleaner-offset-checkpoint"
+    while not checkpoint.exists() or line not in checkpoint.read_text(encoding="utf-8"):
+        assert time.monotonic() < deadline, broker.log()[-3000:]
+        time.sleep(0.2)
