@@ -28,6 +28,7 @@ CORE_LAYERS = (
     "maintenance",
     "following",
     "topics",
+    "tiered",
     "log_manager",
 )
 #: Above the core, lowest first: what a program imports, then its faces, then what runs them.
