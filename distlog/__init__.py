@@ -35,6 +35,7 @@ from distlog.core.errors import (
 from distlog.core.following.follower import Follower
 from distlog.core.log_manager.log_manager import LogManager
 from distlog.core.reading.time_lookup import EARLIEST, LATEST, MAX_TIMESTAMP
+from distlog.core.tiered.tiered_topic import open_tiered
 from distlog.core.topics.adopt_topics import AdoptReport, adopt
 from distlog.core.topics.append import AppendResult
 from distlog.core.topics.delivery import Delivery
@@ -80,4 +81,5 @@ __all__ = [
     "adopt",
     "create",
     "open",
+    "open_tiered",
 ]

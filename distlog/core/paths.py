@@ -44,6 +44,8 @@ _UNSAFE = re.compile(rb"^\.|[^a-zA-Z0-9._-]")
 _ESCAPED = re.compile(rb"~([0-9a-f]{2})")
 _LONGEST_NAME = 249
 _STEM = re.compile(STEM_PATTERN)
+#: A segment that Kafka's tiered storage uploaded: start offset and uuid. No commit names one.
+_REMOTE_STEM = re.compile(r"[0-9]{20}-[A-Za-z0-9_-]{22}")
 _SEGMENT_FILE = re.compile(
     rf"(?P<topic>.+)-(?P<partition>0|[1-9][0-9]{{0,5}})/(?P<stem>{_STEM.pattern})"
     rf"(?:{'|'.join(map(re.escape, SEGMENT_SUFFIXES))})"
@@ -60,7 +62,7 @@ def check_topic_name(name: str) -> str:
 
 def check_stem(stem: str) -> str:
     """Return `stem` if it is a segment's, so that it is safe in a path; else raise InvalidTopicError."""
-    if not _STEM.fullmatch(stem):
+    if not _STEM.fullmatch(stem) and not _REMOTE_STEM.fullmatch(stem):
         raise InvalidTopicError("a segment's stem is v<version:020>-<uuid hex> or 20 digits", stem=repr(stem))
     return stem
 

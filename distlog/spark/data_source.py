@@ -14,6 +14,8 @@ from pyspark.sql.types import StructType
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import InvalidConfigError
 from distlog.core.log.tails import with_tails
+from distlog.core.tiered.tiered_snapshot import load
+from distlog.core.tiered.tiered_storage import TieredStorage
 from distlog.core.topic_handle import TopicHandle, topic_log
 from distlog.spark.sink.batch_sink import DistlogWriter
 from distlog.spark.sink.write_options import WriteOptions
@@ -34,7 +36,7 @@ class DistlogDataSource(DataSource):
     batch read is one snapshot, taken at `load()`.
     """
 
-    _snapshot: Snapshot | None = None
+    _loaded: tuple[ReadOptions, Snapshot] | None = None
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
@@ -49,16 +51,17 @@ class DistlogDataSource(DataSource):
         """The columns of a read. Spark calls this at `load()`, so the snapshot is taken here."""
         options = ReadOptions.parse(self.options)
         schema = schema_of(options.columns, options.include_headers)
-        self._snapshot = _load(options)
+        self._loaded = options, _load(options)
         return schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader that plans the read and reads `schema`. The schema is checked: it may come from the user."""
         freeze_imports()
-        options = ReadOptions.parse(self.options)
         check_schema(schema)
         # this object is sent to the tasks later, and the snapshot is too large to send
-        snapshot, self._snapshot = self._snapshot or _load(options), None
+        loaded, self._loaded = self._loaded, None
+        options = loaded[0] if loaded else ReadOptions.parse(self.options)
+        snapshot = loaded[1] if loaded else _load(options)
         kind = FilteringReader if options.push_filters else DistlogReader
         return kind(options, snapshot, schema)
 
@@ -67,7 +70,7 @@ class DistlogDataSource(DataSource):
         freeze_imports()
         check_schema(schema)
         # as in `reader`; a stream loads its own, since a query may start long after `load()`
-        self._snapshot = None
+        self._loaded = None
         return DistlogStreamReader(StreamOptions.parse(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -88,6 +91,8 @@ class DistlogDataSource(DataSource):
 
 
 def _load(options: ReadOptions) -> Snapshot:
+    if isinstance(options.storage, TieredStorage):
+        return load(options.storage)
     log = topic_log(options.storage)
     snapshot = log.load(version=options.version, timestamp_ms=options.timestamp_ms)
     if options.version is not None or options.timestamp_ms is not None:

@@ -24,6 +24,12 @@ _KAFKA_PREFIX, _KAFKA_ALIKE = "kafka.", 0.9
 
 def storage_of(given: Mapping[str, str]) -> Storage:
     """The storage that `path` and the `storage.` options name."""
+    path, settings = place_of(given)
+    return Storage(path, settings)
+
+
+def place_of(given: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    """The option `path`, and the `storage.` options by their names without that; raises InvalidConfigError."""
     path = given.get("path")
     if not path:
         raise InvalidConfigError(
@@ -32,7 +38,7 @@ def storage_of(given: Mapping[str, str]) -> Storage:
         )
     prefix = len(STORAGE_PREFIX)
     settings = {name[prefix:]: value for name, value in given.items() if name.lower().startswith(STORAGE_PREFIX)}
-    return Storage(path, settings)
+    return path, settings
 
 
 def storage_texts(settings: Mapping[str, Any] | None) -> dict[str, str]:

@@ -29,6 +29,7 @@ CORE_LAYERS = (
     "kafka_directory",
     "following",
     "topics",
+    "tiered",
     "log_manager",
 )
 #: Above the core, lowest first: what a program imports, then its faces, then what runs them.

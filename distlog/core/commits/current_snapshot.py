@@ -8,12 +8,21 @@ from distlog.core.errors import ReadOnlyTopicError
 from distlog.core.locks import ProcessLock
 from distlog.core.storage.storage import Storage
 
+#: Why a pinned topic is read-only.
+AT_A_VERSION = (
+    "opened at a version or time, where nothing new comes, so read-only; "
+    "open it without version and timestamp to change or follow it"
+)
+
 
 class CurrentSnapshot:
-    """Holds the newest snapshot that one object has seen; safe between threads. A pinned one stays as it is."""
+    """Holds the newest snapshot that one object has seen; safe between threads.
 
-    def __init__(self, log: CommitLog, snapshot: Snapshot, *, pinned: bool = False) -> None:
-        self.snapshot, self.pinned = snapshot, pinned
+    A pinned one stays as it is; `why` says so in errors.
+    """
+
+    def __init__(self, log: CommitLog, snapshot: Snapshot, *, pinned: bool = False, why: str = AT_A_VERSION) -> None:
+        self.snapshot, self.pinned, self._why = snapshot, pinned, why
         self._log, self._lock = log, ProcessLock()
 
     def refresh(self) -> Snapshot:
@@ -29,7 +38,6 @@ class CurrentSnapshot:
                 self.snapshot = snapshot
 
     def check_writable(self, storage: Storage) -> None:
-        """Raise ReadOnlyTopicError if the topic was opened at a chosen version or time."""
+        """Raise ReadOnlyTopicError if the topic is pinned, as one that was opened at a chosen version or time."""
         if self.pinned:
-            text = "opened at a version or time, so read-only; open it without version and timestamp to change it"
-            raise ReadOnlyTopicError(text, url=storage.url, version=self.snapshot.version)
+            raise ReadOnlyTopicError(self._why, url=storage.url, version=self.snapshot.version)

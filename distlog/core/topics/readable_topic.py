@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import pyarrow as pa
 
 from distlog.core.commits.commit_log import CommitLog
-from distlog.core.commits.current_snapshot import CurrentSnapshot
+from distlog.core.commits.current_snapshot import AT_A_VERSION, CurrentSnapshot
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
-from distlog.core.errors import ReadOnlyTopicError, TopicNotFoundError
+from distlog.core.errors import TopicNotFoundError
 from distlog.core.following.begin import LEASE_S, Following
 from distlog.core.following.follower import Follower
 from distlog.core.following.start import Start
@@ -41,9 +41,11 @@ class ReadableTopic:
     `live` holds what is read: the same, with the active segments.
     """
 
-    def __init__(self, handle: TopicHandle, snapshot: Snapshot, *, pinned: bool = False) -> None:
+    def __init__(
+        self, handle: TopicHandle, snapshot: Snapshot, *, pinned: bool = False, why: str = AT_A_VERSION
+    ) -> None:
         self.handle = handle
-        self.current = CurrentSnapshot(handle.log, snapshot, pinned=pinned)
+        self.current = CurrentSnapshot(handle.log, snapshot, pinned=pinned, why=why)
         self.live = LiveSnapshot(handle, self.current)
 
     @property
@@ -152,9 +154,7 @@ class ReadableTopic:
         Raises OffsetOutOfRangeError when the position is not in the log any more, unless `out_of_range` is earliest
         or latest; TopicNotFoundError when the topic is dropped.
         """
-        if self.current.pinned:
-            text = "opened at a version or time, where nothing new comes: open it without version and timestamp"
-            raise ReadOnlyTopicError(text, url=self.url, version=self.version)
+        self.current.check_writable(self.storage)
         return Following(
             partitions=partitions,
             start=start,

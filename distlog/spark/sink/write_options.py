@@ -55,6 +55,8 @@ class WriteOptions:
         The versions of a stream are the numbers of its micro-batches, so it takes txnAppId alone.
         """
         options = Options(given, WRITE_NAMES)
+        if options.text("tiered") is not None:
+            raise InvalidConfigError("option tiered is for reads: only Kafka's brokers add to its tiered storage")
         app_id, version = options.text("txnAppId"), options.text("txnVersion")
         if is_stream and version is not None:
             raise InvalidConfigError("leave txnVersion out: the versions of a stream are its batches' numbers")

@@ -10,9 +10,11 @@ from distlog.core.errors import InvalidConfigError
 from distlog.core.reading.time_lookup import EARLIEST, LATEST
 from distlog.core.reading.time_range import ALWAYS, TimeRange
 from distlog.core.storage.storage import Storage
+from distlog.core.tiered.bucket import find_topic
+from distlog.core.tiered.tiered_storage import TieredStorage
 from distlog.core.times import to_ms
 from distlog.core.transactions.isolation import IsolationLevel
-from distlog.spark.options import Options, storage_of
+from distlog.spark.options import Options, place_of, storage_of
 from distlog.spark.source.offsets import ByPartition, parse_assign, parse_offsets
 
 #: Options that only a stream has; a batch read ignores them, as Kafka's source does.
@@ -42,6 +44,8 @@ READ_NAMES = [
     "startTime",
     "startingTimestamp",
     "subscribe",
+    "tiered",
+    "tieredTopicId",
     "timestampAsOf",
     "versionAsOf",
 ]
@@ -95,7 +99,7 @@ class ReadOptions:
         columns = options.text("columns")
         assign = options.text("assign")
         read = cls(
-            storage=storage_of(given),
+            storage=_storage(options, given),
             start=_bound(options, "starting", default_start),
             end=_bound(options, "ending", LATEST),
             times=TimeRange.between(_optional_time(options, "startTime"), _optional_time(options, "endTime")),
@@ -120,6 +124,18 @@ class ReadOptions:
         if read.version is not None and read.timestamp_ms is not None:
             raise InvalidConfigError("give versionAsOf or timestampAsOf, not both")
         return read
+
+
+def _storage(options: Options, given: Mapping[str, str]) -> Storage:
+    """The topic's folder; with `tiered` what shows a topic in Kafka's tiered storage as one."""
+    if not options.flag("tiered", default=False):
+        return storage_of(given)
+    topic = options.text("subscribe")
+    if topic is None or options.text("versionAsOf") or options.text("timestampAsOf"):
+        text = "option tiered needs subscribe, the topic's name, and has no versionAsOf and no timestampAsOf"
+        raise InvalidConfigError(text)
+    url, settings = place_of(given)
+    return TieredStorage(find_topic(url, topic, options.text("tieredTopicId"), settings))
 
 
 def _bound(options: Options, side: str, default: int) -> Bound:
