@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from distlog.core import paths
-from distlog.core.commits.actions import Action, Active, Add, Remove, Seal
+from distlog.core.commits.actions import Action, Active, Add, Remove, Restore, Seal
 from distlog.core.commits.features import ACTIVE_SEGMENTS, APPEND_TIME, Requires
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import TransactionTooOldError
@@ -40,7 +40,12 @@ def features(actions: Sequence[Action]) -> Requires:
 
 
 def oldest_read_version(actions: Sequence[Action]) -> int | None:
-    """The oldest read version of the files that `actions` add; None if there are none."""
+    """The oldest read version of the files that `actions` add; None if there are none.
+
+    Restored files do not count: their version is checked.
+    """
     known = {action.stem for action in actions if isinstance(action, (Remove, Seal))}
-    added = {action.segment.stem for action in actions if isinstance(action, Add)} - known
+    restored = {action.partition for action in actions if isinstance(action, Restore)}
+    segments = (action.segment for action in actions if isinstance(action, Add))
+    added = {segment.stem for segment in segments if segment.partition not in restored} - known
     return min((version for version in map(paths.stem_read_version, added) if version is not None), default=None)
