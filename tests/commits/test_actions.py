@@ -21,6 +21,7 @@ from distlog.core.commits.actions import (
     Manifest,
     Pin,
     Remove,
+    Restore,
     Seal,
     SetConfig,
     SetLogStartOffset,
@@ -40,6 +41,7 @@ EVERY_ACTION = (
     Add(segment()),
     Remove(0, STEM),
     SetLogStartOffset(1, 2**63 - 1),
+    Restore(1, 5, 2),
     SetTransaction("app", 7, {0: (0, 10), 2: (5, 5)}),
     SetTransaction("app", "7", {}),
     Cleaned(0, 5),
@@ -82,10 +84,10 @@ def test_a_commit_is_one_json_object_with_kafka_like_names(commit: Commit) -> No
         "format", "version", "id", "prev", "topic_id", "timestamp_ms", "operation", "writer", "actions", "crc32c",
     ]  # fmt: skip
     assert [name for action in body["actions"] for name in action] == [
-        "create", "partitions", "config", "add", "remove", "log_start_offset", "transaction", "transaction",
-        "cleaned", "active", "seal", "gc_floor", "pin", "unpin", "manifest", "drop",
+        "create", "partitions", "config", "add", "remove", "log_start_offset", "restore",
+        "transaction", "transaction", "cleaned", "active", "seal", "gc_floor", "pin", "unpin", "manifest", "drop",
     ]  # fmt: skip
-    assert body["actions"][6] == {
+    assert body["actions"][7] == {
         "transaction": {
             "app_id": "app",
             "batch_id": 7,

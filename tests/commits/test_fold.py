@@ -22,6 +22,7 @@ from distlog.core.commits.actions import (
     GcFloor,
     Pin,
     Remove,
+    Restore,
     Seal,
     SetConfig,
     SetLogStartOffset,
@@ -99,6 +100,43 @@ def test_an_append_begins_at_the_log_end(history: History, base_offset: int) -> 
 def test_a_segment_that_contradicts_itself_is_refused(history: History) -> None:
     refused(history, Add(segment(0, 30, 5, record_count=6)), match="more records")
     refused(history, Add(segment(0, 30, 5, next_offset=30)), match="must end above")
+
+
+def test_removed_segments_come_back_and_the_log_start_goes_down(history: History) -> None:
+    first, second, third = history.snapshot().partitions[0].segments
+    history.commit(Remove(0, first.stem), Remove(0, second.stem), SetLogStartOffset(0, 20))
+    history.commit(Restore(0, 10, 1), Add(second))
+    assert (live(history), history.snapshot().partitions[0].log_start_offset) == ([(10, 20), (20, 30)], 10)
+    history.commit(Remove(0, second.stem), Remove(0, third.stem), SetLogStartOffset(0, 30))
+    history.commit(Restore(0, 0, 1), Add(first), Add(second), Add(third))
+    assert (live(history), history.snapshot().partitions[0].log_start_offset) == ([(0, 10), (10, 20), (20, 30)], 0)
+
+
+def test_what_was_made_of_segments_makes_room_for_them_again(history: History) -> None:
+    olds = history.snapshot().partitions[0].segments
+    made = segment(0, 0, 20)
+    history.commit(*(Remove(0, old.stem) for old in olds[:2]), Add(made))
+    history.commit(Restore(0, 0, 1), Remove(0, made.stem), *(Add(old) for old in olds[:2]))
+    assert live(history) == [(0, 10), (10, 20), (20, 30)]
+    again = olds[0]
+    refused(history, Restore(0, 0, 1), Add(again), match="twice|no hole")
+
+
+def test_only_files_that_vacuum_keeps_come_back(history: History) -> None:
+    first = history.snapshot().partitions[0].segments[0]
+    history.commit(Remove(0, first.stem), SetLogStartOffset(0, 10))
+    refused(history, Restore(0, 0, 3), Add(first), match="version 3 are not kept")
+    history.commit(GcFloor(2))
+    refused(history, Restore(0, 0, 1), Add(first), match="version 1 are not kept")
+    refused(history, Add(first), match="gc floor")
+
+
+def test_files_older_than_the_gc_floor_come_back_if_a_version_above_it_had_them(history: History) -> None:
+    first = history.snapshot().partitions[0].segments[0]
+    history.commit(GcFloor(2))
+    history.commit(Remove(0, first.stem), SetLogStartOffset(0, 10))
+    history.commit(Restore(0, 0, 2), Add(first))
+    assert live(history) == [(0, 10), (10, 20), (20, 30)]
 
 
 def test_a_segment_is_added_once(history: History) -> None:

@@ -65,6 +65,19 @@ class SetLogStartOffset:
 
 
 @dataclass(frozen=True, slots=True)
+class Restore:
+    """Lets the commit add segments again that were live at `version` or later; lowers the log start offset.
+
+    The version must not be below the gc floor: vacuum keeps the files of these versions. A library that does not know
+    this action refuses the commit; in a checkpoint nothing is left of it.
+    """
+
+    partition: int = stored(PARTITION)
+    offset: int = stored(LONG)
+    version: int = stored(LONG)
+
+
+@dataclass(frozen=True, slots=True)
 class SetTransaction:
     """Records an application's batch and the offsets it got by partition (Delta's set transaction).
 
@@ -153,6 +166,7 @@ Action = (
     | Add
     | Remove
     | SetLogStartOffset
+    | Restore
     | SetTransaction
     | Cleaned
     | Active

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from distlog.core import paths
-from distlog.core.commits.actions import Action, Active, Add, Remove, Seal
+from distlog.core.commits.actions import Action, Active, Add, Remove, Restore, Seal
 from distlog.core.commits.features import ACTIVE_SEGMENTS, APPEND_TIME, BUNDLES, Requires
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import TransactionTooOldError
@@ -44,8 +44,12 @@ def features(actions: Sequence[Action]) -> Requires:
 
 
 def oldest_read_version(actions: Sequence[Action]) -> int | None:
-    """The oldest read version of the files that `actions` add; None if there are none."""
+    """The oldest read version of the files that `actions` add; None if there are none.
+
+    Restored files do not count: their version is checked.
+    """
     known = {(action.partition, action.stem) for action in actions if isinstance(action, (Remove, Seal))}
+    restored = {action.partition for action in actions if isinstance(action, Restore)}
     segments = (action.segment for action in actions if isinstance(action, Add))
-    added = {segment.stem for segment in segments if (segment.partition, segment.stem) not in known}
+    added = {one.stem for one in segments if one.partition not in restored and (one.partition, one.stem) not in known}
     return min((version for version in map(paths.stem_read_version, added) if version is not None), default=None)

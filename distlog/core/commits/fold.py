@@ -22,6 +22,7 @@ from distlog.core.commits.actions import (
     Manifest,
     Pin,
     Remove,
+    Restore,
     Seal,
     SetConfig,
     SetLogStartOffset,
@@ -164,11 +165,13 @@ class _Draft:
                 raise ValueError("its manifest was not read")
             case UnknownAction(kind):
                 return dataclasses.replace(head, requires=head.requires.also(Requires(writer=(kind,))))
+            case Restore(_, _, version) if version < head.gc_floor or version >= commit.version:
+                raise ValueError(f"the files of version {version} are not kept")
             case _:
                 self._act_on_partition(action)
         return head
 
-    def _act_on_partition(self, action: Add | Remove | SetLogStartOffset | Cleaned | Active | Seal) -> None:
+    def _act_on_partition(self, action: Add | Remove | SetLogStartOffset | Restore | Cleaned | Active | Seal) -> None:
         draft = self._partition(action.segment.partition if isinstance(action, Add) else action.partition)
         match action:
             case Add(segment):
@@ -177,6 +180,8 @@ class _Draft:
                 draft.remove(action.stem)
             case SetLogStartOffset():
                 draft.set_log_start_offset(action.offset)
+            case Restore():
+                draft.restore(action.offset)
             case Cleaned():
                 draft.set_first_dirty_offset(action.first_dirty_offset)
             case Active():

@@ -31,6 +31,7 @@ class PartitionDraft:
         self._removed: set[str] = set()
         self._opened: set[str] = set()
         self._sealed: set[str] = set()
+        self._restored_from: int | None = None
 
     def add(self, segment: SegmentInfo) -> None:
         """Put `segment` at the log's end, or, if it begins below, in a hole that the commit makes."""
@@ -57,6 +58,11 @@ class PartitionDraft:
             self._log_end_offset = offset
         self._log_start_offset = max(self._log_start_offset, offset)
 
+    def restore(self, offset: int) -> None:
+        """Lower the log start offset, and let the commit add segments that were removed before."""
+        self._log_start_offset = min(self._log_start_offset, offset)
+        self._restored_from = offset
+
     def set_first_dirty_offset(self, offset: int) -> None:
         """Note how far the partition is compacted."""
         if offset > self._log_end_offset:
@@ -82,7 +88,9 @@ class PartitionDraft:
         """End the commit: fill the holes, and refuse files that were begun below `gc_floor`."""
         self._check_read_versions(gc_floor)
         if self._removed or self._replacements:
-            self._segments = self._segments.appended(self._appended).replaced(self._removed, self._replacements)
+            segments = self._segments.appended(self._appended)
+            front = None if self._restored_from is None else (self._restored_from, self._log_end_offset)
+            self._segments = segments.replaced(self._removed, self._replacements, front)
             self._appended = []
             if any(segment.append_time_ms >= 0 for segment in self._replacements):
                 self._segments.check_append_times()
@@ -114,7 +122,8 @@ class PartitionDraft:
             raise ValueError(f"segment {segment.stem} was appended before the segment ahead of it")
 
     def _check_read_versions(self, gc_floor: int) -> None:
-        added = {segment.stem for segment in (*self._new, *self._replacements)}
+        replacements = self._replacements if self._restored_from is None else ()
+        added = {segment.stem for segment in (*self._new, *replacements)}
         for stem in (added | self._opened) - self._removed - self._sealed:
             read_version = stem_read_version(stem)
             if read_version is not None and read_version < gc_floor:

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from distlog.core.commits.columns import join
 from distlog.core.commits.fields import Integer, boolean, checks
+from distlog.core.commits.segment_holes import check_fit, holes
 from distlog.core.commits.segment_info import SegmentInfo
 
 TAIL_LIMIT = 256
@@ -131,20 +132,23 @@ class SegmentTable(Sequence[SegmentInfo]):
         is_there = bool(self._tail) and self._tail[-1].is_active
         return SegmentTable(self._columns, self._tail[:-1]) if is_there else self
 
-    def replaced(self, stems: Collection[str], segments: Sequence[SegmentInfo]) -> SegmentTable:
+    def replaced(
+        self, stems: Collection[str], segments: Sequence[SegmentInfo], front: tuple[int, int] | None = None
+    ) -> SegmentTable:
         """This table without the segments of `stems`, and with `segments` in the holes that they leave.
 
-        Raises ValueError when a stem is not here, or a new segment does not fit in a hole.
+        `front` are offsets ahead of the first segment that may be filled as well. Raises ValueError when a stem is
+        not here, or a new segment does not fit in a hole.
         """
-        front = len(stems)
-        if not segments and set(self._columns["stem"].slice(0, front).to_pylist()) == set(stems):
-            return SegmentTable(self._columns.slice(front), self._tail)
+        count = len(stems)
+        if not segments and set(self._columns["stem"].slice(0, count).to_pylist()) == set(stems):
+            return SegmentTable(self._columns.slice(count), self._tail)
         columns = self.columns()
         gone = pc.is_in(columns["stem"], value_set=pa.array(stems, pa.string())).to_numpy(zero_copy_only=False)
-        if np.count_nonzero(gone) != front:
+        if np.count_nonzero(gone) != count:
             raise ValueError("a removed segment is not live")
         added = sorted(segments, key=lambda segment: segment.base_offset)
-        _check_fit(added, *self._holes(gone))
+        check_fit(added, *holes(self.base_offsets, self.next_offsets, gone, front))
         kept = SegmentTable(columns.filter(pa.array(~gone))).appended(added).columns()
         return SegmentTable(kept.take(pc.sort_indices(kept["base_offset"])))
 
@@ -208,26 +212,12 @@ class SegmentTable(Sequence[SegmentInfo]):
         # Arrow pickles the whole buffers that a slice points into; its own messages hold the slice.
         return _restore, (self._columns.serialize().to_pybytes(), self._tail)
 
-    def _holes(self, gone: npt.NDArray[np.bool_]) -> tuple[Longs, Longs]:
-        """The start and end offsets of each run of adjacent segments that is `gone`."""
-        edges = np.flatnonzero(np.diff(np.concatenate([[False], gone, [False]]).astype(np.int8)))
-        return self.base_offsets[edges[0::2]], self.next_offsets[edges[1::2] - 1]
-
 
 EMPTY = SegmentTable(pa.RecordBatch.from_pylist([], schema=SCHEMA))
 
 
 def _restore(columns: bytes, tail: tuple[SegmentInfo, ...]) -> SegmentTable:
     return SegmentTable(pa.ipc.read_record_batch(pa.py_buffer(columns), SCHEMA), tail)
-
-
-def _check_fit(segments: Sequence[SegmentInfo], starts: Longs, ends: Longs) -> None:
-    end = 0
-    for segment in segments:
-        hole = int(np.searchsorted(starts, segment.base_offset, side="right")) - 1
-        if hole < 0 or segment.next_offset > ends[hole] or segment.base_offset < end:
-            raise ValueError(f"segment {segment.stem} fits in no hole that this commit leaves")
-        end = segment.next_offset
 
 
 def _to_columns(segments: Sequence[SegmentInfo]) -> pa.RecordBatch:

@@ -11,12 +11,14 @@ from typing import Any
 import pyarrow as pa
 
 from distlog.core.maintenance.merge_plan import MergeGroup
+from distlog.core.maintenance.restore import PartitionRestore
 from distlog.core.maintenance.retention import PartitionRetention
 
 _RETENTION = (
     *("partition", "segments", "bytes", "records"),
     *("below_log_start", "above_size", "too_old", "log_start_offset"),
 )
+_RESTORE = ("partition", "segments", "records", "bytes", "lost", "log_start_offset")
 _MERGE = ("partition", "segments_before", "segments_after", "bytes", "records")
 
 
@@ -53,6 +55,54 @@ class RetentionReport:
                 "below_log_start": each.below_log_start,
                 "above_size": each.above_size,
                 "too_old": each.too_old,
+                "log_start_offset": each.log_start_offset,
+            }
+            for each in self.partitions
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreReport:
+    """What came back of version `restored`, or would with `dry_run`.
+
+    `expired` counts the segments that retention would delete now, among them perhaps those that came back.
+    """
+
+    version: int
+    restored: int
+    partitions: tuple[PartitionRestore, ...]
+    expired: int
+    dry_run: bool
+
+    def __str__(self) -> str:
+        sums = _sums(self._rows(), "segments", "records", "bytes", "lost")
+        lost, verb = sums.pop("lost"), "would restore" if self.dry_run else "restored"
+        parts = [f"{verb} {', '.join(counted(number, name[:-1]) for name, number in sums.items())}"]
+        if lost:
+            parts.append(f"{counted(lost, 'segment')} cannot come back: files are gone, or hold later records too")
+        if self.expired:
+            segments = counted(self.expired, "segment")
+            parts.append(f"the next retention deletes {segments}: first set retention.ms and retention.bytes higher")
+        return "; ".join(parts)
+
+    def to_table(self) -> pa.Table:
+        """A row per partition: what came back, segments that did not, the new log start offset."""
+        return _table(self._rows(), _RESTORE)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The totals, and the rows of the table."""
+        rows = self._rows()
+        facts = {"version": self.version, "restored": self.restored, "dry_run": self.dry_run, "expired": self.expired}
+        return {**facts, **_sums(rows, "segments", "records", "bytes", "lost"), "partitions": rows}
+
+    def _rows(self) -> list[dict[str, int]]:
+        return [
+            {
+                "partition": each.partition,
+                "segments": len(each.segments),
+                "records": each.records,
+                "bytes": each.log_bytes,
+                "lost": each.lost,
                 "log_start_offset": each.log_start_offset,
             }
             for each in self.partitions

@@ -18,8 +18,9 @@ from distlog.core.maintenance.compact_or_merge import CompactReport, compact_or_
 from distlog.core.maintenance.delete_records import delete_records
 from distlog.core.maintenance.integrity.rebuild import rebuild_indexes
 from distlog.core.maintenance.integrity.rebuild_report import RebuildReport
-from distlog.core.maintenance.reports import DeleteRecordsReport, RetentionReport
-from distlog.core.maintenance.retention import retention
+from distlog.core.maintenance.reports import DeleteRecordsReport, RestoreReport, RetentionReport
+from distlog.core.maintenance.restore import restore
+from distlog.core.maintenance.retention import plan_retention, retention
 from distlog.core.maintenance.vacuum import VacuumReport, vacuum
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.topics.append import AppendResult, BatchId
@@ -32,6 +33,7 @@ from distlog.core.topics.in_place_destination import InPlaceDestination
 from distlog.core.topics.readable_topic import ReadableTopic
 from distlog.core.topics.transaction import Transaction, open_appender
 from distlog.core.topics.writer import Writer
+from distlog.core.whole_number import whole_number
 
 
 class Topic(ReadableTopic):
@@ -143,6 +145,19 @@ class Topic(ReadableTopic):
         deleted, after = retention(self.handle, self.snapshot, dry_run=dry_run)
         self.advance(after)
         return RetentionReport(after.version, tuple(deleted), dry_run)
+
+    def restore(self, version: int, *, dry_run: bool = False) -> RestoreReport:
+        """Bring back, in one commit, what was there at `version` and vacuum has not deleted; newer records stay.
+
+        It takes back what retention, `delete_records` and compaction did since. Raises OffsetOutOfRangeError for a
+        version that there is not, TopicNotFoundError if it is of a dropped topic.
+        """
+        self._check_writable()
+        chosen = whole_number("version", version)
+        found, after = restore(self.handle, self.snapshot, chosen, dry_run=dry_run)
+        self.advance(after)
+        expired = plan_retention(after, self.handle.trusted_ms())
+        return RestoreReport(after.version, chosen, tuple(found), sum(len(one.segments) for one in expired), dry_run)
 
     def delete_records(self, before: Mapping[int, int]) -> DeleteRecordsReport:
         """Delete the records below an offset, by partition; -1 is the log end. They are not read any more.

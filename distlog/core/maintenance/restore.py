@@ -1,0 +1,194 @@
+"""Restore: brings back what an older version had and vacuum has not deleted, and keeps what came since.
+
+Retention, delete-records and compaction only change metadata; the files stay until vacuum. So their segments can be
+named again, in one commit. Vacuum keeps the files of the versions from the gc floor on, so a segment that was removed
+by a later commit than the floor is still there.
+
+Where compaction or merging replaced segments, the old ones take the place of the new ones again. That works for whole
+groups: if one old segment of a group is gone, or the new one has later records too, the new one stays. Segments that
+came and went since the version come back as well: else the log would have a gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from distlog.core.commits.actions import Action, Add, Cleaned, Remove, Restore
+from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.segment_table import SegmentTable
+from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.errors import OffsetOutOfRangeError, TopicNotFoundError
+from distlog.core.maintenance.removed_since import RemovedSince
+from distlog.core.paths import segment_file
+from distlog.core.storage.parallel import in_order
+from distlog.core.topic_handle import TopicHandle
+
+#: How many files are looked for at the same time.
+_LOOKUPS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRestore:
+    """What comes back to a partition, what leaves for it, how many segments are lost, and where the log begins."""
+
+    partition: int
+    segments: tuple[SegmentInfo, ...]
+    replaced: tuple[SegmentInfo, ...]
+    lost: int
+    log_start_offset: int
+    first_dirty_offset: int
+
+    @property
+    def records(self) -> int:
+        """How many records come back; those of segments that leave are taken off."""
+        return sum(one.record_count for one in self.segments) - sum(one.record_count for one in self.replaced)
+
+    @property
+    def log_bytes(self) -> int:
+        """Bytes of the log files that come back."""
+        return sum(one.log_bytes for one in self.segments)
+
+
+def restore(
+    handle: TopicHandle, snapshot: Snapshot, version: int, *, dry_run: bool = False
+) -> tuple[list[PartitionRestore], Snapshot]:
+    """Bring back what was live at `version`, in one commit; returns what came back, and the new state.
+
+    With `dry_run` nothing is committed. Raises OffsetOutOfRangeError for a version that the topic does not have,
+    TopicNotFoundError if it is of another topic, which was dropped.
+    """
+    snapshot = handle.log.refresh(snapshot)
+    if not 0 <= version <= snapshot.version:
+        raise OffsetOutOfRangeError(f"the topic has versions 0 to {snapshot.version}", version=version)
+    wanted = handle.log.load(version, include_dropped=True)
+    if wanted.topic_id != snapshot.topic_id:
+        raise TopicNotFoundError("the version is of a topic that was dropped, and cannot come back", version=version)
+    removed = RemovedSince(version)
+    found: list[PartitionRestore] = []
+
+    def plan(current: Snapshot) -> list[Action] | None:
+        removed.read(handle.log, current.version)
+        found[:] = plan_restore(handle, current, wanted, removed)
+        back = (one for one in found if one.segments or one.log_start_offset < _start(current, one.partition))
+        return [action for one in back for action in _actions(one, max(version, current.gc_floor))] or None
+
+    if dry_run:
+        plan(snapshot)
+        return found, snapshot
+    _, after = handle.log.commit(snapshot, "restore", plan)
+    return found, after
+
+
+def plan_restore(
+    handle: TopicHandle, current: Snapshot, wanted: Snapshot, removed: RemovedSince
+) -> list[PartitionRestore]:
+    """What comes back of `wanted`; partitions to which nothing comes back, and that lost nothing, are left out.
+
+    `removed` knows the commits from `wanted` to `current`. Looks whether the log files are there.
+    """
+    plans = []
+    for number, state in enumerate(wanted.partitions):
+        live = current.partitions[number]
+        since = _gone_since(number, removed, state.log_end_offset, live)
+        older = [one for one in _without(state.segments, live.segments) if not _overlaps(one, since[:1])]
+        missing = [*older, *since]
+        kept = [one for one in missing if removed.removed_at.get((number, one.stem), -1) > current.gc_floor]
+        plans.append(_plan_partition(number, state, live, missing, _there(handle, current.name, kept)))
+    return [one for one in plans if one.segments or one.lost or one.log_start_offset < _start(current, one.partition)]
+
+
+def _start(snapshot: Snapshot, partition: int) -> int:
+    return snapshot.partitions[partition].log_start_offset
+
+
+def _gone_since(partition: int, removed: RemovedSince, end: int, live: PartitionState) -> list[SegmentInfo]:
+    """What came after the offset `end` and went at the old end, in order; of what shares offsets the last to go."""
+    first = int(live.segments.base_offsets[0]) if len(live.segments) else live.log_end_offset
+    gone = [(removed.removed_at[stem], one) for stem, one in removed.let_go.items() if stem[0] == partition]
+    taken: list[SegmentInfo] = []
+    for _, one in sorted(gone, key=lambda each: each[0], reverse=True):
+        if one.next_offset > end and one.next_offset <= first and not _overlaps(one, taken):
+            taken.append(one)
+    return sorted(taken, key=lambda one: one.base_offset)
+
+
+def _overlaps(one: SegmentInfo, others: Iterable[SegmentInfo]) -> bool:
+    return any(one.base_offset < other.next_offset and other.base_offset < one.next_offset for other in others)
+
+
+def _there(handle: TopicHandle, name: str, segments: Sequence[SegmentInfo]) -> set[str]:
+    """The stems of those segments whose log files are there as they were."""
+
+    def is_there(one: SegmentInfo) -> bool:
+        try:
+            return handle.storage.size(segment_file(name, one.partition, one.stem, ".log")) == one.log_bytes
+        except FileNotFoundError:
+            return False
+
+    answers = in_order((partial(is_there, one) for one in segments), _LOOKUPS)
+    return {one.stem for one, answer in zip(segments, answers, strict=True) if answer}
+
+
+def _plan_partition(
+    number: int, wanted: PartitionState, current: PartitionState, missing: Sequence[SegmentInfo], there: set[str]
+) -> PartitionRestore:
+    made = [one for one in _without(current.segments, wanted.segments) if one.base_offset < wanted.log_end_offset]
+    back: list[SegmentInfo] = []
+    leaving: list[SegmentInfo] = []
+    for old, new in _groups(missing, made):
+        if all(one.stem in there for one in old) and all(one.next_offset <= wanted.log_end_offset for one in new):
+            back += old
+            leaving += new
+        elif not new:
+            # what is ahead of a gap stays away too: readers would not see that records are missing
+            back, leaving = [], []
+    first = min([one.base_offset for one in (*back, *current.segments[:1])], default=current.log_start_offset)
+    # where compacted segments stay, so do the gaps that are right below this offset only
+    dirty = [current.first_dirty_offset, *([] if len(missing) > len(back) else [wanted.first_dirty_offset])]
+    return PartitionRestore(
+        partition=number,
+        segments=tuple(back),
+        replaced=tuple(leaving),
+        lost=len(missing) - len(back),
+        log_start_offset=min(current.log_start_offset, max(first, wanted.log_start_offset)),
+        first_dirty_offset=min(dirty),
+    )
+
+
+def _without(table: SegmentTable, other: SegmentTable) -> list[SegmentInfo]:
+    """The segments of `table` that `other` does not have."""
+    columns = table.columns()
+    others = pc.is_in(columns["stem"], value_set=pa.array(other.columns()["stem"]))
+    return list(SegmentTable(columns.filter(pc.invert(others))))
+
+
+def _groups(
+    old: Iterable[SegmentInfo], new: Iterable[SegmentInfo]
+) -> Iterator[tuple[list[SegmentInfo], list[SegmentInfo]]]:
+    """The segments by groups that share offsets, in order; a group without old segments is left out."""
+    both = [*((one, False) for one in old), *((one, True) for one in new)]
+    group: tuple[list[SegmentInfo], list[SegmentInfo]] = ([], [])
+    end = 0
+    for one, is_new in sorted(both, key=lambda each: each[0].base_offset):
+        if one.base_offset >= end and group[0]:
+            yield group
+        if one.base_offset >= end:
+            group = ([], [])
+        group[is_new].append(one)
+        end = max(end, one.next_offset)
+    if group[0]:
+        yield group
+
+
+def _actions(one: PartitionRestore, version: int) -> Iterator[Action]:
+    yield Restore(one.partition, one.log_start_offset, version)
+    for segment in one.replaced:
+        yield Remove(one.partition, segment.stem)
+    for segment in one.segments:
+        yield Add(segment)
+    yield Cleaned(one.partition, one.first_dirty_offset)

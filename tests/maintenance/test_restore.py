@@ -1,0 +1,179 @@
+"""Restore: what retention, delete-records and compaction took away comes back, as long as its files are there."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+from histories import topic_storage
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from topics import NOW, contents, topic_on, values
+
+from distlog.core.errors import OffsetOutOfRangeError, TopicNotFoundError
+from distlog.core.storage.storage import Storage
+from distlog.core.topics.topic import Topic
+
+DAY = 86_400_000
+
+
+def old_topic(storage: Storage, count: int = 5, **config: Any) -> Topic:
+    """One partition with a segment per record, each a day older than retention.ms."""
+    topic = topic_on(storage, 1, {"retention.ms": DAY, **config})
+    for number in range(count):
+        topic.append([{"key": "k", "value": b"v%d" % number, "timestamp": NOW - 2 * DAY}])
+    return topic
+
+
+def all_of(count: int) -> dict[int, list[bytes]]:
+    return {0: [b"v%d" % number for number in range(count)]}
+
+
+def test_what_retention_deleted_comes_back_in_one_commit(storage: Storage) -> None:
+    """1. A backfill of old records. 2. Retention lets it go. 3. New records. 4. Restore: all of it is there."""
+    topic = old_topic(storage)
+    before = topic.version
+    assert topic.retention().to_dict()["records"] == 5
+    topic.append(values([5]))
+    report = topic.restore(before)
+    assert (topic.version, report.version) == (before + 3, before + 3)
+    assert report.to_dict()["records"] == 5
+    assert contents(topic) == contents(topic_on(storage)) == all_of(6)
+    assert topic.history(1)["operation"].to_pylist() == ["restore"]
+    assert topic.verify().ok
+
+
+def test_the_report_warns_that_retention_deletes_it_again(storage: Storage) -> None:
+    topic = old_topic(storage)
+    before = topic.version
+    topic.retention()
+    assert str(topic.restore(before, dry_run=True)).startswith("would restore 5 segments, 5 records")
+    assert contents(topic) == {0: []}
+    report, size = topic.restore(before), topic.snapshot.partitions[0].segments[0].log_bytes
+    assert "the next retention deletes 5 segments: first set retention.ms" in str(report)
+    assert report.to_table().to_pylist() == [
+        {
+            "partition": 0,
+            "segments": 5,
+            "records": 5,
+            "bytes": 5 * size,
+            "lost": 0,
+            "log_start_offset": 0,
+        }
+    ]
+    topic.retention()
+    topic.alter_config({"retention.ms": -1})
+    assert "deletes" not in str(topic.restore(before))
+    assert contents(topic) == all_of(5)
+
+
+def test_deleted_records_come_back_also_where_no_segment_left(storage: Storage) -> None:
+    topic = topic_on(storage, 2)
+    topic.append(values(range(4)), partition=1)
+    topic.delete_records({1: 3})
+    assert contents(topic) == {0: [], 1: [b"v3"]}
+    report = topic.restore(1)
+    assert contents(topic) == {0: [], 1: [b"v0", b"v1", b"v2", b"v3"]}
+    assert [one.partition for one in report.partitions] == [1]
+
+
+def test_compaction_is_taken_back_and_later_records_stay(storage: Storage) -> None:
+    topic = old_topic(storage, 4, **{"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0})
+    before = topic.version
+    topic.compact()
+    assert topic.scan().count() == 1
+    topic.append([{"key": "k", "value": b"v4"}])
+    assert topic.restore(before).to_dict()["records"] == 3
+    assert contents(topic) == all_of(5)
+    assert topic.verify().ok
+    topic.compact()
+    assert [record.value for record in topic.records()] == [b"v4"]
+
+
+def test_a_segment_with_later_records_stays_as_it_is(storage: Storage) -> None:
+    topic = old_topic(storage, 4, **{"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0})
+    topic.compact()
+    report = topic.restore(2)
+    assert (report.to_dict()["segments"], report.to_dict()["lost"]) == (0, 2)
+    assert topic.history(1)["operation"].to_pylist() == ["compact"]
+    assert topic.verify().ok
+
+
+def test_what_vacuum_deleted_does_not_come_back_and_the_report_says_so(storage: Storage) -> None:
+    """1. Retention. 2. Vacuum, without a delay. 3. More, and retention again. 4. Restore."""
+    topic = old_topic(storage, 2, **{"file.delete.delay.ms": 0})
+    topic.retention()
+    assert len(topic.vacuum().files) >= 2
+    topic.append([{"key": "k", "value": b"v2", "timestamp": NOW - 2 * DAY}])
+    topic.retention()
+    report = topic.restore(2)
+    assert "2 segments cannot come back: files are gone" in str(report)
+    assert contents(topic) == {0: [b"v2"]}
+
+
+def test_records_ahead_of_a_gap_stay_away(storage: Storage) -> None:
+    topic = old_topic(storage, 3)
+    middle = topic.snapshot.partitions[0].segments[1]
+    topic.retention()
+    storage.delete([f"{topic.name}-0/{middle.stem}.log"])
+    topic.restore(3)
+    assert contents(topic) == {0: [b"v2"]}
+    assert topic.verify().ok
+
+
+def test_a_version_that_is_not_there_is_refused(storage: Storage) -> None:
+    topic = old_topic(storage, 1)
+    for version in (-1, 2):
+        with pytest.raises(OffsetOutOfRangeError, match="the topic has versions 0 to 1"):
+            topic.restore(version)
+    topic.drop()
+    again = topic_on(storage, 1)
+    with pytest.raises(TopicNotFoundError, match="of a topic that was dropped"):
+        again.restore(1)
+
+
+def test_nothing_to_restore_is_no_commit(storage: Storage) -> None:
+    topic = old_topic(storage, 2)
+    report = topic.restore(1)
+    assert (topic.version, str(report).split(";")[0]) == (2, "restored 0 segments, 0 records, 0 bytes")
+
+
+def test_active_segments_go_on_growing(tmp_path: Any) -> None:
+    topic = topic_on(Storage(str(tmp_path / "clicks")), 1, {"retention.ms": -1})
+    topic.append(values(range(3)))
+    with topic.writer() as writer:
+        writer.append(b"v3", timestamp=NOW)
+        writer.flush()
+        topic.refresh().delete_records({0: 2})
+        topic.restore(1)
+        writer.append(b"v4", timestamp=NOW)
+    assert contents(topic.refresh()) == {0: [b"v%d" % number for number in range(5)]}
+
+
+steps = st.lists(st.sampled_from(["append", "append", "compact", "delete", "restore"]), max_size=14)
+
+
+@settings(max_examples=60)
+@given(steps, st.data())
+def test_what_a_version_had_and_what_came_since_is_there_again(order: list[str], data: st.DataObject) -> None:
+    """Against a list of records, of which some are there: those behind a start, which goes up and down."""
+    topic = topic_on(topic_storage(f"memory://{uuid.uuid4().hex}"), 1, {"retention.ms": -1})
+    start, end, starts = 0, 0, {0: 0}
+    for step in order:
+        if step == "append":
+            topic.append(values([end]))
+            end += 1
+        elif step == "delete":
+            start = data.draw(st.integers(start, end))
+            topic.delete_records({0: start})
+            topic.retention()
+        elif step == "compact":
+            topic.compact()
+        else:
+            version = data.draw(st.sampled_from(sorted(starts)))
+            topic.restore(version)
+            start = min(start, starts[version])
+        starts[topic.version] = start
+        assert contents(topic) == {0: [b"v%d" % number for number in range(start, end)]}
+    assert topic.verify().ok
