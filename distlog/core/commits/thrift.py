@@ -105,7 +105,8 @@ class Thrift:
     def _long_varint(self, value: int) -> int:
         """The number whose lowest seven bits are `value`, and whose others follow."""
         for shift in range(7, 64, 7):
-            byte = self._byte()
+            byte = self._data[self.position]
+            self.position += 1
             value |= (byte & 127) << shift
             if byte < 128:
                 return value
