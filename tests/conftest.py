@@ -30,6 +30,9 @@ from distlog.core.storage.storage import Storage
 settings.register_profile("distlog", deadline=None)
 settings.load_profile("distlog")
 
+# Every Java of the tests lives for seconds: what it compiles with its best compiler would never pay off.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 # Who runs the tests in the background may have SIGINT ignored, and then nothing that they start could be interrupted.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -5,10 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import logging
-import os
 import pickle
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from pathlib import Path
@@ -22,6 +19,7 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import (
     CaseInsensitiveDict,
+    DataSource,
     EqualNullSafe,
     EqualTo,
     Filter,
@@ -39,6 +37,7 @@ from distlog.core.errors import InvalidConfigError, OffsetOutOfRangeError
 from distlog.spark.data_source import DistlogDataSource
 from distlog.spark.source.kafka_rows import schema_of
 from distlog.spark.source.splits import Split
+from distlog.spark.spark_session import activate
 
 pytestmark = pytest.mark.spark
 
@@ -373,16 +372,23 @@ def test_times_of_records_are_an_exact_filter_and_those_of_kafka_first_offsets(b
         assert "milliseconds since 1970" in refusal(backfilled, **{option: -1})
 
 
-def test_the_format_is_found_without_being_registered(url: str) -> None:
-    program = f"""
-from pyspark.sql import SparkSession
-spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
-print(spark.read.format("distlog").load({url!r}).count())
-"""
-    # Spark plans with this interpreter, or with a python3 on PATH, which may be another
-    python = {**os.environ, "PYSPARK_PYTHON": sys.executable}
-    run = subprocess.run([sys.executable, "-c", program], env=python, capture_output=True, text=True, check=False)
-    assert run.stdout.strip() == str(PARTITIONS * RECORDS), run.stderr
+class RegisteredSource(DataSource):
+    """A format that is found where it was registered alone."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "registered"
+
+
+def test_the_format_is_found_without_being_registered(spark: SparkSession, url: str) -> None:
+    spark.dataSource.register(RegisteredSource)
+    other = spark.newSession()
+    activate(other)
+    try:
+        assert "DATA_SOURCE_NOT_FOUND" in message(lambda: other.read.format("registered").load(url))
+        assert load(other, url).count() == PARTITIONS * RECORDS
+    finally:
+        activate(spark)
 
 
 def test_a_topic_has_the_schema_of_the_kafka_source(spark: SparkSession, url: str) -> None:

@@ -49,10 +49,11 @@ class Thrift:
         fields: Fields = {}
         number = 0
         while head := self._byte():
-            number = number + (head >> 4) if head >> 4 else self._zigzag()
-            kind = head & 15
+            step, kind = head >> 4, head & 15
+            number = number + step if step else self._zigzag()
             if kind in _INTEGERS:
-                fields[number, kind] = self._zigzag()
+                value = self._varint()
+                fields[number, kind] = (value >> 1) ^ -(value & 1)
             elif kind == STRUCT:
                 fields[number, kind] = self.read_struct(depth + 1)
             elif kind in (LIST, _SET):
@@ -79,15 +80,15 @@ class Thrift:
         return read(depth + 1)
 
     def _skip(self, kind: int) -> None:
-        if kind in _INTEGERS:
+        if kind == _BINARY:
+            size = self._varint()
+            self.position += size
+        elif kind in _INTEGERS:
             self._varint()
         elif kind in (_TRUE, _FALSE, _BYTE):
             self.position += 1
         elif kind == _DOUBLE:
             self.position += 8
-        elif kind == _BINARY:
-            size = self._varint()
-            self.position += size
         else:
             raise ValueError("its metadata is of a kind that is not known")
 
@@ -97,9 +98,15 @@ class Thrift:
         return value
 
     def _varint(self) -> int:
-        value = 0
-        for shift in range(0, 64, 7):
-            byte = self._byte()
+        value = self._data[self.position]
+        self.position += 1
+        return value if value < 128 else self._long_varint(value & 127)
+
+    def _long_varint(self, value: int) -> int:
+        """The number whose lowest seven bits are `value`, and whose others follow."""
+        for shift in range(7, 64, 7):
+            byte = self._data[self.position]
+            self.position += 1
             value |= (byte & 127) << shift
             if byte < 128:
                 return value
