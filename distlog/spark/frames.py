@@ -13,7 +13,7 @@ from pyspark.sql.pandas.utils import require_minimum_pandas_version
 from distlog.core.reading import scan_plan
 from distlog.core.reading.slices import OutOfRange, SegmentSlice
 from distlog.core.times import Time, to_ms
-from distlog.core.topics.append import AppendResult, BatchId
+from distlog.core.topics.append_commit import AppendResult, BatchId
 from distlog.core.topics.appendable import ACCEPTED, IGNORED
 from distlog.core.topics.open_topic import open as open_topic
 from distlog.core.topics.topic import Topic

@@ -18,7 +18,8 @@ from distlog.core.errors import InvalidRecordError, StorageError
 from distlog.core.segments.segment_writer import SegmentWriter
 from distlog.core.storage.storage import Storage
 from distlog.core.topics import append, appendable
-from distlog.core.topics.append import Appender, commit_append
+from distlog.core.topics.append import Appender
+from distlog.core.topics.append_commit import commit_append
 from distlog.core.topics.partition_queue import PartitionQueue
 
 ROWS = 20_000

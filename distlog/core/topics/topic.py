@@ -20,7 +20,8 @@ from distlog.core.maintenance.reports import DeleteRecordsReport, RetentionRepor
 from distlog.core.maintenance.retention import retention
 from distlog.core.maintenance.vacuum import VacuumReport, vacuum
 from distlog.core.topic_handle import TopicHandle
-from distlog.core.topics.append import Appender, AppendResult, BatchId
+from distlog.core.topics.append import Appender
+from distlog.core.topics.append_commit import AppendResult, BatchId
 from distlog.core.topics.appendable import Appendable
 from distlog.core.topics.commit_destination import CommitDestination
 from distlog.core.topics.delivery import OnDelivery
