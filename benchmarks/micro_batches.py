@@ -28,7 +28,7 @@ from distlog.core.commits.transaction_columns import TransactionInfo
 from distlog.core.config import TopicConfig
 from distlog.core.maintenance.tail_merge import merge_tails
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.append import commit_append
+from distlog.core.topics.append_commit import commit_append
 from distlog.core.topics.topic import Topic
 
 BATCHES = 10_000

@@ -37,7 +37,7 @@ from distlog.core.log_manager.log_manager import LogManager
 from distlog.core.reading.time_lookup import EARLIEST, LATEST, MAX_TIMESTAMP
 from distlog.core.tiered.tiered_topic import open_tiered
 from distlog.core.topics.adopt_topics import AdoptReport, adopt
-from distlog.core.topics.append import AppendResult
+from distlog.core.topics.append_commit import AppendResult
 from distlog.core.topics.delivery import Delivery
 from distlog.core.topics.open_topic import create, open
 from distlog.core.topics.record import Record

@@ -17,7 +17,7 @@ from distlog.core.maintenance.retention import retention
 from distlog.core.maintenance.vacuum import VacuumReport, vacuum
 from distlog.core.storage.storage import Storage
 from distlog.core.topic_handle import TopicHandle
-from distlog.core.topics.append import commit_append
+from distlog.core.topics.append_commit import commit_append
 from distlog.core.topics.appender import Appender
 from distlog.core.topics.topic import Topic
 

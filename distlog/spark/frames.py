@@ -14,7 +14,7 @@ from distlog.core.reading import scan_plan
 from distlog.core.reading.scan import names_of
 from distlog.core.reading.slices import OutOfRange, SegmentSlice
 from distlog.core.times import Time, to_ms
-from distlog.core.topics.append import AppendResult, BatchId
+from distlog.core.topics.append_commit import AppendResult, BatchId
 from distlog.core.topics.appendable import ACCEPTED, IGNORED
 from distlog.core.topics.open_topic import open as open_topic
 from distlog.core.topics.topic import Topic

@@ -25,7 +25,7 @@ from distlog.core.maintenance import tail_merge
 from distlog.core.maintenance.merge_plan import MergeGroup
 from distlog.core.maintenance.tail_merge import GROWTH, LARGEST_BYTES, merge_tails, plan_tail_merge
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.append import commit_append
+from distlog.core.topics.append_commit import commit_append
 from distlog.core.topics.topic import Topic
 
 KB, MB = 1000, 1_000_000

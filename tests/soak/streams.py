@@ -5,6 +5,7 @@ In the end each partition of the copy has the records of its original: each once
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
@@ -12,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import cycle
 from pathlib import Path
@@ -33,6 +34,10 @@ VICTIMS = ("source", "task", "machine", "sink", "task", "driver")
 #: How long the copy may stand still before that is an error, in seconds: a driver takes ten to begin, or on a busy
 #: machine a hundred.
 PATIENCE_S = 400.0
+#: The original has at most about so many records that nobody has compared with the copy.
+MOST_AHEAD = 4000
+#: How often to look for a commit right behind which something is killed, in seconds.
+LOOK_S = 0.003
 #: What a query may fail of, since it follows from a kill.
 EXPECTED = re.compile(
     r"terminated with exception:\s+SQLSTATE|"
@@ -45,7 +50,9 @@ class Pipeline:
     """The two topics, who fills the first one, and the driver."""
 
     def __init__(self, folder: Path, root: str, options: Mapping[str, Any], seed: int, pause_s: float = 0.1) -> None:
-        self._chance, self._victims, self.tally = random.Random(seed), cycle(VICTIMS), Tally()
+        self._chance, self.tally = random.Random(seed), Tally()
+        first = seed % len(VICTIMS)
+        self._victims = cycle(VICTIMS[first:] + VICTIMS[:first])
         self._options = dict(options)
         made = partial(distlog.create, partitions=PARTITIONS, config=CONFIG, storage_options=self._options)
         self._source, self._target = made(f"{root}/original"), made(f"{root}/copy")
@@ -53,6 +60,7 @@ class Pipeline:
         self.job = Job(f"{root}/original", f"{root}/copy", str(folder), settings)
         self.job.failures.mkdir()
         self._path, self._log = self.job.write(), (folder / "driver.log").open("ab")
+        self._checked = dict.fromkeys(range(PARTITIONS), 0)
         self._is_over = threading.Event()
         self._filling = threading.Thread(target=self._fill, args=(pause_s,), daemon=True)
         self._filling.start()
@@ -67,56 +75,87 @@ class Pipeline:
         number, topic = 0, distlog.open(self.job.source, storage_options=self._options)
         with topic.writer(linger_ms=50) as writer:
             while not self._is_over.wait(pause_s):
-                for _ in range(20):
+                for _ in range(20 if number < sum(self._checked.values()) + MOST_AHEAD else 0):
                     row = record("filler", number)
                     writer.append(row["value"], key=row["key"], timestamp=row["timestamp"])
                     number += 1
         self.tally["records"] += number
 
     def kill(self) -> None:
-        """Wait for the copy to go on, and a random while; then kill something."""
-        self._wait_for_progress()
-        time.sleep(self._chance.random() * 0.7)
+        """Kill something: first in batch 0, then as soon as a commit is seen, or a random while later."""
         victim = next(self._victims)
-        if self._strike(victim):
+        if not self.tally:
+            self._wait((self.job.checkpoint / "offsets" / "0").exists, "no batch begins")
+            time.sleep(self._chance.random())
+            struck = self._strike(self._found(victim))
+        elif self._chance.random() < 0.5:
+            # looking for processes takes longer than Spark takes to note that the sink has committed
+            found = self._wait_for_progress(partial(self._found, victim))
+            struck = self._strike(found)
+        else:
+            self._wait_for_progress()
+            time.sleep(self._chance.random() * 0.7)
+            struck = self._strike(self._found(victim))
+        if struck:
             self.tally[f"kills of a {victim}"] += 1
+        if struck and victim in ("machine", "driver"):
+            self.tally["kills before Spark noted a commit"] += self._is_ahead_of_spark()
         self._revive()
+        self._check_copied()
 
-    def _strike(self, victim: str) -> bool:
-        """Kill one of the VICTIMS; False if there is no such process now."""
+    def _found(self, victim: str) -> list[int]:
+        """The processes of one of the VICTIMS now, to be killed in this order."""
         driver = self._driver.pid
         if victim == "machine":
-            processes.kill_all(driver)
-        elif victim == "driver":
-            for each in (driver, *processes.of_kind(driver, "jvm")):
-                processes.kill(each)
-        else:
-            found = processes.of_kind(driver, victim)
-            for each in found and [self._chance.choice(found)]:
-                processes.kill(each)
-            return bool(found)
-        return True
+            return [driver, *processes.descendants(driver)]
+        if victim == "driver":
+            return [*processes.of_kind(driver, "jvm"), driver]
+        found = processes.of_kind(driver, victim)
+        return found and [self._chance.choice(found)]
+
+    def _strike(self, found: Sequence[int]) -> bool:
+        for each in found:
+            processes.kill(each)
+        return bool(found)
+
+    def _is_ahead_of_spark(self) -> bool:
+        """Whether the copy has a batch that Spark has not noted as done."""
+        noted = (int(path.name) for path in (self.job.checkpoint / "commits").glob("[0-9]*"))
+        query = json.loads((self.job.checkpoint / "metadata").read_text(encoding="utf-8"))["id"]
+        self._target.refresh()
+        newest = self._target.snapshot.transactions.newest(query)
+        return newest is not None and newest > max(noted, default=-1)
 
     def _revive(self) -> None:
         if self._driver.poll() is not None:
             self._driver = self._begin()
             self.tally["drivers begun anew"] += 1
 
-    def _wait_for_progress(self) -> None:
+    def _wait_for_progress(self, look: Callable[[], list[int]] = list) -> list[int]:
+        """Wait until the copy goes on; returns what `look` gave shortly before."""
         self._target.refresh()
-        ends = self._target.end_offsets()
-        self._wait(lambda: self._refreshed(self._target) != ends, "nothing is copied")
+        ends, found = self._target.end_offsets(), list[int]()
+        looked_at = 0.0
+
+        def goes_on() -> bool:
+            nonlocal found, looked_at
+            if time.monotonic() > looked_at + 0.5:
+                found, looked_at = look(), time.monotonic()
+            return self._refreshed(self._target) != ends
+
+        self._wait(goes_on, "nothing is copied", LOOK_S)
+        return found
 
     def _refreshed(self, topic: distlog.Topic) -> dict[int, int]:
         topic.refresh()
         return topic.end_offsets()
 
-    def _wait(self, condition: Callable[[], bool], complaint: str) -> None:
+    def _wait(self, condition: Callable[[], bool], complaint: str, pause_s: float = 0.1) -> None:
         end = time.monotonic() + PATIENCE_S
         while not condition():
             demand(time.monotonic() < end, f"{complaint} for {PATIENCE_S:.0f} s: {self._last_failure()}")
             self._revive()
-            time.sleep(0.1)
+            time.sleep(pause_s)
 
     def maintain(self) -> None:
         """Merge small segments of both topics, and delete what is left over."""
@@ -133,18 +172,24 @@ class Pipeline:
         self.job.end.touch()
         self._wait(lambda: self._driver.poll() == 0, "the driver does not end")
         self._check_failures()
-        original, copied = (
-            distlog.open(url, storage_options=self._options) for url in (self.job.source, self.job.target)
-        )
-        for partition in range(PARTITIONS):
-            self._compare(_rows(original, partition), _rows(copied, partition), partition)
-        self.tally["versions of the copy"] += copied.version
+        self._check_copied()
+        ends, copied = self._refreshed(self._source), self._refreshed(self._target)
+        demand(ends == copied, f"the partitions have {ends} records, and their copies {copied}")
+        self._checked = dict.fromkeys(range(PARTITIONS), 0)
+        self._check_copied()
+        self.tally["versions of the copy"] += self._target.version
         return self.tally
 
-    def _compare(self, wanted: pa.Table, found: pa.Table, partition: int) -> None:
-        what = f"partition {partition} has {wanted.num_rows} records, and its copy {found.num_rows}"
-        demand(found.num_rows == wanted.num_rows, what)
-        demand(found.equals(wanted), f"the copy of partition {partition} has other records, or another order")
+    def _check_copied(self) -> None:
+        """Compare what was copied since the last time."""
+        ends, available = self._refreshed(self._target), self._refreshed(self._source)
+        for partition, start in self._checked.items():
+            end = ends[partition]
+            demand(end <= available[partition], f"the copy of partition {partition} has more records")
+            wanted, found = (_rows(topic, partition, start, end) for topic in (self._source, self._target))
+            what = f"from offset {start} on, the copy of partition {partition} has other records, or another order"
+            demand(found.equals(wanted), what)
+        self._checked = ends
 
     def _check_failures(self) -> None:
         for path in sorted(self.job.failures.iterdir()):
@@ -165,8 +210,10 @@ class Pipeline:
         self._log.close()
 
 
-def _rows(topic: distlog.Topic, partition: int) -> pa.Table:
-    return topic.scan([partition], columns=["key", "value", "timestamp"]).to_table().combine_chunks()
+def _rows(topic: distlog.Topic, partition: int, start: int, end: int) -> pa.Table:
+    columns = ["offset", "key", "value", "timestamp"]
+    found = topic.scan([partition], start={partition: start}, end={partition: end}, columns=columns)
+    return found.to_table().combine_chunks()
 
 
 def run(folder: Path, seed: int, kills: int) -> Tally:

@@ -29,7 +29,7 @@ from distlog.core.commits.commit_files import CommitFiles
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.errors import CommitConflictError, InvalidConfigError, InvalidRecordError
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.append import AppendResult
+from distlog.core.topics.append_commit import AppendResult
 from distlog.spark import append
 from distlog.spark.data_source import DistlogDataSource
 from distlog.spark.sink import write_commit

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,16 @@ import pytest
 from conftest import S3Server
 from fault_proxy import FaultProxy, Request
 from pyspark.sql import SparkSession
+from pyspark.sql.datasource import CaseInsensitiveDict
 from sink_queries import Query
 
 import distlog
 from distlog.core.commits.commit_log import CommitLog
 from distlog.spark.sink.known_topics import KNOWN_TOPICS
+from distlog.spark.source.kafka_rows import schema_of
+from distlog.spark.streaming.stream_options import StreamOptions
+from distlog.spark.streaming.stream_source import DistlogStreamReader
+from distlog.spark.streaming.watched_topic import FRESH_S
 
 pytestmark = pytest.mark.spark
 
@@ -60,10 +66,28 @@ def counted(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Co
 
 def test_the_requests_of_a_micro_batch_do_not_grow_with_the_number_of_commits(counted: Counted) -> None:
     made = [counted.batch(number) for number in range(25)]
-    # the planner reads the commit it knows, the one after it, and that there are no more; who commits knows all
-    gets, puts = 4 + 3, 3
+    # the planner reads the new commit, and that there are no more; who commits reads that, and the commit it knows
+    gets, puts = 2 + 2, 3
     expected = [(gets, puts + 2 * ((number + 1) % CHECKPOINT_COMMITS == 0)) for number in range(25)]
     assert made[1:] == expected[1:]
+
+
+def test_a_micro_batch_from_topic_to_topic_takes_ten_requests(s3_server: S3Server, counted: Counted) -> None:
+    address = s3_server.address()
+    source = distlog.create(address.url, storage_options=address.options)
+    settings = {"path": address.url, "startingOffsets": "earliest", **counted.storage}
+    options, clock = StreamOptions.parse(CaseInsensitiveDict(settings)), count(0, FRESH_S)
+    reader = DistlogStreamReader(options, schema_of(["value"], include_headers=False), lambda: next(clock))
+    start, made = reader.initialOffset(), []
+    for number in range(10):
+        source.append([{"value": f"{number}"}])
+        counted.proxy.reset()
+        end = reader.latestOffset(start, reader.getDefaultReadLimit())
+        (split,) = reader.partitions(start, end)
+        assert [row for batch in reader.read(split) for row in batch["value"].to_pylist()] == [b"%d" % number]
+        start, reads = end, counted.proxy.count("GET")
+        made.append(reads + sum(counted.batch(number)))
+    assert made[2:] == [2 + 1 + 4 + 3] * 7 + [10 + 2], "the last one is followed by a checkpoint and its hint"
 
 
 def test_processes_that_begin_anew_read_no_more_than_what_follows_the_last_checkpoint(counted: Counted) -> None:
@@ -86,7 +110,7 @@ def test_a_query_of_spark_takes_as_many_requests_for_each_micro_batch(
     query = query.options(mergeSegments="false", **counted.storage).trigger(availableNow=True)
     counted.proxy.reset()
     query.start(counted.url).awaitTermination()
-    assert reads_of_metadata(counted.proxy.requests)[2:] == [7] * 10
+    assert reads_of_metadata(counted.proxy.requests)[2:] == [4] * 10
 
 
 def reads_of_metadata(requests: list[Request]) -> list[int]:

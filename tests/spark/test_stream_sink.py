@@ -28,7 +28,7 @@ from distlog.core.errors import (
     TopicNotFoundError,
 )
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.append import AppendResult, replayed
+from distlog.core.topics.append_commit import AppendResult, replayed
 from distlog.spark.data_source import DistlogDataSource
 
 pytestmark = pytest.mark.spark
@@ -130,6 +130,17 @@ def test_after_an_unknown_outcome_the_batch_is_there_once(
     Query(topic.url, run_id="another run").batch(0, "a")
     assert values(topic) == ["a"]
     assert topic.refresh().version == 1
+
+
+def test_a_topic_that_became_a_compacted_one_meanwhile_gets_nothing_without_a_key(topic: distlog.Topic) -> None:
+    query = Query(topic.url)
+    messages = query.write(0, ["a"])
+    topic.alter_config({"cleanup.policy": "compact"})
+    with pytest.raises(CommitConflictError, match="each needs a key; write again"):
+        query.commit(0, messages)
+    with pytest.raises(InvalidRecordError, match="needs a key"):
+        query.write(0, ["a"])
+    assert topic.refresh().end_offsets() == {0: 0}
 
 
 def test_a_topic_that_was_dropped_meanwhile_gets_nothing(topic: distlog.Topic) -> None:

@@ -26,7 +26,7 @@ from distlog.core.errors import (
 )
 from distlog.core.storage.local import durable_files
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.append import AppendResult, commit_append
+from distlog.core.topics.append_commit import AppendResult, commit_append
 from distlog.core.topics.topic import Topic
 
 #: The stories end when the first process came to its end by itself.

@@ -25,7 +25,7 @@ from distlog.core.errors import (
 from distlog.core.segments.segment_writer import SegmentWriter
 from distlog.core.storage.crew import Crew
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.append import AppendResult, commit_append
+from distlog.core.topics.append_commit import AppendResult, commit_append
 from distlog.core.topics.topic import Topic
 
 
@@ -189,6 +189,20 @@ def test_in_order_a_batch_below_the_newest_was_committed_before(local: Storage) 
     assert append(0, "another").version == 4
     segments = written(topic, *values([5]))
     assert append("a word").version == 5
+
+
+def test_records_without_a_key_do_not_get_into_a_topic_that_is_compacted_meanwhile(storage: Storage) -> None:
+    """1. A transaction takes them. 2. The topic gets `cleanup.policy=compact`. 3. The commit is refused."""
+    topic, other = topic_on(storage, 1), topic_on(storage)
+    transaction = topic.transaction()
+    transaction.append(values([1]))
+    other.alter_config({"cleanup.policy": "compact"})
+    with pytest.raises(CommitConflictError, match="each needs a key; write again"):
+        transaction.commit()
+    assert other.refresh().end_offsets() == {0: 0}
+    with pytest.raises(InvalidRecordError, match="needs a key"):
+        topic.append(values([1]))
+    assert topic.append(values([1], key=b"k")).offsets == {0: (0, 1)}
 
 
 def test_of_two_writers_of_one_batch_one_wins_and_both_get_its_result(storage: Storage) -> None:

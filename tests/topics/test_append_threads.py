@@ -19,7 +19,7 @@ from distlog.core.segments.segment_writer import SegmentWriter
 from distlog.core.storage.storage import Storage
 from distlog.core.topics import appendable
 from distlog.core.topics import appender as appender_module
-from distlog.core.topics.append import commit_append
+from distlog.core.topics.append_commit import commit_append
 from distlog.core.topics.appender import Appender
 from distlog.core.topics.partition_queue import PartitionQueue
 

@@ -13,7 +13,7 @@ from topics import TINY, contents, files, stored, topic_on, values
 
 from distlog.core.errors import DistlogError, InvalidRecordError
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.append import AppendResult
+from distlog.core.topics.append_commit import AppendResult
 from distlog.core.topics.topic import Topic
 
 

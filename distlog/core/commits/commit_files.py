@@ -68,26 +68,28 @@ class CommitFiles:
     ) -> Iterator[list[Commit]]:
         """The commits from `start` (in) to `end` (out) or to the head, in groups that grow from `group` on.
 
-        The version `known` is known to exist. Commits below `whole_from` lack the actions of their manifests. Raises
+        A group is as large as all groups before it together: most often there is just one new commit. The version
+        `known` is known to exist. Commits below `whole_from` lack the actions of their manifests. Raises
         CorruptMetadataError for a missing version below `known`, or below a commit that was read. With a `group` of
         one, nothing beyond it is read, so a missing version is the end.
         """
+        first = start
         while start < end:
             # Two versions beyond `known`: the first is expected to be missing, and then the second must be missing
             # too.
-            size = min(max(group, known + 3 - start), _LARGEST_GROUP)
+            size = min(max(group, start - first, known + 3 - start), _LARGEST_GROUP)
             found = self.read_many(range(start, min(start + size, end)), whole_from)
             commits = list(_until_missing(found))
             if commits:
                 yield commits
             start += len(commits)
             if len(commits) == len(found):
-                group = min(4 * group, _LARGEST_GROUP)
-            elif start <= known or self._is_seen_behind(start, found[len(commits) + 1 :], size):
+                continue
+            if start <= known or self._is_seen_behind(start, found[len(commits) + 1 :], size):
                 # A missing version may have been written, and the next one after it, between two of our reads.
                 self.read_existing(start, whole=False)
-            else:
-                return
+                continue
+            return
 
     def _is_seen_behind(self, missing: int, found: Sequence[Commit | None], size: int) -> bool:
         if size > 1 and not found:

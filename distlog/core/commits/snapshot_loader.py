@@ -69,9 +69,17 @@ class SnapshotLoader:
         return snapshot
 
     def _from_known(self, known: Snapshot, end: int) -> Snapshot | None:
-        """None if the folder was deleted and the topic made anew, so that `known` is of another topic."""
+        """None if the folder was deleted and the topic made anew, so that `known` is of another topic.
+
+        Each commit names the one before it, so the commit of `known` is looked for only if there is no later one.
+        """
         try:
-            return self._fold_from(known, end, known.version, group=1)
+            snapshot = known
+            for commits in self._files.follow(known.version + 1, end=end):
+                snapshot = fold(snapshot, commits)
+            if snapshot is known:
+                _check_belongs(known, self._files.read_existing(known.version, whole=False))
+            return snapshot
         except CorruptMetadataError as error:
             _log.warning("what was known of the topic is ignored: %s", error)
             return None
@@ -97,13 +105,11 @@ class SnapshotLoader:
             _log.warning("the checkpoint %s is ignored: %s", name, error)
             return None
 
-    def _fold_from(
-        self, snapshot: Snapshot | None, end: int, known: int, group: int = _FIRST_GROUP
-    ) -> Snapshot | None:
+    def _fold_from(self, snapshot: Snapshot | None, end: int, known: int) -> Snapshot | None:
         """`snapshot`, or nothing, with the commits up to `end`; it must belong to the topic, by its own commit."""
         start = snapshot.version if snapshot else 0
         new = start + 1 if snapshot else 0
-        for commits in self._files.follow(start, end=end, known=known, group=group, whole_from=new):
+        for commits in self._files.follow(start, end=end, known=known, group=_FIRST_GROUP, whole_from=new):
             if snapshot and commits[0].version == snapshot.version:
                 _check_belongs(snapshot, commits[0])
                 commits = commits[1:]

@@ -54,7 +54,9 @@ class Appender:
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
         workers: int | None = None,
     ) -> None:
-        self._storage, self._topic, self._config, self._read_version = storage, topic, config, read_version
+        self._storage, self._topic, self._read_version = storage, topic, read_version
+        #: The settings by which records are checked and written.
+        self.config = config
         self._workers = workers or cores()
         self._clock, self._random, self._new_id = clock, random, new_id
         self._codec = codec_of(config, compression)
@@ -75,7 +77,7 @@ class Appender:
         """Yield calls that each write some rows and return their number, slice by slice, in each by partition."""
         rows = 0
         for batch in batches(data):
-            records = normalize(batch, self._config, self._clock(), rows)
+            records = normalize(batch, self.config, self._clock(), rows)
             source = RecordInput.from_arrow(records)
             parts = list(self._partitioner.split(records, partition, rows))
             rows += records.num_rows
@@ -102,7 +104,7 @@ class Appender:
             self._topic,
             partition,
             self._read_version,
-            self._config,
+            self.config,
             codec=self._codec,
             clock=self._clock,
             new_id=self._new_id,

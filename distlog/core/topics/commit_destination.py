@@ -6,7 +6,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from distlog.core.topics.append import AppendResult
+from distlog.core.topics.append_commit import AppendResult
 from distlog.core.topics.delivery import delivered
 from distlog.core.topics.destination import Sent
 

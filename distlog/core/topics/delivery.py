@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from distlog.core.topics.append import AppendResult
+from distlog.core.topics.append_commit import AppendResult
 
 _log = logging.getLogger("distlog")
 

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 import pyarrow as pa
 
 from distlog.core.commits.current_snapshot import CurrentSnapshot
-from distlog.core.topics.append import AppendResult
+from distlog.core.topics.append_commit import AppendResult
 from distlog.core.topics.delivery import Delivery
 
 

@@ -26,7 +26,7 @@ from distlog.core.log.partition_log import PartitionLog, open_together
 from distlog.core.segments.segment_writer import batch_format, codec_of
 from distlog.core.storage.parallel import cores, in_order, in_parallel
 from distlog.core.topic_handle import TopicHandle
-from distlog.core.topics.append import AppendResult
+from distlog.core.topics.append_commit import AppendResult
 from distlog.core.topics.appendable import normalize
 from distlog.core.topics.delivery import delivered
 from distlog.core.topics.destination import Sent

@@ -23,7 +23,7 @@ from distlog.core.maintenance.restore import restore
 from distlog.core.maintenance.retention import plan_retention, retention
 from distlog.core.maintenance.vacuum import VacuumReport, vacuum
 from distlog.core.topic_handle import TopicHandle
-from distlog.core.topics.append import AppendResult, BatchId
+from distlog.core.topics.append_commit import AppendResult, BatchId
 from distlog.core.topics.appendable import Appendable
 from distlog.core.topics.appender import Appender
 from distlog.core.topics.commit_destination import CommitDestination

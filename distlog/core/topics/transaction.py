@@ -8,7 +8,7 @@ from types import TracebackType
 from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.errors import InvalidRecordError
 from distlog.core.topic_handle import TopicHandle
-from distlog.core.topics.append import AppendResult, BatchId, check_batch, commit_append, replayed
+from distlog.core.topics.append_commit import AppendResult, BatchId, check_batch, commit_append, replayed
 from distlog.core.topics.appendable import Appendable
 from distlog.core.topics.appender import Appender
 
@@ -89,6 +89,7 @@ class Transaction:
             read_version=self._read_version,
             app_id=self._app_id,
             batch_id=self._batch_id,
+            written_by=appender.config,
         )
         self._current.advance(snapshot)
         return self.result

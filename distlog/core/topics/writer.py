@@ -11,7 +11,7 @@ from distlog.core.errors import InvalidConfigError, InvalidRecordError
 from distlog.core.segments.segment_writer import codec_of
 from distlog.core.times import fastest
 from distlog.core.topics.accumulator import Accumulator
-from distlog.core.topics.append import AppendResult
+from distlog.core.topics.append_commit import AppendResult
 from distlog.core.topics.appendable import check_row, room_of
 from distlog.core.topics.delivery import Delivery, OnDelivery, deliver, failed
 from distlog.core.topics.destination import Failure, WritableTopic

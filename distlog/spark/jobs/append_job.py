@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from distlog.console.report import Summary
 from distlog.core.errors import InvalidConfigError, TopicNotFoundError
 from distlog.core.maintenance.reports import counted
-from distlog.core.topics.append import AppendResult
+from distlog.core.topics.append_commit import AppendResult
 from distlog.core.topics.open_topic import create
 from distlog.core.topics.open_topic import open as open_topic
 from distlog.core.topics.topic import Topic

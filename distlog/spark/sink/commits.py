@@ -14,7 +14,7 @@ from distlog.core.commits.commit import Commit
 from distlog.core.commits.commit_files import CommitFiles
 from distlog.core.config import MAX_LONG
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.append import AppendResult, BatchId
+from distlog.core.topics.append_commit import AppendResult, BatchId
 from distlog.core.topics.placement import offsets_of
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from distlog.core.topics.append import AppendResult, BatchId, check_batch, replayed
+from distlog.core.topics.append_commit import AppendResult, BatchId, check_batch, replayed
 from distlog.core.topics.topic import Topic
 from distlog.spark.options import storage_texts
 from distlog.spark.sink.commits import find_write

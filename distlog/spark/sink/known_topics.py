@@ -26,7 +26,7 @@ class KnownTopics:
         self._known: dict[bytes, tuple[CommitLog, Snapshot]] = {}
 
     def load(self, storage: Storage) -> tuple[TopicHandle, Snapshot]:
-        """The topic in `storage` and its newest snapshot; for a known topic this takes 3 requests if nothing is new.
+        """The topic in `storage` and its newest snapshot; for a known topic with at most one new commit 2 requests.
 
         Raises TopicNotFoundError.
         """

@@ -14,7 +14,7 @@ from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import InvalidRecordError
 from distlog.core.topic_handle import TopicHandle
-from distlog.core.topics.append import AppendResult
+from distlog.core.topics.append_commit import AppendResult
 from distlog.spark.sink.commits import MicroBatch, is_of_run
 from distlog.spark.sink.known_topics import KNOWN_TOPICS
 

@@ -13,7 +13,7 @@ from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CommitConflictError, InvalidConfigError
 from distlog.core.paths import check_topic_name
-from distlog.core.topics.append import BatchId, replayed
+from distlog.core.topics.append_commit import BatchId, replayed
 
 
 def _config(settings: Any) -> TopicConfig:

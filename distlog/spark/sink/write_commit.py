@@ -11,7 +11,7 @@ from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.maintenance.tail_merge import merge_tails
 from distlog.core.topic_handle import TopicHandle
-from distlog.core.topics.append import AppendResult, BatchId, commit_append
+from distlog.core.topics.append_commit import AppendResult, BatchId, commit_append
 from distlog.spark.sink.known_topics import KNOWN_TOPICS
 from distlog.spark.sink.topic_facts import TopicFacts
 
@@ -39,7 +39,7 @@ def commit_segments(
 ) -> AppendResult:
     """Append `segments` in one commit, then merge if the write `merges`; raises what `commit_append` raises.
 
-    `planned` is the topic as the tasks saw it: CommitConflictError if it was dropped since.
+    `planned` is the topic as the tasks saw it: CommitConflictError if it was dropped since, or made a compacted one.
     """
     planned.check(snapshot)
     result, snapshot = commit_append(
@@ -51,6 +51,7 @@ def commit_segments(
         batch_id=transaction.batch_id,
         in_order=transaction.in_order,
         origin=origin,
+        written_by=planned.config,
     )
     KNOWN_TOPICS.keep(handle, snapshot)
     if merges and not result.replayed:

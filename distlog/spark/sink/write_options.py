@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from distlog.core.commits.fields import LONGEST_NAME
 from distlog.core.errors import InvalidConfigError
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.append import BatchId, check_batch
+from distlog.core.topics.append_commit import BatchId, check_batch
 from distlog.spark.options import Options, storage_of
 from distlog.spark.sink.topic_facts import TopicFacts
 

@@ -20,7 +20,7 @@ from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import CommitConflictError
 from distlog.core.segments.segment_writer import codec_of
 from distlog.core.topic_handle import TopicHandle
-from distlog.core.topics.append import AppendResult
+from distlog.core.topics.append_commit import AppendResult
 from distlog.spark.sink.commits import MicroBatch
 from distlog.spark.sink.known_topics import KNOWN_TOPICS
 from distlog.spark.sink.task_write import all_written, write_rows

@@ -1,4 +1,4 @@
-"""The second half of an append: one commit adds the segments that an Appender wrote.
+"""Commits an append: adds the segments that an Appender has written, all in one commit.
 
 The two halves are separate, since a Spark job runs the first in its tasks and the second in its driver.
 """
@@ -13,7 +13,8 @@ from distlog.core.commits.actions import Action, Add, SetTransaction
 from distlog.core.commits.commit import UNNAMED, Origin
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.errors import InvalidRecordError
+from distlog.core.config import TopicConfig
+from distlog.core.errors import CommitConflictError, InvalidRecordError
 from distlog.core.log.sealed_commit import sealed_commit
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.topics.placement import offsets_of, place
@@ -49,13 +50,16 @@ def commit_append(
     batch_id: BatchId | None = None,
     in_order: bool = False,
     origin: Origin = UNNAMED,
+    written_by: TopicConfig | None = None,
 ) -> tuple[AppendResult, Snapshot]:
     """Add `segments` behind the log ends, all or none, in one commit that has `origin`.
 
+    `written_by` are the settings by which their records were checked; without, they suit any topic.
+
     Their partitions' active segments are sealed in the same commit. If the same (app_id, batch_id) was committed
     before, or `in_order` a later one, this is a replay (see `replayed`), and nothing is sealed. Raises
-    CommitConflictError if the topic was dropped, TransactionTooOldError if the files are too old, StorageError if a
-    partition's lock is not free in time, CommitStateUnknownError.
+    CommitConflictError if the topic was dropped, or is compacted and was not then, TransactionTooOldError if the
+    files are too old, StorageError if a partition's lock is not free in time, CommitStateUnknownError.
     """
     check_batch(app_id, batch_id)
     partitions = {segment.partition for segment in segments}
@@ -71,6 +75,8 @@ def commit_append(
         placed.clear()
         if before(current):
             return None
+        if written_by is not None:
+            _check_keyed(current.config, written_by)
         placed.extend(place(current, segments))
         actions: list[Action] = [Add(segment) for segment in placed]
         if app_id is not None and batch_id is not None:
@@ -83,6 +89,15 @@ def commit_append(
     if commit is None:
         return before(snapshot) or AppendResult(None), snapshot
     return AppendResult(commit.version, offsets_of(placed)), snapshot
+
+
+def _check_keyed(config: TopicConfig, written_by: TopicConfig) -> None:
+    """Compaction deletes records without a key, and nobody has looked for such records."""
+    if "compact" in config.cleanup_policy and "compact" not in written_by.cleanup_policy:
+        raise CommitConflictError(
+            "nothing was committed: the topic is compacted since the records were written, so each needs a key; "
+            "write again"
+        )
 
 
 def replayed(
