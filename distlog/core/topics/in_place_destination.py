@@ -21,7 +21,7 @@ from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import DAY_MS
 from distlog.core.errors import DistlogError, TopicNotFoundError
-from distlog.core.log.partition_flush import Appended, LostRecordsError
+from distlog.core.log.appended import Appended, LostRecordsError
 from distlog.core.log.partition_log import PartitionLog, open_together
 from distlog.core.segments.segment_writer import batch_format, codec_of
 from distlog.core.storage.parallel import cores, in_order, in_parallel

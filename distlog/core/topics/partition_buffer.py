@@ -14,8 +14,8 @@ from distlog.core.batches.record_encoder import EncodedBatches, RecordEncoder
 from distlog.core.batches.record_input import RecordInput
 from distlog.core.config import TopicConfig
 from distlog.core.errors import DistlogError
+from distlog.core.log.appended import Appended
 from distlog.core.log.batch_runs import runs
-from distlog.core.log.partition_flush import Appended
 from distlog.core.log.partition_log import PartitionLog
 from distlog.core.topics.destination import Failure
 
