@@ -155,9 +155,8 @@ def test_topics_without_producers_have_no_snapshots_and_read_nothing(folder: Pat
     assert snapshots(process) == {}
 
 
-def test_a_snapshot_goes_with_its_segment(folder: Path) -> None:
-    clock = Clock()
-    process = Process(folder, clock=clock)
+def test_a_snapshot_goes_with_its_segment(tmp_path: Path) -> None:
+    process = Process(new_topic(tmp_path / "events", file_delete_delay_ms=0))
     for number in range(3):
         send(process[0], number)
         process[0].roll()
@@ -165,11 +164,10 @@ def test_a_snapshot_goes_with_its_segment(folder: Path) -> None:
     topic = process.topic()
     topic.delete_records({0: 3})
     topic.retention()
-    for _ in range(2):
-        clock.now_ms += 2 * DAY_MS
-        topic.vacuum()
+    topic.vacuum()
     assert snapshots(process) == {}
-    assert [path.suffix for path in process.folder(0).glob("*.log")] == [".log"]
+    # the active segment's
+    assert len(list(process.folder(0).glob("*.log"))) == 1
 
 
 def test_a_topic_that_is_made_again_knows_nothing_of_the_producers_before(tmp_path: Path) -> None:
@@ -263,9 +261,8 @@ def test_compaction_keeps_the_last_batch_of_each_producer(tmp_path: Path) -> Non
         send(other[0], 5)
 
 
-ACTIONS = st.lists(
-    st.tuples(st.integers(0, 2), st.sampled_from(["next", "again", "roll", "bulk", "new", "lose", "plain"])), max_size=25
-)
+CHOICES = ["next", "again", "roll", "bulk", "new", "lose", "plain"]
+ACTIONS = st.lists(st.tuples(st.integers(0, 2), st.sampled_from(CHOICES)), max_size=25)
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
