@@ -26,6 +26,26 @@ class Appended(NamedTuple):
     append_time_ms: int = NO_TIMESTAMP
 
 
+class LogEnd(NamedTuple):
+    """Where the log ends: the offset behind the last record, and the offset behind the last one on the device.
+
+    The second is Kafka's recovery point.
+    """
+
+    end_offset: int
+    flushed_offset: int
+
+
+class AppendInfo(NamedTuple):
+    """What a producer is told of its batch (Kafka's LogAppendInfo): where it is, its append time, the log's start.
+
+    The log start offset is the newest that the process knows.
+    """
+
+    appended: Appended
+    log_start_offset: int
+
+
 class LostRecordsError(StorageError):
     """A sync failed, so that records that were appended are lost: no later sync can save them."""
 

@@ -8,21 +8,22 @@ An append does not sync, but says whether the topic's flush policy wants a sync 
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import suppress
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from distlog.core.commits.current_snapshot import CurrentSnapshot
+from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import DistlogError, StorageFullError
 from distlog.core.kernels.batch_move import move_batches
 from distlog.core.log.active_file import FileCalls
 from distlog.core.log.active_partition import ActivePartition
 from distlog.core.log.append_time import append_time, stamped
-from distlog.core.log.appended import SEALED, Appended
+from distlog.core.log.appended import SEALED, Appended, AppendInfo, LogEnd
 from distlog.core.log.batch_runs import BatchRun, look_at
 from distlog.core.log.flush_policy import is_flush_due
 from distlog.core.log.log_segment import LogSegment
@@ -38,26 +39,6 @@ from distlog.core.transactions.producer_states import KnownBatch
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
-
-
-class LogEnd(NamedTuple):
-    """Where the log ends: the offset behind the last record, and the offset behind the last one on the device.
-
-    The second is Kafka's recovery point.
-    """
-
-    end_offset: int
-    flushed_offset: int
-
-
-class AppendInfo(NamedTuple):
-    """What a producer is told of its batch (Kafka's LogAppendInfo): where it is, its append time, the log's start.
-
-    The log start offset is the newest that the process knows.
-    """
-
-    appended: Appended
-    log_start_offset: int
 
 
 class PartitionLog:
@@ -102,14 +83,18 @@ class PartitionLog:
         with self._active.held():
             return self._append(asked_ns, BatchRun(data, rows, newest_offsets, min_timestamps))
 
-    def append_runs(self, runs: Iterable[BatchRun]) -> Generator[Appended, None, None]:
+    def append_runs(
+        self, runs: Iterable[BatchRun], fence: Callable[[Snapshot], None] | None = None
+    ) -> Generator[Appended, None, None]:
         """Append each run as `append` does, with no record of others between them; they may lie in several segments.
 
         Yields where each run is, and holds the lock until it is exhausted or closed. After an error, those that were
-        yielded are appended, and no others.
+        yielded are appended, and no others. `fence` gets the newest snapshot first, and may refuse to append.
         """
         asked_ns = perf_counter_ns()
         with self._active.held():
+            if fence is not None:
+                fence(self._snapshots.refresh())
             for run in runs:
                 yield self._append(asked_ns, run)
                 asked_ns = perf_counter_ns()
