@@ -17,7 +17,7 @@ from distlog.core import paths
 from distlog.core.commits.actions import Remove
 from distlog.core.errors import StorageError, StorageFullError
 from distlog.core.log.active_partition import ActivePartition
-from distlog.core.log.partition_flush import Appended
+from distlog.core.log.appended import Appended
 from distlog.core.log.partition_log import PartitionLog
 from distlog.core.log.sealed_commit import sealed_commit
 

@@ -21,7 +21,7 @@ from soak.lossy_disk import LossyDisk
 from topics import NOW
 
 from distlog.core.errors import StorageError
-from distlog.core.log.partition_flush import Appended, LostRecordsError
+from distlog.core.log.appended import Appended, LostRecordsError
 from distlog.core.storage.local.file_lock import FileLock
 from distlog.core.storage.local.shared_page import SharedPage
 

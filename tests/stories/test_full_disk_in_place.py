@@ -17,7 +17,7 @@ from partition_logs import Process, append, encoded, new_topic, sealed
 
 import distlog
 from distlog.core.errors import StorageFullError
-from distlog.core.log.partition_flush import LostRecordsError
+from distlog.core.log.appended import LostRecordsError
 from distlog.core.log.state_record import Status
 from distlog.core.storage.local import durable_files
 

@@ -18,7 +18,7 @@ from topics import NOW, TINY, Clock, contents, topic_on
 from distlog.core.batches.record_batch import LOG_APPEND_TIME, read_headers
 from distlog.core.errors import InvalidRecordError, StorageError, TopicNotFoundError
 from distlog.core.log.active_file import ActiveFile
-from distlog.core.log.partition_flush import LostRecordsError
+from distlog.core.log.appended import LostRecordsError
 from distlog.core.log.partition_log import PartitionLog
 from distlog.core.storage.local import local_disk
 from distlog.core.storage.storage import Storage

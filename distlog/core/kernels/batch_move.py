@@ -16,20 +16,22 @@ _FORMAT = 2
 
 
 @fill_kernel
-def look_at_batches(batches: np.ndarray, size: int) -> tuple[int, int, int, int]:
+def look_at_batches(batches: np.ndarray, size: int) -> tuple[int, int, int, int, bool]:
     """What is wrong with `batches` (BATCH rows) that should fill `size` bytes, with offsets from 0 on.
 
-    Then the size of the largest one, the offset behind them, and the largest timestamp; there must be one batch.
+    Then the size of the largest one, the offset behind them, the largest timestamp, and whether any has a producer
+    id; there must be one batch.
     """
     verdict = FINE
     position = 0
     end_offset = 0
     largest = 0
     newest = batches[0]["max_timestamp"]
+    of_producers = False
     for row in range(batches.size):
         batch = batches[row]
         if batch["position"] != position or not HEADER_SIZE <= batch["size"] <= size - position:
-            return NOT_ALL, largest, end_offset, newest
+            return NOT_ALL, largest, end_offset, newest, of_producers
         if batch["magic"] != _FORMAT or batch["attributes"] & (TRANSACTIONAL | CONTROL):
             verdict = BAD_FORMAT
         elif batch["base_offset"] != end_offset and verdict == FINE:
@@ -38,7 +40,8 @@ def look_at_batches(batches: np.ndarray, size: int) -> tuple[int, int, int, int]
         end_offset = batch["base_offset"] + batch["last_offset_delta"] + 1
         largest = max(largest, batch["size"])
         newest = max(newest, batch["max_timestamp"])
-    return (verdict if position == size else NOT_ALL), largest, end_offset, newest
+        of_producers |= batch["producer_id"] >= 0
+    return (verdict if position == size else NOT_ALL), largest, end_offset, newest, of_producers
 
 
 @fill_kernel

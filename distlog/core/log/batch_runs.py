@@ -1,4 +1,4 @@
-"""Cuts a partition's new batches into runs that one segment may hold."""
+"""Cuts a partition's new batches into runs that one segment may hold, and checks runs before their append."""
 
 from __future__ import annotations
 
@@ -10,10 +10,20 @@ import numpy.typing as npt
 
 from distlog.core.batches.record_encoder import EncodedBatches
 from distlog.core.config import TopicConfig
+from distlog.core.errors import InvalidRecordError, RecordTooLargeError
 from distlog.core.indexes.time_index import ENTRY as TIME_ENTRY
+from distlog.core.kernels.batch_move import BAD_FORMAT, FINE, NOT_ALL, look_at_batches
+from distlog.core.log.log_validator import check_size
 from distlog.core.segments.roll import RollTime, time_span
 
 Longs = npt.NDArray[np.int64]
+
+
+_WRONG = {
+    NOT_ALL: "the batches are not back to back in their bytes, or not all of them",
+    BAD_FORMAT: "batches that are appended in place are of format 2, and not of transactions",
+}
+_BAD_OFFSETS = "batches that are appended have the offsets from 0 on, without a gap"
 
 
 class BatchRun(NamedTuple):
@@ -53,3 +63,22 @@ def _room(rows: npt.NDArray[Any], smallest: int, config: TopicConfig, now_ms: in
     # one entry of the time index is kept for the segment's end
     by_index = config.segment_index_bytes // TIME_ENTRY.itemsize - 1
     return max(1, min(by_size, by_index, time.room(rows, now_ms)))
+
+
+def look_at(rows: npt.NDArray[Any], config: TopicConfig, size: int) -> tuple[int, int, bool]:
+    """Check batches that are to be appended: all of `size` bytes.
+
+    Returns the offset behind them, their largest timestamp, and whether any is of a producer. Raises
+    InvalidRecordError, RecordTooLargeError.
+    """
+    if not len(rows):
+        raise InvalidRecordError("there is no batch to append")
+    verdict, largest, end, newest, of_producers = look_at_batches(rows, size)
+    check_size(largest, config)
+    if size > config.segment_size:
+        raise RecordTooLargeError(
+            "the batches are larger than segment.bytes: append fewer at once", size=size, limit=config.segment_size
+        )
+    if verdict != FINE:
+        raise InvalidRecordError(_WRONG.get(verdict, _BAD_OFFSETS))
+    return end, newest, of_producers

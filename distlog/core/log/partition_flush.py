@@ -19,7 +19,6 @@ from __future__ import annotations
 import os
 from contextlib import closing, suppress
 from time import perf_counter_ns
-from typing import NamedTuple
 
 from distlog.core import paths
 from distlog.core.commits.actions import Add, Seal
@@ -27,6 +26,7 @@ from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import DistlogError, StorageError
 from distlog.core.log.active_file import ActiveFile
 from distlog.core.log.active_partition import ActivePartition
+from distlog.core.log.appended import SEALED, Appended, LostRecordsError, lost_records
 from distlog.core.log.flush_policy import Unflushed, is_flush_due
 from distlog.core.log.partition_counters import PartitionCounters
 from distlog.core.log.segment_files import SegmentFiles
@@ -34,29 +34,9 @@ from distlog.core.log.state_record import Status
 from distlog.core.log.sync_mark import Sync, mark, marked
 from distlog.core.segments.segment_state import SegmentState
 from distlog.core.storage.local.file_lock import FileLock
-from distlog.core.times import NO_TIMESTAMP
 
 #: How many bytes of a log may lie behind its recovery point: as many are walked after a power loss, and some more.
 _SPAN_BYTES = 16 << 20
-
-
-class Appended(NamedTuple):
-    """Where records were appended: their (first, end) offsets, their segment, and a version that has this segment.
-
-    `flush_due` says that the topic's flush policy wants them on the device before they are acknowledged.
-    `append_time_ms` is their LogAppendTime, -1 if they keep their own times.
-    """
-
-    first_offset: int
-    end_offset: int
-    stem: str
-    version: int
-    flush_due: bool = False
-    append_time_ms: int = NO_TIMESTAMP
-
-
-class LostRecordsError(StorageError):
-    """A sync failed, so that records that were appended are lost: no later sync can save them."""
 
 
 class PartitionFlush:
@@ -71,7 +51,7 @@ class PartitionFlush:
     def flush(self, wanted: Appended | None) -> None:
         """See `PartitionLog.flush`."""
         wanted = wanted or self._all()
-        if wanted is None or self._is_flushed(wanted):
+        if wanted is None or wanted.stem == SEALED or self._is_flushed(wanted):
             return
         with self._lock.held(self._timeout_s):
             if not self._is_flushed(wanted):
@@ -92,7 +72,7 @@ class PartitionFlush:
         if state is None or state.stem != wanted.stem:
             self._check_sealed(wanted)
         elif state.next_offset < wanted.end_offset:
-            raise _lost(wanted)
+            raise lost_records(wanted)
         else:
             with_indexes = state.position - self._partition.lock.recovery_position >= span
             if with_indexes or not self._is_flushed(wanted):
@@ -227,7 +207,7 @@ class PartitionFlush:
         if place < len(segments) and segments[place].stem == wanted.stem:
             return
         if self._sealed_end(snapshot, wanted) < wanted.end_offset:
-            raise _lost(wanted)
+            raise lost_records(wanted)
 
     def _sealed_end(self, snapshot: Snapshot, wanted: Appended) -> int:
         """The offset at which the segment ended when it was sealed. Later commits may have replaced it."""
@@ -238,12 +218,3 @@ class PartitionFlush:
                 ends = [segment.next_offset for segment in added if segment.stem == wanted.stem]
                 return ends[0] if ends else wanted.first_offset
         raise StorageError("a segment ended in no commit: verify the topic", stem=wanted.stem)
-
-
-def _lost(wanted: Appended) -> LostRecordsError:
-    return LostRecordsError(
-        "what was appended is lost, since a sync of the disk failed: append it again",
-        stem=wanted.stem,
-        first_offset=wanted.first_offset,
-        end_offset=wanted.end_offset,
-    )

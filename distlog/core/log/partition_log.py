@@ -8,60 +8,37 @@ An append does not sync, but says whether the topic's flush policy wants a sync 
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import suppress
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from distlog.core.commits.current_snapshot import CurrentSnapshot
-from distlog.core.config import TopicConfig
-from distlog.core.errors import DistlogError, InvalidRecordError, RecordTooLargeError, StorageFullError
-from distlog.core.kernels.batch_move import BAD_FORMAT, FINE, NOT_ALL, look_at_batches, move_batches
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.errors import DistlogError, StorageFullError
+from distlog.core.kernels.batch_move import move_batches
 from distlog.core.log.active_file import FileCalls
 from distlog.core.log.active_partition import ActivePartition
 from distlog.core.log.append_time import append_time, stamped
-from distlog.core.log.batch_runs import BatchRun
+from distlog.core.log.appended import SEALED, Appended, AppendInfo, LogEnd
+from distlog.core.log.batch_runs import BatchRun, look_at
 from distlog.core.log.flush_policy import is_flush_due
 from distlog.core.log.log_segment import LogSegment
-from distlog.core.log.log_validator import check_size, validate
-from distlog.core.log.partition_flush import Appended, PartitionFlush
+from distlog.core.log.log_validator import validate
+from distlog.core.log.partition_flush import PartitionFlush
+from distlog.core.log.partition_producers import PartitionProducers
 from distlog.core.log.segment_begin import begin_segments, open_segments, roll
 from distlog.core.segments.state_fold import BY_HEADERS, Longs
 from distlog.core.storage.local.file_lock import TIMEOUT_S
 from distlog.core.times import NO_TIMESTAMP
 from distlog.core.topic_handle import TopicHandle
+from distlog.core.transactions.producer_states import KnownBatch
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
-
-_WRONG = {
-    NOT_ALL: "the batches are not back to back in their bytes, or not all of them",
-    BAD_FORMAT: "batches that are appended in place are of format 2, and not of transactions",
-}
-_BAD_OFFSETS = "batches that are appended have the offsets from 0 on, without a gap"
-
-
-class LogEnd(NamedTuple):
-    """Where the log ends: the offset behind the last record, and the offset behind the last one on the device.
-
-    The second is Kafka's recovery point.
-    """
-
-    end_offset: int
-    flushed_offset: int
-
-
-class AppendInfo(NamedTuple):
-    """What a producer is told of its batch (Kafka's LogAppendInfo): where it is, its append time, the log's start.
-
-    The log start offset is the newest that the process knows.
-    """
-
-    appended: Appended
-    log_start_offset: int
 
 
 class PartitionLog:
@@ -83,6 +60,7 @@ class PartitionLog:
         self.partition, self._snapshots, self._clock = partition, snapshots, handle.clock
         self._active = ActivePartition(handle, partition, snapshots, calls=calls, timeout_s=timeout_s)
         self._flush = PartitionFlush(self._active, timeout_s)
+        self._producers = PartitionProducers(partition, self._active.folder, snapshots, handle.clock)
 
     def append(
         self,
@@ -97,21 +75,26 @@ class PartitionLog:
         The batches are of format 2, encoded from offset 0 on without a gap; their base offsets are written into
         `data`, and with LogAppendTime the time. `newest_offsets`, in the batches' own offsets, and `min_timestamps`
         are those of `LogSegment.append`.
-        Raises InvalidRecordError for batches that the topic or a segment cannot take, StorageError,
-        TopicNotFoundError, CommitStateUnknownError; then nothing was appended.
+        Batches of a producer that are there already are not appended again: the result is that of the first time.
+        Raises InvalidRecordError for batches that the topic or a segment cannot take, OutOfOrderSequenceError,
+        ProducerFencedError, StorageError, TopicNotFoundError, CommitStateUnknownError; then nothing was appended.
         """
         asked_ns = perf_counter_ns()
         with self._active.held():
             return self._append(asked_ns, BatchRun(data, rows, newest_offsets, min_timestamps))
 
-    def append_runs(self, runs: Iterable[BatchRun]) -> Generator[Appended, None, None]:
+    def append_runs(
+        self, runs: Iterable[BatchRun], fence: Callable[[Snapshot], None] | None = None
+    ) -> Generator[Appended, None, None]:
         """Append each run as `append` does, with no record of others between them; they may lie in several segments.
 
         Yields where each run is, and holds the lock until it is exhausted or closed. After an error, those that were
-        yielded are appended, and no others.
+        yielded are appended, and no others. `fence` gets the newest snapshot first, and may refuse to append.
         """
         asked_ns = perf_counter_ns()
         with self._active.held():
+            if fence is not None:
+                fence(self._snapshots.refresh())
             for run in runs:
                 yield self._append(asked_ns, run)
                 asked_ns = perf_counter_ns()
@@ -130,9 +113,11 @@ class PartitionLog:
     def _append_active(
         self, data: npt.NDArray[np.uint8], rows: npt.NDArray[Any], newest_offsets: Longs, min_timestamps: Longs
     ) -> Appended:
-        end, newest = _check(rows, self._snapshots.snapshot.config, data.nbytes)
+        end, newest, of_producers = look_at(rows, self._snapshots.snapshot.config, data.nbytes)
         active = self._active
         segment = active.recover() or begin_segments([active])[0]
+        if of_producers and (known := self._producers.check(rows, segment)):
+            return self._appended_before(known, end, segment)
         time_ms = NO_TIMESTAMP
         if segment.config.message_timestamp_type == "LogAppendTime":
             state = self._snapshots.snapshot.partitions[self.partition]
@@ -141,14 +126,27 @@ class PartitionLog:
             newest = time_ms
         if segment.should_roll(data.nbytes, newest, segment.next_offset + end - 1):
             segment = roll(active)
+            if of_producers:
+                self._producers.catch_up(segment)
         first = segment.next_offset
         moved = np.empty(len(rows), rows.dtype)
         move_batches(data, rows, first, moved)
         if len(newest_offsets):
             newest_offsets = newest_offsets + first
         self._write(segment, data, moved, newest_offsets, min_timestamps)
+        if of_producers:
+            self._producers.appended(data, moved, segment)
         due = is_flush_due(segment.unflushed, segment.config, self._clock())
         return Appended(first, first + end, segment.stem, self._snapshots.snapshot.version, due, time_ms)
+
+    def _appended_before(self, known: KnownBatch, count: int, segment: LogSegment) -> Appended:
+        """What is told of batches that a producer appends again."""
+        end, version = known.last_offset + 1, self._snapshots.snapshot.version
+        is_active = known.last_offset >= segment.base_offset
+        due = is_active and is_flush_due(segment.unflushed, segment.config, self._clock())
+        by_log = segment.config.message_timestamp_type == "LogAppendTime"
+        time_ms = known.timestamp if by_log else NO_TIMESTAMP
+        return Appended(end - count, end, segment.stem if is_active else SEALED, version, due, time_ms)
 
     def append_batches(self, data: Buffer) -> AppendInfo:
         """Append the batch that a Kafka producer made, after the checks of `log_validator.validate`.
@@ -233,18 +231,3 @@ def open_together(logs: Sequence[PartitionLog]) -> None:
     Raises the errors of `PartitionLog.append`.
     """
     open_segments([log._active for log in logs])
-
-
-def _check(rows: npt.NDArray[Any], config: TopicConfig, size: int) -> tuple[int, int]:
-    """The offset behind the batches, and their largest timestamp."""
-    if not len(rows):
-        raise InvalidRecordError("there is no batch to append")
-    verdict, largest, end, newest = look_at_batches(rows, size)
-    check_size(largest, config)
-    if size > config.segment_size:
-        raise RecordTooLargeError(
-            "the batches are larger than segment.bytes: append fewer at once", size=size, limit=config.segment_size
-        )
-    if verdict != FINE:
-        raise InvalidRecordError(_WRONG.get(verdict, _BAD_OFFSETS))
-    return end, newest

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 from distlog.core.config import TopicConfig
 from distlog.core.kernels.index_build import MAX_TIMESTAMP
-from distlog.core.kernels.segment_fold import BASE_OFFSET, NEXT_OFFSET, POSITION
+from distlog.core.kernels.segment_fold import BASE_OFFSET, NEXT_OFFSET, POSITION, PRODUCER_BITS, PRODUCERS
 from distlog.core.log import segment_reads, segment_recovery
 from distlog.core.log.active_file import FileCalls
+from distlog.core.log.batch_walk import WALK_BYTES, Batches, batches_from
 from distlog.core.log.flush_policy import Unflushed
 from distlog.core.log.segment_files import SegmentFiles
 from distlog.core.log.segment_reads import BatchPlace, ReadBatches, TimedOffset
@@ -43,6 +45,16 @@ class ReadableSegment:
     def is_open(self) -> bool:
         """Whether this process has the log open."""
         return self._files.log.is_open
+
+    @property
+    def base_offset(self) -> int:
+        """The offset of its first record."""
+        return int(self._numbers[BASE_OFFSET])
+
+    @property
+    def has_producers(self) -> bool:
+        """Whether batches carry producer ids."""
+        return bool(self._numbers[PRODUCER_BITS] & PRODUCERS)
 
     @property
     def next_offset(self) -> int:
@@ -80,6 +92,10 @@ class ReadableSegment:
         """See `segment_reads.find_offset_by_timestamp`; starts at the base offset by default."""
         begin = int(self._numbers[BASE_OFFSET]) if starting_offset is None else starting_offset
         return segment_reads.find_offset_by_timestamp(self._files, self._numbers, timestamp, begin)
+
+    def batches(self, position: int) -> Iterator[Batches]:
+        """The batches from `position` on; see `batches_from`."""
+        return batches_from(self._files.log, position, self.size, WALK_BYTES)
 
     def look_through(self, transactions: OpenTransactions) -> SegmentState:
         """The state that `LogSegment.recover_tail` would come to; nothing is written or cut."""

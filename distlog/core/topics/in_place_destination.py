@@ -21,7 +21,7 @@ from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import DAY_MS
 from distlog.core.errors import DistlogError, TopicNotFoundError
-from distlog.core.log.partition_flush import Appended, LostRecordsError
+from distlog.core.log.appended import Appended, LostRecordsError
 from distlog.core.log.partition_log import PartitionLog, open_together
 from distlog.core.segments.segment_writer import batch_format, codec_of
 from distlog.core.storage.parallel import cores, in_order, in_parallel
@@ -55,6 +55,7 @@ class InPlaceDestination:
         moved_on: Callable[[], None],
     ) -> None:
         self._handle, self._current, self._compression, self._moved_on = handle, current, compression, moved_on
+        self._fence: Callable[[Snapshot], None] | None = None
         self._partitioner: tuple[int, Partitioner] | None = None
         self._logs: OrderedDict[int, PartitionLog] = OrderedDict()
         self.begin_child()
@@ -103,16 +104,20 @@ class InPlaceDestination:
 
     def _append(self, parts: Sequence[PartitionBuffer], encoding: Encoding, workers: int) -> None:
         """Append while threads encode the next partitions; then flush all of them side by side."""
-        encodings = (partial(part.encode, encoding) for part in parts)
+        encodings = (partial(part.encode, self._encoding_of(part.partition, encoding)) for part in parts)
         ahead = 2 * workers if workers > 1 else 0
         try:
             self._open([part.partition for part in parts])
             for part in in_order(encodings, ahead, workers=workers, joined=True):
-                part.append(self._log(part.partition), encoding)
+                part.append(self._log(part.partition), encoding, self._fence)
             in_parallel(lambda each: each[0].flush(each[1]), [(part, self._log(part.partition)) for part in parts])
         finally:
             # an interrupt may come behind what is acknowledged already
             self._note_unflushed(parts)
+
+    def _encoding_of(self, partition: int, encoding: Encoding) -> Encoding:
+        """How the records of a partition are encoded."""
+        return encoding
 
     def _open(self, partitions: Sequence[int]) -> None:
         """Begin the active segments that are missing in one commit, since each commit costs several syncs."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from contextlib import closing
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -12,15 +14,19 @@ import numpy.typing as npt
 from distlog.core.batches.batch_format import BatchFormat
 from distlog.core.batches.record_encoder import EncodedBatches, RecordEncoder
 from distlog.core.batches.record_input import RecordInput
+from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
-from distlog.core.errors import DistlogError
+from distlog.core.errors import CommitStateUnknownError, DistlogError, StorageError, TransactionTooOldError
+from distlog.core.log.appended import Appended, LostRecordsError
 from distlog.core.log.batch_runs import runs
-from distlog.core.log.partition_flush import Appended
 from distlog.core.log.partition_log import PartitionLog
 from distlog.core.topics.destination import Failure
 
 #: Roughly the most bytes that a batch of a few records takes beyond them.
 _SPARE_BYTES = 1 << 12
+
+
+_PASSING = (StorageError, CommitStateUnknownError, TransactionTooOldError)
 
 
 class Encoding(NamedTuple):
@@ -57,14 +63,15 @@ class PartitionBuffer:
             self._error = error
         return self
 
-    def append(self, log: PartitionLog, encoding: Encoding) -> None:
-        """Append the batches, with no record of others between them."""
+    def append(self, log: PartitionLog, encoding: Encoding, fence: Callable[[Snapshot], None] | None = None) -> None:
+        """Append the batches that are not appended, with no record of others between them; see `append_runs`."""
         batches, self._batches = self._batches, None
         if batches is None:
             return
         try:
             # closed at once, since it holds the partition's lock
-            with closing(log.append_runs(runs(batches, encoding.config, encoding.now_ms))) as places:
+            left = islice(runs(batches, encoding.config, encoding.now_ms), len(self._appended), None)
+            with closing(log.append_runs(left, fence)) as places:
                 for appended in places:
                     self._appended.append(appended)
         except DistlogError as error:
@@ -77,7 +84,7 @@ class PartitionBuffer:
     def flush(self, log: PartitionLog) -> None:
         """Acknowledge what was appended, after a sync if the topic's flush policy wants one."""
         try:
-            for appended in self._appended:
+            for appended in self._appended[self._acknowledged :]:
                 if appended.flush_due:
                     log.flush(appended)
                 self._acknowledged += 1
@@ -89,6 +96,27 @@ class PartitionBuffer:
         """Keep the error that stopped the whole buffer, unless there is one, or all is done."""
         if sum(map(_count, self.acknowledged)) < len(self._rows):
             self._error = self._error or error
+
+    @property
+    def record_count(self) -> int:
+        """How many records there are."""
+        return len(self._rows)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all records are acknowledged."""
+        return self._error is None
+
+    @property
+    def may_succeed_later(self) -> bool:
+        """Whether it failed for a reason that may pass; what was appended of it is known then."""
+        return isinstance(self._error, _PASSING) and not self._rest_in_doubt
+
+    def begin_again(self) -> None:
+        """Be ready to be encoded and appended again, after an error."""
+        if isinstance(self._error, LostRecordsError):
+            del self._appended[self._acknowledged :]
+        self._error = None
 
     @property
     def acknowledged(self) -> list[Appended]:

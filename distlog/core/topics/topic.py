@@ -30,6 +30,7 @@ from distlog.core.topics.commit_destination import CommitDestination
 from distlog.core.topics.delivery import OnDelivery
 from distlog.core.topics.destination import Destination
 from distlog.core.topics.in_place_destination import InPlaceDestination
+from distlog.core.topics.producing_topic import ProducingTopic
 from distlog.core.topics.readable_topic import ReadableTopic
 from distlog.core.topics.transaction import Transaction, open_appender
 from distlog.core.topics.writer import Writer
@@ -84,6 +85,23 @@ class Topic(ReadableTopic):
         """A buffered writer of single records, sent in the background; `on_delivery` is called per outcome."""
         self._check_writable()
         return Writer(self, linger_ms=linger_ms, compression=compression, on_delivery=on_delivery)
+
+    def producer(
+        self,
+        transactional_id: str | None = None,
+        *,
+        linger_ms: int = 100,
+        compression: str | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> Writer:
+        """A writer that sends again what failed, for two minutes, and doubles nothing (Kafka's idempotent producer).
+
+        A producer with a `transactional_id` ends all earlier ones with that id, in all processes: what they append
+        then raises ProducerFencedError.
+        """
+        self._check_writable()
+        producing = ProducingTopic(self.handle, self.current, self.live.look_again, transactional_id)
+        return Writer(producing, linger_ms=linger_ms, compression=compression, on_delivery=on_delivery)
 
     def destination(self, compression: str | None = None) -> Destination:
         """Where a writer's buffers go: in place on a disk of this machine, else into commits."""

@@ -40,6 +40,7 @@ class Transaction:
 
     `result` tells the version and the offsets afterwards. When the block or one of the appends raises, nothing was
     appended; after an append that raised, `commit` raises its error again. A forked child can only abort its copy.
+    `in_order` says that the application numbers its batches, and commits them one after the other.
     """
 
     def __init__(
@@ -49,12 +50,15 @@ class Transaction:
         app_id: str | None = None,
         batch_id: BatchId | None = None,
         compression: str | None = None,
+        *,
+        in_order: bool = False,
     ) -> None:
         check_batch(app_id, batch_id)
         self._handle, self._current, self._app_id, self._batch_id = handle, current, app_id, batch_id
         snapshot = current.refresh()
         self._read_version = snapshot.version
-        self._is_replay = replayed(snapshot, app_id, batch_id) is not None
+        self._in_order = in_order
+        self._is_replay = replayed(snapshot, app_id, batch_id, in_order=in_order) is not None
         self._appender: Appender | None = open_appender(handle, current, compression)
         self._error: BaseException | None = None
         self._trace: TracebackType | None = None
@@ -90,6 +94,7 @@ class Transaction:
             app_id=self._app_id,
             batch_id=self._batch_id,
             written_by=appender.config,
+            in_order=self._in_order,
         )
         self._current.advance(snapshot)
         return self.result

@@ -60,6 +60,8 @@ class ProducerState:
     last_timestamp: int = NO_TIMESTAMP
     coordinator_epoch: int = _NONE
     transaction_first_offset: int = _NONE
+    # When this process heard of it last: records may have old times. Kafka goes by their times alone.
+    heard_ms: int = NO_TIMESTAMP
 
     @property
     def last_sequence(self) -> int:
@@ -130,13 +132,18 @@ class ProducerStates:
     def expire(self, now_ms: int) -> None:
         """Forget who was silent for EXPIRATION_MS at `now_ms`, unless its transaction is open."""
         for producer, state in list(self._states.items()):
-            if state.transaction_first_offset == _NONE and now_ms - state.last_timestamp >= EXPIRATION_MS:
+            silent_ms = now_ms - max(state.last_timestamp, state.heard_ms)
+            if state.transaction_first_offset == _NONE and silent_ms >= EXPIRATION_MS:
                 del self._states[producer]
 
-    def see(self, data: Any, rows: npt.NDArray[Any], shift: int = 0) -> None:
-        """Take batches (BATCH rows) of `data` as the log has them, unchecked; `shift` is added to their offsets."""
+    def see(self, data: Any, rows: npt.NDArray[Any], shift: int = 0, *, heard_ms: int = NO_TIMESTAMP) -> None:
+        """Take batches (BATCH rows) of `data` as the log has them, unchecked; `shift` is added to their offsets.
+
+        `heard_ms` is the time now, if the batches have just been appended.
+        """
         for row in rows[rows["producer_id"] >= 0]:
             state = self._states.setdefault(int(row["producer_id"]), ProducerState())
+            state.heard_ms = max(state.heard_ms, heard_ms)
             if not row["attributes"] & CONTROL:
                 state.add(row, int(row["base_offset"]) + int(row["last_offset_delta"]) + shift)
             elif control_type(data, row) in (ABORT, COMMIT):

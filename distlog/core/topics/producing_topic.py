@@ -1,0 +1,42 @@
+"""A topic as the writer of a producer sees it: whatever it sends goes there once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from distlog.core.commits.current_snapshot import CurrentSnapshot
+from distlog.core.topic_handle import TopicHandle
+from distlog.core.topics.destination import Destination
+from distlog.core.topics.idempotent_destination import IdempotentCommits, IdempotentDestination
+
+
+class ProducingTopic:
+    """The topic, for one producer; `moved_on` is called after each append in place."""
+
+    def __init__(
+        self,
+        handle: TopicHandle,
+        current: CurrentSnapshot,
+        moved_on: Callable[[], None],
+        transactional_id: str | None,
+    ) -> None:
+        self._handle, self.current, self._moved_on = handle, current, moved_on
+        self._transactional_id = transactional_id
+
+    @property
+    def url(self) -> str:
+        """The topic's address, without credentials."""
+        return self._handle.storage.url
+
+    @property
+    def clock(self) -> Callable[[], int]:
+        """The time in ms."""
+        return self._handle.clock
+
+    def destination(self, compression: str | None) -> Destination:
+        """Where buffers go: in place on a disk of this machine, else into commits."""
+        if self._handle.storage.is_local_disk:
+            return IdempotentDestination(
+                self._handle, self.current, compression, self._moved_on, self._transactional_id
+            )
+        return IdempotentCommits(self._handle, self.current, compression, self._transactional_id)
