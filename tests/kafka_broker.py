@@ -11,7 +11,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -152,16 +152,12 @@ class Broker:
         from confluent_kafka import KafkaException
 
         consumer, deadline = self._consumer(), time.monotonic() + 30
-        try:
-            while True:
-                try:
-                    return ask(consumer)
-                except KafkaException:
-                    if time.monotonic() > deadline:
-                        raise
-                    time.sleep(0.2)
-        finally:
-            consumer.close()
+        while True:
+            with suppress(KafkaException) if time.monotonic() < deadline else nullcontext():
+                found = ask(consumer)
+                consumer.close()
+                return found
+            time.sleep(0.2)
 
     def _consumer(self, *, committed: bool = False) -> Any:
         from confluent_kafka import Consumer
