@@ -10,8 +10,8 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -135,19 +135,29 @@ class Broker:
         """The first offset at or after a time."""
         from confluent_kafka import TopicPartition
 
-        consumer = self._consumer()
-        (found,) = consumer.offsets_for_times([TopicPartition(topic, partition, time_ms)], 30)
-        consumer.close()
+        asked = TopicPartition(topic, partition, time_ms)
+        (found,) = self._asked(lambda consumer: consumer.offsets_for_times([asked], 30))
         return int(found.offset)
 
     def ends(self, topic: str, partition: int = 0) -> tuple[int, int]:
         """The log start and the high watermark."""
         from confluent_kafka import TopicPartition
 
-        consumer = self._consumer()
-        low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), 30)
-        consumer.close()
+        asked = TopicPartition(topic, partition)
+        low, high = self._asked(lambda consumer: consumer.get_watermark_offsets(asked, 30))
         return int(low), int(high)
+
+    def _asked(self, ask: Callable[[Any], Any]) -> Any:
+        """The answer to `ask`; a broker that has just started does not lead its partitions yet."""
+        from confluent_kafka import KafkaException
+
+        consumer, deadline = self._consumer(), time.monotonic() + 30
+        while True:
+            with suppress(KafkaException) if time.monotonic() < deadline else nullcontext():
+                found = ask(consumer)
+                consumer.close()
+                return found
+            time.sleep(0.2)
 
     def _consumer(self, *, committed: bool = False) -> Any:
         from confluent_kafka import Consumer

@@ -7,6 +7,7 @@ import typer
 from distlog.cli import (
     dump_command,
     group_commands,
+    kafka_commands,
     maintenance_commands,
     metadata_commands,
     record_commands,
@@ -37,4 +38,6 @@ app.command()(maintenance_commands.vacuum)
 app.command()(maintenance_commands.rebuild_index)
 app.command()(maintenance_commands.verify)
 app.command()(dump_command.dump)
+app.command()(kafka_commands.adopt)
+app.command()(kafka_commands.export)
 app.command()(service_command.run)

@@ -59,7 +59,10 @@ def unreferenced_files(
     unreferenced = [(file, stem) for file, stem in segment_files if stem not in referenced.stems]
     if any(paths.stem_read_version(stem) is None for _, (_, stem) in unreferenced):
         # a file of Kafka's does not say when it came here: it is deleted only after a commit has removed it
-        removed = removed | removed_stems(log.commits(0, referenced.head + 1))
+        commits = log.commits(0, referenced.head + 1)
+        removed = removed | removed_stems(commits)
+        for version in _before_drops(commits):
+            removed |= _stems(log.load(version=version, include_dropped=True))
     return [file for file, stem in unreferenced if stem in removed or is_below(stem, floor)]
 
 

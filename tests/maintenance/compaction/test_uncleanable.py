@@ -11,7 +11,7 @@ from adopted import describe, put
 from command_line import CommandLine
 from compacting import CompactedTopic
 from crc32c import crc32c
-from raw_batches import batch, entry, record, with_right_crc
+from raw_batches import batch, record, with_right_crc
 
 import distlog
 from distlog.core.commits.actions import Add
@@ -138,14 +138,6 @@ def test_a_malformed_record_behind_a_right_checksum_is_damage(log: CompactedTopi
     done = log.compact()
     assert done is not None
     assert "offset=1" in (done.error or "")
-
-
-def test_old_message_formats_are_left_as_they_are(log: CompactedTopic) -> None:
-    log.add(entry(1, 0, b"a") + entry(1, 1, b"a"))
-    done = log.compact()
-    assert done is not None
-    assert "compaction needs message format 2" in (done.error or "")
-    assert log.offsets() == [0, 1]
 
 
 def test_what_no_file_is_the_reason_of_is_raised() -> None:

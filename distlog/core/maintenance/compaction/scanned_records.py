@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from distlog.core.batches.legacy_upgrade import upgraded
 from distlog.core.batches.record_decoder import scan_sections
 from distlog.core.batches.record_fields import RecordFields
 from distlog.core.batches.record_sections import open_sections
@@ -15,7 +16,6 @@ from distlog.core.batches.rewritten_batches import Bytes, Flags, Longs
 from distlog.core.buffers import new_array
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.config import MAX_LONG
-from distlog.core.errors import UnsupportedVersionError
 from distlog.core.kernels.record_filter import RECORD_GROWTH, rewrite_records
 from distlog.core.maintenance.compaction.key_hash import hash_keys
 from distlog.core.reading.chunk import Chunk
@@ -75,14 +75,9 @@ def scan_records(
 ) -> ScannedRecords:
     """Scan the records from `start_offset` on in batches `rows`, at least one, of a chunk.
 
-    If batches are compressed, it scans only the first rows, as many as expand to OPENED_BYTES. Raises
-    UnsupportedVersionError for a batch that is not of message format 2.
+    If batches are compressed, it scans only the first rows, as many as expand to OPENED_BYTES.
     """
     asked = replace(chunk.asked().of_rows(rows), start_offset=start_offset, end_offset=MAX_LONG)
-    if (asked.batches["magic"] != 2).any():
-        raise UnsupportedVersionError(
-            "compaction needs message format 2: append the records of this file anew", file=chunk.pieces[0].file
-        )
     data, sections = open_sections(asked, OPENED_BYTES)
     fields = RecordFields.allocate(int(sections["record_count"].sum()), columns)
     return ScannedRecords(data, sections, fields, scan_sections(asked, data, sections, fields))
@@ -92,11 +87,21 @@ def checked_chunks(reader: SegmentReader, segment: SegmentInfo, start_offset: in
     """The segment's chunks with batches from `start_offset` on; compares the checksums of the batches.
 
     If these are all batches, the checksum of the whole file is compared too, after the last chunk. Nothing made from
-    the chunks may be committed before that. Raises CorruptRecordError.
+    the chunks may be committed before that. Old formats come as format 2. Raises CorruptRecordError.
     """
     if start_offset <= segment.base_offset:
-        yield from whole_log(reader, segment)
+        yield from map(_in_format_2, whole_log(reader, segment))
         return
     for chunk in reader.chunks(SegmentSlice(segment, start_offset, segment.next_offset, 0, segment.log_bytes)):
         chunk.check()
-        yield chunk
+        yield _in_format_2(chunk)
+
+
+def _in_format_2(chunk: Chunk) -> Chunk:
+    """The chunk, which is of one piece, with all its batches in format 2, as Kafka's cleaner writes old ones."""
+    if (chunk.batches["magic"] == 2).all():
+        return chunk
+    (piece,) = chunk.pieces
+    data, batches = upgraded(chunk.data, chunk.batches, file=piece.file, file_position=piece.origin)
+    whole = replace(piece, start=0, end=len(data))
+    return Chunk([whole], data, batches, np.zeros(len(batches), np.int64))
