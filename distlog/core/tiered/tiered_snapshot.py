@@ -7,9 +7,11 @@ from itertools import groupby
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.commits.transaction_table import EMPTY
 from distlog.core.config import TopicConfig
+from distlog.core.indexes.index_cache import IndexCache
+from distlog.core.reading.segment_reader import SegmentReader
 from distlog.core.tiered.bucket import list_segments, read_manifests
 from distlog.core.tiered.manifest import RemoteSegment
-from distlog.core.tiered.remote_log import chosen_segments, first_unstable_offsets, partition_state
+from distlog.core.tiered.remote_log import first_unstable_offsets, log_parts, partition_state
 from distlog.core.tiered.tiered_storage import TieredStorage
 
 
@@ -28,11 +30,12 @@ def load(storage: TieredStorage, version: int = 0) -> Snapshot:
 
 def _snapshot(storage: TieredStorage, uploaded: list[RemoteSegment], version: int) -> Snapshot:
     by_partition = groupby(sorted(uploaded, key=lambda each: each.partition), key=lambda each: each.partition)
-    chosen = {number: chosen_segments(storage.topic, segments) for number, segments in by_partition}
-    unstable = first_unstable_offsets(storage, [segments[-1] for segments in chosen.values()])
-    states = [PartitionState()] * (max(chosen, default=-1) + 1)
-    for (number, segments), offset in zip(chosen.items(), unstable, strict=True):
-        states[number] = partition_state(segments, offset)
+    logs = {number: log_parts(storage.topic, segments) for number, segments in by_partition}
+    unstable = first_unstable_offsets(storage, [parts[-1].segment for parts in logs.values()])
+    reader = SegmentReader(storage, storage.topic.name, IndexCache())
+    states = [PartitionState()] * (max(logs, default=-1) + 1)
+    for (number, parts), offset in zip(logs.items(), unstable, strict=True):
+        states[number] = partition_state(reader, parts, offset)
     return Snapshot(
         version=version,
         commit_id="",

@@ -1,0 +1,228 @@
+"""Nothing in a bucket is trusted: names, manifests, sizes and chunks that are wrong give an error that names them."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiered_buckets import TOPIC_ID, Upload, made_log, put, uuid_of
+
+import distlog
+from distlog.core.batches.compression import ZSTD, compress
+from distlog.core.batches.record_batch import read_headers
+from distlog.core.storage.storage import Storage
+
+
+@pytest.fixture
+def upload(tmp_path: Path) -> Upload:
+    log, files = made_log(tmp_path, 50)
+    return Upload(log, 0, 50, index=files[".index"], time_index=files[".timeindex"])
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> Storage:
+    return Storage(str(tmp_path / "bucket"))
+
+
+def opened(bucket: Storage) -> distlog.Topic:
+    return distlog.open_tiered(bucket.url, "clicks")
+
+
+def test_a_made_bucket_is_read(bucket: Storage, upload: Upload) -> None:
+    put(bucket, upload)
+    assert opened(bucket).scan(columns=["offset"]).to_table()["offset"].to_pylist() == list(range(50))
+
+
+def changed_manifest(upload: Upload, change: Callable[[dict[str, Any]], object]) -> dict[str, bytes]:
+    objects = upload.objects()
+    name = next(name for name in objects if name.endswith("rsm-manifest"))
+    value = json.loads(objects[name])
+    change(value)
+    return {**objects, name: json.dumps(value).encode()}
+
+
+METADATA = "remoteLogSegmentMetadata"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda value: value.pop("chunkIndex"), "chunkIndex"),
+        (lambda value: value.pop("compression"), "compression"),
+        (lambda value: value.pop("segmentIndexes"), "segmentIndexes"),
+        (lambda value: value["segmentIndexes"].pop("producerSnapshot"), "producerSnapshot"),
+        (lambda value: value["segmentIndexes"]["offset"].update(size=-1), "integer"),
+        (lambda value: value["segmentIndexes"]["offset"].update(position=2**40), "integer"),
+        (lambda value: value[METADATA].update(startOffset=1), "offsets 1 to 49"),
+        (lambda value: value[METADATA].update(endOffset=-1), "integer"),
+        (lambda value: value[METADATA].update(endOffset=2**63 - 1), "offsets"),
+        (lambda value: value[METADATA].update(maxTimestampMs="1"), "integer"),
+        (lambda value: value[METADATA].update(segmentLeaderEpochs={"x": 0}), "segmentLeaderEpochs"),
+        (lambda value: value[METADATA]["remoteLogSegmentId"].update(id=uuid_of(9)), "another segment"),
+        (
+            lambda value: value[METADATA]["remoteLogSegmentId"]["topicIdPartition"]["topicPartition"].update(
+                topic="x"
+            ),
+            "another segment",
+        ),
+        (lambda value: value["chunkIndex"].update(originalFileSize=10**6), "sizes of"),
+        (lambda value: value.update(chunkIndex=[[[]]]), "chunkIndex"),
+    ],
+    ids=range(15),
+)
+def test_a_manifest_that_is_wrong_is_named(
+    bucket: Storage, upload: Upload, change: Callable[[dict[str, Any]], object], message: str
+) -> None:
+    bucket.put_many(changed_manifest(upload, change))
+    with pytest.raises(distlog.CorruptMetadataError, match=message) as error:
+        opened(bucket)
+    assert error.value.details["file"].endswith(f"{upload.stem}.rsm-manifest")
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"\xff", b"[" * 100_000, b'{"version":"1"}'], ids=range(6))
+def test_a_manifest_that_is_none_is_named(bucket: Storage, upload: Upload, data: bytes) -> None:
+    objects = upload.objects()
+    bucket.put_many({name: data if name.endswith("manifest") else each for name, each in objects.items()})
+    with pytest.raises((distlog.CorruptMetadataError, distlog.UnsupportedVersionError), match="rsm-manifest"):
+        opened(bucket)
+
+
+def test_another_version_of_manifests_is_refused(bucket: Storage, upload: Upload) -> None:
+    bucket.put_many(changed_manifest(upload, lambda value: value.update(version="2")))
+    with pytest.raises(distlog.UnsupportedVersionError, match="unknown version"):
+        opened(bucket)
+
+
+@pytest.mark.parametrize("suffix", [".log", ".indexes"])
+def test_an_object_that_is_cut_off_is_named(bucket: Storage, upload: Upload, suffix: str) -> None:
+    objects = upload.objects()
+    cut = {name: data[: len(data) // 2] if name.endswith(suffix) else data for name, data in objects.items()}
+    bucket.put_many(cut)
+    with pytest.raises(distlog.CorruptMetadataError, match=rf"size.*\{suffix}"):
+        opened(bucket)
+
+
+def test_each_changed_byte_of_a_log_is_an_error_and_no_other_record(bucket: Storage, upload: Upload) -> None:
+    put(bucket, upload)
+    expected = opened(bucket).scan().to_table()
+    name = f"{upload.folder}/{upload.stem}.log"
+    log = bucket.read(name)
+    for position in range(0, len(log), 97):
+        bucket.put(name, log[:position] + bytes([log[position] ^ 0x41]) + log[position + 1 :])
+        with suppress(distlog.CorruptRecordError):
+            assert opened(bucket).scan().to_table() == expected
+
+
+def test_a_chunk_that_grows_beyond_its_size_is_refused(bucket: Storage, upload: Upload) -> None:
+    objects, bomb = upload.objects(), compress(ZSTD, b"\0" * 50_000_000)
+    sizes = [bomb, *upload.chunks()[1:]]
+    bucket.put_many(objects)
+    bucket.put(f"{upload.folder}/{upload.stem}.log", b"".join(sizes))
+    name = f"{upload.folder}/{upload.stem}.rsm-manifest"
+    value = json.loads(objects[name]) | {"chunkIndex": upload.chunk_index(sizes)}
+    bucket.put(name, json.dumps(value).encode())
+    with pytest.raises(distlog.CorruptRecordError, match="does not decompress"):
+        opened(bucket).scan().to_table()
+
+
+def test_a_chunk_that_is_shorter_than_its_size_is_refused(bucket: Storage, upload: Upload) -> None:
+    objects, short = upload.objects(), compress(ZSTD, upload.log[:10])
+    sizes = [short, *upload.chunks()[1:]]
+    bucket.put_many(objects)
+    bucket.put(f"{upload.folder}/{upload.stem}.log", b"".join(sizes))
+    name = f"{upload.folder}/{upload.stem}.rsm-manifest"
+    value = json.loads(objects[name]) | {"chunkIndex": upload.chunk_index(sizes)}
+    bucket.put(name, json.dumps(value).encode())
+    with pytest.raises(distlog.CorruptRecordError, match="not the size") as error:
+        opened(bucket).scan().to_table()
+    assert error.value.details["size"] == 10
+
+
+def test_a_bad_snapshot_of_producers_is_named(bucket: Storage, upload: Upload) -> None:
+    put(bucket, upload)
+    name = f"{upload.folder}/{upload.stem}.indexes"
+    bucket.put(name, b"\xff" * bucket.size(name))
+    with pytest.raises(distlog.CorruptIndexError, match=r"producer snapshot.*clicks-0/.*\.snapshot"):
+        opened(bucket)
+
+
+def test_objects_without_a_manifest_and_strange_names_do_not_count(bucket: Storage, upload: Upload) -> None:
+    put(bucket, upload)
+    bucket.put_many(
+        {
+            f"{upload.folder}/{99:020d}-{uuid_of(7)}.log": b"left over",
+            f"{upload.folder}/{99:020d}-{uuid_of(7)}.indexes": b"left over",
+            f"{upload.folder}/..%2f.log": b"x",
+            f"clicks-{TOPIC_ID}/00/{upload.stem}.rsm-manifest": b"x",
+            f"clicks-{TOPIC_ID}/1000000/{upload.stem}.rsm-manifest": b"x",
+            f"clicks-{TOPIC_ID}/x": b"x",
+        }
+    )
+    assert opened(bucket).scan().count() == 50
+
+
+def test_a_manifest_whose_log_is_deleted_does_not_count(
+    bucket: Storage, upload: Upload, caplog: pytest.LogCaptureFixture
+) -> None:
+    put(bucket, upload)
+    bucket.delete([f"{upload.folder}/{upload.stem}.log"])
+    with caplog.at_level(logging.WARNING):
+        assert opened(bucket).end_offsets() == {}
+    assert "being deleted" in caplog.text
+
+
+def test_offsets_that_no_segment_holds_are_an_error(bucket: Storage, upload: Upload) -> None:
+    later = Upload(upload.log, 60, 110, number=2)
+    put(bucket, upload, later)
+    with pytest.raises(distlog.CorruptMetadataError, match=r"no uploaded segment holds.*start_offset=60 expected=50"):
+        opened(bucket)
+
+
+def test_the_longer_of_two_segments_that_begin_at_one_offset_is_read(bucket: Storage, upload: Upload) -> None:
+    shorter = Upload(upload.log[:10], 0, 20, number=2, event_ms=10**9)
+    put(bucket, shorter, upload)
+    assert opened(bucket).scan().count() == 50
+
+
+def test_of_segments_that_overlap_the_later_one_is_read_from_its_start_on(bucket: Storage, tmp_path: Path) -> None:
+    log, files = made_log(tmp_path, 2000)
+    batches = read_headers(log)
+    row = len(batches) // 2
+    position, offset = int(batches["position"][row]), int(batches["base_offset"][row])
+    rest = Upload(log[position:], offset, 2000, number=2, chunk_bytes=500)
+    longer = int(batches["position"][row + 2]), int(batches["base_offset"][row + 2])
+    first = Upload(log[: longer[0]], 0, longer[1], index=files[".index"])
+    put(bucket, first, rest)
+    topic = opened(bucket)
+    assert topic.segments()["next_offset"].to_pylist() == [offset, 2000]
+    assert topic.scan(columns=["offset"]).to_table()["offset"].to_pylist() == list(range(2000))
+    assert next(topic.records(0, start=offset, limit=1)).offset == offset
+
+
+def test_segments_that_overlap_within_a_batch_are_refused(bucket: Storage, upload: Upload) -> None:
+    put(bucket, upload, Upload(upload.log, 49, 99, number=2))
+    with pytest.raises(distlog.CorruptMetadataError, match=r"overlap.*offset=49"):
+        opened(bucket)
+
+
+def test_a_topic_that_is_not_there_is_an_error_that_says_what_to_give(bucket: Storage, upload: Upload) -> None:
+    put(bucket, upload)
+    with pytest.raises(distlog.TopicNotFoundError, match=r"key prefix.*topic=click\b"):
+        distlog.open_tiered(bucket.url, "click")
+    with pytest.raises(distlog.InvalidTopicError):
+        distlog.open_tiered(bucket.url, "../clicks")
+
+
+def test_of_topics_that_had_one_name_the_id_chooses(bucket: Storage, upload: Upload) -> None:
+    put(bucket, upload)
+    bucket.put(f"clicks-{'B' * 22}/0/x", b"")
+    with pytest.raises(distlog.InvalidConfigError, match=f"choose a topic_id of {TOPIC_ID}, {'B' * 22}"):
+        opened(bucket)
+    assert distlog.open_tiered(bucket.url, "clicks", topic_id=TOPIC_ID).scan().count() == 50
+    with pytest.raises(distlog.InvalidConfigError, match="22 of the characters"):
+        distlog.open_tiered(bucket.url, "clicks", topic_id="../x")

@@ -1,0 +1,132 @@
+"""What reads of a bucket ask the store for: ranges of chunks, each fetched and decompressed once."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from conftest import Address
+from logs import whole
+from tiered_buckets import Upload, made_log, put
+
+import distlog
+from distlog.core.reading import read_ahead
+from distlog.core.storage.storage import Storage, StorageCounters
+from distlog.core.tiered import chunk_reader
+
+RECORDS = 20_000
+
+
+class Bucket(NamedTuple):
+    """A bucket with one segment of 2 MB in chunks of 64 KiB, which compress to a tenth."""
+
+    address: Address
+    upload: Upload
+
+    def open(self) -> distlog.Topic:
+        return distlog.open_tiered(self.address.url, "clicks", storage_options=self.address.options)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Upload:
+    log, files = made_log(tmp_path_factory.mktemp("made"), RECORDS)
+    return Upload(log, 0, RECORDS, index=files[".index"], time_index=files[".timeindex"], chunk_bytes=64 << 10)
+
+
+@pytest.fixture
+def bucket(s3_url: Address, made: Upload) -> Bucket:
+    put(Storage(*s3_url), made)
+    return Bucket(s3_url, made)
+
+
+@pytest.fixture
+def decompressed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of the chunks that were decompressed."""
+    sizes: list[int] = []
+    real = chunk_reader.decompress
+
+    def counted(codec: int, data: Any, *, limit: int) -> memoryview:
+        sizes.append(limit)
+        return real(codec, data, limit=limit)
+
+    monkeypatch.setattr(chunk_reader, "decompress", counted)
+    return sizes
+
+
+def since(topic: distlog.Topic, before: StorageCounters) -> tuple[int, int]:
+    """GETs and bytes read since `before`."""
+    counters = topic.storage.counters
+    return counters.gets - before.gets, counters.bytes_read - before.bytes_read
+
+
+def now(topic: distlog.Topic) -> StorageCounters:
+    return pickle.loads(pickle.dumps(topic.storage.counters))
+
+
+pytestmark = pytest.mark.s3
+
+
+def test_to_open_it_costs_three_listings_and_two_gets(bucket: Bucket) -> None:
+    counters = bucket.open().storage.counters
+    assert (counters.lists, counters.gets) == (3, 2)
+
+
+def test_one_record_costs_the_index_once_and_the_chunks_around_it(bucket: Bucket, decompressed: list[int]) -> None:
+    topic = bucket.open()
+    before = now(topic)
+    (record,) = topic.records(0, start=12_345, limit=1)
+    assert record.offset == 12_345
+    gets, size = since(topic, before)
+    assert gets <= 3
+    assert size < len(b"".join(bucket.upload.chunks())) // 2
+    assert len(decompressed) <= 10
+
+
+def test_a_scan_fetches_and_decompresses_each_chunk_once(
+    bucket: Bucket, decompressed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # windows that end within chunks, some of them under way at the same time
+    monkeypatch.setattr(read_ahead, "WINDOW_BYTES", 150_000)
+    topic = bucket.open()
+    (segment,) = topic.live_snapshot.partitions[0].segments
+    before = now(topic)
+    chunks = topic.reader.chunks(whole(segment), 100_000)
+    assert sum(int(chunk.batches["record_count"].sum()) for chunk in chunks) == RECORDS
+    assert sum(decompressed) == len(bucket.upload.log)
+    gets, size = since(topic, before)
+    assert size == sum(map(len, bucket.upload.chunks()))
+    assert gets <= len(bucket.upload.log) // 100_000 + 1
+
+
+def test_without_compression_a_read_fetches_the_bytes_it_needs(s3_url: Address, made: Upload) -> None:
+    plain = Upload(made.log, 0, RECORDS, index=made.index, time_index=made.time_index, compressed=False)
+    put(Storage(*s3_url), plain)
+    topic = Bucket(s3_url, plain).open()
+    before = now(topic)
+    fetched = topic.read(0, 12_345, max_bytes=20_000)
+    assert fetched.next_offset > 12_345
+    gets, size = since(topic, before)
+    assert gets <= 2
+    assert size < 150_000
+    assert topic.scan(columns=["offset"]).to_table()["offset"].to_pylist() == list(range(RECORDS))
+
+
+def test_a_copy_in_another_process_reads_only_the_manifests_that_it_needs(bucket: Bucket, made: Upload) -> None:
+    topic = bucket.open()
+    storage = pickle.loads(pickle.dumps(topic.storage))
+    (segment,) = topic.live_snapshot.partitions[0].segments
+    data = storage.read(topic.reader.name(segment), 0, 100)
+    assert data == made.log[:100]
+    assert (storage.counters.gets, storage.counters.lists) == (2, 0)
+
+
+def test_the_chunks_that_are_kept_are_bounded(tmp_path: Path, made: Upload, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunk_reader, "KEPT_BYTES", 200_000)
+    put(Storage(str(tmp_path / "bucket")), made)
+    topic = distlog.open_tiered(str(tmp_path / "bucket"), "clicks")
+    for start in range(0, RECORDS, 1000):
+        assert next(topic.records(0, start=start, limit=1)).offset == start
+    kept = topic.storage.files._chunks._kept  # type: ignore[attr-defined]
+    assert sum(map(len, kept.values())) <= 200_000
