@@ -22,6 +22,7 @@ from distlog.core.errors import (
     InvalidTopicError,
     OffsetOutOfRangeError,
     ReadOnlyTopicError,
+    RetentionWarning,
     SnapshotTooOldError,
     StorageError,
     StorageFullError,
@@ -35,7 +36,7 @@ from distlog.core.log_manager.log_manager import LogManager
 from distlog.core.reading.time_lookup import EARLIEST, LATEST, MAX_TIMESTAMP
 from distlog.core.topics.append import AppendResult
 from distlog.core.topics.delivery import Delivery
-from distlog.core.topics.open_topic import create, open
+from distlog.core.topics.open_topic import create, open, open_or_create, topics
 from distlog.core.topics.record import Record
 from distlog.core.topics.topic import Topic
 
@@ -61,6 +62,7 @@ __all__ = [
     "OffsetOutOfRangeError",
     "ReadOnlyTopicError",
     "Record",
+    "RetentionWarning",
     "SnapshotTooOldError",
     "StorageError",
     "StorageFullError",
@@ -73,4 +75,6 @@ __all__ = [
     "__version__",
     "create",
     "open",
+    "open_or_create",
+    "topics",
 ]

@@ -18,6 +18,7 @@ from distlog.console.report import Summary, print_report
 from distlog.core.batches.record_batch import COLUMNS
 from distlog.core.maintenance.reports import counted
 from distlog.core.reading.scan import check_columns
+from distlog.core.topics.retention_warning import expiry_text
 
 #: The columns of the printed tables unless others are requested.
 _SHOWN = tuple(name for name in COLUMNS if name != "timestamp_type")
@@ -71,7 +72,9 @@ def append(
             result = _append(topic, source, file.stat().st_size, parse, (partition, compression))
     ranges = "".join(f", partition {number} [{first}, {end})" for number, (first, end) in result.offsets.items())
     text = f"appended {counted(result.record_count, 'record')}{ranges}"
+    text += f"; {expiry_text(result.expired, topic.config.retention_ms)}" if result.expired else ""
     facts = {"version": result.version, "records": result.record_count, "offsets": result.offsets}
+    facts["expired"] = result.expired
     print_report(Summary(text, facts), as_json=as_json)
 
 

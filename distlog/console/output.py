@@ -11,12 +11,11 @@ import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime, timezone
 from typing import Any
 
 import pyarrow as pa
 
-from distlog.core.times import NO_TIMESTAMP
+from distlog.core.times import iso
 
 Row = Mapping[str, Any]
 
@@ -29,13 +28,7 @@ class Milliseconds(int):
     """A time in ms since 1970: a number in JSON, ISO 8601 for people; -1 is Kafka's "no timestamp"."""
 
     def __str__(self) -> str:
-        if self == NO_TIMESTAMP:
-            return "none"
-        try:
-            time = datetime.fromtimestamp(self // 1000, timezone.utc)
-        except (ValueError, OverflowError, OSError):
-            return repr(int(self))  # no datetime goes beyond the year 9999
-        return f"{time:%Y-%m-%dT%H:%M:%S}.{self % 1000:03}Z"
+        return iso(self)
 
 
 def rows_of(table: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from distlog.core.errors import InvalidRecordError
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.topics.append import Appender, AppendResult, BatchId, check_batch, commit_append, replayed
 from distlog.core.topics.appendable import Appendable
+from distlog.core.topics.retention_warning import warn_of_retention
 
 
 def open_appender(handle: TopicHandle, current: CurrentSnapshot, compression: str | None = None) -> Appender:
@@ -90,6 +91,7 @@ class Transaction:
             batch_id=self._batch_id,
         )
         self._current.advance(snapshot)
+        warn_of_retention(self.result.expired, snapshot)
         return self.result
 
     def _open_appender(self) -> Appender:
