@@ -12,8 +12,8 @@ import typer
 import distlog
 from distlog.cli import following, line_formats, reading
 from distlog.cli.options import Follow, Group, Json, StartOffset, Storage, Timeout, Url, time, usage
-from distlog.console import output
 from distlog.console.progress import Progress
+from distlog.console.records import print_batch
 from distlog.console.report import Summary, print_report
 from distlog.core.batches.record_batch import COLUMNS
 from distlog.core.maintenance.reports import counted
@@ -142,10 +142,6 @@ def read(
     else:
         batches = reading.batches(topic, partition or range(topic.partitions), bounds, limit, columns)
     for number, batch in enumerate(batches):
-        rows = output.rows_of(batch)
-        if as_json:
-            output.print_json(*rows)
-        else:
-            output.print_rows(rows, batch.schema.names, titles=number == 0)
+        print_batch(batch, as_json=as_json, titles=number == 0)
         if follows:
             sys.stdout.flush()

@@ -70,12 +70,17 @@ _JSON = json.JSONEncoder(default=to_json, ensure_ascii=False)
 _ASCII_JSON = json.JSONEncoder(default=to_json)
 
 
+def json_text(value: object) -> str:
+    """A value as one line of JSON; bytes as `to_json` has them."""
+    return _JSON.encode(value)
+
+
 def print_rows(rows: Sequence[Row], names: Sequence[str] | None = None, *, titles: bool = True) -> None:
     """Print the columns `names` (default: all) of `rows`: tables on a terminal, else a title line and a line each."""
     names = names or list(rows[0] if rows else ())
     if sys.stdout.isatty():
         for start in range(0, len(rows), _TABLE_ROWS):
-            _print_table(rows[start : start + _TABLE_ROWS], names)
+            _print_table(rows[start : start + _TABLE_ROWS], names, titles=titles and start == 0)
         return
     if titles and names:
         _print_lines(["\t".join(names)])
@@ -86,12 +91,12 @@ def _print_lines(lines: Iterable[str]) -> None:
     sys.stdout.write("".join([f"{line}\n" for line in lines]))
 
 
-def _print_table(rows: Sequence[Row], names: Sequence[str]) -> None:
+def _print_table(rows: Sequence[Row], names: Sequence[str], *, titles: bool) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False, show_header=titles)
     for name in names:
         numbers = all(isinstance(row[name], int | None) for row in rows)
         table.add_column(name, overflow="fold", no_wrap=numbers)

@@ -11,6 +11,7 @@ import pytest
 from command_line import CommandLine
 
 import distlog
+from distlog.console import output
 
 
 def test_list_shows_the_topics_below_a_folder(cli: CommandLine, tmp_path: Path) -> None:
@@ -107,3 +108,18 @@ def test_topics_are_opened_or_created(tmp_path: Path) -> None:
         distlog.open_or_create(url, 4)
     assert [topic.name for topic in distlog.topics(str(tmp_path))] == ["clicks"]
     assert json.dumps([topic.url for topic in distlog.topics(str(tmp_path))]) == json.dumps([url])
+
+
+def test_reading_to_a_pipe_makes_no_python_object_per_record(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """300,000 records a second and more: a few calls of Arrow for each batch."""
+    topic = distlog.create(cli.url)
+    topic.append([{"key": "k", "value": "v"}] * 1000)
+
+    def refused(*_: object) -> None:
+        raise AssertionError("a row was made")
+
+    monkeypatch.setattr(output, "rows_of", refused)
+    assert cli.ok("read").out.count("\n") == 1001
+    assert cli.ok("read", "--json").out.count("\n") == 1000
