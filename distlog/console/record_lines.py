@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distlog.console import output
-from distlog.core.times import NO_TIMESTAMP
+from distlog.core.times import NO_TIMESTAMP, iso
 
 #: The first millisecond of the year 10000, from which on a time is shown as a number.
 _FAR = 253_402_300_800_000
@@ -79,9 +79,7 @@ def _times(ms: pa.Array) -> pa.Array:
     """ISO 8601 in UTC, as `times.iso`."""
     low, high = (value.as_py() for value in pc.min_max(ms).values())
     if low is None or low < NO_TIMESTAMP or high >= _FAR:
-        return pa.array(
-            [None if value is None else str(output.Milliseconds(value)) for value in ms.to_pylist()], pa.string()
-        )
+        return pa.array([None if value is None else iso(value) for value in ms.to_pylist()], pa.string())
     texts = ms.cast(pa.timestamp("ms")).cast(pa.string())
     texts = pc.binary_join_element_wise(pc.binary_replace_slice(texts, 10, 11, "T"), "Z", "")
     return pc.if_else(pc.equal(ms, NO_TIMESTAMP), "none", texts) if low == NO_TIMESTAMP else texts

@@ -30,6 +30,7 @@ ROWS = st.lists(
     min_size=1,
     max_size=6,
 )
+EMPTY = {**dict.fromkeys(COLUMNS), "partition": 0, "offset": 1, "timestamp": 5, "timestamp_type": 0, "headers": []}
 TEXTS = [
     "plain",
     "a\tb\nc\rd",
@@ -60,18 +61,7 @@ def test_any_records_are_printed_as_single_rows_are(rows: list[dict[str, object]
 
 
 def test_every_kind_of_text_is_escaped_alike() -> None:
-    rows = [
-        {
-            "partition": 0,
-            "offset": n,
-            "timestamp": n,
-            "timestamp_type": 0,
-            "key": None,
-            "value": text.encode(),
-            "headers": [],
-        }
-        for n, text in enumerate(TEXTS)
-    ]
+    rows = [{**EMPTY, "offset": n, "timestamp": n, "value": text.encode()} for n, text in enumerate(TEXTS)]
     check(batch_of(rows))
     check(batch_of(rows).slice(2, 3))
     for row in rows:
@@ -83,9 +73,5 @@ def test_every_kind_of_text_is_escaped_alike() -> None:
 
 @pytest.mark.parametrize("names", [["value"], ["offset"], ["headers", "timestamp"]])
 def test_some_columns_are_some_fields(names: list[str]) -> None:
-    rows = [
-        dict.fromkeys(COLUMNS, None)
-        | {"partition": 0, "offset": 1, "timestamp": 5, "timestamp_type": 0, "headers": []}
-    ]
-    check(batch_of(rows).select(names))
+    check(batch_of([EMPTY]).select(names))
     assert bytes(record_lines.tabbed(batch_of([]))) == b""
