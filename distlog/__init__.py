@@ -24,6 +24,7 @@ from distlog.core.errors import (
     OutOfOrderSequenceError,
     ProducerFencedError,
     ReadOnlyTopicError,
+    RetentionWarning,
     SnapshotTooOldError,
     StorageError,
     StorageFullError,
@@ -39,7 +40,7 @@ from distlog.core.tiered.tiered_topic import open_tiered
 from distlog.core.topics.adopt_topics import AdoptReport, adopt
 from distlog.core.topics.append_commit import AppendResult
 from distlog.core.topics.delivery import Delivery
-from distlog.core.topics.open_topic import create, open
+from distlog.core.topics.open_topic import create, open, open_or_create, topics
 from distlog.core.topics.record import Record
 from distlog.core.topics.topic import Topic
 
@@ -68,6 +69,7 @@ __all__ = [
     "ProducerFencedError",
     "ReadOnlyTopicError",
     "Record",
+    "RetentionWarning",
     "SnapshotTooOldError",
     "StorageError",
     "StorageFullError",
@@ -81,5 +83,7 @@ __all__ = [
     "adopt",
     "create",
     "open",
+    "open_or_create",
     "open_tiered",
+    "topics",
 ]

@@ -7,8 +7,9 @@ status.
 from __future__ import annotations
 
 import sys
+import warnings
 
-from distlog.core.errors import DistlogError
+from distlog.core.errors import DistlogError, RetentionWarning
 
 
 def main() -> None:
@@ -19,9 +20,11 @@ def main() -> None:
         if error.name not in ("typer", "rich"):
             raise
         sys.exit("distlog: the command line needs typer and rich: pip install 'distlog[cli]'")
+    # `append` says it in its report
+    warnings.filterwarnings("ignore", category=RetentionWarning)
     try:
         app()
     except (DistlogError, OSError) as error:
         from distlog.console.report import fail
 
-        sys.exit(fail("distlog", error))
+        sys.exit(fail("distlog", error, as_json="--json" in sys.argv))

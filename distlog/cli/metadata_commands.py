@@ -34,12 +34,21 @@ def create(
     print_report(Summary(text, facts), as_json=as_json)
 
 
-def describe(url: Url, *, storage: Storage, as_json: Json = False) -> None:
+def describe(
+    url: Url,
+    *,
+    version: Annotated[
+        int | None,
+        typer.Option("--version", metavar="N", parser=usage(arguments.version), help="As they were at version N."),
+    ] = None,
+    storage: Storage,
+    as_json: Json = False,
+) -> None:
     """Show the partitions and the settings.
 
     It shows only settings that differ from their defaults; with --json, all settings.
     """
-    topic = distlog.open(url, storage_options=dict(storage))
+    topic = distlog.open(url, version, storage_options=dict(storage))
     partitions = [
         {
             "partition": number,

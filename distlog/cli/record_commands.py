@@ -12,12 +12,13 @@ import typer
 import distlog
 from distlog.cli import following, line_formats, reading
 from distlog.cli.options import Follow, Group, Json, StartOffset, Storage, Timeout, Url, time, usage
-from distlog.console import output
 from distlog.console.progress import Progress
+from distlog.console.records import print_batch
 from distlog.console.report import Summary, print_report
 from distlog.core.batches.record_batch import COLUMNS
 from distlog.core.maintenance.reports import counted
 from distlog.core.reading.scan import check_columns
+from distlog.core.topics.retention_warning import expiry_text
 
 #: The columns of the printed tables unless others are requested.
 _SHOWN = tuple(name for name in COLUMNS if name != "timestamp_type")
@@ -71,7 +72,9 @@ def append(
             result = _append(topic, source, file.stat().st_size, parse, (partition, compression))
     ranges = "".join(f", partition {number} [{first}, {end})" for number, (first, end) in result.offsets.items())
     text = f"appended {counted(result.record_count, 'record')}{ranges}"
+    text += f"; {expiry_text(result.expired, topic.config.retention_ms)}" if result.expired else ""
     facts = {"version": result.version, "records": result.record_count, "offsets": result.offsets}
+    facts["expired"] = result.expired
     print_report(Summary(text, facts), as_json=as_json)
 
 
@@ -139,10 +142,6 @@ def read(
     else:
         batches = reading.batches(topic, partition or range(topic.partitions), bounds, limit, columns)
     for number, batch in enumerate(batches):
-        rows = output.rows_of(batch)
-        if as_json:
-            output.print_json(*rows)
-        else:
-            output.print_rows(rows, batch.schema.names, titles=number == 0)
+        print_batch(batch, as_json=as_json, titles=number == 0)
         if follows:
             sys.stdout.flush()

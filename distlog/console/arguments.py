@@ -53,6 +53,11 @@ def offset_or_end(text: str) -> int:
     return LATEST if text == "latest" else _number_or(text, f"{text!r} is neither an offset like 100 nor latest")
 
 
+def version(text: str) -> int:
+    """A topic's version: a number from 0."""
+    return _number_or(text, f"{text!r} is no version: `distlog history` lists them")
+
+
 def start(text: str) -> int | str | dict[int, int]:
     """`earliest`, `latest`, offsets as in `offsets`, or a time in ISO 8601."""
     if text in ("earliest", "latest"):

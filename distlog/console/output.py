@@ -11,12 +11,11 @@ import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime, timezone
 from typing import Any
 
 import pyarrow as pa
 
-from distlog.core.times import NO_TIMESTAMP
+from distlog.core.times import iso
 
 Row = Mapping[str, Any]
 
@@ -29,13 +28,7 @@ class Milliseconds(int):
     """A time in ms since 1970: a number in JSON, ISO 8601 for people; -1 is Kafka's "no timestamp"."""
 
     def __str__(self) -> str:
-        if self == NO_TIMESTAMP:
-            return "none"
-        try:
-            time = datetime.fromtimestamp(self // 1000, timezone.utc)
-        except (ValueError, OverflowError, OSError):
-            return repr(int(self))  # no datetime goes beyond the year 9999
-        return f"{time:%Y-%m-%dT%H:%M:%S}.{self % 1000:03}Z"
+        return iso(self)
 
 
 def rows_of(table: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
@@ -77,12 +70,17 @@ _JSON = json.JSONEncoder(default=to_json, ensure_ascii=False)
 _ASCII_JSON = json.JSONEncoder(default=to_json)
 
 
+def json_text(value: object) -> str:
+    """A value as one line of JSON; bytes as `to_json` has them."""
+    return _JSON.encode(value)
+
+
 def print_rows(rows: Sequence[Row], names: Sequence[str] | None = None, *, titles: bool = True) -> None:
     """Print the columns `names` (default: all) of `rows`: tables on a terminal, else a title line and a line each."""
     names = names or list(rows[0] if rows else ())
     if sys.stdout.isatty():
         for start in range(0, len(rows), _TABLE_ROWS):
-            _print_table(rows[start : start + _TABLE_ROWS], names)
+            _print_table(rows[start : start + _TABLE_ROWS], names, titles=titles and start == 0)
         return
     if titles and names:
         _print_lines(["\t".join(names)])
@@ -93,12 +91,12 @@ def _print_lines(lines: Iterable[str]) -> None:
     sys.stdout.write("".join([f"{line}\n" for line in lines]))
 
 
-def _print_table(rows: Sequence[Row], names: Sequence[str]) -> None:
+def _print_table(rows: Sequence[Row], names: Sequence[str], *, titles: bool) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False, show_header=titles)
     for name in names:
         numbers = all(isinstance(row[name], int | None) for row in rows)
         table.add_column(name, overflow="fold", no_wrap=numbers)

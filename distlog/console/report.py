@@ -73,10 +73,14 @@ def status_of(report: Report) -> int:
     return DONE if report.to_dict().get("ok", True) else FAILED
 
 
-def fail(program: str, error: Exception, reason: str | None = None) -> int:
-    """Print on one line of standard error why `program` failed. Returns the exit status.
+def fail(program: str, error: Exception, reason: str | None = None, *, as_json: bool = False) -> int:
+    """Print on one line of standard error why `program` failed, and as JSON on standard output, if that is asked for.
 
-    The default reason is the error's text.
+    Returns the exit status. The default reason is the error's text.
     """
-    print(f"{program}: {reason or ' '.join(str(error).split())}", file=sys.stderr)
+    text = reason or " ".join(str(error).split())
+    print(f"{program}: {text}", file=sys.stderr)
+    if as_json:
+        output.print_json({"error": text, "type": type(error).__name__})
+        sys.stdout.flush()
     return WRONG_USAGE if isinstance(error, InvalidConfigError) else FAILED

@@ -32,6 +32,10 @@ from __future__ import annotations
 from typing import Any
 
 
+class RetentionWarning(UserWarning):
+    """Records were appended that are older than the topic keeps them: the next retention deletes them."""
+
+
 class DistlogError(Exception):
     """The base of all distlog errors: a sentence that says what to do, then `key=value` facts."""
 

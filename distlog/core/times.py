@@ -55,6 +55,17 @@ def to_ms(value: Time) -> int:
         raise ValueError(f"a time must be ms since 1970, a datetime or ISO 8601 text: {value!r}") from None
 
 
+def iso(time_ms: int) -> str:
+    """A time in ms since 1970 as ISO 8601 in UTC, for people; `none` for NO_TIMESTAMP."""
+    if time_ms == NO_TIMESTAMP:
+        return "none"
+    try:
+        time = datetime.fromtimestamp(time_ms // 1000, timezone.utc)
+    except (ValueError, OverflowError, OSError):
+        return repr(int(time_ms))  # no datetime goes beyond the year 9999
+    return f"{time:%Y-%m-%dT%H:%M:%S}.{time_ms % 1000:03}Z"
+
+
 def _of_numpy(value: np.datetime64) -> int:
     if np.isnat(value):
         raise ValueError("not a time")

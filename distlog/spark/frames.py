@@ -17,6 +17,7 @@ from distlog.core.times import Time, to_ms
 from distlog.core.topics.append_commit import AppendResult, BatchId
 from distlog.core.topics.appendable import ACCEPTED, IGNORED
 from distlog.core.topics.open_topic import open as open_topic
+from distlog.core.topics.retention_warning import warn_of_retention
 from distlog.core.topics.topic import Topic
 from distlog.core.transactions.isolation import IsolationLevel
 from distlog.spark.options import storage_texts
@@ -55,8 +56,9 @@ def append(
     Raises InvalidRecordError before any task runs. After that it raises Spark's own exceptions, with the text of
     distlog's.
     """
-    return append_to(
-        open_topic(url, storage_options=storage_options),
+    topic = open_topic(url, storage_options=storage_options)
+    result = append_to(
+        topic,
         _project(df, {"key": key, "value": value, "timestamp": timestamp, "headers": headers}),
         shuffle=shuffle,
         storage_options=storage_options,
@@ -64,6 +66,8 @@ def append(
         batch_id=batch_id,
         compression=compression,
     )
+    warn_of_retention(result.expired, topic.snapshot)
+    return result
 
 
 def _project(df: DataFrame, given: Mapping[str, str | Column | None]) -> DataFrame:

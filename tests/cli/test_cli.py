@@ -24,7 +24,7 @@ def test_create_says_what_it_made(cli: CommandLine) -> None:
 
 def test_the_help_of_no_command_shows_a_python_type(cli: CommandLine) -> None:
     for command in app.registered_commands:
-        name = str(command.callback.__name__).replace("_", "-")  # type: ignore[union-attr]
+        name = command.name or str(command.callback.__name__).replace("_", "-")  # type: ignore[union-attr]
         shown = cli.ok(name, "--help").out
         assert "--storage NAME=VALUE" in shown
         assert not re.search(r"class '|list\[|int range", shown), name
@@ -108,7 +108,7 @@ def test_a_failure_is_one_line_on_standard_error_and_status_1(
 def test_a_missing_topic_is_a_failure(cli: CommandLine) -> None:
     for command in ("describe", "segments", "history", "offsets", "read", "append"):
         outcome = cli(command, "--json")
-        assert (outcome.status, outcome.out, outcome.err.count("\n")) == (1, "", 1)
+        assert (outcome.status, outcome.json["type"], outcome.err.count("\n")) == (1, "TopicNotFoundError", 1)
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,7 @@ def test_append_takes_lines_of_text_from_standard_input(cli: CommandLine) -> Non
         "version": 2,
         "records": 1,
         "offsets": {"0": [2, 3]},
+        "expired": 0,
     }
     assert [row[0] for row in cli.ok("read", "--columns", "value").rows[1:]] == ["one", "two", "three"]
 
@@ -127,7 +128,7 @@ def test_a_key_decides_the_partition_as_in_kafka(cli: CommandLine) -> None:
 
 def test_an_append_of_nothing_commits_nothing(cli: CommandLine) -> None:
     cli.ok("create")
-    assert cli.ok("append", "--json").json == {"version": None, "records": 0, "offsets": {}}
+    assert cli.ok("append", "--json").json == {"version": None, "records": 0, "offsets": {}, "expired": 0}
     assert distlog.open(cli.url).version == 0
 
 

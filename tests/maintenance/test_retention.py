@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distlog.core.errors import InvalidConfigError, OffsetOutOfRangeError, TopicNotFoundError
+from distlog.core.errors import InvalidConfigError, OffsetOutOfRangeError, RetentionWarning, TopicNotFoundError
 from distlog.core.maintenance.delete_records import LOG_END, delete_records
 from distlog.core.maintenance.retention import plan_retention, retention
 from distlog.core.topic_handle import TopicHandle
@@ -182,3 +182,40 @@ def test_retention_is_kafkas_algorithm(timestamps: list[int], keep_ms: int, keep
         assert left(topic, 25) == [base for base, _ in rest]
     finally:
         topic.drop()
+
+
+def test_the_report_says_which_setting_and_which_time(tmp_path: Path) -> None:
+    topic = topic_of(tmp_path, [1000, 2000, 9000, 9000], retention_ms=86_400_000)
+    topic.alter_config({"retention.bytes": 2 * SIZE, "retention.ms": "1000"})
+    delete_records(topic.handle, topic.snapshot, {0: 1})
+    said = str(topic.retention(dry_run=True))
+    assert said.startswith("would delete 4 segments, ")
+    assert "2 by retention.ms=1000 (the newest record is of 1970-01-01T00:00:09.000Z)" in said
+    assert "1 by retention.bytes=140; 1 below the log start offset" in said
+    facts = topic.retention().to_dict()
+    assert facts["config"] == {"retention.ms": 1000, "retention.bytes": 140}
+    assert str(topic.retention()) == "deleted 0 segments, 0 bytes, 0 records"
+
+
+def test_who_appends_what_retention_is_to_delete_is_warned(tmp_path: Path) -> None:
+    topic = topics.create(str(tmp_path / "log"))
+    with pytest.warns(RetentionWarning, match=r"log: 2 records are older than retention.ms=604800000.* or to -1"):
+        result = topic.append([{"value": "v", "timestamp": "2015-05-17"}, {"value": "v", "timestamp": "2015-05-18"}])
+    assert result.expired == 2
+
+
+@pytest.mark.parametrize("config", [{"retention.ms": -1}, {"cleanup.policy": "compact"}])
+def test_where_old_records_are_kept_nobody_is_warned(
+    tmp_path: Path, config: dict[str, Any], recwarn: pytest.WarningsRecorder
+) -> None:
+    topic = topics.create(str(tmp_path / "log"), config=config)
+    assert topic.append([{"key": "k", "value": "v", "timestamp": "2015-05-17"}]).expired == 0
+    topics.create(str(tmp_path / "new")).append([{"value": "v"}])
+    assert [each for each in recwarn if each.category is RetentionWarning] == []
+
+
+def test_the_warning_names_the_line_of_the_caller(tmp_path: Path) -> None:
+    topic = topics.create(str(tmp_path / "log"))
+    with pytest.warns(RetentionWarning) as caught:
+        topic.append([{"value": "v", "timestamp": 0}])
+    assert caught[0].filename == __file__

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
+from distlog.core.config import TopicConfig
 from distlog.core.maintenance.merge_plan import MergeGroup
 from distlog.core.maintenance.restore import PartitionRestore
 from distlog.core.maintenance.retention import PartitionRetention
+from distlog.core.times import iso
 
 _RETENTION = (
     *("partition", "segments", "bytes", "records"),
@@ -29,11 +31,23 @@ class RetentionReport:
     version: int
     partitions: tuple[PartitionRetention, ...]
     dry_run: bool
+    config: TopicConfig = field(default_factory=TopicConfig)
 
     def __str__(self) -> str:
         sums = _sums(self._rows(), "segments", "bytes", "records")
         verb = "would delete" if self.dry_run else "deleted"
-        return f"{verb} {', '.join(counted(number, name[:-1]) for name, number in sums.items())}"
+        return "; ".join([f"{verb} {', '.join(counted(n, name[:-1]) for name, n in sums.items())}", *self._reasons()])
+
+    def _reasons(self) -> Iterator[str]:
+        """How many segments go by which rule, and why."""
+        sums = _sums(self._rows(), "too_old", "above_size", "below_log_start")
+        if sums["too_old"]:
+            newest = iso(max(one.newest_ms for one in self.partitions))
+            yield f"{sums['too_old']:,} by retention.ms={self.config.retention_ms} (the newest record is of {newest})"
+        if sums["above_size"]:
+            yield f"{sums['above_size']:,} by retention.bytes={self.config.retention_bytes}"
+        if sums["below_log_start"]:
+            yield f"{sums['below_log_start']:,} below the log start offset, where records were deleted"
 
     def to_table(self) -> pa.Table:
         """A row per partition that loses something: what it loses, segments by rule, its new log start offset."""
@@ -43,7 +57,8 @@ class RetentionReport:
         """The totals, and the rows of the table."""
         rows = self._rows()
         sums = _sums(rows, "segments", "bytes", "records")
-        return {"version": self.version, "dry_run": self.dry_run, **sums, "partitions": rows}
+        limits = {name: self.config.all()[name] for name in ("retention.ms", "retention.bytes")}
+        return {"version": self.version, "dry_run": self.dry_run, **sums, "config": limits, "partitions": rows}
 
     def _rows(self) -> list[dict[str, int]]:
         return [
@@ -55,6 +70,7 @@ class RetentionReport:
                 "below_log_start": each.below_log_start,
                 "above_size": each.above_size,
                 "too_old": each.too_old,
+                "newest_ms": each.newest_ms,
                 "log_start_offset": each.log_start_offset,
             }
             for each in self.partitions

@@ -10,7 +10,7 @@ own, since a commit cannot remove what it adds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,12 +22,16 @@ from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.log.sealed_commit import sealed_commit
 from distlog.core.log.tails import with_tails
+from distlog.core.times import NO_TIMESTAMP
 from distlog.core.topic_handle import TopicHandle
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionRetention:
-    """The segments that retention removes from one partition, how many by each rule, and its new log start offset."""
+    """The segments that retention removes from one partition, how many by each rule, and its new log start offset.
+
+    `newest_ms` is the latest time of those that are too old; -1 without any.
+    """
 
     partition: int
     segments: tuple[SegmentInfo, ...]
@@ -35,6 +39,7 @@ class PartitionRetention:
     above_size: int
     too_old: int
     log_start_offset: int
+    newest_ms: int
 
     @property
     def log_bytes(self) -> int:
@@ -78,6 +83,7 @@ def _plan_partition(
         above_size=size - below,
         too_old=age - size,
         log_start_offset=max(start, state.log_start_offset),
+        newest_ms=max(_times(state, now_ms)[size:age].tolist(), default=NO_TIMESTAMP),
     )
 
 
@@ -97,6 +103,14 @@ def _too_old(state: PartitionState, first: int, retention_ms: int, now_ms: int) 
     if retention_ms < 0:
         return 0
     return _run(_times(state, now_ms)[first:] < now_ms - retention_ms)
+
+
+def records_beyond(segments: Sequence[SegmentInfo], config: TopicConfig, now_ms: int) -> int:
+    """How many records, in segments with no younger one, retention is to delete by their time."""
+    if "delete" not in config.cleanup_policy or config.retention_ms < 0:
+        return 0
+    limit = now_ms - config.retention_ms
+    return sum(one.record_count for one in segments if 0 <= one.max_timestamp < limit)
 
 
 def _times(state: PartitionState, now_ms: int) -> npt.NDArray[np.int64]:

@@ -16,6 +16,7 @@ from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CommitConflictError, InvalidRecordError
 from distlog.core.log.sealed_commit import sealed_commit
+from distlog.core.maintenance.retention import records_beyond
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.topics.placement import offsets_of, place
 
@@ -27,12 +28,14 @@ class AppendResult:
     """The result of an append: the version of its commit and, by partition, the (first, end) offsets it got.
 
     `replayed` says that this (app_id, batch_id) was committed before; the result is that of the first commit.
-    `version` is None when nothing was committed, as in place.
+    `version` is None when nothing was committed, as in place. `expired` counts the records that are older than
+    `retention.ms`: the next retention deletes them.
     """
 
     version: int | None
     offsets: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     replayed: bool = False
+    expired: int = field(default=0, compare=False)
 
     @property
     def record_count(self) -> int:
@@ -88,7 +91,8 @@ def commit_append(
     )
     if commit is None:
         return before(snapshot) or AppendResult(None), snapshot
-    return AppendResult(commit.version, offsets_of(placed)), snapshot
+    expired = records_beyond(placed, snapshot.config, commit.timestamp_ms)
+    return AppendResult(commit.version, offsets_of(placed), expired=expired), snapshot
 
 
 def _check_keyed(config: TopicConfig, written_by: TopicConfig) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from distlog.core import paths
 from distlog.core.commits.actions import MAX_PARTITIONS
 from distlog.core.config import TopicConfig
-from distlog.core.errors import InvalidConfigError
+from distlog.core.errors import InvalidConfigError, TopicExistsError, TopicNotFoundError
+from distlog.core.storage.parallel import in_order
 from distlog.core.storage.storage import Storage
 from distlog.core.times import Time, to_ms
 from distlog.core.topic_handle import TopicHandle, topic_log
@@ -16,6 +19,8 @@ from distlog.core.topics.topic import Topic
 from distlog.core.whole_number import whole_number
 
 StorageOptions = Mapping[str, Any]
+#: How many topics are opened at the same time.
+_OPENED = 8
 
 
 def create(
@@ -58,6 +63,44 @@ def open(
     snapshot = log.load(version=number, timestamp_ms=timestamp_ms)
     handle = TopicHandle.of(storage, snapshot.name, log)
     return Topic(handle, snapshot, pinned=version is not None or timestamp is not None)
+
+
+def open_or_create(
+    url: str,
+    partitions: int | None = None,
+    config: Mapping[str, object] | None = None,
+    storage_options: StorageOptions | None = None,
+) -> Topic:
+    """Open the topic at `url`, or create it if there is none; also if another process creates it meanwhile.
+
+    `config` is for a new topic. Raises InvalidConfigError if the topic has another number of partitions than
+    `partitions`, and what `create` and `open` raise.
+    """
+    try:
+        topic = open(url, storage_options=storage_options)
+    except TopicNotFoundError:
+        with suppress(TopicExistsError):
+            return create(url, 1 if partitions is None else partitions, config, storage_options)
+        topic = open(url, storage_options=storage_options)
+    if partitions not in (None, topic.partitions):
+        raise InvalidConfigError(
+            "the topic exists with another number of partitions: do not give one, or give this",
+            partitions=topic.partitions,
+            asked=partitions,
+        )
+    return topic
+
+
+def topics(root: str, storage_options: StorageOptions | None = None) -> list[Topic]:
+    """The topics right below the folder `root`, opened, by name; those that were dropped are left out."""
+
+    def opened(storage: Storage) -> Topic | None:
+        with suppress(TopicNotFoundError):
+            return open(storage.url, storage_options=storage_options)
+        return None
+
+    found = in_order((partial(opened, storage) for storage in find_topics(Storage(root, storage_options))), _OPENED)
+    return [topic for topic in found if topic is not None]
 
 
 def find_topics(root: Storage) -> list[Storage]:

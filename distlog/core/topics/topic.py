@@ -162,7 +162,7 @@ class Topic(ReadableTopic):
         self._check_writable()
         deleted, after = retention(self.handle, self.snapshot, dry_run=dry_run)
         self.advance(after)
-        return RetentionReport(after.version, tuple(deleted), dry_run)
+        return RetentionReport(after.version, tuple(deleted), dry_run, after.config)
 
     def restore(self, version: int, *, dry_run: bool = False) -> RestoreReport:
         """Bring back, in one commit, what was there at `version` and vacuum has not deleted; newer records stay.

@@ -11,6 +11,7 @@ from distlog.core.topic_handle import TopicHandle
 from distlog.core.topics.append_commit import AppendResult, BatchId, check_batch, commit_append, replayed
 from distlog.core.topics.appendable import Appendable
 from distlog.core.topics.appender import Appender
+from distlog.core.topics.retention_warning import warn_of_retention
 
 
 def open_appender(handle: TopicHandle, current: CurrentSnapshot, compression: str | None = None) -> Appender:
@@ -97,6 +98,7 @@ class Transaction:
             in_order=self._in_order,
         )
         self._current.advance(snapshot)
+        warn_of_retention(self.result.expired, snapshot)
         return self.result
 
     def _open_appender(self) -> Appender:

@@ -11,12 +11,12 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from distlog.console.report import Summary
-from distlog.core.errors import InvalidConfigError, TopicNotFoundError
+from distlog.core.errors import InvalidConfigError
 from distlog.core.maintenance.reports import counted
 from distlog.core.topics.append_commit import AppendResult
-from distlog.core.topics.open_topic import create
 from distlog.core.topics.open_topic import open as open_topic
-from distlog.core.topics.topic import Topic
+from distlog.core.topics.open_topic import open_or_create
+from distlog.core.topics.retention_warning import expiry_text
 from distlog.spark.jobs.job_inputs import BAD, Input
 from distlog.spark.sink.frame_write import append_to
 
@@ -27,9 +27,7 @@ def append_files(spark: SparkSession, chosen: argparse.Namespace) -> Summary:
     if (chosen.app_id is None) != (chosen.batch_id is None):
         raise InvalidConfigError("give --app-id and --batch-id together: one alone prevents no duplicates")
     storage = dict(chosen.storage)
-    created = (
-        _open_or_create(chosen.topic, chosen.partitions, dict(chosen.config), storage) if chosen.create else None
-    )
+    created = open_or_create(chosen.topic, chosen.partitions, dict(chosen.config), storage) if chosen.create else None
     source = Input(
         paths=chosen.input,
         format=chosen.format,
@@ -40,8 +38,9 @@ def append_files(spark: SparkSession, chosen: argparse.Namespace) -> Summary:
         time_format=chosen.time_format,
     )
     checked = check_lines(source.rows(spark), skip=chosen.bad_lines == "skip")
+    topic = created or open_topic(chosen.topic, storage_options=storage)
     result = append_to(
-        created or open_topic(chosen.topic, storage_options=storage),
+        topic,
         checked.rows,
         shuffle=chosen.shuffle,
         storage_options=storage,
@@ -49,22 +48,7 @@ def append_files(spark: SparkSession, chosen: argparse.Namespace) -> Summary:
         batch_id=chosen.batch_id,
         compression=chosen.compression,
     )
-    return _summary(chosen.topic, result, checked.skipped(), time.monotonic() - started)
-
-
-def _open_or_create(url: str, partitions: int | None, config: dict[str, str], storage: dict[str, str]) -> Topic:
-    """Open the topic, or create it if it does not exist. A repeated job finds the topic of its first run."""
-    try:
-        topic = open_topic(url, storage_options=storage)
-    except TopicNotFoundError:
-        return create(url, partitions or 1, config, storage)
-    if partitions not in (None, topic.partitions):
-        raise InvalidConfigError(
-            "the topic exists with another number of partitions: leave out --partitions",
-            partitions=topic.partitions,
-            asked=partitions,
-        )
-    return topic
+    return _summary(chosen.topic, topic.config.retention_ms, result, checked.skipped(), time.monotonic() - started)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +74,7 @@ def check_lines(rows: DataFrame, *, skip: bool) -> Checked:
     return Checked(rows.withColumn("value", value.otherwise(F.col("value"))).drop(BAD), None)
 
 
-def _summary(url: str, result: AppendResult, skipped: int, seconds: float) -> Summary:
+def _summary(url: str, retention_ms: int, result: AppendResult, skipped: int, seconds: float) -> Summary:
     records = result.record_count
     facts: dict[str, Any] = {
         "topic": url,
@@ -99,6 +83,7 @@ def _summary(url: str, result: AppendResult, skipped: int, seconds: float) -> Su
         "offsets": {str(partition): list(span) for partition, span in sorted(result.offsets.items())},
         "replayed": result.replayed,
         "skipped": skipped,
+        "expired": result.expired,
         "seconds": round(seconds, 3),
     }
     verb = "had appended" if result.replayed else "appended"
@@ -108,4 +93,6 @@ def _summary(url: str, result: AppendResult, skipped: int, seconds: float) -> Su
     ]
     if skipped:
         lines.append(f"left out {counted(skipped, 'bad line')}")
+    if result.expired:
+        lines.append(expiry_text(result.expired, retention_ms))
     return Summary("\n".join(lines), facts)

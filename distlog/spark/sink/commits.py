@@ -12,7 +12,8 @@ from distlog.core import paths
 from distlog.core.commits.actions import Add, Seal, SetTransaction
 from distlog.core.commits.commit import Commit
 from distlog.core.commits.commit_files import CommitFiles
-from distlog.core.config import MAX_LONG
+from distlog.core.config import MAX_LONG, TopicConfig
+from distlog.core.maintenance.retention import records_beyond
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.append_commit import AppendResult, BatchId
 from distlog.core.topics.placement import offsets_of
@@ -31,11 +32,13 @@ class MicroBatch:
     run_id: str | None
 
 
-def find_write(storage: Storage, write_id: str, after: int, head: int | None = None) -> AppendResult | None:
+def find_write(
+    storage: Storage, write_id: str, after: int, head: int | None = None, config: TopicConfig | None = None
+) -> AppendResult | None:
     """The result of the write `write_id`, or None if it is not committed in a version later than `after`.
 
     The commit found is made durable. `head` is the last version to look at; without it this finds the head. It reads
-    no manifests of other writes' commits.
+    no manifests of other writes' commits. Without `config` nothing counts as expired.
     """
     files = CommitFiles(storage)
     known, end = (-1, MAX_LONG) if head is None else (head, head + 1)
@@ -43,7 +46,7 @@ def find_write(storage: Storage, write_id: str, after: int, head: int | None = N
         for commit in commits:
             if commit.write_id == write_id:
                 storage.sync(paths.COMMITS_DIR)
-                return _result(files.expanded(commit))
+                return _result(files.expanded(commit), config)
     return None
 
 
@@ -59,9 +62,10 @@ def holds_batch(storage: Storage, version: int, app_id: str | None, batch_id: Ba
     return any((one.app_id, one.batch_id) == (app_id, batch_id) for one in made)
 
 
-def _result(commit: Commit) -> AppendResult:
+def _result(commit: Commit, config: TopicConfig | None) -> AppendResult:
     # the commit also adds the active segments that it sealed, with records of others
     sealed = {(action.partition, action.stem) for action in commit.actions if isinstance(action, Seal)}
     added = (action.segment for action in commit.actions if isinstance(action, Add))
-    segments = (segment for segment in added if (segment.partition, segment.stem) not in sealed)
-    return AppendResult(commit.version, offsets_of(segments))
+    segments = [segment for segment in added if (segment.partition, segment.stem) not in sealed]
+    expired = 0 if config is None else records_beyond(segments, config, commit.timestamp_ms)
+    return AppendResult(commit.version, offsets_of(segments), expired=expired)

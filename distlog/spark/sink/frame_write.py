@@ -45,7 +45,7 @@ def append_to(
     if compression is not None:
         options["compression"] = compression
     rows.write.format("distlog").mode("append").options(**options).save(topic.url)
-    made = None if facts.is_done else find_write(topic.storage, write_id, topic.version)
+    made = None if facts.is_done else find_write(topic.storage, write_id, topic.version, config=topic.config)
     return made or _first_result(rows.sparkSession, topic, app_id, batch_id)
 
 

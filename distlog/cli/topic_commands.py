@@ -1,0 +1,92 @@
+"""Commands about topics as a whole that Kafka's kafka-topics and kafka-configs have: list, alter and drop."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+import distlog
+from distlog.cli.options import Json, Storage, Url, settings, usage
+from distlog.console import arguments
+from distlog.console.report import Summary, print_report
+
+
+def list_topics(
+    root: Annotated[str, typer.Argument(metavar="ROOT", help="The folder of the topics, as in s3://bucket/logs.")],
+    *,
+    storage: Storage,
+    as_json: Json = False,
+) -> None:
+    """List the topics right below a folder."""
+    rows = [_row(topic) for topic in distlog.topics(root, storage_options=dict(storage))]
+    print_report(Summary("", {"topics": rows}, rows or [], None), as_json=as_json)
+
+
+def _row(topic: distlog.Topic) -> dict[str, Any]:
+    states = topic.live_snapshot.partitions
+    return {
+        "topic": topic.name,
+        "partitions": topic.partitions,
+        "version": topic.version,
+        "segments": sum(len(state.segments) for state in states),
+        "bytes": sum(int(state.segments.log_bytes.sum()) for state in states),
+        "cleanup.policy": topic.config.cleanup_policy,
+    }
+
+
+def alter(
+    url: Url,
+    *,
+    config: Annotated[list[Any], settings("--config", "A setting by Kafka's name, as in retention.ms=604800000.")],
+    unset: Annotated[
+        list[str] | None, typer.Option("--unset", metavar="NAME", help="Back to its default. May be repeated.")
+    ] = None,
+    storage: Storage,
+    as_json: Json = False,
+) -> None:
+    """Change settings of a topic, all in one commit."""
+    changes: dict[str, object | None] = {**dict(config), **dict.fromkeys(unset or ())}
+    if not changes:
+        raise typer.BadParameter("say what to change, as in --config retention.ms=-1", param_hint="--config")
+    topic = distlog.open(url, storage_options=dict(storage))
+    topic.alter_config(changes)
+    lines = [f"{topic.name} version {topic.version}"]
+    lines += [f"{name}={topic.config.all().get(name, 'default')}" for name in changes]
+    facts = {"url": topic.url, "version": topic.version, "config": topic.config.overrides()}
+    print_report(Summary("\n".join(lines), facts), as_json=as_json)
+
+
+def drop(
+    url: Url,
+    *,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    storage: Storage,
+    as_json: Json = False,
+) -> None:
+    """End a topic. Vacuum deletes its files when file.delete.delay.ms has passed."""
+    topic = distlog.open(url, storage_options=dict(storage))
+    if not yes and not typer.confirm(f"drop {topic.url} with {topic.partitions} partitions?", err=True):
+        raise typer.Exit(1)
+    topic.drop()
+    print_report(Summary(f"dropped {topic.url}", {"url": topic.url, "dropped": True}), as_json=as_json)
+
+
+def restore(
+    url: Url,
+    *,
+    version: Annotated[
+        int, typer.Option("--version", metavar="N", parser=usage(arguments.version), help="What it had at version N.")
+    ],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Change nothing; only print what would be done.")
+    ] = False,
+    storage: Storage,
+    as_json: Json = False,
+) -> None:
+    """Bring back what a version had and vacuum has not deleted.
+
+    One commit takes back what retention, delete-records and compact did since. Later records stay.
+    """
+    topic = distlog.open(url, storage_options=dict(storage))
+    print_report(topic.restore(version, dry_run=dry_run), as_json=as_json)

@@ -1,0 +1,125 @@
+"""Commands about whole topics: list, alter, drop, restore; the version, completion and how a command ends."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from command_line import CommandLine
+
+import distlog
+from distlog.console import output
+
+
+def test_list_shows_the_topics_below_a_folder(cli: CommandLine, tmp_path: Path) -> None:
+    cli.ok("create", "--partitions", "3")
+    distlog.create(str(tmp_path / "events"), config={"cleanup.policy": "compact"}).append(
+        [{"key": "k", "value": "v"}]
+    )
+    distlog.create(str(tmp_path / "gone")).drop()
+    titles, *rows = cli.bare("list", str(tmp_path)).rows
+    assert titles == ["topic", "partitions", "version", "segments", "bytes", "cleanup.policy"]
+    assert [(row[0], row[1], row[3], row[5]) for row in rows] == [
+        ("clicks", "3", "0", "delete"),
+        ("events", "1", "1", "compact"),
+    ]
+    assert [row["topic"] for row in cli.bare("list", str(tmp_path), "--json").json["topics"]] == ["clicks", "events"]
+
+
+def test_alter_sets_settings_and_takes_them_back(cli: CommandLine) -> None:
+    cli.ok("create", "--config", "retention.bytes=5")
+    assert cli.ok("alter", "--config", "retention.ms=-1", "--unset", "retention.bytes").out == (
+        "clicks version 1\nretention.ms=-1\nretention.bytes=-1\n"
+    )
+    assert distlog.open(cli.url).config.overrides() == {"retention.ms": "-1"}
+    assert cli("alter").status == cli("alter", "--config", "retention.msx=1").status == 2
+
+
+def test_drop_asks_first(cli: CommandLine) -> None:
+    cli.ok("create")
+    assert cli("drop", stdin=b"n\n").status == 1
+    assert distlog.open(cli.url).version == 0
+    assert cli.ok("drop", "--yes").out == f"dropped {cli.url}\n"
+    assert cli("describe").status == 1
+
+
+def test_restore_brings_back_what_retention_deleted(filled: CommandLine) -> None:
+    said = filled.ok("retention").rows[0][0]
+    assert "1 by retention.ms=604800000 (the newest record is of 1970-01-01T00:00:05.005Z)" in said
+    assert filled.ok("read", "--json").out == ""
+    said = filled.ok("restore", "--version", "1").rows[0][0]
+    assert said.startswith("restored 1 segment, 5 records, ")
+    assert "the next retention deletes 1 segment" in said
+    assert filled.ok("read", "--json").out.count("\n") == 5
+    assert filled.ok("restore", "--version", "1", "--dry-run", "--json").json["records"] == 0
+    assert filled("restore", "--version", "soon").status == 2
+
+
+def test_append_says_when_retention_is_to_delete_it(cli: CommandLine) -> None:
+    cli.ok("create")
+    old = b'{"value": "v", "timestamp": "2015-05-17"}\n'
+    said = cli.ok("append", "--format", "jsonl", stdin=old).out
+    assert "1 record is older than retention.ms=604800000, so the next retention deletes them" in said
+    assert cli.ok("append", "--format", "jsonl", "--json", stdin=old).json["expired"] == 1
+
+
+def test_describe_shows_an_older_version(filled: CommandLine) -> None:
+    assert filled.ok("describe", "--version", "0", "--json").json["partitions"][0]["end_offset"] == 0
+    assert filled("describe", "--version", "7").status == 1
+
+
+def test_a_failure_is_one_line_and_with_json_also_an_object(cli: CommandLine) -> None:
+    outcome = cli("describe", "--json")
+    assert (outcome.status, outcome.err.count("\n")) == (1, 1)
+    assert outcome.json["type"] == "TopicNotFoundError"
+    assert outcome.json["error"] == outcome.err.removeprefix("distlog: ").strip()
+    assert cli("describe").out == ""
+
+
+def test_the_version_and_short_help_are_there(cli: CommandLine) -> None:
+    assert cli.bare("--version").out == f"distlog {distlog.__version__}\n"
+    assert "Usage" in cli.bare("read", "-h").out
+    assert "--install-completion" in cli.bare("--help").out
+
+
+@pytest.mark.parametrize("as_json", [[], ["--json"]])
+def test_a_reader_that_closes_the_pipe_ends_the_command_without_a_word(cli: CommandLine, as_json: list[str]) -> None:
+    topic = distlog.create(cli.url)
+    topic.append([{"value": b"%099d" % number} for number in range(20_000)])
+    command = [sys.executable, "-m", "distlog.cli", "read", cli.url, *as_json]
+    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert run.stdout is not None
+    assert run.stderr is not None
+    run.stdout.read(10)
+    run.stdout.close()
+    assert run.stderr.read() == b""
+    assert run.wait() == 1
+    run.stderr.close()
+
+
+def test_topics_are_opened_or_created(tmp_path: Path) -> None:
+    url = str(tmp_path / "clicks")
+    assert distlog.open_or_create(url, 3, {"retention.ms": 5}).config.retention_ms == 5
+    assert distlog.open_or_create(url).partitions == distlog.open_or_create(url, 3).partitions == 3
+    with pytest.raises(distlog.InvalidConfigError, match=r"another number of partitions.*partitions=3 asked=4"):
+        distlog.open_or_create(url, 4)
+    assert [topic.name for topic in distlog.topics(str(tmp_path))] == ["clicks"]
+    assert json.dumps([topic.url for topic in distlog.topics(str(tmp_path))]) == json.dumps([url])
+
+
+def test_reading_to_a_pipe_makes_no_python_object_per_record(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """300,000 records a second and more: a few calls of Arrow for each batch."""
+    topic = distlog.create(cli.url)
+    topic.append([{"key": "k", "value": "v"}] * 1000)
+
+    def refused(*_: object) -> None:
+        raise AssertionError("a row was made")
+
+    monkeypatch.setattr(output, "rows_of", refused)
+    assert cli.ok("read").out.count("\n") == 1001
+    assert cli.ok("read", "--json").out.count("\n") == 1000

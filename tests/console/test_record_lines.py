@@ -1,0 +1,77 @@
+"""Records as lines in bulk are what they are one by one."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distlog.console import output, record_lines
+from distlog.core.batches.record_batch import COLUMNS, SCHEMA
+
+BYTES = st.none() | st.binary(max_size=8) | st.text(max_size=8).map(lambda text: text.encode("utf-8", "replace"))
+HEADERS = st.lists(st.fixed_dictionaries({"key": st.text('abé\n"', max_size=3), "value": BYTES}), max_size=2)
+TIMES = st.sampled_from([-1, 0, 1, 999, 1_700_000_000_123, 253_402_300_799_999]) | st.integers(-1, 2**60)
+ROWS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "partition": st.integers(0, 3),
+            "offset": st.integers(0, 2**62),
+            "timestamp": TIMES,
+            "timestamp_type": st.sampled_from([-1, 0, 1]),
+            "key": BYTES,
+            "value": BYTES,
+            "headers": HEADERS,
+        }
+    ),
+    min_size=1,
+    max_size=6,
+)
+EMPTY = {**dict.fromkeys(COLUMNS), "partition": 0, "offset": 1, "timestamp": 5, "timestamp_type": 0, "headers": []}
+TEXTS = [
+    "plain",
+    "a\tb\nc\rd",
+    'quote " and \\ backslash',
+    "bell \x07 and \x7f and \x9b",
+    "\x00",
+    "é 日本 🙂",
+    "",
+    "\\n is no break",
+]
+
+
+def batch_of(rows: list[dict[str, object]]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist(rows, SCHEMA)
+
+
+def check(batch: pa.RecordBatch) -> None:
+    rows = output.rows_of(batch)
+    names = batch.schema.names
+    tabbed = "".join("\t".join(output.text(row[name]) for name in names) + "\n" for row in rows)
+    assert bytes(record_lines.tabbed(batch)).decode() == tabbed
+    assert bytes(record_lines.json_objects(batch)).decode() == "".join(output.json_text(row) + "\n" for row in rows)
+
+
+@given(ROWS)
+def test_any_records_are_printed_as_single_rows_are(rows: list[dict[str, object]]) -> None:
+    check(batch_of(rows))
+
+
+def test_every_kind_of_text_is_escaped_alike() -> None:
+    rows = [{**EMPTY, "offset": n, "timestamp": n, "value": text.encode()} for n, text in enumerate(TEXTS)]
+    check(batch_of(rows))
+    check(batch_of(rows).slice(2, 3))
+    for row in rows:
+        check(batch_of([row]))
+    lines = bytes(record_lines.json_objects(batch_of(rows))).decode().splitlines()
+    assert len(lines) == len(TEXTS)
+    assert [json.loads(line)["value"] for line in lines] == TEXTS
+
+
+@pytest.mark.parametrize("names", [["value"], ["offset"], ["headers", "timestamp"]])
+def test_some_columns_are_some_fields(names: list[str]) -> None:
+    check(batch_of([EMPTY]).select(names))
+    assert bytes(record_lines.tabbed(batch_of([]))) == b""
