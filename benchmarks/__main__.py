@@ -24,6 +24,7 @@ NAMES = (
     "compaction",
     "maintenance",
     "requests",
+    "bundles",
     "micro_batches",
     "spark",
     "streaming",

@@ -22,7 +22,7 @@ from distlog.core.topics.topic import Topic
 
 def run(rows: int = 300_000) -> list[dict[str, Any]]:
     """Returns one dict per case: requests of distlog, the least possible number, and kilobytes read."""
-    with _server() as (url, options), _own_cache():
+    with server() as (url, options), _own_cache():
         topic = distlog.create(f"{url}/log", storage_options=options)
         return list(_cases(topic, rows, options))
 
@@ -74,7 +74,7 @@ def _own_cache() -> Iterator[None]:
 
 
 @contextmanager
-def _server() -> Iterator[tuple[str, dict[str, Any]]]:
+def server() -> Iterator[tuple[str, dict[str, Any]]]:
     names = [os.environ.get(f"DISTLOG_BENCH_S3_{name}") for name in ("ENDPOINT", "KEY", "SECRET", "BUCKET")]
     if all(names):
         endpoint, key, secret, bucket = names

@@ -246,10 +246,10 @@ def test_appends_during_a_merge_are_kept(tmp_path: Path) -> None:
 
 def spoil(topic: Topic, partition: int, index: int) -> None:
     """Change a byte of a record in the partition's segment of that number."""
-    name = topic.reader.name(topic.snapshot.partitions[partition].segments[index])
-    data = bytearray(topic.storage.read(name))
-    data[70] ^= 1
-    topic.storage.put(name, data)
+    log = topic.reader.part(topic.snapshot.partitions[partition].segments[index])
+    data = bytearray(topic.storage.read(log.name))
+    data[log.begin + 70] ^= 1
+    topic.storage.put(log.name, data)
 
 
 def test_a_group_with_a_corrupt_batch_is_told_of_and_the_others_are_merged(tmp_path: Path) -> None:

@@ -16,10 +16,15 @@ import pytest
 from command_line import CommandLine
 
 from distlog.core.batches import record_batch
+from distlog.core.buffers import PAGE_BYTES
+from distlog.core.commits import bundle_parts
 from distlog.core.config import settings
 from distlog.core.indexes.offset_index import ENTRY as OFFSET_ENTRY
 from distlog.core.indexes.time_index import ENTRY as TIME_ENTRY
 from distlog.core.indexes.transaction_index import ENTRY as TRANSACTION_ENTRY
+from distlog.core.segments.bundles import LARGEST_BUNDLE, LARGEST_PART
+from distlog.core.segments.segment_file import HELD_BYTES
+from distlog.core.storage.objects.upload import SINGLE_PUT_BYTES
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -197,3 +202,13 @@ def test_the_index_entries_are_as_the_table_says() -> None:
 def test_the_settings_are_as_the_table_says() -> None:
     rows = [tuple(row) for row in table("### Settings of a topic")]
     assert rows == [(f"`{name}`", f"{default}", rule, meaning) for name, default, rule, meaning in settings()]
+
+
+def test_the_places_and_limits_of_bundles_are_as_the_tables_say() -> None:
+    assert [row[0].strip("`") for row in table("### Bundles")] == [field for field, _ in bundle_parts.PARTS]
+    mebibyte = 1 << 20
+    limits = [LARGEST_PART // mebibyte, LARGEST_BUNDLE // mebibyte]
+    assert [row[1] for row in table("### Bundles", 1)] == [*(f"{limit} MiB" for limit in limits), ""]
+    assert f"above {HELD_BYTES // mebibyte} MiB" in table("### Bundles", 1)[1][0]
+    assert f"A bundle above {SINGLE_PUT_BYTES // mebibyte} MiB is a multipart upload" in README
+    assert f"a multiple of {PAGE_BYTES} bytes" in README

@@ -14,6 +14,7 @@ from distlog import StorageError
 from distlog.core.reading import read_ahead
 from distlog.core.reading.read_ahead import LogFile
 from distlog.core.storage.parallel import in_order
+from distlog.core.storage.part import Part
 from distlog.core.storage.storage import Storage
 
 #: For what has to happen; never waited for where it does.
@@ -106,14 +107,14 @@ def remote(memory_url: Any, monkeypatch: pytest.MonkeyPatch) -> Remote:
 
 
 def test_one_read_is_one_request_of_what_is_asked(remote: Remote) -> None:
-    file = LogFile(remote, "log", 10_000, mapped=False)
+    file = LogFile(remote, Part.file("log", 0), 10_000, mapped=False)
     assert bytes(file.read(500, 700)) == DATA[500:700]
     file.close()
     assert remote.asked == [(500, 700)]
 
 
 def test_a_second_read_starts_windows_that_double_and_stay_bounded(remote: Remote) -> None:
-    file = LogFile(remote, "log", 10_000, mapped=False)
+    file = LogFile(remote, Part.file("log", 0), 10_000, mapped=False)
     file.read(0, 200)
     assert bytes(file.read(150, 400)) == DATA[150:400]
     assert len(remote.asked) <= 2 + read_ahead.DEPTH
@@ -125,7 +126,7 @@ def test_a_second_read_starts_windows_that_double_and_stay_bounded(remote: Remot
 
 
 def test_a_read_behind_the_end_that_was_foreseen_is_a_request_of_its_own(remote: Remote) -> None:
-    file = LogFile(remote, "log", 1000, mapped=False)
+    file = LogFile(remote, Part.file("log", 0), 1000, mapped=False)
     assert bytes(file.read(900, 1000)) == DATA[900:1000]
     assert bytes(file.read(950, 2500)) == DATA[950:2500]
     assert bytes(file.read(2500, 2600)) == DATA[2500:2600]
@@ -135,7 +136,7 @@ def test_a_read_behind_the_end_that_was_foreseen_is_a_request_of_its_own(remote:
 @given(st.lists(st.tuples(st.integers(0, 300), st.integers(1, 900)), max_size=20), st.integers(0, 10_000))
 def test_any_reads_forward_give_the_bytes_of_the_file(steps: list[tuple[int, int]], end: int) -> None:
     storage = Remote("memory://any-reads", DATA)
-    file = LogFile(storage, "log", end, mapped=False)
+    file = LogFile(storage, Part.file("log", 0), end, mapped=False)
     position = 0
     for skip, size in steps:
         position += skip
@@ -150,7 +151,7 @@ def test_any_reads_forward_give_the_bytes_of_the_file(steps: list[tuple[int, int
 def test_a_local_file_is_read_or_mapped_alike(tmp_path: Any, mapped: bool) -> None:
     storage = Storage(tmp_path)
     storage.put("log", DATA)
-    file = LogFile(storage, "log", 100, mapped=mapped)
+    file = LogFile(storage, Part.file("log", 0), 100, mapped=mapped)
     assert bytes(file.read(50, 7000)) == DATA[50:7000]
     assert storage.counters.bytes_read == (0 if mapped else 6950)
     with pytest.raises(StorageError, match="shorter"):
@@ -162,5 +163,5 @@ def test_a_file_on_a_network_is_never_mapped(tmp_path: Any, monkeypatch: pytest.
     monkeypatch.setattr(read_ahead, "known_local_disk", lambda folder: folder != str(tmp_path))
     (tmp_path / "log").write_bytes(b"x" * 100)
     storage = Storage(str(tmp_path))
-    assert bytes(LogFile(storage, "log", 100, mapped=True).read(0, 100)) == b"x" * 100
+    assert bytes(LogFile(storage, Part.file("log", 0), 100, mapped=True).read(0, 100)) == b"x" * 100
     assert storage.counters.bytes_read == 100

@@ -73,21 +73,21 @@ class Bundles:
         with self._lock:
             self._held += change
 
-    def add(self, segment: SegmentInfo, files: Mapping[str, Buffer]) -> SegmentInfo:
-        """Take what would be the files of a segment, by suffix, to write them later; returns it with its new stem.
+    def add(self, partition: int, files: Mapping[str, Buffer]) -> str:
+        """Take what would be the files of a segment, by suffix, to write them later; returns the segment's stem.
 
         Full bundles are written now. Raises StorageError.
         """
         with self._lock:
-            bundle = next((one for one in self._waiting if segment.partition not in one.segments), None)
+            bundle = next((one for one in self._waiting if partition not in one.segments), None)
             if bundle is None:
                 bundle = _Bundle(self._new_stem())
                 self._waiting.append(bundle)
-            bundle.segments[segment.partition] = files
+            bundle.segments[partition] = files
             self._sealed += sum(memoryview(data).nbytes for data in files.values())
             if self._sealed > LARGEST_BUNDLE:
                 self._write_waiting()
-            return dataclasses.replace(segment, stem=bundle.stem)
+            return bundle.stem
 
     def close(self) -> None:
         """Write what is left, and make it durable; raises StorageError."""

@@ -47,6 +47,11 @@ class SegmentFile:
         return self._log.size
 
     @property
+    def is_uploading(self) -> bool:
+        """Whether the log is too large to be held."""
+        return self._stream is not None
+
+    @property
     def next_offset(self) -> int:
         """The offset behind the last batch."""
         return self._log.next_offset
@@ -106,15 +111,15 @@ class SegmentFile:
         Raises CorruptRecordError for a batch with an unknown codec.
         """
         described, files = self._log.describe(self._partition, self._stem, now_ms)
-        segment = dataclasses.replace(described, first_unstable_offset=NO_OFFSET)
         if self._stream is None and self._bundles and self._bundles.is_shared:
-            return self._bundles.add(segment, {".log": self._let_go(), **files})
+            stem = self._bundles.add(self._partition, {".log": self._let_go(), **files})
+            return dataclasses.replace(described, stem=stem, first_unstable_offset=NO_OFFSET)
         if self._stream is None:
             files[".log"] = bytes(self._let_go())
         else:
             self._stream.close()
         self._storage.put_many({self._name(suffix): data for suffix, data in files.items() if data})
-        return segment
+        return dataclasses.replace(described, first_unstable_offset=NO_OFFSET)
 
     def abort(self) -> None:
         """Abort; what was written stays unreferenced."""

@@ -70,6 +70,11 @@ class SegmentWriter:
         except InvalidRecordError as error:
             raise self._in_partition(error) from None
 
+    @property
+    def is_uploading(self) -> bool:
+        """Whether the open segment is too large to be held, so that to close it takes requests."""
+        return self._segment is not None and self._segment.is_uploading
+
     def close(self) -> list[SegmentInfo]:
         """Make everything durable; returns the segments in order, each starting at offset 0; none if nothing came.
 

@@ -24,7 +24,7 @@ from distlog.core.topics.appendable import Appendable, batches, normalize
 from distlog.core.topics.partition_queue import PartitionQueue
 from distlog.core.topics.partitioner import Longs, Partitioner
 
-#: How many partitions' files are closed, that is uploaded, at the same time.
+#: How many partitions' files are closed, that is uploaded, at the same time. What goes to bundles takes no time.
 _CLOSERS = 8
 #: A slice of fewer bytes is written faster than threads can share it.
 _SHARED_BYTES = 1 << 20
@@ -116,11 +116,13 @@ class Appender:
         """Make all files durable; returns the segments by partition, in order. An error leaves nothing open."""
         self._is_closing = True
         queues = [self._queues[partition] for partition in sorted(self._queues)]
-        crew = Crew(_CLOSERS, "distlog-close")
+        uploads = any(queue.is_uploading for queue in queues)
+        crew = Crew(_CLOSERS if uploads else self._workers - 1, "distlog-close")
         closing = [Task(queue.close) for queue in queues]
         try:
-            for task in closing:
-                crew.put(task.run)
+            for queue, task in zip(queues, closing, strict=True):
+                if queue.is_uploading or not uploads:
+                    crew.put(task.run)
             segments = [segment for task in closing for segment in task.wait()]
             self._bundles.close()
             return [self._bundles.placed(segment) for segment in segments]

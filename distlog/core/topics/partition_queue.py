@@ -64,6 +64,11 @@ class PartitionQueue:
         """See `SegmentWriter.close`; all rows that were put must be written."""
         return self._writer.close()
 
+    @property
+    def is_uploading(self) -> bool:
+        """See `SegmentWriter`."""
+        return self._writer.is_uploading
+
     def abort(self) -> None:
         """Abort the segments, now or when the thread that writes them has finished its rows."""
         self._is_aborted = True

@@ -18,6 +18,7 @@ from distlog.core.maintenance.integrity.index_check import (
     TransactionIndexCheck,
 )
 from distlog.core.segments.log_description import LogDescription
+from distlog.core.storage.part import Part
 
 BASE = 1000
 OURS = f"v{0:020d}-{'0' * 32}"
@@ -51,7 +52,7 @@ def mismatch(
     kind: type[IndexCheck], data: Any, stem: str = OURS, step: int = 4, batches: np.ndarray = BATCHES
 ) -> bool:
     """Whether `data` does not fit the batches, which come in runs of `step`."""
-    check = kind("a file", segment(stem), bytes(data))
+    check = kind(Part.file("a file", 0), segment(stem), bytes(data))
     for start in range(0, len(batches), step):
         check.add(batches[start : start + step], start * 100)
     return check.mismatch() is not None
@@ -169,6 +170,6 @@ def test_an_aborted_transaction_ends_with_a_control_batch_of_its_producer() -> N
 )
 def test_entries_that_no_log_can_have_are_refused(kind: type[IndexCheck], entries: list[Any], position: int) -> None:
     with pytest.raises(CorruptIndexError, match=f"position={position} "):
-        kind("a file", segment(), np.array(entries, kind.ENTRY).tobytes())
+        kind(Part.file("a file", 0), segment(), np.array(entries, kind.ENTRY).tobytes())
     with pytest.raises(CorruptIndexError, match="not a multiple"):
-        kind("a file", segment(), bytes(kind.ENTRY.itemsize + 1))
+        kind(Part.file("a file", 0), segment(), bytes(kind.ENTRY.itemsize + 1))

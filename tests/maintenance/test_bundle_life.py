@@ -1,0 +1,224 @@
+"""The life of a bundle: its parts leave one by one, by retention or by a merge, and it goes with the last of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from bundled import bundles, changed, rows, segments
+from conftest import Address
+from store_clock import TimedStorage
+from topics import Clock, contents, files, named_files, topic_on
+from vacuuming import DELAY, World
+
+from distlog.core import paths
+from distlog.core.commits.actions import Remove
+from distlog.core.errors import SnapshotTooOldError, TransactionTooOldError
+from distlog.core.storage.objects.upload import SINGLE_PUT_BYTES
+from distlog.core.storage.storage import Storage
+from distlog.core.topics.append import commit_append
+from distlog.core.topics.topic import Topic
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """A topic of two partitions, on a disk."""
+    return World(f"{tmp_path}/log")
+
+
+def both(value: str) -> list[dict[str, object]]:
+    """A record for each of the two partitions, so that an append of them is a bundle."""
+    return [{"value": value, "partition": number} for number in (0, 1)]
+
+
+def remove(world: World, partition: int) -> None:
+    """What retention does to the segments of one partition."""
+    topic = world.topic()
+    gone = [Remove(partition, one.stem) for one in topic.snapshot.partitions[partition].segments]
+    world.log.commit(topic.snapshot, "retention", lambda _: gone)
+
+
+def vacuumed(world: World) -> list[str]:
+    """Wait for the delay and vacuum; returns the names of what was deleted."""
+    world.wait()
+    return sorted(file.name for file in world.vacuum().files if not file.name.startswith("_commits/"))
+
+
+def test_a_bundle_stays_while_one_part_is_live_and_goes_with_the_last(world: World) -> None:
+    world.topic().append(both("v"))
+    (bundle,) = bundles(world.storage)
+    remove(world, 0)
+    assert vacuumed(world) == []
+    assert world.values() == [b"v"]
+    remove(world, 1)
+    world.wait(DELAY - 1)
+    assert world.vacuum().files == ()
+    assert vacuumed(world) == [bundle]
+    assert world.files() == set()
+
+
+def test_a_bundle_stays_for_the_delay_and_for_those_who_travel_to_its_versions(world: World) -> None:
+    world.topic().append(both("v"))
+    held = world.topic()
+    world.expire()
+    assert vacuumed(world)
+    with pytest.raises(SnapshotTooOldError):
+        held.scan().to_table()
+    world.topic().append(both("w"))
+    held = world.topic()
+    world.pin()
+    world.expire()
+    assert vacuumed(world) == []
+    assert held.scan(columns=["value"]).to_table()["value"].to_pylist() == [b"w", b"w"]
+
+
+def test_a_merge_makes_files_of_parts_and_their_bundles_go(tmp_path: Path) -> None:
+    clock = Clock()
+    storage = TimedStorage(Storage(str(tmp_path / "t")), clock)
+    topic = topic_on(storage, 4, {"file.delete.delay.ms": DELAY}, clock)
+    for first in range(5):
+        topic.append(rows(4, 1, first))
+    old, before = topic_on(storage, clock=clock), bundles(storage)
+    assert len(before) == 5
+    topic.compact()
+    assert {one.is_bundled for one in segments(topic)} == {False}
+    assert contents(topic) == contents(old)
+    clock.now_ms += 1
+    topic.append(rows(4, 1, 5))
+    clock.now_ms += DELAY
+    topic.vacuum()
+    assert files(storage) == named_files(topic)
+    assert bundles(storage) == sorted({topic.reader.name(one) for one in segments(topic) if one.is_bundled})
+    assert topic.verify().ok
+    assert {len(found) for found in contents(topic).values()} == {6}
+
+
+def test_compaction_takes_parts_and_leaves_files(tmp_path: Path) -> None:
+    settings = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
+    topic = topic_on(Storage(str(tmp_path / "t")), 2, settings)
+    for round_ in range(4):
+        topic.append([{"key": f"k{n % 2}", "value": f"{round_}", "partition": n % 2} for n in range(4)])
+    topic.append([{"key": "z", "value": "z", "partition": number} for number in (0, 1)])
+    topic.compact()
+    found = topic.scan(columns=["key", "value"]).to_table().to_pylist()
+    assert {row["value"] for row in found if row["key"] != b"z"} <= {b"3", b"2"}
+    assert not all(one.is_bundled for one in segments(topic))
+    assert topic.verify().ok
+
+
+def test_retention_by_time_takes_the_parts_of_a_long_load_in_pieces(tmp_path: Path) -> None:
+    clock = Clock()
+    settings = {"segment.ms": "100", "segment.jitter.ms": "0", "retention.ms": "1000", "file.delete.delay.ms": "0"}
+    storage = TimedStorage(Storage(str(tmp_path / "t")), clock)
+    topic = topic_on(storage, 3, settings, clock)
+    topic.append(rows(3, 300))
+    assert len(bundles(storage)) == 3
+    for gone in (1, 2, 3):
+        clock.now_ms += 1_150 if gone == 1 else 100
+        topic.retention()
+        clock.now_ms += 1
+        topic.vacuum()
+        assert len(bundles(storage)) == 3 - gone
+        assert files(storage) == named_files(topic)
+
+
+def test_a_slow_writers_bundle_is_kept_until_its_commit_or_until_it_would_be_refused(world: World) -> None:
+    """1. A writer begins at the head. 2. Its bundle is written. 3. Vacuum runs. 4. It commits: all is there."""
+    world.topic().append(both("old"))
+    world.wait()
+    appender, read_version = world.slow_writer()
+    appender.append(both("new"))
+    late = appender.close()
+    world.vacuum()
+    topic = world.topic()
+    assert len(bundles(world.storage)) == 2
+
+    commit_append(topic.handle, topic.snapshot, late, read_version=read_version)
+    assert world.values() == [b"old", b"new"] * 2
+
+
+def test_a_bundle_that_was_written_too_slowly_is_refused_as_a_whole_and_deleted(world: World) -> None:
+    """1. A writer begins and writes its bundle. 2. A delay passes. 3. Vacuum deletes it. 4. Its commit fails."""
+    appender, read_version = world.slow_writer()
+    appender.append(both("slow"))
+    late = appender.close()
+    (bundle,) = bundles(world.storage)
+    world.topic().append(both("fast"))
+    world.wait()
+    world.topic().append(both("fast"))
+    assert [file.name for file in world.vacuum().files] == [bundle]
+    topic = world.topic()
+
+    with pytest.raises(TransactionTooOldError, match="write them again"):
+        commit_append(topic.handle, topic.snapshot, late, read_version=read_version)
+    assert world.values() == [b"fast"] * 4
+
+
+def test_a_writer_that_is_killed_between_its_bundle_and_its_commit_appended_nothing(world: World) -> None:
+    """1. A process writes its bundle. 2. It is killed before the commit. 3. Nobody sees it. 4. It is deleted."""
+    child = os.fork()
+    if child == 0:
+        appender, _ = world.slow_writer()
+        appender.append(both("lost"))
+        appender.close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
+    (bundle,) = bundles(world.storage)
+    assert world.values() == []
+    world.topic().append(both("kept"))
+    world.wait()
+    world.topic().append(both("kept"))
+    assert [file.name for file in world.vacuum().files] == [bundle]
+    assert world.values() == [b"kept"] * 4
+
+
+def test_a_dropped_topic_loses_its_bundles_after_the_delay(world: World) -> None:
+    world.topic().append(both("v"))
+    world.topic().drop()
+    world.wait(DELAY - 1)
+    world.vacuum()
+    assert len(bundles(world.storage)) == 1
+    assert len(vacuumed(world)) == 1
+    assert world.files() == set()
+
+
+def test_foreign_files_and_what_a_torn_put_left_beside_the_bundles(world: World, tmp_path: Path) -> None:
+    world.topic().append(both("v"))
+    folder = tmp_path / "log" / "_bundles"
+    for name in ("notes.txt", "v7-x.bundle", f"{0:020d}.bundle"):
+        (folder / name).write_text("mine")
+    torn = folder / paths.temporary_file("0a" * 16)
+    torn.write_text("torn")
+    os.utime(torn, (1, 1))
+    world.expire()
+    assert len(vacuumed(world)) == 2
+    assert {name.rpartition("/")[2] for name in world.files()} == {"notes.txt", "v7-x.bundle", f"{0:020d}.bundle"}
+
+
+def test_merging_goes_on_beside_a_damaged_part(tmp_path: Path) -> None:
+    topic = topic_on(Storage(str(tmp_path / "t")), 3)
+    for first in range(3):
+        topic.append(rows(3, 10, first * 10))
+    hurt = topic.snapshot.partitions[1].segments[0]
+    changed(topic.storage, topic.reader.name(hurt), lambda data: data.__setitem__(hurt.log_position + 70, 255))
+    report = topic.compact()
+    assert [one.partition for one in report.failed] == [1]
+    assert [len(state.segments) for state in topic.snapshot.partitions] == [1, 3, 1]
+
+
+@pytest.mark.s3
+def test_the_upload_of_a_killed_writers_bundle_goes_once_its_commit_would_be_refused(s3_url: Address) -> None:
+    clock = Clock()
+    storage = TimedStorage(Storage(f"{s3_url.url}/log", s3_url.options), clock)
+    topic: Topic = topic_on(storage, 2, {"file.delete.delay.ms": DELAY}, clock)
+    for first in range(2):
+        topic.append(rows(2, 1, first))
+    clock.now_ms += 10 * DELAY
+    left = [paths.bundle_file(paths.new_stem(version, "0a" * 16)) for version in (1, 2)]
+    for name in left:
+        writer = storage.open_write(name)
+        writer.write(bytes(SINGLE_PUT_BYTES))
+    assert [upload.name for upload in topic.vacuum().uploads] == left[:1]
+    assert [upload.name for upload in storage.uploads()] == left[1:]
