@@ -132,9 +132,9 @@ def test_a_foreign_file_is_left_alone(world: World, tmp_path: Path) -> None:
     assert world.files() == {"log-0/notes.txt", f"log-0/{'0' * 20}.log", "log-0/v7-x.log"}
 
 
-@pytest.mark.parametrize("seed", range(300))
+@pytest.mark.parametrize("seed", range(100))
 def test_no_interleaving_of_writers_maintenance_and_time_loses_a_live_file(seed: int) -> None:
-    """Ten steps each, over 3,000 in all; the clock even jumps back."""
+    """Ten steps each, a thousand in all; the clock even jumps back."""
     world = World(f"memory://vacuum/{seed}/log", seed)
     choose = world.random
     writers: list[tuple[Appender, int]] = []
@@ -158,6 +158,7 @@ def test_no_interleaving_of_writers_maintenance_and_time_loses_a_live_file(seed:
             world.pin()
         else:
             world.clock.now += choose.choice([1, DELAY // 2, DELAY * 2]) * (1 if step == "wait" else -1)
-        live = sum(1 for state in world.log.load().partitions for _ in state.segments)
+        head = world.log.load()
+        live = sum(len(state.segments) for state in head.partitions)
         assert sum(name.endswith(".log") for name in world.files()) >= live
-        world.values()
+        world.read(head)
