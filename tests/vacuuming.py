@@ -37,13 +37,24 @@ class Clock:
 class World:
     """A topic, its clock, and any number of slow writers."""
 
-    def __init__(self, url: str | Storage, seed: int = 0) -> None:
+    def __init__(self, url: str | Storage, seed: int = 0, *, past: World | None = None) -> None:
+        """A new topic, or a copy of what another world came to."""
         self.clock = Clock()
         self.random = random.Random(seed)
         self.storage = TimedStorage(url if isinstance(url, Storage) else Storage(url), self.clock)
         self.log = self.log_on(self.storage)
-        config = TopicConfig.parse({"file.delete.delay.ms": DELAY, "retention.ms": 0})
-        self.log.create(2, config)
+        if past is None:
+            self.log.create(2, TopicConfig.parse({"file.delete.delay.ms": DELAY, "retention.ms": 0}))
+        else:
+            self._copy(past)
+
+    def _copy(self, past: World) -> None:
+        self.clock.now = past.clock.now
+        self.random.setstate(past.random.getstate())
+        for folder in past.storage.list_folders():
+            for file in past.storage.list(folder):
+                self.storage.put(file.name, past.storage.read(file.name))
+                WRITTEN[self.storage.url, file.name] = file.modified_ms
 
     def log_on(self, storage: Storage) -> CommitLog:
         """The commit log as another process has it, which reaches it by `storage`."""

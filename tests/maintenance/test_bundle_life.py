@@ -18,7 +18,7 @@ from distlog.core.commits.actions import Remove
 from distlog.core.errors import SnapshotTooOldError, TransactionTooOldError
 from distlog.core.storage.objects.upload import SINGLE_PUT_BYTES
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.append import commit_append
+from distlog.core.topics.append_commit import commit_append
 from distlog.core.topics.topic import Topic
 
 

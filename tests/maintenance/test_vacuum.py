@@ -138,9 +138,9 @@ def some_rows(world: World) -> list[dict[str, object]]:
     return [{"value": "v", "timestamp": world.clock(), "partition": number} for number in chosen]
 
 
-@pytest.mark.parametrize("seed", range(300))
+@pytest.mark.parametrize("seed", range(100))
 def test_no_interleaving_of_writers_maintenance_and_time_loses_a_live_file(seed: int) -> None:
-    """Ten steps each, over 3,000 in all; the clock even jumps back."""
+    """Ten steps each, a thousand in all; the clock even jumps back."""
     world = World(f"memory://vacuum/{seed}/log", seed)
     choose = world.random
     writers: list[tuple[Appender, int]] = []
@@ -164,6 +164,7 @@ def test_no_interleaving_of_writers_maintenance_and_time_loses_a_live_file(seed:
             world.pin()
         else:
             world.clock.now += choose.choice([1, DELAY // 2, DELAY * 2]) * (1 if step == "wait" else -1)
-        live = [one for state in world.log.load().partitions for one in state.segments]
+        head = world.log.load()
+        live = [one for state in head.partitions for one in state.segments]
         assert world.files() >= {world.topic().reader.name(one) for one in live}
-        world.values()
+        world.read(head)

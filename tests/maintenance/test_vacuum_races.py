@@ -108,16 +108,17 @@ def vacuum_stepwise(world: World, at: int, meanwhile: Callable[[], object]) -> i
 @pytest.mark.parametrize("kind", MEANWHILE)
 def test_a_commit_at_any_step_of_vacuum_costs_no_reader_a_file(kind: str) -> None:
     """Neither an open reader at any version since the floor, nor the new head."""
+    past = world_with_a_past(f"memory://{uuid.uuid4().hex}/log")
+    version = past.log.load().version
+    readers = [past.log.load(version=number) for number in range(version - 2, version + 1)]
     for at in range(1, 1000):
-        world = world_with_a_past(f"memory://{uuid.uuid4().hex}/log")
-        version = world.log.load().version
+        world = World(f"memory://{uuid.uuid4().hex}/log", past=past)
         done = []
 
         def meanwhile(world: World = world, done: list[str] = done) -> None:
             done.append(kind)
             MEANWHILE[kind](world)
 
-        readers = [world.log.load(version=number) for number in range(version - 2, version + 1)]
         steps = vacuum_stepwise(world, at, meanwhile)
         world.check_supported_versions()
         floor = world.log.load(include_dropped=True).gc_floor

@@ -11,7 +11,7 @@ from topics import NOW, contents, topic_on
 
 from distlog.core.config import TopicConfig
 from distlog.core.storage.storage import Storage, StorageCounters
-from distlog.core.topics.append import commit_append
+from distlog.core.topics.append_commit import commit_append
 from distlog.core.topics.appender import Appender
 from distlog.core.topics.topic import Topic
 
