@@ -110,7 +110,7 @@ def by_bulk_append(process: Process) -> None:
 
 
 @pytest.mark.parametrize("seal", [by_roll, by_bulk_append])
-@pytest.mark.parametrize("damage", ["none", "gone", "cut", "changed"])
+@pytest.mark.parametrize("damage", ["none", "gone", "empty", "cut", "changed"])
 def test_what_a_producer_did_before_the_segment_is_known(
     seal: Callable[[Process], None], damage: str, folder: Path
 ) -> None:
@@ -127,7 +127,7 @@ def test_what_a_producer_did_before_the_segment_is_known(
             path.unlink()
         elif damage != "none":
             data = path.read_bytes()
-            path.write_bytes(data[:-1] if damage == "cut" else bytes(37) + data[37:])
+            path.write_bytes({"empty": b"", "cut": data[:-1], "changed": bytes(37) + data[37:]}[damage])
     other = Process(folder)
     assert send(other[0], 4) == (4, 5)
     # in a sealed segment, and the last batch before the active one

@@ -23,7 +23,7 @@ from distlog.core.log.batch_walk import WALK_BYTES, batches_from
 from distlog.core.log.log_segment import LogSegment
 from distlog.core.storage.local.durable_files import failing_as
 from distlog.core.transactions.producer_snapshot import read_producer_snapshot, write_producer_snapshot
-from distlog.core.transactions.producer_states import KnownBatch, ProducerStates
+from distlog.core.transactions.producer_states import EXPIRATION_CHECK_MS, KnownBatch, ProducerStates
 
 
 class _Read(NamedTuple):
@@ -46,12 +46,15 @@ class PartitionProducers:
 
     def __init__(self, partition: int, folder: str, snapshots: CurrentSnapshot, clock: Callable[[], int]) -> None:
         self._partition, self._folder, self._snapshots, self._clock = partition, folder, snapshots, clock
-        self._states, self._read = ProducerStates(), _NOTHING
+        self._states, self._read, self._expired_ms = ProducerStates(), _NOTHING, 0
 
     def check(self, rows: npt.NDArray[Any], segment: LogSegment) -> KnownBatch | None:
         """See `ProducerStates.check`."""
         self.catch_up(segment)
-        self._states.expire(self._clock())
+        now_ms = self._clock()
+        is_time = now_ms - self._expired_ms >= EXPIRATION_CHECK_MS
+        self._states.expire(now_ms, None if is_time else set(rows["producer_id"].tolist()))
+        self._expired_ms = now_ms if is_time else self._expired_ms
         return self._states.check(rows)
 
     def appended(self, data: npt.NDArray[Any], rows: npt.NDArray[Any], segment: LogSegment) -> None:
