@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
+from distlog.core import paths
 from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.errors import CorruptIndexError, StorageError
@@ -95,8 +96,10 @@ class PartitionProducers:
         """The states behind the sealed `segments`."""
         found, later = None, list[SegmentInfo]()
         for sealed in reversed(segments):
-            later.append(sealed)
-            found = self._stored(sealed.stem)
+            found = self._left_by_broker(sealed)
+            if found is None:
+                later.append(sealed)
+                found = self._stored(sealed.stem)
             if found is not None:
                 break
         states = found or ProducerStates()
@@ -105,6 +108,11 @@ class PartitionProducers:
                 self._see(states, sealed)
         states.expire(self._clock())
         return states
+
+    def _left_by_broker(self, sealed: SegmentInfo) -> ProducerStates | None:
+        """What a broker, or who adopted its log, has stored of the end of a segment; most often None."""
+        is_adopted = paths.stem_read_version(sealed.stem) is None
+        return self._stored(f"{sealed.next_offset:020d}") if is_adopted else None
 
     def _see(self, states: ProducerStates, sealed: SegmentInfo) -> None:
         with closing(ActiveFile(self._path(sealed.stem, ".log"), writable=False)) as file:
