@@ -20,7 +20,8 @@ Which do not fit: the files of sealed segments are named by commits, so those of
 of renamed folders, of clean-shutdown files, of splits, of retention and log start offsets (which are commits), and of
 a high watermark apart from the log end have no counterpart. A closed log may be used again (testLogCloseSuccess).
 No partition is truncated (testReopenThenTruncate, testTruncateTo): only a lost tail is cut off.
-Those of producer state, transactions and leader epochs wait for idempotent and transactional appends in place.
+Those of producer state are in test_partition_producers.py and tests/transactions/test_producer_states.py; those of
+transactions and leader epochs wait for transactional appends in place.
 """
 
 from __future__ import annotations

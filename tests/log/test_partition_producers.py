@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 from active_segments import FailingCalls
+from adopted import adopt_golden
+from golden import partitions
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from partition_logs import Killed, Killer, Process, append, commit_sealed, new_topic, sealed
@@ -24,7 +26,7 @@ from distlog.core.config import DAY_MS, MAX_LONG
 from distlog.core.errors import OutOfOrderSequenceError, ProducerFencedError
 from distlog.core.log.appended import LostRecordsError
 from distlog.core.log.partition_log import PartitionLog
-from distlog.core.transactions.producer_snapshot import read_producer_snapshot
+from distlog.core.transactions.producer_snapshot import read_producer_snapshot, write_producer_snapshot
 
 PID = 4711
 
@@ -110,7 +112,7 @@ def by_bulk_append(process: Process) -> None:
 
 
 @pytest.mark.parametrize("seal", [by_roll, by_bulk_append])
-@pytest.mark.parametrize("damage", ["none", "gone", "cut", "changed"])
+@pytest.mark.parametrize("damage", ["none", "gone", "empty", "cut", "changed"])
 def test_what_a_producer_did_before_the_segment_is_known(
     seal: Callable[[Process], None], damage: str, folder: Path
 ) -> None:
@@ -127,7 +129,7 @@ def test_what_a_producer_did_before_the_segment_is_known(
             path.unlink()
         elif damage != "none":
             data = path.read_bytes()
-            path.write_bytes(data[:-1] if damage == "cut" else bytes(37) + data[37:])
+            path.write_bytes({"empty": b"", "cut": data[:-1], "changed": bytes(37) + data[37:]}[damage])
     other = Process(folder)
     assert send(other[0], 4) == (4, 5)
     # in a sealed segment, and the last batch before the active one
@@ -259,6 +261,25 @@ def test_compaction_keeps_the_last_batch_of_each_producer(tmp_path: Path) -> Non
     assert send(other[0], 2) == (2, 3)
     with pytest.raises(OutOfOrderSequenceError):
         send(other[0], 5)
+
+
+@pytest.mark.parametrize("keeps_snapshot", [False, True])
+def test_the_producers_of_a_broker_go_on(keeps_snapshot: bool, tmp_path: Path) -> None:
+    partition = partitions()["first.idempotent-0"]
+    topic = adopt_golden(str(tmp_path / "events"), partition)
+    end = topic.end_offsets()[0]
+    (stored,) = sorted(partition.folder.glob("*.snapshot"))[-1:]
+    entries = read_producer_snapshot(stored.read_bytes()).copy()
+    assert int(stored.stem) == end
+    if keeps_snapshot:
+        # a log that was cleaned does not tell of all batches
+        entries["last_sequence"] += 5
+        (tmp_path / "events" / "events-0" / stored.name).write_bytes(write_producer_snapshot(entries))
+    process = Process(tmp_path / "events", clock=Clock(int(entries["last_timestamp"].max())))
+    producer, epoch, last = (int(entries[-1][name]) for name in ("producer_id", "producer_epoch", "last_sequence"))
+    with pytest.raises(OutOfOrderSequenceError):
+        send(process[0], last + 2, producer=producer, epoch=epoch)
+    assert send(process[0], last + 1, producer=producer, epoch=epoch) == (end, end + 1)
 
 
 CHOICES = ["next", "again", "roll", "bulk", "new", "lose", "plain"]

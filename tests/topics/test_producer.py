@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import pickle
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -178,6 +179,45 @@ def test_a_newer_producer_with_the_same_id_ends_those_before_it(topic: distlog.T
         producer.append(b"%d" % number, partition=0)
         producer.flush()
     assert contents(again(topic))[0] == [b"0", b"2", b"3", b"4", b"5"]
+
+
+def test_a_newer_producer_begins_when_what_is_under_way_of_those_before_it_is_there(
+    local: distlog.Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = again(local).producer("payments")
+    first.append(b"0")
+    first.flush()
+    real, writing, go_on, seen = os.pwrite, threading.Event(), threading.Event(), list[Any]()
+
+    def pwrite(file: int, *arguments: Any) -> int:
+        if os.readlink(f"/proc/self/fd/{file}").endswith(".log"):
+            writing.set()
+            assert go_on.wait(60)
+        return real(file, *arguments)
+
+    def begin() -> None:
+        second = local.producer("payments")
+        seen.append(contents(again(local))[0])
+        second.close()
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    first.append(b"1")
+    flushing = threading.Thread(target=first.flush)
+    flushing.start()
+    assert writing.wait(60)
+    beginning = threading.Thread(target=begin)
+    beginning.start()
+    while local.current.refresh().transactions.newest("producer:payments") == 0:
+        pass
+    # the newer one's commit is there: now the older one goes on
+    beginning.join(0.1)
+    go_on.set()
+    beginning.join()
+    flushing.join()
+    assert seen == [[b"0", b"1"]]
+    first.append(b"2")
+    with pytest.raises(ProducerFencedError):
+        first.flush()
 
 
 def test_a_producer_that_comes_again_has_the_same_id_and_the_next_epoch(local: distlog.Topic) -> None:

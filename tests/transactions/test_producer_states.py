@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import struct
+from pathlib import Path
 from typing import Any
 
 import pytest
+from golden import DATA
 from hypothesis import given
 from hypothesis import strategies as st
 from raw_batches import batch, record
@@ -224,3 +226,19 @@ def test_a_lower_epoch_of_the_coordinator_is_taken_from_the_log_as_it_is() -> No
     log.mark(COMMIT, coordinator=2)
     log.mark(COMMIT, coordinator=1)
     assert log.states.get(PID).coordinator_epoch == 1  # type: ignore[union-attr]
+
+
+def stored_by_brokers() -> list[Path]:
+    """The snapshots of logs that still have all that was written."""
+    return [path for path in sorted(DATA.glob("**/*.snapshot")) if not path.parts[-3].startswith("cleaned")]
+
+
+@pytest.mark.parametrize("file", stored_by_brokers(), ids=lambda path: f"{path.parts[-2]}-{path.stem}")
+def test_a_broker_stored_what_the_states_of_its_log_are(file: Path) -> None:
+    states = ProducerStates()
+    for log in sorted(file.parent.glob("*.log")):
+        data = log.read_bytes()
+        rows = read_headers(data)
+        states.see(data, rows[rows["base_offset"] < int(file.stem)])
+    stored = read_producer_snapshot(file.read_bytes())
+    assert sorted(states.entries().tolist()) == sorted(stored.tolist())

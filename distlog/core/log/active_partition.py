@@ -210,8 +210,7 @@ class ActivePartition:
             self.end_seal()
         elif record is None or state is None:
             segment = self._opener.recovered(self._active, recovery_point(value, self._topic_id, self._active))
-            # all of it was synced
-            self.lock.recovery_point = segment.packed_state()
+            self.lock.recovery_point = segment.packed_state()  # all of it was synced
             self._use(segment)
         else:
             self.lock.recovery_point = record.recovery_point

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
+from distlog.core import paths
 from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.errors import CorruptIndexError, StorageError
@@ -23,7 +24,7 @@ from distlog.core.log.batch_walk import WALK_BYTES, batches_from
 from distlog.core.log.log_segment import LogSegment
 from distlog.core.storage.local.durable_files import failing_as
 from distlog.core.transactions.producer_snapshot import read_producer_snapshot, write_producer_snapshot
-from distlog.core.transactions.producer_states import KnownBatch, ProducerStates
+from distlog.core.transactions.producer_states import EXPIRATION_CHECK_MS, KnownBatch, ProducerStates
 
 
 class _Read(NamedTuple):
@@ -46,12 +47,15 @@ class PartitionProducers:
 
     def __init__(self, partition: int, folder: str, snapshots: CurrentSnapshot, clock: Callable[[], int]) -> None:
         self._partition, self._folder, self._snapshots, self._clock = partition, folder, snapshots, clock
-        self._states, self._read = ProducerStates(), _NOTHING
+        self._states, self._read, self._expired_ms = ProducerStates(), _NOTHING, 0
 
     def check(self, rows: npt.NDArray[Any], segment: LogSegment) -> KnownBatch | None:
         """See `ProducerStates.check`."""
         self.catch_up(segment)
-        self._states.expire(self._clock())
+        now_ms = self._clock()
+        is_time = now_ms - self._expired_ms >= EXPIRATION_CHECK_MS
+        self._states.expire(now_ms, None if is_time else set(rows["producer_id"].tolist()))
+        self._expired_ms = now_ms if is_time else self._expired_ms
         return self._states.check(rows)
 
     def appended(self, data: npt.NDArray[Any], rows: npt.NDArray[Any], segment: LogSegment) -> None:
@@ -92,8 +96,10 @@ class PartitionProducers:
         """The states behind the sealed `segments`."""
         found, later = None, list[SegmentInfo]()
         for sealed in reversed(segments):
-            later.append(sealed)
-            found = self._stored(sealed.stem)
+            found = self._left_by_broker(sealed)
+            if found is None:
+                later.append(sealed)
+                found = self._stored(sealed.stem)
             if found is not None:
                 break
         states = found or ProducerStates()
@@ -102,6 +108,11 @@ class PartitionProducers:
                 self._see(states, sealed)
         states.expire(self._clock())
         return states
+
+    def _left_by_broker(self, sealed: SegmentInfo) -> ProducerStates | None:
+        """What a broker, or who adopted its log, has stored of the end of a segment; most often None."""
+        is_adopted = paths.stem_read_version(sealed.stem) is None
+        return self._stored(f"{sealed.next_offset:020d}") if is_adopted else None
 
     def _see(self, states: ProducerStates, sealed: SegmentInfo) -> None:
         with closing(ActiveFile(self._path(sealed.stem, ".log"), writable=False)) as file:

@@ -17,6 +17,7 @@ from distlog.core.batches.record_batch import increment_sequence
 from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import CommitStateUnknownError, InvalidRecordError, ProducerFencedError, StorageError
+from distlog.core.log.append_barrier import wait_for_appends
 from distlog.core.storage.retry import Deadline
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.topics.append_commit import AppendResult
@@ -67,6 +68,9 @@ class IdempotentDestination(InPlaceDestination):
         # by producer id and partition
         self._sequences = dict[tuple[int, int], int]()
         super().__init__(handle, current, compression, moved_on)
+        if transactional_id is not None:
+            # those of earlier producers with this id
+            wait_for_appends(handle, current.snapshot)
         self._fence = self._check_fence
 
     def _check_fence(self, snapshot: Snapshot) -> None:

@@ -7,7 +7,7 @@ next one, and from one before which others are missing. It keeps the last five b
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -23,6 +23,8 @@ from distlog.core.transactions.producer_snapshot import ENTRY
 
 #: Kafka's producer.id.expiration.ms: how long a silent producer is remembered.
 EXPIRATION_MS = DAY_MS
+#: Kafka's producer.id.expiration.check.interval.ms: how often all producers are looked at.
+EXPIRATION_CHECK_MS = 600_000
 #: How many batches of a producer are remembered, so that they are known again.
 KEPT_BATCHES = 5
 _NONE = -1
@@ -67,6 +69,11 @@ class ProducerState:
     def last_sequence(self) -> int:
         """The sequence number of the last record of this epoch; -1 if there is none."""
         return self.batches[-1].last_sequence if self.batches else _NONE
+
+    def has_expired(self, now_ms: int) -> bool:
+        """Whether it was silent for EXPIRATION_MS at `now_ms`, and its transaction is not open."""
+        silent_ms = now_ms - max(self.last_timestamp, self.heard_ms)
+        return self.transaction_first_offset == _NONE and silent_ms >= EXPIRATION_MS
 
     def copy(self) -> ProducerState:
         """Another object that says the same."""
@@ -129,11 +136,11 @@ class ProducerStates:
         """The states as ENTRY rows, for a producer snapshot."""
         return np.array([_entry_of(producer, state) for producer, state in self._states.items()], ENTRY)
 
-    def expire(self, now_ms: int) -> None:
-        """Forget who was silent for EXPIRATION_MS at `now_ms`, unless its transaction is open."""
-        for producer, state in list(self._states.items()):
-            silent_ms = now_ms - max(state.last_timestamp, state.heard_ms)
-            if state.transaction_first_offset == _NONE and silent_ms >= EXPIRATION_MS:
+    def expire(self, now_ms: int, producers: Iterable[int] | None = None) -> None:
+        """Forget who was silent for EXPIRATION_MS at `now_ms`, unless its transaction is open; or only of these."""
+        for producer in list(self._states if producers is None else producers):
+            state = self._states.get(producer)
+            if state is not None and state.has_expired(now_ms):
                 del self._states[producer]
 
     def see(self, data: Any, rows: npt.NDArray[Any], shift: int = 0, *, heard_ms: int = NO_TIMESTAMP) -> None:
