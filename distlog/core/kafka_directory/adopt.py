@@ -17,7 +17,7 @@ from distlog.core.config import TopicConfig
 from distlog.core.errors import DistlogError, InvalidTopicError, TopicExistsError, TopicNotFoundError
 from distlog.core.kafka_directory.directory_names import PartitionName, parse_partition_folder
 from distlog.core.kafka_directory.log_dir import LogDir
-from distlog.core.kafka_directory.placed_files import place
+from distlog.core.kafka_directory.placed_files import begin, end, place
 from distlog.core.kafka_directory.taken_partition import TakenPartition, take_partition
 from distlog.core.storage.storage import Storage
 
@@ -62,9 +62,12 @@ def adopt_topic(
         return AdoptedTopic(name, topic.url, taken, was_there=True), log, standing
     if dry_run:
         return adopted, log, None
+    begin(topic, name, taken)
     for partition in taken:
         place(topic, name, partition, linked=in_place)
-    return adopted, log, _commit(log, taken, config)
+    snapshot = _commit(log, taken, config)
+    end(topic)
+    return adopted, log, snapshot
 
 
 def _commit(log: CommitLog, taken: Sequence[TakenPartition], config: TopicConfig) -> Snapshot:
