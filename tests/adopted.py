@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
@@ -21,8 +20,6 @@ from distlog.core.segments.describe_segment import describe_segment
 from distlog.core.segments.index_facts import INDEX_FIELDS, index_facts
 from distlog.core.segments.log_description import LogDescription
 from distlog.core.transactions.open_transactions import OpenTransactions
-
-SUFFIXES = (".log", ".index", ".timeindex", ".txnindex")
 
 Rows = list[dict[str, Any]]
 Files = Mapping[str, bytes]
@@ -93,23 +90,8 @@ def adopt(
 
 
 def adopt_golden(url: str, partition: GoldenPartition, **options: Any) -> Topic:
-    """A topic of the files of a partition that a broker wrote."""
-    bounds = _bounds(partition)
-    segments = [(int(log.stem), {suffix: _read(log, suffix) for suffix in SUFFIXES}) for log in partition.logs]
-    start, end = bounds["log_start_offset"], bounds["high_watermark"]
-    return adopt(url, segments, end, log_start_offset=start if start > segments[0][0] else None, **options)
-
-
-def _read(log: Any, suffix: str) -> bytes:
-    file = log.with_suffix(suffix)
-    return file.read_bytes() if file.exists() else b""
-
-
-def _bounds(partition: GoldenPartition) -> dict[str, int]:
-    folder = partition.expected.parent
-    info: dict[str, dict[str, int]] = json.loads((folder / "info.json").read_text(encoding="utf-8"))
-    name = "/".join(partition.folder.parts[-2:])
-    return info.get(name) or info[partition.folder.name]
+    """A topic of the files of a partition that a broker wrote, which are copied."""
+    return distlog.adopt(partition.folder, url, **options).topic
 
 
 def forget_facts(topic: Topic) -> Topic:

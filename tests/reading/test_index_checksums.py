@@ -102,7 +102,7 @@ def test_no_bit_of_a_transaction_index_shows_or_hides_a_record(tmp_path: Path, w
     for position in range(len(right)):
         topic.storage.put(name, changed(right, position, 1 << position % 8))
         again = reopened(topic, tmp_path / f"cache-{position}")
-        with pytest.raises(CorruptIndexError, match=r"restore it from a copy \(file=.*\.txnindex partition=0\)"):
+        with pytest.raises(CorruptIndexError, match=r"rebuild the index \(file=.*\.txnindex partition=0\)"):
             again.scan(isolation="read_committed")
     topic.storage.put(name, right)
     again = reopened(topic, tmp_path / "cache")
