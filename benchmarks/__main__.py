@@ -23,6 +23,7 @@ NAMES = (
     "log",
     "compaction",
     "maintenance",
+    "kafka_directory",
     "requests",
     "micro_batches",
     "spark",
