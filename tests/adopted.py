@@ -5,6 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
+from pathlib import Path
+from shutil import copytree
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from golden import GoldenPartition
@@ -16,6 +19,7 @@ from distlog.core.batches.record_batch import read_headers
 from distlog.core.commits.actions import Action, Add, Remove, SetLogStartOffset
 from distlog.core.commits.segment_info import NOT_LOOKED, UNKNOWN, SegmentInfo
 from distlog.core.config import MAX_INT
+from distlog.core.kafka_directory.directory_names import CLEAN_SHUTDOWN_FILE
 from distlog.core.segments.describe_segment import describe_segment
 from distlog.core.segments.index_facts import INDEX_FIELDS, index_facts
 from distlog.core.segments.log_description import LogDescription
@@ -90,8 +94,13 @@ def adopt(
 
 
 def adopt_golden(url: str, partition: GoldenPartition, **options: Any) -> Topic:
-    """A topic of the files of a partition that a broker wrote, which are copied."""
-    return distlog.adopt(partition.folder, url, **options).topic
+    """A topic whose partition 0 is a copy of the files of a partition that a broker wrote."""
+    name, _, number = partition.folder.name.rpartition("-")
+    if number == "0":
+        return distlog.adopt(partition.folder, url, **options).topic
+    with TemporaryDirectory() as log_dir:
+        (Path(log_dir) / CLEAN_SHUTDOWN_FILE).touch()
+        return distlog.adopt(copytree(partition.folder, f"{log_dir}/{name}-0"), url, **options).topic
 
 
 def forget_facts(topic: Topic) -> Topic:
