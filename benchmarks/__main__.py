@@ -23,6 +23,7 @@ NAMES = (
     "log",
     "compaction",
     "maintenance",
+    "kafka_directory",
     "requests",
     "bundles",
     "micro_batches",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
+from pathlib import Path
+from shutil import copytree
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from golden import GoldenPartition
@@ -17,12 +19,11 @@ from distlog.core.batches.record_batch import read_headers
 from distlog.core.commits.actions import Action, Add, Remove, SetLogStartOffset
 from distlog.core.commits.segment_info import NOT_LOOKED, UNKNOWN, SegmentInfo
 from distlog.core.config import MAX_INT
+from distlog.core.kafka_directory.directory_names import CLEAN_SHUTDOWN_FILE
 from distlog.core.segments.describe_segment import describe_segment
 from distlog.core.segments.index_facts import INDEX_FIELDS, index_facts
 from distlog.core.segments.log_description import LogDescription
 from distlog.core.transactions.open_transactions import OpenTransactions
-
-SUFFIXES = (".log", ".index", ".timeindex", ".txnindex")
 
 Rows = list[dict[str, Any]]
 Files = Mapping[str, bytes]
@@ -93,23 +94,13 @@ def adopt(
 
 
 def adopt_golden(url: str, partition: GoldenPartition, **options: Any) -> Topic:
-    """A topic of the files of a partition that a broker wrote."""
-    bounds = _bounds(partition)
-    segments = [(int(log.stem), {suffix: _read(log, suffix) for suffix in SUFFIXES}) for log in partition.logs]
-    start, end = bounds["log_start_offset"], bounds["high_watermark"]
-    return adopt(url, segments, end, log_start_offset=start if start > segments[0][0] else None, **options)
-
-
-def _read(log: Any, suffix: str) -> bytes:
-    file = log.with_suffix(suffix)
-    return file.read_bytes() if file.exists() else b""
-
-
-def _bounds(partition: GoldenPartition) -> dict[str, int]:
-    folder = partition.expected.parent
-    info: dict[str, dict[str, int]] = json.loads((folder / "info.json").read_text(encoding="utf-8"))
-    name = "/".join(partition.folder.parts[-2:])
-    return info.get(name) or info[partition.folder.name]
+    """A topic whose partition 0 is a copy of the files of a partition that a broker wrote."""
+    name, _, number = partition.folder.name.rpartition("-")
+    if number == "0":
+        return distlog.adopt(partition.folder, url, **options).topic
+    with TemporaryDirectory() as log_dir:
+        (Path(log_dir) / CLEAN_SHUTDOWN_FILE).touch()
+        return distlog.adopt(copytree(partition.folder, f"{log_dir}/{name}-0"), url, **options).topic
 
 
 def forget_facts(topic: Topic) -> Topic:

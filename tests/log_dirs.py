@@ -27,7 +27,7 @@ def copy_of(stage: str, folder: Path) -> Path:
 def partition_of(stage: str, folder: Path, name: str) -> Path:
     """The folder of one partition in a log directory of our own, which has only that one."""
     log_dir = folder / "kafka-logs"
-    log_dir.mkdir()
+    log_dir.mkdir(parents=True)
     for file in STAGES[stage].iterdir():
         if file.is_file():
             shutil.copy2(file, log_dir)

@@ -14,6 +14,7 @@ from distlog.core.batches.record_batch import read_headers
 from distlog.core.kafka_directory.checkpoint_files import read_offsets, write_offsets
 from distlog.core.kafka_directory.directory_names import PartitionName
 from distlog.core.kafka_directory.loaded_files import LoadedFiles, loaded_files
+from distlog.core.transactions.producer_snapshot import read_producer_snapshot
 
 A, B, C = (f"{offset:020d}" for offset in (0, 100, 200))
 
@@ -92,8 +93,8 @@ def test_missing_and_insane_indexes_are_made_anew(tmp_path: Path) -> None:
         f"codec-zstd: partition 0: {log.name}: made the offset index and the time index anew" for log in logs[:2]
     ]
     assert list(report.notes) == notes
-    made = folder.parent / "codec-zstd" / "codec-zstd-0"
-    assert {name: (made / name).read_bytes() for name in right} == right
+    folder = folder.parent / "codec-zstd" / "codec-zstd-0"
+    assert {name: (folder / name).read_bytes() for name in right} == right
     assert report.topic.verify().ok
 
 
@@ -159,17 +160,25 @@ def test_after_a_crash_the_log_ends_with_the_first_damaged_batch(tmp_path: Path)
     end = offset_at(logs[1], position)
     assert report.topic.end_offsets() == {0: end}
     assert read(report.topic) == [row for row in golden_of("first")["codec-none-0"].records() if row["offset"] < end]
-    assert [note.split(": ")[2:4] for note in report.notes][-1] == [
-        logs[-1].name,
-        "left out, since it is behind what was cut",
-    ]
+    left_out = [note for note in report.notes if note.endswith("left out, since it is behind what was cut")]
+    assert [note.split(": ")[2] for note in left_out] == [log.name for log in logs[2:]]
+
+
+def test_producers_of_a_cut_log_are_those_of_the_snapshot_before_the_cut(tmp_path: Path) -> None:
+    folder = crashed(tmp_path, "txn-0")
+    damage(sorted(folder.glob("*.log"))[-2], 3)
+    report = distlog.adopt(folder)
+    (end,) = report.topic.end_offsets().values()
+    snapshot = (folder.parent / "txn" / "txn-0" / f"{end:020d}.snapshot").read_bytes()
+    entries = read_producer_snapshot(snapshot)
+    assert entries["producer_id"].tolist() == [7, 8, 9]
+    assert max(entries["last_offset"]) < end
 
 
 def test_what_was_synced_before_a_crash_is_not_looked_through(tmp_path: Path) -> None:
     """As a broker does; verify looks through all of it."""
-    logs = sorted(partition_of("first", tmp_path / "right", "codec-none-0").glob("*.log"))
-    folder = crashed(tmp_path, recovery_point=int(logs[2].stem))
-    damage(folder / logs[1].name, 5)
+    folder = crashed(tmp_path, recovery_point=300)
+    damage(sorted(folder.glob("*.log"))[1], 5)
     report = distlog.adopt(folder)
     assert report.notes == ()
     assert report.topic.end_offsets() == {0: 417}

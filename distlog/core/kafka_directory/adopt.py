@@ -17,8 +17,9 @@ from distlog.core.config import TopicConfig
 from distlog.core.errors import DistlogError, InvalidTopicError, TopicExistsError, TopicNotFoundError
 from distlog.core.kafka_directory.directory_names import PartitionName, parse_partition_folder
 from distlog.core.kafka_directory.log_dir import LogDir
-from distlog.core.kafka_directory.placed_files import place
+from distlog.core.kafka_directory.placed_files import begin, end, place
 from distlog.core.kafka_directory.taken_partition import TakenPartition, take_partition
+from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import Storage
 
 
@@ -55,16 +56,20 @@ def adopt_topic(
     if in_place and parse_partition_folder(name) is not None:
         text = "a topic of this name cannot be adopted in place: its folder would look like a partition's; copy it"
         raise InvalidTopicError(text, topic=name)
-    taken = tuple(take_partition(log_dir, each, config.index_interval_bytes) for each in names)
+    interval = config.index_interval_bytes
+    taken = tuple(in_parallel(lambda each: take_partition(log_dir, each, interval), names))
     adopted = AdoptedTopic(name, topic.url, taken, tuple(_notes(taken)))
     standing = _standing(log, topic, taken)
     if standing is not None:
         return AdoptedTopic(name, topic.url, taken, was_there=True), log, standing
     if dry_run:
         return adopted, log, None
+    begin(topic, name, taken)
     for partition in taken:
         place(topic, name, partition, linked=in_place)
-    return adopted, log, _commit(log, taken, config)
+    snapshot = _commit(log, taken, config)
+    end(topic)
+    return adopted, log, snapshot
 
 
 def _commit(log: CommitLog, taken: Sequence[TakenPartition], config: TopicConfig) -> Snapshot:

@@ -101,6 +101,8 @@ class _PartitionExport:
 
     def _holds_all(self, before: list[ExportedSegment], kept: dict[int, ExportedSegment]) -> bool:
         """Whether the folder holds what the partition has now, from its log start to its log end, and no more."""
+        if not before:
+            return False
         filled = [each for each in before if each.stem]
         bounds = before[0].base_offset, before[-1].end_offset
         within = bounds[0] <= self._state.log_start_offset and bounds[1] == self._state.log_end_offset

@@ -11,7 +11,8 @@ import numpy.typing as npt
 from distlog.core.batches.record_batch import LOG_OVERHEAD, check_crcs, read_headers
 from distlog.core.errors import CorruptRecordError
 
-_WINDOW_BYTES = 4 << 20
+#: What is taken at once. Where only headers are looked at, the bytes between them are not read.
+_WINDOW_BYTES, _CHECKED_BYTES = 64 << 20, 4 << 20
 
 
 class Batches(NamedTuple):
@@ -35,13 +36,14 @@ class LogWalk:
         self.damage: CorruptRecordError | None = None
 
     def __iter__(self) -> Iterator[Batches]:
-        size = _WINDOW_BYTES
+        window = _CHECKED_BYTES if self._checked else _WINDOW_BYTES
+        size = window
         while self.damage is None and self.end < len(self._log):
             data = self._log[self.end : self.end + size]
             rows = self._sound(data)
             taken = int(rows["size"].sum())
             if taken:
-                start, size = self.end, _WINDOW_BYTES
+                start, size = self.end, window
                 self.end += taken
                 yield Batches(start, data[:taken], rows)
             elif self.damage is None:

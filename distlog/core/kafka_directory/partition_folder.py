@@ -5,15 +5,14 @@ from __future__ import annotations
 import uuid
 from contextlib import suppress
 from functools import cached_property
-from typing import Any
 
-import numpy.typing as npt
-
+from distlog.core.config import MAX_LONG
 from distlog.core.errors import CorruptionError
 from distlog.core.kafka_directory.checkpoint_files import Epochs, joined_epochs, read_epochs, read_topic_id
 from distlog.core.kafka_directory.directory_names import LEADER_EPOCHS, PARTITION_METADATA, PartitionName
 from distlog.core.kafka_directory.loaded_files import LoadedFiles, loaded_files
 from distlog.core.kafka_directory.log_walk import LogWalk
+from distlog.core.kafka_directory.producer_states import ProducerStates
 from distlog.core.storage.storage import Storage
 from distlog.core.transactions.producer_snapshot import read_producer_snapshot
 
@@ -65,9 +64,10 @@ class PartitionFolder:
             return []
         return joined_epochs([[each for each in found if each[1] < log_end_offset]], log_start_offset)
 
-    def producer_snapshot(self) -> tuple[npt.NDArray[Any] | None, int]:
-        """The newest whole producer snapshot, and its offset; (None, 0) without."""
+    def producers(self, end_offset: int = MAX_LONG) -> ProducerStates:
+        """The producers by the newest whole snapshot that is not behind `end_offset`; none without one."""
         for offset, name in sorted(self.loaded.snapshots.items(), reverse=True):
-            with suppress(CorruptionError):
-                return read_producer_snapshot(self.read(name), file=self.path(name)), offset
-        return None, 0
+            if offset <= end_offset:
+                with suppress(CorruptionError):
+                    return ProducerStates(read_producer_snapshot(self.read(name), file=self.path(name)), offset)
+        return ProducerStates()

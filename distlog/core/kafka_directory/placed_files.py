@@ -6,6 +6,7 @@ The broker's own folders stay as they are. So until the commit that makes the to
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 
 from distlog.core import paths
@@ -22,29 +23,49 @@ from distlog.core.storage.storage import Storage
 _COPIED_BYTES = 8 << 20
 #: The size of a producer snapshot without a producer.
 _NO_PRODUCERS = 10
+#: Stands in the topic's folder until the topic is made.
+_MARK = ".adoption"
+
+
+def begin(topic: Storage, name: str, partitions: Sequence[TakenPartition]) -> None:
+    """Prepare the topic's folder; what an adoption that died left there is deleted.
+
+    Raises StorageError if files of others are where the partitions' files will be.
+    """
+    found = [
+        file.name
+        for partition in partitions
+        for file in topic.list(paths.partition_dir(name, partition.name.partition))
+    ]
+    if found and _MARK not in {file.name for file in topic.list()}:
+        text = "other files are where the topic's would be: adopt to another address, or delete them"
+        raise StorageError(text, url=topic.url, file=found[0])
+    topic.delete(found)
+    topic.put(_MARK, b"an adoption is under way, or has died: adopt again\n")
+
+
+def end(topic: Storage) -> None:
+    """Say that the files in the topic's folder belong to the topic now."""
+    with suppress(StorageError):
+        topic.delete([_MARK])
 
 
 def place(topic: Storage, name: str, partition: TakenPartition, *, linked: bool) -> None:
     """Put the partition's files into the folder of the topic called `name`, durably.
 
-    `linked` gives the broker's files second names (hard links) where they are right as they are. What an adoption
-    that did not finish left there is replaced.
+    `linked` gives the broker's files second names (hard links) where they are right as they are.
     """
     folder = paths.partition_dir(name, partition.name.partition)
-    _clear(topic, folder)
     if linked:
         make_folders(topic.local_path(folder))
     in_parallel(lambda each: _place_segment(topic, name, partition.folder, each, linked=linked), partition.segments)
     snapshot = partition.producer_snapshot
-    if snapshot is not None and len(snapshot) > _NO_PRODUCERS:
+    if len(snapshot) > _NO_PRODUCERS:
         topic.put(f"{folder}/{file_name(partition.log_end_offset, SNAPSHOT_SUFFIX)}", snapshot)
     if partition.epochs:
         topic.put(f"{folder}/{LEADER_EPOCHS}", write_epochs(partition.epochs))
-    topic.sync(folder)
-
-
-def _clear(topic: Storage, folder: str) -> None:
-    topic.delete([file.name for file in topic.list(folder)])
+    if linked:
+        topic.sync(folder)
 
 
 def _place_segment(
@@ -76,10 +97,3 @@ def _copy(topic: Storage, target: str, folder: PartitionFolder, source: str, siz
     with topic.open_write(target) as writer:
         for start in range(0, len(data), _COPIED_BYTES):
             writer.write(data[start : start + _COPIED_BYTES])
-
-
-def unplace(topic: Storage, name: str, partitions: int) -> None:
-    """Take away what `place` put there, when the topic was not made after all."""
-    for number in range(partitions):
-        with suppress(StorageError):
-            _clear(topic, paths.partition_dir(name, number))

@@ -12,6 +12,7 @@ from distlog.core.errors import CorruptRecordError
 from distlog.core.kafka_directory.checkpoint_files import Epochs
 from distlog.core.kafka_directory.directory_names import PartitionName
 from distlog.core.kafka_directory.log_dir import LogDir
+from distlog.core.kafka_directory.log_walk import LogWalk
 from distlog.core.kafka_directory.partition_folder import PartitionFolder
 from distlog.core.kafka_directory.producer_states import ProducerStates
 from distlog.core.kafka_directory.taken_segment import LogState, TakenSegment, take_segment
@@ -24,7 +25,7 @@ _REMADE = {".index": "offset index", ".timeindex": "time index", ".txnindex": "t
 class TakenPartition:
     """A partition to be committed; `notes` say what of its files was cut, left out or made anew.
 
-    `producer_snapshot` is the content of the snapshot at the log end, None if nothing is known of producers.
+    `producer_snapshot` is the content of the snapshot at the log end.
     """
 
     name: PartitionName
@@ -33,7 +34,7 @@ class TakenPartition:
     log_end_offset: int
     first_dirty_offset: int
     segments: tuple[TakenSegment, ...]
-    producer_snapshot: bytes | None
+    producer_snapshot: bytes
     epochs: Epochs
     topic_id: uuid.UUID | None
     notes: tuple[str, ...]
@@ -62,8 +63,7 @@ def take_partition(log_dir: LogDir, name: PartitionName, interval_bytes: int) ->
     a log that a broker would not find either when it starts.
     """
     folder = log_dir.folder(name)
-    entries, snapshot_offset = folder.producer_snapshot()
-    state = LogState(OpenTransactions(), ProducerStates(entries, snapshot_offset))
+    state = LogState(OpenTransactions(), folder.producers())
     notes = [f"{file}: {reason}" for file, reason in sorted(folder.loaded.left_out.items())]
     segments = list(_segments(log_dir, folder, state, interval_bytes, notes))
     checkpoint = log_dir.log_start_offsets.get(name, 0)
@@ -72,19 +72,14 @@ def take_partition(log_dir: LogDir, name: PartitionName, interval_bytes: int) ->
         notes.append(f"the log ends at {end}, below its log start offset {checkpoint}: it is empty")
         segments, end = [], checkpoint
     start = max(checkpoint, segments[0].info.base_offset if segments else checkpoint)
-    known = snapshot_offset <= end
-    if not known:
-        notes.append(
-            f"the producer snapshot at {snapshot_offset} is behind the log end {end}: producers are forgotten"
-        )
     return TakenPartition(
         name,
         folder,
         start,
         end,
         min(log_dir.first_dirty_offsets.get(name, 0), end),
-        tuple(segment for segment in segments if segment.info.next_offset > start),
-        state.producers.snapshot() if known else None,
+        tuple(each for each in segments if each.info.next_offset > max(start, each.info.base_offset)),
+        _producers(folder, segments, state.producers, end).snapshot(),
         folder.leader_epochs(start, end),
         folder.topic_id(),
         tuple(notes),
@@ -104,11 +99,24 @@ def _segments(
         if segment.damage is not None and not checked and end is not None:
             raise segment.damage
         notes += _notes(folder, segment, bases[number + 1 :])
-        if segment.info.next_offset > base:
-            _check_end(folder, segment, end)
-            yield segment
+        _check_end(folder, segment, end)
+        yield segment
         if segment.damage is not None:
             return
+
+
+def _producers(
+    folder: PartitionFolder, segments: list[TakenSegment], found: ProducerStates, end: int
+) -> ProducerStates:
+    """The producers at the log end: those that were `found`, unless they came from a snapshot behind what was cut."""
+    if found.offset <= end:
+        return found
+    states = folder.producers(end)
+    for segment in segments:
+        log = folder.map(str(segment.files[".log"]))[: segment.info.log_bytes]
+        for batches in LogWalk(log, checked=False, file=""):
+            states.see(batches.data, batches.rows)
+    return states
 
 
 def _check_end(folder: PartitionFolder, segment: TakenSegment, end: int | None) -> None:

@@ -12,9 +12,10 @@ from contextlib import closing
 from functools import partial
 
 from distlog.core.errors import StorageError
+from distlog.core.kafka_directory.checkpoint_files import LOG_START_OFFSETS, RECOVERY_POINTS, write_offsets
+from distlog.core.kafka_directory.directory_names import PartitionName
 from distlog.core.log.partition_log import PartitionLog
 from distlog.core.log_manager.log_directory import FoundTopic, LogDirectory
-from distlog.core.log_manager.offset_checkpoint import LOG_START_OFFSETS, RECOVERY_POINTS, write_offset_checkpoint
 from distlog.core.log_manager.scheduler import monotonic_ms
 from distlog.core.log_manager.task_run import TaskRun
 from distlog.core.maintenance.vacuum import VacuumReport, vacuum
@@ -90,18 +91,18 @@ class LogTasks:
         self._checkpoint(run, LOG_START_OFFSETS, _log_start_offsets)
 
     def _checkpoint(self, run: TaskRun, file: str, of_topic: Callable[[Topic], dict[int, int]]) -> None:
-        directory, offsets = self._directory, dict[tuple[str, int], int]()
+        directory, offsets = self._directory, dict[PartitionName, int]()
         if not os.path.isdir(directory.storage.local_path("")):
             return  # the root is not there yet
 
         def note(name: str, topic: Topic) -> None:
             found = of_topic(topic.refresh())
-            offsets.update({(name, partition): offset for partition, offset in found.items()})
+            offsets.update({PartitionName(name, partition): offset for partition, offset in found.items()})
 
         for name, topic in directory.topics.items():
             directory.attempt(run, name, topic, partial(note, name))
         try:
-            write_offset_checkpoint(directory.storage, file, offsets)
+            directory.storage.put(file, write_offsets(offsets))
         except Exception as error:
             run.failed(directory.url, error)
 

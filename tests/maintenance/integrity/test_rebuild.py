@@ -308,8 +308,10 @@ def test_rebuilt_indexes_are_the_brokers_byte_for_byte(name: str, tmp_path: Path
 def test_the_indexes_of_a_killed_broker_are_trimmed(tmp_path: Path) -> None:
     partition = GOLDEN["crashed.crashed-0"]
     topic = adopt_golden(str(tmp_path / "log"), partition, config={"index.interval.bytes": BROKER_INTERVAL})
-    assert found(rebuilt(topic)) == ["fine fine", "corrupted corrupted"]
     segment = segments_of(topic)[-1]
+    for suffix in SUFFIXES:
+        topic.storage.put(topic.reader.name(segment, suffix), partition.logs[-1].with_suffix(suffix).read_bytes())
+    assert found(rebuilt(topic)) == ["fine fine", "corrupted corrupted"]
     assert 0 < segment.offset_index_bytes < 1000
     assert found(rebuilt(topic)) == ["fine fine"] * 2
     trimmed = topic.storage.read(topic.reader.name(segment, ".index"))

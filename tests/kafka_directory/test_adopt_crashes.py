@@ -1,0 +1,83 @@
+"""An adoption that dies at any step: the broker's files are as they were, and the next adoption goes on."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from log_dirs import contents, golden_of, partition_of, read
+
+import distlog
+from distlog import StorageError, TopicNotFoundError
+
+
+class Died(BaseException):
+    """The process dies here."""
+
+
+class Deaths:
+    """Lets `fail_at` system calls that change files pass, and dies at the next one, and at all after it."""
+
+    CALLS = ("link", "unlink", "replace", "rename", "mkdir", "fsync")
+
+    def __init__(self, fail_at: int, patch: pytest.MonkeyPatch) -> None:
+        self.count, self._fail_at = 0, fail_at
+        for name in self.CALLS:
+            patch.setattr(os, name, self._dying(getattr(os, name)))
+
+    def _dying(self, real: Any) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
+            self.count += 1
+            if self.count > self._fail_at:
+                raise Died
+            return real(*arguments, **options)
+
+        return call
+
+
+@pytest.mark.parametrize("way", ["in place", "copied"])
+def test_a_crash_at_any_step_leaves_the_brokers_files_or_an_adopted_topic(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records, died, fail_at = golden_of("first")["txn-0"].records(committed=True), 0, 0
+    while True:
+        # 1. one index is missing, so that a file must be made too
+        folder = partition_of("first", tmp_path / str(fail_at), "txn-0")
+        sorted(folder.glob("*.txnindex"))[0].unlink()
+        before = contents(folder.parent)
+        target = None if way == "in place" else str(tmp_path / str(fail_at) / "copies" / "txn")
+        url = str(folder.parent / "txn") if target is None else target
+        # 2. the adoption dies
+        with monkeypatch.context() as patch:
+            deaths = Deaths(fail_at, patch)
+            try:
+                distlog.adopt(folder, target)
+            except Died:
+                died += 1
+        # 3. there is the topic, whole, or there is none
+        try:
+            assert read(distlog.open(url), committed=True) == records
+        except TopicNotFoundError:
+            assert deaths.count > fail_at
+        # 4. and nothing happened to the broker's files, in whose place the next adoption goes on
+        after = contents(folder.parent)
+        assert {name: after[name] for name in before} == before
+        topic = distlog.adopt(folder, target).topic
+        assert read(topic, committed=True) == records
+        assert topic.verify().ok
+        if deaths.count <= fail_at:
+            break
+        fail_at += 1 if way == "copied" else 2
+    assert died > 15
+
+
+def test_files_of_others_where_the_topics_would_be_are_not_touched(tmp_path: Path) -> None:
+    folder = partition_of("first", tmp_path, "txn-0")
+    other = tmp_path / "topics" / "txn" / "txn-0"
+    other.mkdir(parents=True)
+    (other / "00000000000000000000.log").write_bytes(b"of another broker")
+    with pytest.raises(StorageError, match="other files are where the topic's would be"):
+        distlog.adopt(folder, str(tmp_path / "topics" / "txn"))
+    assert (other / "00000000000000000000.log").read_bytes() == b"of another broker"

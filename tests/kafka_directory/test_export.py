@@ -1,0 +1,294 @@
+"""Export: a topic as a broker's log directory, again and again; and back."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from adopted import rows
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from log_dirs import STAGES, contents, copy_of
+
+import distlog
+from distlog import CorruptMetadataError, StorageError, Topic
+from distlog.core.batches.record_batch import APPEND_TIME, check_crcs, read_headers
+from distlog.core.kafka_directory.checkpoint_files import read_epochs, read_offsets
+from distlog.core.transactions.producer_snapshot import read_producer_snapshot
+
+NOW = 1_700_000_000_000
+KEPT = {"retention.ms": -1, "index.interval.bytes": 300, "batch.bytes": 200}
+
+
+def topic_at(folder: Path, partitions: int = 1, **config: Any) -> Topic:
+    named = {name.replace("_", "."): value for name, value in config.items()}
+    return distlog.create(str(folder / "clicks"), partitions, {**KEPT, **named})
+
+
+def append(topic: Topic, count: int = 50, partition: int | None = None, first: int = 0) -> None:
+    records = [
+        {"key": b"k%d" % (row % 7), "value": b"v%d" % row, "timestamp": NOW + row}
+        for row in range(first, first + count)
+    ]
+    topic.append(records, partition=partition)
+
+
+def written(report: Any) -> list[int]:
+    return [row["segments_written"] for row in report.to_dict()["partitions"]]
+
+
+def offsets_in(log_dir: Path, name: str) -> dict[str, int]:
+    found = read_offsets((log_dir / name).read_bytes())
+    return {f"{topic}-{partition}": offset for (topic, partition), offset in found.items()}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_what_was_adopted_is_exported_byte_for_byte(stage: str, tmp_path: Path) -> None:
+    log_dir, exported = copy_of(stage, tmp_path), tmp_path / "exported"
+    before = contents(log_dir)
+    for topic in distlog.adopt(log_dir, str(tmp_path / "topics")).topics.values():
+        topic.export(exported)
+    after = contents(exported)
+    suffixes = (".log", ".index", ".timeindex", ".txnindex")
+    files = [name for name in before if name.endswith(suffixes)]
+    assert sorted(name for name in after if name.endswith(suffixes)) == sorted(files)
+    # the indexes of a killed broker's last segment were not trimmed
+    remade = {name for name in files if len(before[name][0]) > 60_000 and name.endswith("index")}
+    assert bool(remade) == (stage == "crashed")
+    same = [name for name in files if name not in remade]
+    assert {name: after[name][0] for name in same} == {name: before[name][0] for name in same}
+    for name in files:
+        if name.endswith(".log"):
+            assert abs(after[name][1] - before[name][1]) < 2_000_000
+
+
+def test_files_are_named_by_base_offset_and_hold_the_offsets_that_readers_see(tmp_path: Path) -> None:
+    topic = topic_at(tmp_path)
+    for run in range(3):
+        append(topic, first=50 * run)
+    topic.export(tmp_path / "kafka")
+    folder = tmp_path / "kafka" / "clicks-0"
+    assert sorted(path.name for path in folder.glob("*.log")) == [f"{base:020d}.log" for base in (0, 50, 100)]
+    for log in folder.glob("*.log"):
+        data = log.read_bytes()
+        batches = read_headers(data)
+        check_crcs(data, batches)
+        assert batches["base_offset"][0] == int(log.stem)
+        assert log.with_suffix(".index").exists()
+        assert log.with_suffix(".timeindex").exists()
+        segment = topic.segments().to_pylist()[int(log.stem) // 50]
+        assert int(log.stat().st_mtime * 1000) == pytest.approx(segment["created_ms"], abs=1)
+    assert offsets_in(tmp_path / "kafka", "recovery-point-offset-checkpoint") == {"clicks-0": 150}
+    assert offsets_in(tmp_path / "kafka", "replication-offset-checkpoint") == {"clicks-0": 150}
+    assert not (tmp_path / "kafka" / "log-start-offset-checkpoint").exists()
+    assert len(read_producer_snapshot((folder / f"{150:020d}.snapshot").read_bytes())) == 0
+    assert read_epochs((folder / "leader-epoch-checkpoint").read_bytes()) == []
+
+
+def test_append_times_are_written_into_the_batches(tmp_path: Path) -> None:
+    topic = topic_at(tmp_path, **{"message_timestamp_type": "LogAppendTime"})
+    append(topic)
+    append(topic)
+    topic.export(tmp_path / "kafka")
+    times = {row["offset"]: row["timestamp"] for row in rows(topic.scan().to_table())}
+    for log in (tmp_path / "kafka").rglob("*.log"):
+        data = log.read_bytes()
+        batches = read_headers(data)
+        check_crcs(data, batches)
+        assert (batches["attributes"] & APPEND_TIME != 0).all()
+        assert batches["max_timestamp"].tolist() == [times[offset] for offset in batches["base_offset"].tolist()]
+    again = distlog.adopt(tmp_path / "kafka", str(tmp_path / "again")).topic
+    assert rows(again.scan().to_table()) == rows(topic.scan().to_table())
+    assert again.verify().ok
+
+
+def test_exporting_again_adds_what_is_new_and_takes_away_what_is_gone(tmp_path: Path) -> None:
+    topic, kafka = topic_at(tmp_path, 2), tmp_path / "kafka"
+    for partition in (0, 0, 1):
+        append(topic, partition=partition)
+    assert written(topic.export(kafka)) == [2, 1]
+    before = contents(kafka)
+    assert written(topic.export(kafka)) == [0, 0]
+    assert contents(kafka) == before
+    append(topic, partition=1)
+    assert written(topic.export(kafka, partitions=[1])) == [1]
+    topic.delete_records({0: 70})
+    topic.alter_config({"retention.bytes": 0})
+    topic.retention()
+    assert written(topic.export(kafka)) in ([0, 0], [0, 1], [1, 1])
+    assert_same(topic, kafka, tmp_path / "first")
+    topic.alter_config({"retention.bytes": -1, "cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0})
+    append(topic, partition=0)
+    topic.compact()
+    topic.export(kafka)
+    assert_same(topic, kafka, tmp_path / "second")
+
+
+def assert_same(topic: Topic, kafka: Path, folder: Path) -> None:
+    again = distlog.adopt(kafka, str(folder)).topic
+    assert again.start_offsets() == topic.start_offsets()
+    assert again.end_offsets() == topic.end_offsets()
+    assert rows(again.scan().to_table()) == rows(topic.scan().to_table())
+    assert again.verify().ok
+
+
+def test_the_tail_that_is_appended_in_place_is_exported_and_grows(tmp_path: Path) -> None:
+    topic, kafka = topic_at(tmp_path), tmp_path / "kafka"
+    with topic.writer() as writer:
+        for number in range(30):
+            writer.append(b"first %d" % number, timestamp=NOW + number)
+        writer.flush()
+        topic.refresh()
+        assert written(topic.export(kafka)) == [1]
+        writer.append(b"second", timestamp=NOW + 100)
+        writer.flush()
+        topic.refresh()
+        assert written(topic.export(kafka)) == [1]
+        assert_same(topic, kafka, tmp_path / "again")
+
+
+def test_what_compaction_emptied_at_the_beginning_gets_an_empty_file(tmp_path: Path) -> None:
+    topic = topic_at(tmp_path, cleanup_policy="compact", min_cleanable_dirty_ratio=0)
+    for _ in range(3):
+        topic.append([{"key": b"only", "value": b"v", "timestamp": NOW}])
+    topic.compact()
+    append(topic, 5)
+    topic.export(tmp_path / "kafka")
+    folder = tmp_path / "kafka" / "clicks-0"
+    assert min(int(log.stem) for log in folder.glob("*.log")) == 0
+    assert_same(topic, tmp_path / "kafka", tmp_path / "again")
+
+
+def test_an_empty_topic_is_an_empty_file_at_its_log_end(tmp_path: Path) -> None:
+    topic = topic_at(tmp_path, 2)
+    append(topic, partition=1)
+    topic.delete_records({1: -1})
+    topic.alter_config({"retention.ms": 0})
+    topic.retention()
+    topic.export(tmp_path / "kafka")
+    logs = {
+        str(log.relative_to(tmp_path / "kafka")): log.stat().st_size for log in (tmp_path / "kafka").rglob("*.log")
+    }
+    assert logs == {f"clicks-0/{0:020d}.log": 0, f"clicks-1/{50:020d}.log": 0}
+    assert_same(topic, tmp_path / "kafka", tmp_path / "again")
+
+
+def test_checkpoints_of_other_topics_stay(tmp_path: Path) -> None:
+    kafka = copy_of("first", tmp_path)
+    topic = topic_at(tmp_path)
+    append(topic)
+    topic.delete_records({0: 10})
+    before = offsets_in(kafka, "recovery-point-offset-checkpoint")
+    topic.export(kafka)
+    assert offsets_in(kafka, "recovery-point-offset-checkpoint") == {**before, "clicks-0": 50}
+    assert offsets_in(kafka, "log-start-offset-checkpoint") == {"deleted-records-0": 137, "clicks-0": 10}
+
+
+def test_a_folder_that_others_have_written_to_is_refused(tmp_path: Path) -> None:
+    topic, kafka = topic_at(tmp_path), tmp_path / "kafka"
+    append(topic)
+    topic.export(kafka)
+    log = kafka / "clicks-0" / f"{0:020d}.log"
+    log.write_bytes(log.read_bytes() + b"more")
+    with pytest.raises(StorageError, match="a broker has written here since the last export"):
+        topic.export(kafka)
+    (kafka / "clicks-0" / ".distlog-export.json").write_text("{}")
+    with pytest.raises(CorruptMetadataError, match="not the record of an export"):
+        topic.export(kafka)
+    (kafka / "clicks-0" / ".distlog-export.json").unlink()
+    with pytest.raises(StorageError, match="holds records that no export wrote"):
+        topic.export(kafka)
+
+
+def test_the_empty_log_of_a_topic_that_a_broker_made_is_taken_and_its_topic_id_kept(tmp_path: Path) -> None:
+    topic, folder = topic_at(tmp_path), tmp_path / "kafka" / "clicks-0"
+    append(topic)
+    folder.mkdir(parents=True)
+    for suffix in (".log", ".index", ".timeindex"):
+        (folder / f"{0:020d}{suffix}").write_bytes(b"" if suffix == ".log" else bytes(64))
+    metadata = b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ"
+    (folder / "partition.metadata").write_bytes(metadata)
+    topic.export(tmp_path / "kafka")
+    assert (folder / "partition.metadata").read_bytes() == metadata
+    again = distlog.adopt(tmp_path / "kafka", str(tmp_path / "again")).topic
+    assert rows(again.scan().to_table()) == rows(topic.scan().to_table())
+
+
+def test_an_export_that_died_at_any_step_is_taken_up_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = topic_at(tmp_path)
+    append(topic)
+    steps = 0
+    for fail_at in range(100):
+        kafka = tmp_path / f"kafka{fail_at}"
+        topic.export(kafka)
+        append(topic, 3)
+        calls = Calls(fail_at)
+        with monkeypatch.context() as patch:
+            for name in ("replace", "link", "utime", "unlink"):
+                patch.setattr(os, name, calls.dying(getattr(os, name)))
+            try:
+                topic.export(kafka)
+            except Died:
+                steps += 1
+        topic.export(kafka)
+        assert_same(topic, kafka, tmp_path / f"again{fail_at}")
+        if calls.count <= fail_at:
+            break
+    assert steps > 8
+
+
+class Died(BaseException):
+    """The process dies here."""
+
+
+class Calls:
+    """Counts calls, and dies instead of call number `fail_at`, and of every call after it."""
+
+    def __init__(self, fail_at: int) -> None:
+        self.count, self._fail_at = 0, fail_at
+
+    def dying(self, real: Any) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
+            self.count += 1
+            if self.count > self._fail_at:
+                raise Died
+            return real(*arguments, **options)
+
+        return call
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), st.integers(0, 1), st.integers(1, 40)),
+        st.tuples(st.just("delete"), st.integers(0, 1), st.integers(0, 100)),
+        st.tuples(st.just("compact"), st.just(0), st.just(0)),
+        st.tuples(st.just("export"), st.just(0), st.just(0)),
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@settings(max_examples=25)
+@given(steps=STEPS)
+def test_a_topic_comes_back_from_kafka_as_it_went(steps: list[tuple[str, int, int]], tmp_path_factory: Any) -> None:
+    """adopt(export(t)) reads as t, with whatever happened between exports into the same folder."""
+    folder = tmp_path_factory.mktemp("trip")
+    topic = topic_at(folder, 2, cleanup_policy="compact,delete", min_cleanable_dirty_ratio=0)
+    for number, (step, partition, count) in enumerate(steps):
+        if step == "append":
+            append(topic, count, partition, first=number)
+        elif step == "delete":
+            topic.delete_records({partition: min(count, topic.end_offsets()[partition])})
+        elif step == "compact":
+            topic.compact()
+        else:
+            topic.export(folder / "kafka")
+    topic.export(folder / "kafka")
+    assert_same(topic, folder / "kafka", folder / "again")
+    assert np.all([path.stat().st_size % 8 == 0 for path in (folder / "kafka").rglob("*.index")])

@@ -1,0 +1,69 @@
+"""docs/kafka.md cannot drift: its examples run."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from command_line import CommandLine
+from topics import values
+
+import distlog
+
+TEXT = (Path(__file__).parents[2] / "docs" / "kafka.md").read_text(encoding="utf-8")
+
+
+def block(language: str) -> str:
+    """The text of the example in a language."""
+    found = re.search(rf"```{language}\n(.*?)```", TEXT, re.DOTALL)
+    assert found
+    return found[1]
+
+
+@pytest.fixture
+def kafka_logs(tmp_path: Path) -> str:
+    """A log directory of a broker with one topic."""
+    topic = distlog.create(f"{tmp_path}/made/clicks")
+    topic.append(values(range(3)))
+    return topic.export(tmp_path / "kafka-logs").log_dir
+
+
+def test_the_python_example_runs(tmp_path: Path, kafka_logs: str, capsys: pytest.CaptureFixture[str]) -> None:
+    exec(block("python"), {"distlog": distlog, "kafka_logs": kafka_logs, "folder": tmp_path})
+    assert capsys.readouterr().out == "{0: 3}\n3\n1\n"
+
+
+def test_the_commands_run(tmp_path: Path, kafka_logs: str, cli: CommandLine) -> None:
+    outputs = []
+    for line in block("console").splitlines():
+        told = line.removeprefix("$ distlog ").replace("/var/kafka-logs", kafka_logs)
+        command, *arguments = shlex.split(told.replace("s3://bucket", str(tmp_path)))
+        if command == "export":
+            arguments[1] += "-again"
+        outcome = cli.bare(command, *arguments)
+        assert (outcome.status, outcome.err) == (0, "")
+        outputs.append(outcome)
+    assert outputs[0].out.startswith("would adopt 1 topic, ")
+    assert outputs[1].out.startswith("adopted 1 topic, ")
+    assert outputs[2].json["partitions"][0]["log_end_offset"] == 3
+
+
+def test_a_topic_that_cannot_be_adopted_makes_the_command_fail(
+    tmp_path: Path, kafka_logs: str, cli: CommandLine
+) -> None:
+    distlog.create(f"{tmp_path}/topics/clicks")
+    outcome = cli.bare("adopt", kafka_logs, "--to", f"{tmp_path}/topics", "--json")
+    assert outcome.status == 1
+    assert not outcome.json["ok"]
+    assert "there is another topic at this address" in outcome.json["topics"][0]["error"]
+    outcome = cli.bare("adopt", f"{tmp_path}/absent")
+    assert outcome.status == 1
+    assert "there is no such directory to adopt" in outcome.err
+
+
+def test_text_for_people_has_a_row_for_each_partition(kafka_logs: str, cli: CommandLine) -> None:
+    shown = cli.bare("adopt", kafka_logs).rows
+    assert shown[1][:4] == ["topic", "partition", "log_start_offset", "log_end_offset"]
+    assert shown[2][:4] == ["clicks", "0", "0", "3"]
