@@ -21,8 +21,6 @@ from distlog.core.errors import CorruptRecordError
 
 #: Records are shown when their batches have decompressed to so many bytes.
 PART_BYTES = 4 << 20
-#: The formats whose records can be read.
-_FORMATS = range(3)
 
 NON_CONSECUTIVE = Line("nonConsecutive", (number("first", ""), number("second", " is followed by ")), begin="  ")
 
@@ -73,7 +71,7 @@ class _LogDump:
         if not self._options.is_deep:
             yield no_records(batches), None
             return
-        if batches["magic"][0] not in _FORMATS:
+        if batches["magic"][0] < 0:
             text = f"batches have the unknown format {batches['magic'][0]}, so their records are not shown"
             yield no_records(batches), source.corrupt(text, 0, batches[0])
             return
@@ -89,7 +87,7 @@ class _LogDump:
                 batches = batches[len(found.counts) :]
 
     def _columns(self, batches: npt.NDArray[Any]) -> tuple[str, ...]:
-        has_headers = batches["magic"][0] == 2 and self._style.metadata
+        has_headers = batches["magic"][0] >= 2 and self._style.metadata
         return ("key", "value", "headers") if has_headers else ("key", "value")
 
     def _compare_offsets(self, found: Scanned) -> None:
@@ -104,9 +102,11 @@ class _LogDump:
 
 
 def checksums_hold(frames: Frames) -> npt.NDArray[np.bool_]:
-    """Whose checksum is that of their bytes."""
-    valid, row = np.ones(len(frames.batches), bool), 0
-    while row < len(valid) and (bad := first_bad_crc(frames.data, frames.batches[row:])) >= 0:
+    """Whose checksum is that of their bytes; formats later than 2 are taken to have it as format 2 has."""
+    batches = frames.batches.copy()
+    batches["magic"] = np.minimum(batches["magic"], 2)
+    valid, row = np.ones(len(batches), bool), 0
+    while row < len(valid) and (bad := first_bad_crc(frames.data, batches[row:])) >= 0:
         row += bad
         valid[row] = False
         row += 1

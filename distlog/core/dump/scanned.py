@@ -102,8 +102,7 @@ def scan(
     With an error, which says what is wrong: if this is one batch, the records ahead of the first bad one, else none.
     """
     try:
-        batches = batches.copy()
-        resolve_wrappers(data, batches, source)
+        batches = _readable(data, batches, source)
         asked = AskedBatches(data, batches, 0, 0, MIN_LONG, MAX_LONG, source)
         buffer, sections = open_sections(asked, enough)
     except CorruptRecordError as error:
@@ -118,6 +117,19 @@ def scan(
         readable = error.details["record"] if len(batches) == 1 else 0
         return Scanned(buffer, np.array([readable] * len(batches)), fields, magic, room), error
     return Scanned(buffer, counts, fields, magic, room), None
+
+
+def _readable(data: npt.NDArray[np.uint8], batches: npt.NDArray[Any], source: Source) -> npt.NDArray[Any]:
+    """`batches` with what a decoder needs to know of them; as in Kafka, later formats are read as format 2."""
+    found = batches.copy()
+    found["magic"] = np.minimum(found["magic"], 2)
+    if found["magic"][0] < 2:
+        resolve_wrappers(data, found, source)
+    negative = np.flatnonzero(found["record_count"] < 0)
+    if len(negative):
+        row = int(negative[0])
+        raise source.corrupt("a batch has a negative number of records", row, batches[row])
+    return found
 
 
 def _sizes(slices: Any, count: int) -> Longs:

@@ -114,7 +114,7 @@ def read_batches(data: np.ndarray, start: int, batches: np.ndarray) -> tuple[int
 
 @inlined
 def read_header(data: np.ndarray, position: int, row: np.void) -> None:
-    """Fill a BATCH row with what the header of format 2 at `position` says."""
+    """Put into `row` what the header of format 2 at `position` has behind magic and size; nothing is checked."""
     row["leader_epoch"] = read_int(data, position + 12, 4)
     row["crc"] = _read_bytes(data, position + 17, 4)
     row["attributes"] = read_int(data, position + 21, 2)
@@ -128,7 +128,7 @@ def read_header(data: np.ndarray, position: int, row: np.void) -> None:
 
 @inlined
 def read_legacy_header(data: np.ndarray, position: int, magic: int, row: np.void) -> None:
-    """Fill a BATCH row with what the message of format `magic`, 0 or 1, at `position` says."""
+    """Put into `row` what a message of formats 0 and 1 has; a compressed one gets record count -1."""
     attributes = read_int(data, position + 17, 1) & LEGACY_ATTRIBUTES
     timestamp = read_int(data, position + 18, 8) if magic == 1 else -1
     row["leader_epoch"] = -1

@@ -1,0 +1,37 @@
+"""Runs dumps in memory."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from distlog.core.dump.dump import dump
+from distlog.core.dump.dumped_file import DumpedFile
+from distlog.core.dump.options import DumpOptions
+from distlog.core.dump.output import DumpOutput
+
+
+class Dumped(NamedTuple):
+    """What a dump wrote."""
+
+    out: bytes
+    err: str
+    failures: int
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.decode().splitlines()
+
+    @property
+    def objects(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+def dumped(*files: Path | str, as_json: bool = False, **options: Any) -> Dumped:
+    """The dump of `files`."""
+    out, err = io.BytesIO(), io.BytesIO()
+    output = DumpOutput(out, err, as_json)
+    dump([DumpedFile.at(str(file)) for file in files], DumpOptions(**options), output)
+    return Dumped(out.getvalue(), err.getvalue().decode(), output.failures)
