@@ -39,6 +39,7 @@ from distlog.core.topics.delivery import Delivery
 from distlog.core.topics.open_topic import create, open, open_or_create, topics
 from distlog.core.topics.record import Record
 from distlog.core.topics.topic import Topic
+from distlog.core.warm_up import warm_up
 
 __all__ = [
     "EARLIEST",
@@ -77,4 +78,5 @@ __all__ = [
     "open",
     "open_or_create",
     "topics",
+    "warm_up",
 ]

@@ -14,6 +14,7 @@ from distlog.cli import (
     record_commands,
     service_command,
     topic_commands,
+    warmup_command,
 )
 
 app = typer.Typer(
@@ -60,3 +61,4 @@ app.command()(maintenance_commands.vacuum)
 app.command()(maintenance_commands.rebuild_index)
 app.command()(maintenance_commands.verify)
 app.command()(service_command.run)
+app.command()(warmup_command.warmup)
