@@ -11,7 +11,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import numba
 from numba.core import config, event
@@ -38,7 +38,7 @@ class _ReadOnlyLocator(_InTreeLocator):  # type: ignore[misc]
 
 
 class _ReadOnlyImpl(CompileResultCacheImpl):
-    _locator_classes: ClassVar[Any] = [_ReadOnlyLocator]
+    _locator_classes = [_ReadOnlyLocator]  # noqa: RUF012 - as numba declares it
 
 
 class _LayeredCache(FunctionCache):
