@@ -43,6 +43,7 @@ from distlog.core.topics.delivery import Delivery
 from distlog.core.topics.open_topic import create, open, open_or_create, topics
 from distlog.core.topics.record import Record
 from distlog.core.topics.topic import Topic
+from distlog.core.warm_up import warm_up
 
 __all__ = [
     "EARLIEST",
@@ -86,4 +87,5 @@ __all__ = [
     "open_or_create",
     "open_tiered",
     "topics",
+    "warm_up",
 ]

@@ -16,6 +16,7 @@ from distlog.cli import (
     record_commands,
     service_command,
     topic_commands,
+    warmup_command,
 )
 
 app = typer.Typer(
@@ -65,3 +66,4 @@ app.command()(dump_command.dump)
 app.command()(kafka_commands.adopt)
 app.command()(kafka_commands.export)
 app.command()(service_command.run)
+app.command()(warmup_command.warmup)

@@ -41,6 +41,17 @@ print(out[0], give(), *(sum(one.stats.cache_hits.values()) for one in (fill, giv
 """
 
 
+#: For root, who can write anywhere.
+UNPRIVILEGED = ["setpriv", "--reuid=65534", "--clear-groups"]
+
+
+def _cannot_drop_rights() -> bool:
+    if os.geteuid() != 0:
+        return False
+    command = [*UNPRIVILEGED, sys.executable, "-c", ""]
+    return shutil.which("setpriv") is None or subprocess.run(command, capture_output=True).returncode != 0
+
+
 class Copy:
     """A copy of the library with two more kernels, of which one is inlined in the other from another file."""
 
@@ -75,6 +86,31 @@ class Copy:
         )
         return [int(part) for part in ran.stdout.split()]
 
+    def files(self) -> set[str]:
+        """All files of the copy."""
+        return {str(path) for path in self._folder.rglob("*")}
+
+    def run_unprivileged(self) -> tuple[list[int], str]:
+        """As `run`, by a user who can write nowhere; also what it says on standard error."""
+        settings = {
+            **os.environ,
+            "PYTHONPATH": str(self._folder),
+            "HOME": "/nonexistent",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+        for name in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME"):
+            settings.pop(name, None)
+        command = [sys.executable, "-c", PROGRAM]
+        if os.geteuid() == 0:
+            for folder in (self._folder, *self._folder.parents[:3]):
+                folder.chmod(0o755)
+            command = [*UNPRIVILEGED, *command]
+        else:
+            for folder in (*self._folder.rglob("*/"), self._folder):
+                folder.chmod(0o555)
+        ran = subprocess.run(command, env=settings, cwd="/", capture_output=True, text=True, check=True)
+        return [int(part) for part in ran.stdout.split()], ran.stderr
+
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Copy:
@@ -98,3 +134,37 @@ def test_in_a_folder_of_ones_own_it_is_kept_until_what_kernels_are_given_or_made
     for name in ("kernel_tuples.py", "kernels/native/memory.py"):
         copy.comment(name)
         assert copy.run(NUMBA_CACHE_DIR=folder) == [1, 1, 0, 0]
+
+
+@pytest.mark.skipif(_cannot_drop_rights(), reason="root can write anywhere")
+def test_code_that_was_left_beside_the_library_is_used_where_nothing_can_be_written(copy: Copy) -> None:
+    """1. Who installs compiles. 2. A container without a writable home uses that, and leaves nothing."""
+    assert copy.run() == [1, 1, 0, 0]
+    before = copy.files()
+    assert copy.run_unprivileged() == ([1, 1, 1, 1], "")
+    assert copy.files() == before
+
+
+@pytest.mark.skipif(_cannot_drop_rights(), reason="root can write anywhere")
+def test_who_can_keep_no_code_is_told_once_what_to_set(copy: Copy) -> None:
+    found, said = copy.run_unprivileged()
+    assert found == [1, 1, 0, 0]
+    assert said.count("\n") == 1
+    assert "set NUMBA_CACHE_DIR, or let who installs run `distlog warmup`" in said
+
+
+def test_a_warm_up_leaves_nothing_to_compile_for_the_usual_work() -> None:
+    program = """
+import distlog
+from numba.core import event
+distlog.warm_up()
+with event.install_recorder("numba:compile") as recorder:
+    topic = distlog.create("memory://warm/clicks")
+    topic.append([{"key": "k", "value": "v", "timestamp": 5}])
+    topic.scan(start_time=1).to_table()
+    list(topic.records())
+    topic.offsets_for_times(2)
+print(len(recorder.buffer))
+"""
+    ran = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, check=True)
+    assert ran.stdout == "0\n"

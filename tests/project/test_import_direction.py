@@ -30,7 +30,7 @@ CORE_LAYERS = (
     "following",
     "topics",
     "tiered",
-    "log_manager",
+    "log_manager warm_up",
 )
 #: Above the core, lowest first: what a program imports, then its faces, then what runs them.
 OUTER_LAYERS = (

@@ -127,6 +127,18 @@ def test_the_options_of_a_streaming_write_are_in_the_table() -> None:
     assert named == set(WRITE_NAMES) - others
 
 
+def test_the_lines_with_arrow_run(tmp_path: Path) -> None:
+    import pyarrow
+
+    import distlog
+
+    pytest.importorskip("pandas")
+    topic = distlog.create(f"{tmp_path}/clicks")
+    topic.append([{"key": "k", "value": f"v{number}"} for number in range(20)])
+    exec(python("### With Arrow, Polars, DuckDB and pandas"), {"topic": topic, "pyarrow": pyarrow})
+    assert len(topic.scan()) == 25
+
+
 def test_the_maintenance_lines_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import distlog
 
@@ -135,8 +147,9 @@ def test_the_maintenance_lines_run(tmp_path: Path, capsys: pytest.CaptureFixture
         topic.append([{"value": f"v{number}"}])
     exec(python("## Maintenance"), {"topic": topic})
     said = capsys.readouterr().out.splitlines()
-    assert said[:2] == ["would delete 0 segments, 0 bytes, 0 records", "partition 0 starts at 10"]
-    assert said[2].startswith("merged 10 segments into 1, ")
+    assert said[0] == "would delete 0 segments, 0 bytes, 0 records"
+    assert said[1:3] == ["would restore 0 segments, 0 records, 0 bytes", "partition 0 starts at 10"]
+    assert said[3].startswith("merged 10 segments into 1, ")
     assert said[-1].endswith("nothing wrong")
 
 

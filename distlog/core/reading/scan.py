@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,17 @@ def check_columns(columns: str | Iterable[str] | None) -> tuple[str, ...]:
     return chosen
 
 
+def as_text(table: pa.Table) -> pa.Table:
+    """The table with its key and value as texts; InvalidRecordError names a column that is not UTF-8."""
+    for number, name in enumerate(table.schema.names):
+        if pa.types.is_binary(table.schema.field(name).type):
+            try:
+                table = table.set_column(number, name, table[name].cast(pa.string()))
+            except pa.ArrowInvalid as error:
+                raise InvalidRecordError(f"column {name} is not text: read it as bytes ({error})") from None
+    return table
+
+
 def names_of(columns: str | Iterable[str]) -> tuple[str, ...]:
     """The names of columns, of which one needs no list."""
     return (columns,) if isinstance(columns, str) else tuple(columns)
@@ -49,6 +61,24 @@ def first(
             limit -= batch.num_rows
             if limit <= 0:
                 return
+
+
+def ends_of_first(slices: Iterable[SegmentSlice], limit: int) -> dict[int, int] | None:
+    """By partition, the end offset of the first `limit` records; None if the metadata do not tell.
+
+    A partition that has none of them is not in it.
+    """
+    ends: dict[int, int] = {}
+    for piece in slices:
+        if limit <= 0:
+            break
+        if not piece.segment.dense or piece.times != ALWAYS:
+            return None
+        start, end = piece.span
+        taken = min(limit, end - start)
+        ends[piece.segment.partition] = start + taken
+        limit -= taken
+    return ends
 
 
 def _known_count(piece: SegmentSlice) -> int | None:
@@ -104,9 +134,33 @@ class Scan:
         """All records as one Arrow table."""
         return pa.Table.from_batches(self, self.schema)
 
-    def to_pandas(self) -> pd.DataFrame:
-        """All records as a pandas DataFrame; pandas must be installed."""
-        return self.to_table().to_pandas()
+    def to_pandas(self, *, text: bool = False) -> pd.DataFrame:
+        """All records as a pandas DataFrame; pandas must be installed. `text` makes keys and values texts of UTF-8.
+
+        Raises InvalidRecordError if some key or value is not UTF-8.
+        """
+        table = self.to_table()
+        return (as_text(table) if text else table).to_pandas()
+
+    def to_polars(self) -> Any:
+        """All records as a Polars DataFrame; Polars must be installed."""
+        return importlib.import_module("polars").DataFrame(self)
+
+    def to_duckdb(self, connection: Any = None) -> Any:
+        """The records as a DuckDB relation, which reads them when it is used; DuckDB must be installed."""
+        reader = pa.RecordBatchReader.from_batches(self.schema, self)
+        return (connection or importlib.import_module("duckdb")).from_arrow(reader)
+
+    def head(self, limit: int = 10) -> pa.Table:
+        """The first records; a small limit reads little."""
+        batches = first(self._reader, self.slices, self.columns, whole_number("limit", limit))
+        return pa.Table.from_batches(batches, self.schema)
+
+    def __len__(self) -> int:
+        return self.count()
+
+    def __bool__(self) -> bool:
+        return True
 
     def count(self) -> int:
         """The number of records; a segment is only read if its metadata does not say how many of them it has."""

@@ -37,7 +37,7 @@ _USUAL_KINDS = (
 )
 _KEY_NEEDED = "a compacted topic needs a key in every record"
 
-#: Arrow (table, batch or reader), a pandas DataFrame, or an iterable of dicts.
+#: Arrow (table, batch, reader, whatever has `__arrow_c_stream__`), a pandas DataFrame, or an iterable of dicts.
 Appendable = Any
 
 
@@ -74,10 +74,20 @@ def _as_given(data: Appendable) -> Iterator[pa.RecordBatch]:
         yield from data
     elif type(data).__module__.split(".")[0] == "pandas" and hasattr(data, "columns"):
         yield from _table_of_pandas(data).to_batches()
+    elif hasattr(data, "__arrow_c_stream__"):
+        yield from _stream_of(data)
     elif isinstance(data, Iterable) and not isinstance(data, (str, bytes, Mapping)):
         yield from _batches_of_dicts(iter(data))
     else:
         raise InvalidRecordError("append takes Arrow, pandas or an iterable of dicts", type=type(data).__name__)
+
+
+def _stream_of(data: Any) -> pa.RecordBatchReader:
+    """The batches of what speaks Arrow's C stream interface: Polars, DuckDB, a scan, and others."""
+    try:
+        return pa.RecordBatchReader.from_stream(data)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise InvalidRecordError(f"its Arrow stream has no columns: {error}", type=type(data).__name__) from None
 
 
 def _table_of_pandas(frame: Any) -> pa.Table:
@@ -187,4 +197,6 @@ def _binary(batch: pa.RecordBatch, name: str) -> pa.Array:
         return batch.column(name)
     if pa.types.is_large_string(batch.column(name).type):
         return _cast(batch, name, pa.large_binary())
+    if pa.types.is_string_view(batch.column(name).type):
+        return _cast(batch, name, pa.string()).cast(pa.binary())
     return _cast(batch, name, pa.binary())

@@ -60,7 +60,7 @@ class Topic(ReadableTopic):
         batch_id: BatchId | None = None,
         compression: str | None = None,
     ) -> AppendResult:
-        """Append Arrow, pandas or an iterable of dicts in one commit, all partitions or none.
+        """Append Arrow, Polars, pandas, DuckDB or an iterable of dicts in one commit, all partitions or none.
 
         Columns: value, and perhaps key, timestamp (ms or Arrow timestamps; missing is now), headers, partition
         (missing: murmur2 of the key, without a key sticky runs); `partition` is for all rows. `compression` is used

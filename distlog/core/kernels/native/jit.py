@@ -12,6 +12,8 @@ from typing import Any, TypeVar, cast
 import numba
 from numba.core.compiler_lock import global_compiler_lock
 
+from distlog.core.kernels.native.kept_code import keep_code
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 #: Whether kernels are compiled; with NUMBA_DISABLE_JIT=1 they run as plain Python.
@@ -30,10 +32,10 @@ os.register_at_fork(
 
 
 def kernel(function: F) -> F:
-    """Compile `function` on first call to run without the interpreter lock; keep the machine code beside the source.
+    """Compile `function` on first call to run without the interpreter lock; the machine code is kept.
 
-    Where no folder for compiled code can be written (a read-only installation without a home, an archive),
-    numba refuses to cache; the kernel then compiles once per process instead.
+    `kept_code` says where. If no folder for compiled code can be written, as in an archive or a read-only
+    installation without a home, the kernel compiles once per process, unless `distlog warmup` left its code.
     """
     return _kept(function, nogil=True)
 
@@ -53,14 +55,10 @@ def inlined(function: F) -> F:
 
 
 def _kept(function: F, **options: Any) -> F:
-    try:
-        compiled = numba.njit(cache=True, **options)(function)
-    except RuntimeError:
-        return cast(F, numba.njit(**options)(function))
+    compiled = numba.njit(**options)(function)
     if COMPILED:
-        # numba looks for changes in the function's own file only, not in the files of inlined functions
-        index = compiled._cache._cache_file
-        index._source_stamp = (index._source_stamp, _digest_of_sources())
+        # with the digest of all, since a kernel has code of other files inlined
+        keep_code(compiled, _digest_of_sources())
     return cast(F, compiled)
 
 

@@ -1,0 +1,89 @@
+"""Compiles every kernel ahead of time, by a small topic in memory and on disk that is used in every way."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+import uuid
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from distlog.core.config import MAX_LONG
+from distlog.core.errors import RetentionWarning
+from distlog.core.kernels.times import to_microseconds
+from distlog.core.topics.open_topic import create
+from distlog.core.topics.topic import Topic
+
+_CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+_RECORDS = 200
+#: So that a few records make an index, and are compacted.
+_CONFIG = {"min.cleanable.dirty.ratio": 0, "index.interval.bytes": 64, "batch.bytes": 512}
+
+
+@dataclass(frozen=True, slots=True)
+class WarmUp:
+    """What a warm-up took."""
+
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"distlog's kernels are compiled and kept, after {self.seconds:.1f} s"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The facts."""
+        return {"seconds": round(self.seconds, 3)}
+
+
+def warm_up() -> WarmUp:
+    """Compile what reads, appends and maintenance need, so that no process pays for it later.
+
+    Run it once after an installation, or when an image for containers is built, as the user who may write beside the
+    installed library, or with NUMBA_CACHE_DIR set. Where the code is good already, it takes about a second.
+    """
+    started = time.monotonic()
+    to_microseconds(np.zeros(1, np.int64), np.zeros(1, np.int64))  # which only Spark needs
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore", RetentionWarning)
+        for root in (folder, f"memory://{uuid.uuid4().hex}"):
+            for policy in ("delete", "compact"):
+                _use(create(f"{root}/{policy}", 3, {"cleanup.policy": policy, **_CONFIG}))
+    return WarmUp(time.monotonic() - started)
+
+
+def _use(topic: Topic) -> None:
+    for codec in _CODECS:
+        topic.append(list(_records()), compression=codec)
+        topic.append(list(_records(headers=[("name", b"value")])), partition=0, compression=codec)
+    with topic.writer(linger_ms=0) as writer:
+        for record in _records():
+            writer.append(**record)
+        writer.flush()
+        _read(topic.refresh())
+    topic.compact()
+    _read(topic.refresh())
+    topic.rebuild_indexes(force=True)
+    topic.verify()
+    topic.retention(dry_run=True)
+    topic.vacuum(dry_run=True)
+
+
+def _records(**more: Any) -> Iterator[dict[str, Any]]:
+    for number in range(_RECORDS):
+        yield {"key": b"%d" % (number % 50), "value": b"%030d" % number, "timestamp": 1000 * number, **more}
+
+
+def _read(topic: Topic) -> None:
+    topic.scan().to_table()
+    topic.scan(columns=["offset", "value"], start_time=5000, end_time=9000, isolation="read_committed").to_table()
+    topic.scan(start=3, end=7).count()
+    list(topic.records(start=5, limit=2))
+    topic.read(0, 5, check_crcs=True)
+    for wanted in (5000, MAX_LONG):
+        topic.offsets_for_times(wanted)
+    with topic.follow(timeout=0) as follower:
+        for _ in follower:
+            pass

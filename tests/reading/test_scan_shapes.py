@@ -1,0 +1,77 @@
+"""A scan in the shapes that other libraries have, and what other libraries have as an append."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import distlog
+
+
+@pytest.fixture
+def topic() -> distlog.Topic:
+    topic = distlog.create(f"memory://{uuid.uuid4().hex}/clicks", 2)
+    topic.append([{"key": f"k{n}", "value": f"v{n}", "partition": n % 2} for n in range(10)])
+    return topic
+
+
+class Stream:
+    """What speaks only Arrow's C stream interface."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        return self._table.__arrow_c_stream__(requested_schema)
+
+
+def test_whatever_has_an_arrow_stream_is_appended(topic: distlog.Topic) -> None:
+    other = distlog.create(f"memory://{uuid.uuid4().hex}/other", 2)
+    assert other.append(Stream(pa.table({"value": ["a", "b"]}))).record_count == 2
+    assert other.append(topic.scan()).record_count == 10
+    for kind in (pa.string_view(), pa.binary_view()):
+        other.append(Stream(pa.table({"value": pa.array(["v"], pa.string()).cast(kind)})), partition=0)
+    assert len(other.scan()) == 14
+    with pytest.raises(distlog.InvalidRecordError, match=r"no columns.*type=ChunkedArray"):
+        other.append(pa.chunked_array([[1]]))
+
+
+def test_a_scan_is_a_table_wherever_arrow_streams_are_known(topic: distlog.Topic) -> None:
+    assert pa.table(topic.scan(columns="value")).num_rows == 10
+
+
+def test_the_first_records_and_their_number_need_no_table(topic: distlog.Topic) -> None:
+    scan = topic.scan(columns=["partition", "value"])
+    assert scan.head(3)["value"].to_pylist() == [b"v0", b"v2", b"v4"]
+    assert (scan.head(100).num_rows, scan.head(0).num_rows, len(scan)) == (10, 0, 10)
+    assert topic.scan(start=5), "an empty scan is no false"
+
+
+def test_keys_and_values_are_texts_where_that_is_asked_for(topic: distlog.Topic) -> None:
+    pytest.importorskip("pandas")
+    frame = topic.scan(partitions=0).to_pandas(text=True)
+    assert frame["value"].tolist() == ["v0", "v2", "v4", "v6", "v8"]
+    topic.append([{"value": b"\xff"}])
+    with pytest.raises(distlog.InvalidRecordError, match="column value is not text"):
+        topic.scan().to_pandas(text=True)
+
+
+def test_polars_reads_and_is_appended(topic: distlog.Topic) -> None:
+    polars = pytest.importorskip("polars")
+    frame = topic.scan().to_polars()
+    assert frame.shape == (10, 7)
+    assert polars.DataFrame(topic.scan(columns="value")).height == 10
+    topic.append(polars.DataFrame({"key": ["a"], "value": ["text"]}))
+    topic.append(frame)
+    assert len(topic.scan()) == 21
+
+
+def test_duckdb_reads_and_is_appended(topic: distlog.Topic) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    scan = topic.scan()  # noqa: F841 - DuckDB finds it by its name
+    assert duckdb.sql("SELECT count(*) FROM scan WHERE partition = 1").fetchall() == [(5,)]
+    relation = topic.scan().to_duckdb().filter("partition = 0").project("value")
+    assert topic.append(relation, partition=1).record_count == 5
