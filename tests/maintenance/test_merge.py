@@ -265,8 +265,19 @@ def test_a_group_with_a_corrupt_batch_is_told_of_and_the_others_are_merged(tmp_p
     (failed,) = facts["failed"]
     assert (failed["partition"], failed["base_offset"], failed["next_offset"]) == (0, 0, end)
     assert "fails its checksum" in failed["reason"]
+    assert (facts["backlog"], facts["most_segments"]) == (4, 4)
+    assert "4 segments left to merge" in str(report)
     text = f"merged 4 segments into 1, .*; cannot merge offsets 0 to {end} of partition 0: .*fails its checksum"
     assert re.match(text, str(report))
+
+
+def test_a_merge_says_how_far_it_is_behind(tmp_path: Path) -> None:
+    topic = topic_of(tmp_path, 4)
+    would = topic.compact(dry_run=True).to_dict()
+    assert (would["backlog"], would["most_segments"]) == (8, 4)
+    done = topic.compact()
+    assert (done.to_dict()["backlog"], done.to_dict()["most_segments"]) == (0, 1)
+    assert "left to merge" not in str(done)
 
 
 def test_a_merge_of_which_every_group_fails_commits_nothing(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
-from soak import disk_errors, kills, power, stops
+from soak import disk_errors, kills, merging, power, stops
 from soak.__main__ import counted
 from soak.lossy_disk import LossyDisk
 from soak.tally import Tally
@@ -119,3 +119,16 @@ def test_the_disk_of_that_campaign_loses_what_was_not_synced(tmp_path: Path) -> 
         assert len(data) == 8192
         left.add((data[:1], data[-1:], (tmp_path / f"left {seed}" / "unsynced").exists()))
     assert left == {(a, b, there) for a in (b"a", b"b") for b in (b"a", b"b") for there in (False, True)}
+
+
+def test_merges_on_a_schedule_keep_up_with_an_append_a_second(tmp_path: Path) -> None:
+    counted = merging.run(tmp_path, 0, seconds=2 * 3600)
+    assert counted["appends"] == 7200
+    assert counted["segments at most"] < 80
+    assert counted["bytes copied"] < 8 * counted["bytes appended"]
+
+
+def test_merges_that_do_not_keep_up_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merging, "plan_merge", lambda snapshot: [])
+    with pytest.raises(AssertionError, match="segments after"):
+        merging.run(tmp_path, 0, seconds=600)

@@ -29,14 +29,21 @@ def merge(
 ) -> tuple[MergeReport, Snapshot]:
     """Merge the groups worth merging, in one commit; returns the report and the new state.
 
+    The report says how far merging is behind: a schedule that is often enough keeps that from growing.
+
     If a segment of a group was removed meanwhile, the group is left out, and its copy stays unreferenced until
     vacuum. A group that cannot be read is named in the report, and the others are merged.
     """
     snapshot = handle.log.refresh(snapshot)
     groups = plan_merge(snapshot)
     if dry_run or not groups:
-        return MergeReport(snapshot.version, tuple(groups), dry_run), snapshot
-    return merge_groups(handle, snapshot, groups, run)
+        report, after = MergeReport(snapshot.version, tuple(groups), dry_run), snapshot
+    else:
+        report, after = merge_groups(handle, snapshot, groups, run)
+        groups = plan_merge(after)
+    backlog = sum(len(group.segments) for group in groups)
+    most = max((len(state.segments) for state in after.partitions), default=0)
+    return dataclasses.replace(report, backlog=backlog, most_segments=most), after
 
 
 def merge_groups(

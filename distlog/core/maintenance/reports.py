@@ -165,12 +165,18 @@ class Unmergeable:
 
 @dataclass(frozen=True, slots=True)
 class MergeReport:
-    """The groups that were merged into one segment each, or would be with `dry_run`, and the groups that failed."""
+    """The groups that were merged into one segment each, or would be with `dry_run`, and the groups that failed.
+
+    `backlog` says how far merging is behind: the segments of `version` that are worth merging, as those that came
+    meanwhile. `most_segments` is how many the partition with the most of them has.
+    """
 
     version: int
     groups: tuple[MergeGroup, ...]
     dry_run: bool
     failed: tuple[Unmergeable, ...] = ()
+    backlog: int = 0
+    most_segments: int = 0
 
     @property
     def ok(self) -> bool:
@@ -181,7 +187,8 @@ class MergeReport:
         sums = _sums(self._rows(), "segments_before", "segments_after", "bytes")
         verb = "would merge" if self.dry_run else "merged"
         merged = f"{counted(sums['segments_before'], 'segment')} into {sums['segments_after']:,}"
-        return "; ".join([f"{verb} {merged}, {counted(sums['bytes'], 'byte')}", *map(str, self.failed)])
+        behind = [f"{counted(self.backlog, 'segment')} left to merge"] if self.backlog and not self.dry_run else []
+        return "; ".join([f"{verb} {merged}, {counted(sums['bytes'], 'byte')}", *behind, *map(str, self.failed)])
 
     def to_table(self) -> pa.Table:
         """A row per partition with merged segments; it counts only these segments."""
@@ -190,6 +197,7 @@ class MergeReport:
     def to_dict(self) -> dict[str, Any]:
         """The totals, the rows of the table, and the groups that cannot be merged."""
         rows, facts = self._rows(), {"version": self.version, "ok": self.ok, "dry_run": self.dry_run}
+        facts |= {"backlog": self.backlog, "most_segments": self.most_segments}
         failed = [dataclasses.asdict(one) for one in self.failed]
         return {**facts, **_sums(rows, *_MERGE[1:]), "partitions": rows, "failed": failed}
 

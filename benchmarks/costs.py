@@ -1,0 +1,180 @@
+"""What a day of a topic costs on S3: a model of requests and storage, which docs/costs.md shows and a test compares.
+
+An append by some tasks puts a bundle a task, and a commit. `maintain` merges every minute. Prices are those that AWS
+publishes for S3 Standard in us-east-1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from math import ceil
+
+from distlog.core.maintenance.merge_plan import worth_it
+from distlog.core.segments.bundles import LARGEST_PART
+from distlog.core.segments.segment_file import HELD_BYTES
+from distlog.core.storage.objects.upload import PART_BYTES, SINGLE_PUT_BYTES
+
+PUT_DOLLARS, GET_DOLLARS, MONTH_OF_GB_DOLLARS = 0.005 / 1000, 0.0004 / 1000, 0.023
+DAY_S, DAYS_A_MONTH = 86_400, 30
+#: Seconds between appends, and between runs of `maintain`; the largest segment; days that records are kept.
+APPEND_S, MAINTAIN_S, SEGMENT_BYTES, KEPT_DAYS = 1, 60, 1 << 30, 7
+#: The same seconds for those who can wait.
+SLOW = 10, 900
+#: What one task writes in a second, at most.
+TASK_BYTES = 100_000_000
+#: What a commit says of one segment, in JSON.
+ADD_BYTES = 850
+#: Two files for each checkpoint, which the hundredth commit writes.
+CHECKPOINT_PUTS, CHECKPOINT_COMMITS = 2, 100
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """Numbers of requests."""
+
+    puts: int
+    gets: int
+
+    def __add__(self, other: Requests) -> Requests:
+        return Requests(self.puts + other.puts, self.gets + other.gets)
+
+    def times(self, count: int) -> Requests:
+        """So many times these."""
+        return Requests(self.puts * count, self.gets * count)
+
+    @property
+    def dollars(self) -> float:
+        """What they cost."""
+        return self.puts * PUT_DOLLARS + self.gets * GET_DOLLARS
+
+
+#: What each run of merges takes besides: two looks for news, and the commit.
+RUN = Requests(1, 2)
+
+
+def object_puts(size: int) -> int:
+    """The requests that write an object: one, or an upload of parts with its begin and end."""
+    return 1 if size < SINGLE_PUT_BYTES else ceil(size / PART_BYTES) + 2
+
+
+def append(part_bytes: int, partitions: int, tasks: int) -> Requests:
+    """One append of `part_bytes` by each task into each partition: the bundles, a look for news, the commit."""
+    if partitions > 1 and part_bytes <= LARGEST_PART:
+        data = object_puts(part_bytes * partitions)
+    else:
+        data = partitions * segment_puts(part_bytes)
+    return Requests(tasks * data + 1, 1)
+
+
+def segment_puts(log_bytes: int) -> int:
+    """The requests that write a segment's own files: the log and two indexes."""
+    return (1 if log_bytes <= HELD_BYTES else object_puts(log_bytes)) + 2
+
+
+def merge(sizes: list[int]) -> Requests:
+    """One merge of segments of these sizes: each is read from its start to its end."""
+    return Requests(segment_puts(sum(sizes)), sum(ceil(size / PART_BYTES) for size in sizes))
+
+
+@cache
+def merges(part_bytes: int, parts: int, runs: int) -> Requests:
+    """All merges of one partition that gets `parts` parts before each of `runs` runs of `maintain`."""
+    growing, total = list[int](), Requests(0, 0)
+    for _ in range(runs):
+        *full, growing = _segments([*growing, *[part_bytes] * parts])
+        total = sum((_merged(sizes) for sizes in full), total) + _merged(growing)
+    return total
+
+
+def _segments(sizes: list[int]) -> list[list[int]]:
+    """Runs of sizes that fit into one segment; to all but the last nothing is added any more."""
+    found, total = [list[int]()], 0
+    for size in sizes:
+        if total + size > SEGMENT_BYTES:
+            found, total = [*found, []], 0
+        found[-1].append(size)
+        total += size
+    return found
+
+
+def _merged(sizes: list[int]) -> Requests:
+    """Merge what the planner finds worth merging, in place."""
+    total = Requests(0, 0)
+    for start, end in reversed(list(worth_it(sizes, 0, len(sizes)))):
+        total += merge(sizes[start:end])
+        sizes[start:end] = [sum(sizes[start:end])]
+    return total
+
+
+@dataclass(frozen=True, slots=True)
+class Day:
+    """A day at `rate` bytes a second: an append every `append_s` seconds, a merge every `maintain_s`."""
+
+    rate: int
+    partitions: int
+    append_s: int = APPEND_S
+    maintain_s: int = MAINTAIN_S
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks write each append."""
+        return ceil(self.rate / TASK_BYTES)
+
+    @property
+    def part_bytes(self) -> int:
+        """What a task writes into a partition in an append."""
+        return self.rate * self.append_s // (self.tasks * self.partitions)
+
+    @property
+    def appends(self) -> Requests:
+        """The requests of all appends, and of their checkpoints."""
+        count = DAY_S // self.append_s
+        one = append(self.part_bytes, self.partitions, self.tasks)
+        return one.times(count) + Requests(CHECKPOINT_PUTS * count // CHECKPOINT_COMMITS, 0)
+
+    @property
+    def merges(self) -> Requests:
+        """The requests of all merges, and of their commits."""
+        runs, parts = DAY_S // self.maintain_s, self.tasks * self.maintain_s // self.append_s
+        return merges(self.part_bytes, parts, runs).times(self.partitions) + RUN.times(runs)
+
+    @property
+    def storage_dollars(self) -> float:
+        """A day of keeping KEPT_DAYS of records."""
+        return self.rate * DAY_S * KEPT_DAYS / 1e9 * MONTH_OF_GB_DOLLARS / DAYS_A_MONTH
+
+    @property
+    def commit_gigabytes(self) -> float:
+        """What a day adds to the commit log, which is kept for ever."""
+        return DAY_S // self.append_s * self.tasks * self.partitions * ADD_BYTES / 1e9
+
+
+RATES = {1_000_000: "1 MB/s", 10_000_000: "10 MB/s", 100_000_000: "100 MB/s", 1_000_000_000: "1 GB/s"}
+PARTITIONS = (1, 100, 10_000)
+
+
+def rows(append_s: int = APPEND_S, maintain_s: int = MAINTAIN_S) -> list[list[str]]:
+    """The table of docs/costs.md: a row for each rate and number of partitions."""
+    days = [Day(rate, partitions, append_s, maintain_s) for rate in RATES for partitions in PARTITIONS]
+    return [
+        [
+            RATES[day.rate],
+            f"{day.partitions:,}",
+            f"{day.appends.puts:,}",
+            _dollars(day.appends.dollars),
+            _dollars(day.merges.dollars),
+            _dollars(day.storage_dollars),
+            f"{day.commit_gigabytes:,.2f} GB",
+        ]
+        for day in days
+    ]
+
+
+def _dollars(amount: float) -> str:
+    return f"${amount:,.2f}"
+
+
+if __name__ == "__main__":
+    for schedule in ((APPEND_S, MAINTAIN_S), SLOW):
+        print("\n".join(f"| {' | '.join(row)} |" for row in rows(*schedule)), end="\n\n")
