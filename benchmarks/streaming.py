@@ -37,7 +37,7 @@ PATIENCE_S = 120
 PEER = "the same query on Parquet files"
 CEILING = "a source and a sink in Python that do nothing"
 #: Of each micro-batch, as many as distlog has.
-TASKS = 4
+TASKS = 2
 
 
 def run() -> list[dict[str, Any]]:
