@@ -1,4 +1,4 @@
-"""The queries of the benchmark `streaming`: the same copy of records, from topic to topic or from files to files."""
+"""The queries of the benchmark `streaming`: from topic to topic, from files to files, or from nothing to nothing."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
 import distlog
+from benchmarks.empty_stream import EmptySource
 
 COLUMNS = ("key", "value", "timestamp")
 
@@ -90,6 +91,25 @@ class TopicCopy(Copy):
 
     def _make_target(self) -> None:
         self._target = self._create(self.target)
+
+
+class EmptyCopy(Copy):
+    """From a source in Python that has its rows ready to a sink in Python that drops them: no other can be faster."""
+
+    name = "empty"
+
+    def __init__(self, spark: SparkSession, root: str, checkpoints: str, rows: int, tasks: int) -> None:
+        spark.dataSource.register(EmptySource)
+        super().__init__(spark, root, checkpoints, {"rows": str(rows), "tasks": str(tasks)})
+
+    def feed(self, records: pa.Table) -> None:
+        pass
+
+    def seen(self) -> int:
+        return 0
+
+    def _make_target(self) -> None:
+        os.makedirs(self.target)
 
 
 class FileCopy(Copy):

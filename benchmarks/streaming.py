@@ -24,7 +24,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from benchmarks.s3_server import S3Server
 from benchmarks.spark_processes import cpu_seconds
-from benchmarks.stream_queries import Copy, FileCopy, TopicCopy
+from benchmarks.stream_queries import Copy, EmptyCopy, FileCopy, TopicCopy
 from benchmarks.topics import table
 from distlog.spark import session
 
@@ -35,6 +35,9 @@ IDLE_SECONDS = 10
 S3_BATCHES = 20
 PATIENCE_S = 120
 PEER = "the same query on Parquet files"
+CEILING = "a source and a sink in Python that do nothing"
+#: Of each micro-batch, as many as distlog has.
+TASKS = 2
 
 
 def run() -> list[dict[str, Any]]:
@@ -58,20 +61,34 @@ def _in_folder(spark: SparkSession, case: Callable[[Sequence[Copy]], list[dict[s
 
 def _throughput(copies: Sequence[Copy]) -> list[dict[str, Any]]:
     """All that is there, in a few micro-batches; all kinds in turn."""
-    limits = ({"maxOffsetsPerTrigger": str(ROWS // BATCHES)}, {"maxFilesPerTrigger": str(APPENDS // BATCHES)})
+    part = str(ROWS // BATCHES)
+    limits = (
+        {"maxOffsetsPerTrigger": part},
+        {"maxFilesPerTrigger": str(APPENDS // BATCHES)},
+        {"maxRowsPerTrigger": part},
+    )
+    root = copies[0].root
+    copies = *copies, EmptyCopy(SparkSession.active(), f"{root}-empty", f"{root}-checkpoints", ROWS, TASKS)
     for seed in range(APPENDS):
         for copy in copies:
             copy.feed(table(ROWS // APPENDS, 100, seed))
-    seconds: list[list[float]] = [[], []]
+    seconds: list[list[float]] = [[], [], []]
     for _ in range(1 + ROUNDS):
         for copy, limit, found in zip(copies, limits, seconds, strict=True):
             started = time.perf_counter()
             copy.start(available_now=True, **limit).awaitTermination()
             found.append(time.perf_counter() - started)
             shutil.rmtree(copy.target)
-    ours, theirs = (each[1:] for each in seconds)
+    ours, *others = (each[1:] for each in seconds)
+    return [
+        {**_throughput_row(ours, theirs), "peer_name": name}
+        for theirs, name in zip(others, (PEER, CEILING), strict=True)
+    ]
+
+
+def _throughput_row(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, Any]:
     speeds = (ROWS / statistics.median(each) / 1e6 for each in (ours, theirs))
-    return [_row("pass-through, 4 micro-batches", *speeds, "M rows/s", statistics.median(map(truediv, theirs, ours)))]
+    return _row("pass-through, 4 micro-batches", *speeds, "M rows/s", statistics.median(map(truediv, theirs, ours)))
 
 
 def _latency(copies: Sequence[Copy]) -> list[dict[str, Any]]:

@@ -74,8 +74,10 @@ def copy(spark: SparkSession, job: Job) -> bool:
                 query.stop()
                 return True
     except StreamingQueryException as error:
-        number = len(list(job.failures.iterdir()))
-        (job.failures / f"{number:04d}").write_text(str(error), encoding="utf-8")
+        written, number = Path(job.folder, "failure"), len(list(job.failures.iterdir()))
+        written.write_text(str(error), encoding="utf-8")
+        # whole, even if this process is killed now
+        written.replace(job.failures / f"{number:04d}")
     return False
 
 

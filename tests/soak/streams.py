@@ -60,7 +60,7 @@ class Pipeline:
         self.job = Job(f"{root}/original", f"{root}/copy", str(folder), settings)
         self.job.failures.mkdir()
         self._path, self._log = self.job.write(), (folder / "driver.log").open("ab")
-        self._checked = dict.fromkeys(range(PARTITIONS), 0)
+        self._checked, self._failures = dict.fromkeys(range(PARTITIONS), 0), set[Path]()
         self._is_over = threading.Event()
         self._filling = threading.Thread(target=self._fill, args=(pause_s,), daemon=True)
         self._filling.start()
@@ -153,7 +153,8 @@ class Pipeline:
     def _wait(self, condition: Callable[[], bool], complaint: str, pause_s: float = 0.1) -> None:
         end = time.monotonic() + PATIENCE_S
         while not condition():
-            demand(time.monotonic() < end, f"{complaint} for {PATIENCE_S:.0f} s: {self._last_failure()}")
+            demand(time.monotonic() < end, f"{complaint} for {PATIENCE_S:.0f} s")
+            self._check_failures()
             self._revive()
             time.sleep(pause_s)
 
@@ -192,14 +193,11 @@ class Pipeline:
         self._checked = ends
 
     def _check_failures(self) -> None:
-        for path in sorted(self.job.failures.iterdir()):
+        for path in sorted(set(self.job.failures.iterdir()) - self._failures):
             text = path.read_text(encoding="utf-8")
             demand(EXPECTED.search(text) is not None, f"a query failed: {text}")
+            self._failures.add(path)
             self.tally["queries begun anew"] += 1
-
-    def _last_failure(self) -> str:
-        failures = sorted(self.job.failures.iterdir())
-        return failures[-1].read_text(encoding="utf-8") if failures else "no query failed"
 
     def close(self) -> None:
         """End all of it, however it went."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import random
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ import pytest
 from conftest import Address, S3Server
 from fault_proxy import LOSE_REPLY, FaultProxy
 from kafka.partitioner.default import murmur2
-from pyspark import TaskContext
+from pyspark import InheritableThread, TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.datasource import CaseInsensitiveDict, WriterCommitMessage
@@ -538,15 +538,22 @@ def files(folder: Path, lines: Sequence[str]) -> None:
         (folder / "in" / f"{number}.txt").write_text(line)
 
 
+def append_in_thread(df: DataFrame, url: str) -> None:
+    thread = InheritableThread(target=append, args=(df, url))
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.parametrize("write", [save, append_in_thread])
 def test_foreachBatch_is_exactly_once_without_further_ado(  # noqa: N802 - Spark's name
-    spark: SparkSession, topic: distlog.Topic, tmp_path: Path
+    spark: SparkSession, topic: distlog.Topic, tmp_path: Path, write: Callable[[DataFrame, str], None]
 ) -> None:
     files(tmp_path, ["a", "b"])
-    run_stream(spark, tmp_path, lambda df, batch: save(df, topic.url))
+    run_stream(spark, tmp_path, lambda df, batch: write(df, topic.url))
     assert sorted(values(topic)) == ["a", "b"]
     for done in (tmp_path / "checkpoint" / "commits").glob("*1*"):
         done.unlink()  # as if the driver had died before Spark noted that batch 1 was done
-    run_stream(spark, tmp_path, lambda df, batch: save(df, topic.url))
+    run_stream(spark, tmp_path, lambda df, batch: write(df, topic.url))
     assert sorted(values(topic)) == ["a", "b"]
 
 

@@ -85,8 +85,9 @@ def test_the_size_of_splits_follows_the_cores_between_two_bounds() -> None:
 
 
 def test_no_core_is_idle_while_the_last_splits_are_read() -> None:
-    assert SplitSize(2).target_bytes(3 * MIN_BYTES) == 3 * MIN_BYTES // 4
-    assert SplitSize(3).target_bytes(7 * MIN_BYTES) == -(-7 * MIN_BYTES // 9)
+    assert SplitSize(2).target_bytes(3 * MIN_BYTES) == 3 * MIN_BYTES // 2
+    assert SplitSize(2).target_bytes(4 * MIN_BYTES) == MIN_BYTES
+    assert SplitSize(3).target_bytes(7 * MIN_BYTES) == -(-7 * MIN_BYTES // 6)
 
 
 def test_no_slices_are_no_splits() -> None:

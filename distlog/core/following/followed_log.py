@@ -121,7 +121,7 @@ def ends_of(batch: pa.RecordBatch) -> dict[int, int]:
     """The next offset behind the records of each partition in `batch`, which are in (partition, offset) order."""
     partitions, offsets = batch.column("partition").to_numpy(), batch.column("offset").to_numpy()
     if partitions[0] == partitions[-1]:
-        # most batches, and all small ones
+        # so are most batches
         return {int(partitions[0]): int(offsets[-1]) + 1}
     last = [*np.flatnonzero(np.diff(partitions)).tolist(), batch.num_rows - 1]
     return {int(partitions[row]): int(offsets[row]) + 1 for row in last}

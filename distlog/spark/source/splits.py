@@ -46,7 +46,9 @@ class SplitSize:
         usual = min(max(ceil(total_bytes / (SPLITS_PER_CORE * self.cores)), MIN_BYTES), MAX_BYTES)
         count = ceil(total_bytes / usual)
         if count > self.cores:
+            # as many for each core, and one less for each if they would be small: twice MIN_BYTES is no more than MAX
             count = ceil(count / self.cores) * self.cores
+            count -= self.cores * (total_bytes < count * MIN_BYTES)
         return max(ceil(total_bytes / max(count, self.min_splits or 1)), 1)
 
 
