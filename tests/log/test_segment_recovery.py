@@ -169,7 +169,9 @@ def test_a_torn_end_goes_wherever_it_is_torn(tmp_path: Path, from_start: bool) -
     first, last = records(0, [b"first"]) + records(1), [records(2, [b"x"]), records(3, [b"y", b"z"]), records(5)]
     whole = first + b"".join(last)
     ends = np.cumsum([len(first), *map(len, last)]).tolist()
-    for cut in range(len(first), len(whole) + 1):
+    # at and around each end, and every third byte between
+    near = {end + beside for end in ends for beside in (-1, 0, 1)}
+    for cut in sorted({*range(len(first), len(whole), 3), *near} & {*range(len(first), len(whole) + 1)}):
         folder = tmp_path / str(cut)
         segment = new_segment(folder, index_interval_bytes=0)
         append(segment, records(0, [b"first"]), records(1))
