@@ -16,7 +16,7 @@ from benchmarks import costs
 from distlog.core import paths
 from distlog.core.config import TopicConfig
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.append import commit_append
+from distlog.core.topics.append_commit import commit_append
 from distlog.core.topics.appender import Appender
 from distlog.core.topics.topic import Topic
 
