@@ -44,6 +44,17 @@ def test_what_retention_deleted_comes_back_in_one_commit(storage: Storage) -> No
     assert topic.verify().ok
 
 
+def test_parts_of_a_bundle_come_back_too(storage: Storage) -> None:
+    topic = topic_on(storage, 3, {"retention.ms": DAY})
+    topic.append([{"value": b"v%d" % number, "timestamp": NOW - 2 * DAY, "partition": number} for number in range(3)])
+    before, was = topic.version, contents(topic)
+    assert all(state.segments[0].is_bundled for state in topic.snapshot.partitions)
+    assert topic.retention().to_dict()["records"] == 3
+    topic.restore(before)
+    assert contents(topic) == contents(topic_on(storage)) == was
+    assert topic.verify().ok
+
+
 def test_the_report_warns_that_retention_deletes_it_again(storage: Storage) -> None:
     topic = old_topic(storage)
     before = topic.version

@@ -24,7 +24,7 @@ from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.errors import OffsetOutOfRangeError, TopicNotFoundError
 from distlog.core.maintenance.removed_since import RemovedSince
-from distlog.core.paths import segment_file
+from distlog.core.segments.segment_parts import part_of
 from distlog.core.storage.parallel import in_order
 from distlog.core.topic_handle import TopicHandle
 
@@ -125,10 +125,12 @@ def _there(handle: TopicHandle, name: str, segments: Sequence[SegmentInfo]) -> s
     """The stems of those segments whose log files are there as they were."""
 
     def is_there(one: SegmentInfo) -> bool:
+        log = part_of(name, one)
         try:
-            return handle.storage.size(segment_file(name, one.partition, one.stem, ".log")) == one.log_bytes
+            size = handle.storage.size(log.name)
         except FileNotFoundError:
             return False
+        return size == log.size if log.is_file else size >= log.begin + log.size
 
     answers = in_order((partial(is_there, one) for one in segments), _LOOKUPS)
     return {one.stem for one, answer in zip(segments, answers, strict=True) if answer}
