@@ -65,6 +65,14 @@ def test_the_lines_that_follow_run(tmp_path: Path, capsys: pytest.CaptureFixture
     ]
 
 
+def test_the_lines_of_a_producer_run(tmp_path: Path) -> None:
+    import distlog
+
+    topic = distlog.create(f"{tmp_path}/clicks")
+    exec(python("### Producers: each record once"), {"topic": topic})
+    assert [(record.key, record.value) for record in topic.records(0)] == [(b"user-1", b"value")]
+
+
 @pytest.mark.spark
 def test_the_spark_lines_run(tmp_path: Path, spark: Any) -> None:
     import distlog

@@ -32,6 +32,7 @@ from distlog.core.log.partition_lock import PartitionLock
 from distlog.core.log.sealed_segment import SealedSegment
 from distlog.core.log.segment_opener import SegmentOpener
 from distlog.core.log.state_record import NO_POINT, StateRecord, Status, recovery_point
+from distlog.core.log.sync_mark import Sync
 from distlog.core.segments.segment_state import SegmentState
 from distlog.core.storage.local.file_lock import TIMEOUT_S, Held
 from distlog.core.topic_handle import TopicHandle
@@ -156,10 +157,10 @@ class ActivePartition:
         assert self._segment is not None
         self._seal_flushed(self._segment.state)
 
-    def write_again(self, stem: str) -> None:
+    def write_again(self, stem: str, sync: Sync) -> None:
         """Make good a sync of this segment whose end nobody saw; if it was to save what is gone, `give_up`."""
         segment = self.recover()
-        if segment is not None and segment.stem == stem and not self._opener.write_again(segment):
+        if segment is not None and segment.stem == stem and not self._opener.write_again(segment, sync):
             self.give_up()
 
     def moved_on(self) -> None:

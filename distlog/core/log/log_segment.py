@@ -132,14 +132,15 @@ class LogSegment(ReadableSegment):
         """Walk the log behind the state's end, where `transactions` are open, and cut off a torn end."""
         return self._recovered(self._numbers, transactions)
 
-    def write_again(self, transactions: OpenTransactions) -> bool:
+    def write_again(self, transactions: OpenTransactions, *, only_read: bool = False) -> bool:
         """Write what is not known to be on the device again, for the next sync: the end of one before is not known.
 
         After a sync that failed, Linux keeps the bytes, but would not write them. False if it no longer has them.
-        `transactions` are those that were open before the segment.
+        `transactions` are those that were open before the segment. With `only_read` it is read and not written.
         """
+        numbers, flushed = self._usable(), self._numbers[_FLUSHED].tolist()
         return segment_recovery.write_again(
-            self._files, self._usable(), self._interval, transactions, *self._numbers[_FLUSHED].tolist()
+            self._files, numbers, self._interval, transactions, *flushed, only_read=only_read
         )
 
     def open(self) -> None:

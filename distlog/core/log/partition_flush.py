@@ -84,10 +84,10 @@ class PartitionFlush:
         if last == Sync.FAILED:
             # whose sync failed could not do it
             self._give_up(stem)
-        elif last == Sync.BEGUN:
+        elif last != Sync.ENDED:
             # nobody knows how a sync ended whose process is no more
             with self._partition.held():
-                self._partition.write_again(stem)
+                self._partition.write_again(stem, last)
         return last != Sync.ENDED
 
     def is_due(self) -> bool:
@@ -103,7 +103,7 @@ class PartitionFlush:
         if self._files is not None or not flushed:
             with self._lock.held(self._timeout_s) as page:
                 stem = None if flushed else self._unflushed_stem()
-                if stem and marked(page.read(), stem) == Sync.ENDED:
+                if stem and marked(page.read(), stem) != Sync.FAILED:
                     page.write(mark(Sync.BEGUN, stem))
                 self._use(None)
         self._lock.close()

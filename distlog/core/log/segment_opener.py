@@ -7,7 +7,7 @@ from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.log.active_file import FileCalls
 from distlog.core.log.log_segment import LogSegment, closed_on_error
 from distlog.core.log.state_record import Status
-from distlog.core.log.sync_mark import Sync, mark_begun, stored_mark
+from distlog.core.log.sync_mark import Sync, mark_doubted, stored_mark
 from distlog.core.segments.segment_state import SegmentState
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.transactions.open_transactions import OpenTransactions
@@ -57,8 +57,11 @@ class SegmentOpener:
             elif unknown > 0 or status != Status.ACTIVE:
                 segment.recover_tail(OpenTransactions.before(state.first_unstable_offset))
             # who began to seal it may have died when a sync had failed
-            is_doubtful = status == Status.CHANGING or not self._is_in_good_hands(segment)
-            if is_doubtful and not self.write_again(segment):
+            if status == Status.CHANGING:
+                is_whole = self.write_again(segment, Sync.BEGUN)
+            else:
+                is_whole = self._is_in_good_hands(segment) or self.write_again(segment, Sync.DOUBTED)
+            if not is_whole:
                 segment.close()
                 return None
         return segment
@@ -67,13 +70,13 @@ class SegmentOpener:
         """Whether the next sync tells the truth of what is not flushed; False while that cannot be brought about.
 
         Whoever wrote it may have been killed, so that nobody had the file open. Then the kernel forgets that it could
-        not write pages, and forgets the pages. So who opens the file then has the next sync write them again.
+        not write pages, and forgets the pages. So who opens the file then has them read before the next sync.
         """
         state = segment.state
         if state.flushed_position == state.position or segment.is_open:
             return True
         segment.open()
-        return mark_begun(self._folder, segment.stem)
+        return mark_doubted(self._folder, segment.stem)
 
     def recovered(self, active: Active, recovery_point: SegmentState | None) -> LogSegment:
         """The segment that the commit log calls `active`, whose end is not known: it is walked, and synced.
@@ -92,8 +95,8 @@ class SegmentOpener:
                 # zeros, as far as anybody looked
                 segment.drop_uncounted()
             # the page tells nothing of a sync that failed, so all is written again
-            if stored_mark(self._folder, segment.stem) != Sync.ENDED:
-                self.write_again(segment)
+            if stored_mark(self._folder, segment.stem) in (Sync.BEGUN, Sync.FAILED):
+                self.write_again(segment, Sync.BEGUN)
             # it is not known how much of the log is on the device
             segment.flush()
         return segment
@@ -104,13 +107,13 @@ class SegmentOpener:
             # first: of an error that is told to others from now on, this process is told too
             segment.open()
             sync = stored_mark(self._folder, segment.stem)
-            if sync == Sync.FAILED or (sync == Sync.BEGUN and not self.write_again(segment)):
+            if sync == Sync.FAILED or (sync != Sync.ENDED and not self.write_again(segment, sync)):
                 raise segment.sync_error()
         return segment.seal()
 
-    def write_again(self, segment: LogSegment) -> bool:
-        """See `LogSegment.write_again`."""
-        return segment.write_again(self.transactions_before())
+    def write_again(self, segment: LogSegment, sync: Sync) -> bool:
+        """See `LogSegment.write_again`; what is only DOUBTED is only read."""
+        return segment.write_again(self.transactions_before(), only_read=sync == Sync.DOUBTED)
 
     def transactions_before(self) -> OpenTransactions:
         """The transactions that are open where the active segment begins."""

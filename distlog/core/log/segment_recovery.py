@@ -56,17 +56,23 @@ def write_again(
     transactions: OpenTransactions,
     flushed_offset: int,
     flushed_position: int,
+    *,
+    only_read: bool,
 ) -> bool:
     """Write the log behind `flushed_position`, and the indexes, again as they are; False if batches are damaged.
 
-    Damaged indexes are made anew. `transactions` are those that are open where the segment begins.
+    With `only_read` they are compared with their checksums, and not written. Damaged indexes are made anew.
+    `transactions` are those that are open where the segment begins.
     """
     position, end = flushed_position, int(numbers[POSITION])
     for found in sound_batches(files.log, position, end, flushed_offset):
-        files.log.write(found.data, found.position)
+        if not only_read:
+            files.log.write(found.data, found.position)
         position = found.end
     if position < end:
         return False
+    if only_read and files.has_entries(numbers):
+        return True
     if not files.has_entries(numbers):
         for before, folded, _ in _folds(files, emptied(files.stem, numbers), interval, transactions, end):
             files.write_entries(before, folded.entries)

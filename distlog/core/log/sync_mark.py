@@ -17,10 +17,15 @@ from distlog.core.storage.local.shared_page import boot_id
 
 
 class Sync(Enum):
-    """Nobody knows how the sync ended, or whether there was one; it failed; it ended well, as far as anybody told."""
+    """Nobody knows how the sync ended, or whether there was one; it failed; it ended well, as far as anybody told.
+
+    DOUBTED: that ended well, but what came since was written by somebody who may have been killed, so the kernel may
+    have lost it: the next sync can be trusted if it can be read.
+    """
 
     BEGUN = b"B"
     FAILED = b"F"
+    DOUBTED = b"D"
     ENDED = b""
 
 
@@ -31,7 +36,7 @@ def mark(sync: Sync, stem: str) -> bytes:
 
 def marked(value: bytes | None, stem: str) -> Sync:
     """What the page's value says of the segment `stem`."""
-    return next((sync for sync in (Sync.BEGUN, Sync.FAILED) if value == mark(sync, stem)), Sync.ENDED)
+    return next((sync for sync in (Sync.BEGUN, Sync.FAILED, Sync.DOUBTED) if value == mark(sync, stem)), Sync.ENDED)
 
 
 def stored_mark(folder: str, stem: str) -> Sync:
@@ -39,13 +44,13 @@ def stored_mark(folder: str, stem: str) -> Sync:
     return marked(stored_value(os.path.join(folder, paths.FLUSH_FILE)), stem)
 
 
-def mark_begun(folder: str, stem: str) -> bool:
-    """Mark a sync of the segment as begun, so that the next one does not trust it; False while one is under way."""
+def mark_doubted(folder: str, stem: str) -> bool:
+    """Have the next sync of the segment read first what it is to save; False while one is under way."""
     lock = FileLock(os.path.join(folder, paths.FLUSH_FILE))
     try:
         with lock.held(0) as page:
             if marked(page.read(), stem) == Sync.ENDED:
-                page.write(mark(Sync.BEGUN, stem))
+                page.write(mark(Sync.DOUBTED, stem))
     except StorageError:
         return False
     finally:
