@@ -1,4 +1,4 @@
-"""Spark on topics that a broker wrote: the data source, committed records, compaction and retention as jobs do them."""
+"""Spark on topics that a broker wrote: the data source with committed records, and compaction by tasks."""
 
 from __future__ import annotations
 
