@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from pathlib import Path
 
@@ -150,6 +151,19 @@ def test_a_running_broker_is_noticed(broker: Broker, tmp_path: Path) -> None:
             topic.export(broker.data)
         with pytest.raises(StorageError, match="a broker is running"):
             distlog.adopt(broker.data)
+
+
+def test_a_broker_does_not_start_where_a_topic_was_adopted_in_place(tmp_path: Path) -> None:
+    stopped = Broker(tmp_path)
+    with stopped.running():
+        stopped.create({"orders": 1})
+    assert distlog.adopt(stopped.data).ok
+    with pytest.raises(AssertionError), stopped.running():
+        stopped.ends("orders")
+    # deleting the topic's folder takes the adoption back
+    shutil.rmtree(stopped.data / "orders")
+    with stopped.running():
+        assert stopped.ends("orders") == (0, 0)
 
 
 def wait_for_cleaner(broker: Broker, line: str) -> None:

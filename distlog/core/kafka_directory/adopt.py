@@ -61,6 +61,7 @@ def adopt_topic(
     adopted = AdoptedTopic(name, topic.url, taken, tuple(_notes(taken)))
     standing = _standing(log, topic, taken)
     if standing is not None:
+        end(topic)
         return AdoptedTopic(name, topic.url, taken, was_there=True), log, standing
     if dry_run:
         return adopted, log, None

@@ -16,6 +16,7 @@ from distlog.core.errors import CorruptIndexError
 from distlog.core.indexes.transaction_index import ENTRY
 from distlog.core.kafka_directory.directory_names import file_name
 from distlog.core.kafka_directory.producer_states import ProducerStates
+from distlog.core.log.segment_recovery import new_epochs
 from distlog.core.reading.chunk import Chunk
 from distlog.core.reading.segment_reader import SegmentReader
 from distlog.core.reading.whole_log import whole_log
@@ -53,7 +54,7 @@ def export_segment(
             writer.write(data)
             log.add(data, rows)
             producers.see(data, rows)
-            epochs += _new_epochs(rows, epochs[-1][0] if epochs else -1)
+            epochs += new_epochs(rows, epochs[-1][0] if epochs else -1)
     files = _indexes(reader, segment, log.finish())
     folder.put_many({file_name(segment.base_offset, suffix): data for suffix, data in files.items()})
     _rename(folder, temporary, file_name(segment.base_offset, ".log"))
@@ -81,14 +82,6 @@ def _moved(chunk: Chunk, shift: int) -> tuple[memoryview, npt.NDArray[Any]]:
     rows["base_offset"] += shift
     write_base_offsets(data, rows["position"], header_offsets(chunk.batches, rows["base_offset"].astype(np.int64)))
     return data.data, rows
-
-
-def _new_epochs(rows: npt.NDArray[Any], latest: int) -> list[tuple[int, int]]:
-    """(leader epoch, start offset) of each epoch above `latest` that begins in these batches."""
-    known = np.maximum.accumulate(np.concatenate([[latest], rows["leader_epoch"]]))
-    rises = np.flatnonzero(known[1:] > known[:-1])
-    epochs: list[int] = rows["leader_epoch"][rises].tolist()
-    return list(zip(epochs, rows["base_offset"][rises].tolist(), strict=True))
 
 
 def _indexes(reader: SegmentReader, segment: SegmentInfo, made: dict[str, bytes]) -> dict[str, bytes]:

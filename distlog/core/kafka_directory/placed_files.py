@@ -82,8 +82,11 @@ def _place_segment(
 
 
 def _link(source: str, target: str) -> None:
+    """Give a file a second name; its bytes are synced, since a broker that was killed may not have done it."""
     try:
         os.link(source, target)
+        with open(target, "rb") as file:
+            os.fsync(file.fileno())
     except OSError as error:
         text = f"cannot give a broker's file a second name: {error.strerror}; adopt by copy, to another address"
         raise StorageError(text, file=source) from error

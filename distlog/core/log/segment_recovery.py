@@ -43,7 +43,7 @@ def recover(
     numbers = _with_unstable(numbers, transactions)
     for before, folded, found in _folds(files, numbers, interval, transactions, size if end is None else end):
         files.write_entries(before, folded.entries)
-        epochs += _new_epochs(found.rows, epochs[-1][0] if epochs else -1)
+        epochs += new_epochs(found.rows, epochs[-1][0] if epochs else -1)
         numbers = folded.numbers
     files.cut(numbers)
     return Recovery(numbers, epochs, size - int(numbers[POSITION]))
@@ -117,7 +117,7 @@ def _with_unstable(numbers: Numbers, transactions: OpenTransactions) -> Numbers:
     return changed
 
 
-def _new_epochs(rows: npt.NDArray[Any], latest: int) -> list[tuple[int, int]]:
+def new_epochs(rows: npt.NDArray[Any], latest: int) -> list[tuple[int, int]]:
     """(leader epoch, start offset) of each epoch above `latest` that begins in these batches."""
     known = np.maximum.accumulate(np.concatenate([[latest], rows["leader_epoch"]]))
     rises = np.flatnonzero(known[1:] > known[:-1])

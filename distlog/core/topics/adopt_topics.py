@@ -50,6 +50,8 @@ class AdoptReport:
             raise InvalidTopicError("there are several topics: take them from `topics`", topics=len(self.adopted))
         if error := self.adopted[0].error:
             raise error
+        if self.dry_run and not self.topics:
+            raise InvalidTopicError("a dry run makes no topic", topic=self.adopted[0].name)
         return self.topics[self.adopted[0].name]
 
     @property
