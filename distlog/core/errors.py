@@ -9,7 +9,7 @@ DistlogError                     one base; `details` holds the facts that the me
 ├── InvalidTopicError            a topic or file name breaks Kafka's rule: choose another
 ├── TopicNotFoundError           there is no topic at this address: check it, or create the topic
 ├── TopicExistsError             there is a topic already: open it, or drop it first
-├── ReadOnlyTopicError           the topic was opened at a version or a time: open it without to change it
+├── ReadOnlyTopicError           opened at a version or time (open it without to change it), or in tiered storage
 ├── OffsetOutOfRangeError        the offset is below the log start or above the log end
 ├── SnapshotTooOldError          files of the version that is read were vacuumed: refresh the topic
 ├── CommitConflictError          the commit did not happen: read the reason, decide again
@@ -104,7 +104,7 @@ class TopicExistsError(DistlogError):
 
 
 class ReadOnlyTopicError(DistlogError):
-    """The topic was opened at a version or a time, so it cannot be changed."""
+    """The topic was opened at a version or a time, or lies in Kafka's tiered storage, so it cannot be changed."""
 
 
 class OffsetOutOfRangeError(DistlogError, LookupError):

@@ -20,6 +20,7 @@ BATCH_ONLY = {
     "pushFilters": "filters of a stream cannot be pushed down: leave it out",
     "startTime": "a stream starts at an offset: use startingTimestamp, or filter by the column timestamp",
     "tiered": "a bucket of Kafka's tiered storage is read as it is: leave it out",
+    "tieredTopicId": "a bucket of Kafka's tiered storage is read as it is: leave it out",
     "timestampAsOf": "a stream follows the newest version: leave it out",
     "versionAsOf": "a stream follows the newest version: leave it out",
 }
