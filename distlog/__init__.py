@@ -6,6 +6,7 @@
 >>> topic.scan().to_table()
 """
 
+from distlog.core import VERSION as __version__  # noqa: N811 - the name that Python has for it
 from distlog.core.config import TopicConfig
 from distlog.core.errors import (
     CommitConflictError,
@@ -69,6 +70,7 @@ __all__ = [
     "TopicNotFoundError",
     "TransactionTooOldError",
     "UnsupportedVersionError",
+    "__version__",
     "create",
     "open",
 ]

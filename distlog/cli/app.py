@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import typer
 
-from distlog.cli import group_commands, maintenance_commands, metadata_commands, record_commands, service_command
+from distlog.cli import (
+    dump_command,
+    group_commands,
+    maintenance_commands,
+    metadata_commands,
+    record_commands,
+    service_command,
+)
 
 app = typer.Typer(
     name="distlog",
@@ -29,4 +36,5 @@ app.command()(maintenance_commands.compact)
 app.command()(maintenance_commands.vacuum)
 app.command()(maintenance_commands.rebuild_index)
 app.command()(maintenance_commands.verify)
+app.command()(dump_command.dump)
 app.command()(service_command.run)
