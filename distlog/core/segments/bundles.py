@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from distlog.core import paths
@@ -35,10 +35,10 @@ _PLACES = {".log": "log_position"} | {suffix: one.position for suffix, one in IN
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Bundle:
-    """The parts of one bundle, by partition and then by suffix."""
+    """The parts of one bundle, by partition and then by suffix; each is the pieces that it is made of."""
 
     stem: str
-    segments: dict[int, Mapping[str, Buffer]] = dataclasses.field(default_factory=dict)
+    segments: dict[int, Mapping[str, Sequence[Buffer]]] = dataclasses.field(default_factory=dict)
 
 
 class Bundles:
@@ -73,18 +73,19 @@ class Bundles:
         with self._lock:
             self._held += change
 
-    def add(self, partition: int, files: Mapping[str, Buffer]) -> str:
-        """Take what would be the files of a segment, by suffix, to write them later; returns the segment's stem.
+    def add(self, partition: int, log: Sequence[Buffer], indexes: Mapping[str, bytes]) -> str:
+        """Take the pieces of a segment's log, and its indexes by suffix, to write later; returns the segment's stem.
 
         Full bundles are written now. Raises StorageError.
         """
+        parts = {".log": log, **{suffix: [data] for suffix, data in indexes.items() if data}}
         with self._lock:
             bundle = next((one for one in self._waiting if partition not in one.segments), None)
             if bundle is None:
                 bundle = _Bundle(self._new_stem())
                 self._waiting.append(bundle)
-            bundle.segments[partition] = files
-            self._sealed += sum(memoryview(data).nbytes for data in files.values())
+            bundle.segments[partition] = parts
+            self._sealed += sum(map(_size, parts.values()))
             if self._sealed > LARGEST_BUNDLE:
                 self._write_waiting()
             return bundle.stem
@@ -107,27 +108,31 @@ class Bundles:
         """The bytes of a bundle; notes the position of each part."""
         page = PAGE_BYTES if self._storage.is_local else 1
         position = 0
-        for partition, suffix, data in _in_order(bundle):
+        for partition, suffix, pieces in _in_order(bundle):
             gap = -position % page if suffix == ".log" else 0
             place = self._placed.setdefault((partition, bundle.stem), {})
             place[_PLACES[suffix]] = position + gap
-            position += gap + memoryview(data).nbytes
+            position += gap + _size(pieces)
             yield bytes(gap)
-            yield data
+            yield from pieces
 
 
-def _in_order(bundle: _Bundle) -> Iterator[tuple[int, str, Buffer]]:
-    """(partition, suffix, bytes) of each part that has any: the logs first."""
+def _in_order(bundle: _Bundle) -> Iterator[tuple[int, str, Sequence[Buffer]]]:
+    """(partition, suffix, pieces) of each part: the logs first."""
     segments = sorted(bundle.segments.items())
-    yield from ((number, ".log", files[".log"]) for number, files in segments)
-    for number, files in segments:
-        yield from ((number, suffix, data) for suffix, data in files.items() if suffix != ".log" and data)
+    yield from ((number, ".log", parts[".log"]) for number, parts in segments)
+    for number, parts in segments:
+        yield from ((number, suffix, pieces) for suffix, pieces in parts.items() if suffix != ".log")
 
 
-def _write(storage: Storage, name: str, pieces: list[Buffer]) -> None:
-    if sum(memoryview(piece).nbytes for piece in pieces) <= _PUT_BYTES:
+def _size(pieces: Sequence[Buffer]) -> int:
+    return sum(memoryview(piece).nbytes for piece in pieces)
+
+
+def _write(storage: Storage, name: str, pieces: Sequence[Buffer]) -> None:
+    if _size(pieces) <= _PUT_BYTES:
         storage.put(name, b"".join(pieces))
         return
     with storage.open_write(name) as writer:
         for piece in pieces:
-            writer.write(piece)
+            writer.write_behind(piece)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +16,13 @@ from distlog.core.segments.bundles import Bundles
 from distlog.core.segments.log_description import LogDescription
 from distlog.core.storage.storage import ObjectWriter, Storage
 
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
 #: A log file up to this size is held in memory, and put together with its index files; a larger one is streamed.
 HELD_BYTES = 1 << 20
+#: A piece of so many bytes is held for a bundle without a copy; a smaller one may be a small part of its memory.
+KEPT_BYTES = 1 << 18
 
 
 class SegmentFile:
@@ -38,7 +43,8 @@ class SegmentFile:
         self._storage, self._topic, self._partition, self._stem = storage, topic, partition, stem
         self._segment_bytes = config.segment_size
         self._log = LogDescription(interval_bytes=config.index_interval_bytes, index_bytes=config.segment_index_bytes)
-        self._held, self._bundles = bytearray(), bundles
+        self._bundles = bundles
+        self._held: list[Buffer] = []
         self._stream: ObjectWriter | None = None
 
     @property
@@ -78,7 +84,7 @@ class SegmentFile:
         """Append `batches` (BATCH rows, positions in `data`), which are all of `data`, at `base_offsets`.
 
         The base offsets in `data` are overwritten. They ascend; gaps are allowed. `newest_offsets` and
-        `min_timestamps` are those of `fold`. `data` must not change until the next call returns.
+        `min_timestamps` are those of `fold`. `data` must not change until the next call returns; with bundles, never.
         """
         write_base_offsets(data, batches["position"], header_offsets(batches, base_offsets))
         moved = batches.copy()
@@ -89,20 +95,21 @@ class SegmentFile:
     def _store(self, data: memoryview) -> None:
         if self._stream is None and self.size > HELD_BYTES and not (self._bundles and self._bundles.takes(self.size)):
             self._stream = self._storage.open_write(self._name(".log"))
-            self._stream.write(self._held)
-            self._let_go()
+            for piece in self._let_go():
+                self._stream.write_behind(piece)
         if self._stream is not None:
             self._stream.write_behind(data)
             return
-        self._held += data
         if self._bundles:
             self._bundles.hold(len(data))
+        is_kept = self._bundles is not None and len(data) >= KEPT_BYTES
+        self._held.append(data if is_kept else bytes(data))
 
-    def _let_go(self) -> bytearray:
-        """The bytes that were held until now."""
-        held, self._held = self._held, bytearray()
+    def _let_go(self) -> list[Buffer]:
+        """The pieces that were held until now."""
+        held, self._held = self._held, []
         if self._bundles:
-            self._bundles.hold(-len(held))
+            self._bundles.hold(-sum(memoryview(piece).nbytes for piece in held))
         return held
 
     def seal(self, now_ms: int) -> SegmentInfo:
@@ -112,10 +119,10 @@ class SegmentFile:
         """
         described, files = self._log.describe(self._partition, self._stem, now_ms)
         if self._stream is None and self._bundles and self._bundles.is_shared:
-            stem = self._bundles.add(self._partition, {".log": self._let_go(), **files})
+            stem = self._bundles.add(self._partition, self._let_go(), files)
             return dataclasses.replace(described, stem=stem, first_unstable_offset=NO_OFFSET)
         if self._stream is None:
-            files[".log"] = bytes(self._let_go())
+            files[".log"] = b"".join(self._let_go())
         else:
             self._stream.close()
         self._storage.put_many({self._name(suffix): data for suffix, data in files.items() if data})
