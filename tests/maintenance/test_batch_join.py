@@ -16,6 +16,7 @@ from topics import NOW
 
 import distlog
 from distlog.core.batches.record_batch import APPEND_TIME, CONTROL, DELETE_HORIZON, HEADER_SIZE, read_headers
+from distlog.core.maintenance.compaction import scanned_records
 from distlog.core.topics.topic import Topic
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -142,6 +143,20 @@ def test_the_append_times_of_a_topic_stay_those_of_its_commits(tmp_path: Path) -
     assert len({row["timestamp"] for row in before}) == 20
     assert topic.compact().ok
     assert topic.segments().num_rows == 1
+    assert rows(topic.scan().to_table()) == before
+    assert topic.verify().ok
+
+
+def test_compressed_batches_are_opened_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scanned_records, "OPENED_BYTES", 1000)
+    topic = distlog.create(f"{tmp_path}/log", config={"compression.type": "zstd", "retention.ms": -1})
+    rows_of_all = records(300)
+    for start in range(0, 300, 10):
+        topic.append(rows_of_all[start : start + 10])
+    before = rows(topic.scan().to_table())
+    assert topic.compact().ok
+    (log,) = logs(topic)
+    assert 1 < len(read_headers(log)) < 15
     assert rows(topic.scan().to_table()) == before
     assert topic.verify().ok
 
