@@ -26,7 +26,8 @@ def put_all(address: tuple[str, dict[str, Any]], writer: int, names: list[str], 
 
 
 def race(address: tuple[str, dict[str, Any]], writers: int, names: list[str]) -> list[tuple[str, int, bytes]]:
-    processes = multiprocessing.get_context("spawn")
+    processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload(["distlog.core.storage.storage", "s3fs"])
     start, seen = processes.Barrier(writers), processes.Queue()
     running = [
         processes.Process(target=put_all, args=(address, writer, names, start, seen), daemon=True)
