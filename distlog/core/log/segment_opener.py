@@ -72,8 +72,7 @@ class SegmentOpener:
         Whoever wrote it may have been killed, so that nobody had the file open. Then the kernel forgets that it could
         not write pages, and forgets the pages. So who opens the file then has them read before the next sync.
         """
-        state = segment.state
-        if state.flushed_position == state.position or segment.is_open:
+        if segment.is_open or not segment.unflushed.size:
             return True
         segment.open()
         return mark_doubted(self._folder, segment.stem)
