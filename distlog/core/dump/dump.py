@@ -22,6 +22,9 @@ def dump(files: Iterable[DumpedFile], options: DumpOptions, output: DumpOutput) 
         output.say(f"Dumping {file.address}", "file", file=file.address)
         try:
             _dump_one(file, options, output)
+        except BrokenPipeError:
+            # it is the reader of the output that is gone
+            raise
         except (DistlogError, OSError) as error:
             output.fail(error)
 
