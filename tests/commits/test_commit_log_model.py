@@ -311,4 +311,4 @@ def merged(inputs: list[SegmentInfo], outputs: int, read_version: int) -> list[S
 
 
 TestCommitLogModel = CommitLogMachine.TestCase
-TestCommitLogModel.settings = settings(max_examples=30, stateful_step_count=40, deadline=None)
+TestCommitLogModel.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -144,5 +144,5 @@ class GroupMachine(RuleBasedStateMachine):
         assert len(self.state().members) == 1
 
 
-GroupMachine.TestCase.settings = settings(max_examples=15, stateful_step_count=20, deadline=None)
+GroupMachine.TestCase.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
 TestGroups = GroupMachine.TestCase

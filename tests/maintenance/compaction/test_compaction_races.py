@@ -315,7 +315,7 @@ class Model:
             assert len(found) == len(seen)
 
 
-@settings(max_examples=50)
+@settings(max_examples=120)
 @given(steps)
 def test_readers_see_the_last_value_of_every_key_whatever_runs_when(plan: list[tuple[str, object]]) -> None:
     log = CompactedTopic(
