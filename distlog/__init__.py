@@ -6,6 +6,7 @@
 >>> topic.scan().to_table()
 """
 
+from distlog.core import VERSION as __version__  # noqa: N811 - the name that Python has for it
 from distlog.core.config import TopicConfig
 from distlog.core.errors import (
     CommitConflictError,
@@ -71,6 +72,7 @@ __all__ = [
     "TopicNotFoundError",
     "TransactionTooOldError",
     "UnsupportedVersionError",
+    "__version__",
     "adopt",
     "create",
     "open",

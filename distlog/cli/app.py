@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from distlog.cli import (
+    dump_command,
     group_commands,
     kafka_commands,
     maintenance_commands,
@@ -36,6 +37,7 @@ app.command()(maintenance_commands.compact)
 app.command()(maintenance_commands.vacuum)
 app.command()(maintenance_commands.rebuild_index)
 app.command()(maintenance_commands.verify)
+app.command()(dump_command.dump)
 app.command()(kafka_commands.adopt)
 app.command()(kafka_commands.export)
 app.command()(service_command.run)

@@ -25,7 +25,6 @@ HOUR_MS = 3_600_000
 _LEAST_SEGMENT = 14
 _INTERNAL = "internal."
 
-
 _Check = Callable[[Any], bool]
 
 
@@ -119,6 +118,7 @@ class TopicConfig:
     @classmethod
     def parse(cls, settings: Mapping[str, object]) -> TopicConfig:
         """The config of Kafka-named `settings`, strings or values; InvalidConfigError names what is wrong."""
+        _check_mapping(settings)
         _check_new(settings)
         return cls._kept(settings)
 
@@ -147,6 +147,7 @@ class TopicConfig:
 
     def changed(self, settings: Mapping[str, object | None]) -> TopicConfig:
         """This config with `settings` replaced; None resets a setting to its default. Raises as `parse` does."""
+        _check_mapping(settings)
         for name in settings.keys() - dict(self.unknown).keys():
             _field_name(name)
         _check_new({name: value for name, value in settings.items() if value is not None})
@@ -200,8 +201,7 @@ class Setting(NamedTuple):
 def settings() -> list[Setting]:
     """Every public setting of a topic, sorted by name."""
     public = ((name, spec) for name, spec in _FIELDS.items() if not name.startswith(_INTERNAL))
-    specs = ((name, spec.default, spec.metadata["rule"], spec.metadata["doc"]) for name, spec in public)
-    return sorted(Setting(*spec) for spec in specs)
+    return sorted(Setting(name, spec.default, spec.metadata["rule"], spec.metadata["doc"]) for name, spec in public)
 
 
 def _kafka_name(name: str) -> str:
@@ -217,6 +217,11 @@ def _field_name(name: str) -> str:
         hint = f"; did you mean {close[0]}?" if close else f"; known are {', '.join(_FIELDS)}"
         raise InvalidConfigError(f"unknown setting {name}{hint}")
     return _FIELDS[name].name
+
+
+def _check_mapping(settings: object) -> None:
+    if not isinstance(settings, Mapping):
+        raise InvalidConfigError("settings are a dict: config={'retention.ms': 604800000}", got=repr(settings))
 
 
 def _check_new(settings: Mapping[str, object]) -> None:

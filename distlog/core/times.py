@@ -7,10 +7,12 @@ import time
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 
+import numpy as np
+
 #: A record without a time (Kafka's RecordBatch.NO_TIMESTAMP).
 NO_TIMESTAMP = -1
 
-Time = int | str | datetime
+Time = int | str | datetime | np.datetime64
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -32,8 +34,9 @@ def fastest(clock: Callable[[], int]) -> tuple[Callable[[], int], int]:
 
 
 def to_ms(value: Time) -> int:
-    """Milliseconds since 1970 of an int (taken as it is), a datetime, or ISO 8601 text; no zone means UTC.
+    """Milliseconds since 1970 of an int (taken as it is), a datetime of Python, pandas or numpy, or ISO 8601 text.
 
+    No zone means UTC.
     Parts of a millisecond are cut off, as Arrow does. Raises ValueError for anything else.
     """
     try:
@@ -42,9 +45,17 @@ def to_ms(value: Time) -> int:
             if text.removeprefix("-").isdecimal():
                 return int(text)
             value = datetime.fromisoformat(text[:-1] + "+00:00" if text.endswith("Z") else text)
+        if isinstance(value, np.datetime64):
+            value = _of_numpy(value)
         if isinstance(value, datetime):
             aware = value if value.tzinfo else value.replace(tzinfo=timezone.utc)
             return int((aware - _EPOCH) // _MILLISECOND)
         return operator.index(value)
     except (ValueError, TypeError):
         raise ValueError(f"a time must be ms since 1970, a datetime or ISO 8601 text: {value!r}") from None
+
+
+def _of_numpy(value: np.datetime64) -> int:
+    if np.isnat(value):
+        raise ValueError("not a time")
+    return int(value.astype("datetime64[ms]").astype(np.int64))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable
 
 from distlog.core.errors import InvalidConfigError
 
@@ -10,6 +11,15 @@ from distlog.core.errors import InvalidConfigError
 def whole_number(name: str, value: object) -> int:
     """`value`, an integer of Python or numpy, as an int; InvalidConfigError names the argument if it is none."""
     try:
-        return operator.index(value)  # type: ignore[arg-type]
+        if not isinstance(value, bool):
+            return operator.index(value)  # type: ignore[arg-type]
     except TypeError:
-        raise InvalidConfigError(f"{name} must be a whole number", value=repr(value)) from None
+        pass
+    raise InvalidConfigError(f"{name} must be a whole number", value=repr(value))
+
+
+def whole_numbers(name: str, values: object) -> list[int]:
+    """One whole number, or some of them, as a list; raises as `whole_number` does."""
+    if isinstance(values, Iterable) and not isinstance(values, str):
+        return [whole_number(name, value) for value in values]
+    return [whole_number(name, values)]

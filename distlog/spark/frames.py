@@ -11,6 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.pandas.utils import require_minimum_pandas_version
 
 from distlog.core.reading import scan_plan
+from distlog.core.reading.scan import names_of
 from distlog.core.reading.slices import OutOfRange, SegmentSlice
 from distlog.core.times import Time, to_ms
 from distlog.core.topics.append import AppendResult, BatchId
@@ -80,13 +81,13 @@ def _project(df: DataFrame, given: Mapping[str, str | Column | None]) -> DataFra
 def read(
     spark: SparkSession,
     url: str,
-    columns: Iterable[str] | None = None,
+    columns: str | Iterable[str] | None = None,
     start: int | Mapping[int, int] | None = None,
     end: int | Mapping[int, int] | None = None,
     start_time: Time | None = None,
     end_time: Time | None = None,
     *,
-    partitions: Iterable[int] | None = None,
+    partitions: int | Iterable[int] | None = None,
     version: int | None = None,
     timestamp: Time | None = None,
     isolation: IsolationLevel = "read_uncommitted",
@@ -100,7 +101,7 @@ def read(
     The arguments mean what they mean in `Topic.scan`. The version is the newest one now, or one given by number or
     time. If pandas is installed, rows come by `mapInArrow`, which is faster than the data source.
     """
-    schema = schema_of(None if columns is None else list(columns), include_headers)
+    schema = schema_of(None if columns is None else names_of(columns), include_headers)
     topic = open_topic(url, version, timestamp, storage_options)
     times = scan_plan.times(start, end, start_time, end_time)
     asked = scan_plan.bounds(topic.live_snapshot, partitions, start, end)

@@ -20,7 +20,7 @@ from distlog.core.buffers import byte_array
 from distlog.core.config import MAX_LONG
 from distlog.core.errors import CorruptRecordError
 from distlog.core.kernels.crc import crc_by_instruction, crc_by_tables, crc_with_batch, first_mismatch
-from distlog.core.kernels.crc_instruction import HAS_INSTRUCTION
+from distlog.core.kernels.native.crc_instruction import HAS_INSTRUCTION
 
 
 def mismatch(data: bytes, ranges: list[tuple[int, int]], crcs: list[int]) -> int:

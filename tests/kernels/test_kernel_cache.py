@@ -13,7 +13,7 @@ import pytest
 import distlog
 
 INNER = """
-from distlog.core.kernels.jit import inlined
+from distlog.core.kernels.native.jit import inlined
 
 @inlined
 def number():
@@ -21,7 +21,7 @@ def number():
 """
 OUTER = """
 from distlog.core.kernels.inner import number
-from distlog.core.kernels.jit import fill_kernel, kernel
+from distlog.core.kernels.native.jit import fill_kernel, kernel
 
 @fill_kernel
 def fill(out):
@@ -56,6 +56,11 @@ class Copy:
         """Let the inlined kernel return `number`."""
         (self.kernels / "inner.py").write_text(INNER.format(number=number))
 
+    def comment(self, name: str) -> None:
+        """Add a comment to a file of the library, by its path in `distlog/core`."""
+        with (self._folder / "distlog" / "core" / name).open("a") as file:
+            file.write("# new\n")
+
     def run(self, **environment: str) -> list[int]:
         """What a new process gets from both callers, and how often each was taken from the cache."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}
@@ -84,9 +89,12 @@ def test_machine_code_is_kept_until_an_inlined_source_changes(copy: Copy) -> Non
     assert copy.run() == [2, 2, 1, 1]
 
 
-def test_a_folder_of_ones_own_for_the_cache_is_no_different(copy: Copy, tmp_path: Path) -> None:
+def test_in_a_folder_of_ones_own_it_is_kept_until_what_kernels_are_given_or_made_with_changes(
+    copy: Copy, tmp_path: Path
+) -> None:
     folder = str(tmp_path / "cache")
     assert copy.run(NUMBA_CACHE_DIR=folder) == [1, 1, 0, 0]
-    copy.change(2)
-    assert copy.run(NUMBA_CACHE_DIR=folder) == [2, 2, 0, 0]
-    assert copy.run(NUMBA_CACHE_DIR=folder) == [2, 2, 1, 1]
+    assert copy.run(NUMBA_CACHE_DIR=folder) == [1, 1, 1, 1]
+    for name in ("kernel_tuples.py", "kernels/native/memory.py"):
+        copy.comment(name)
+        assert copy.run(NUMBA_CACHE_DIR=folder) == [1, 1, 0, 0]

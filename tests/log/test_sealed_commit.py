@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from active_segments import FailingCalls
 from histories import segment
 from partition_logs import Process, append, commit_sealed, new_topic, sealed
 
@@ -22,6 +24,7 @@ from distlog.core.errors import (
 )
 from distlog.core.log.sealed_commit import every_partition, sealed_commit
 from distlog.core.log.state_record import Status
+from distlog.core.storage.crew import Crew
 
 
 @pytest.fixture
@@ -252,3 +255,43 @@ def test_partitions_are_sealed_side_by_side(folder: Path) -> None:
 
     after = commit_sealed(process, partitions=range(3), calls=Meeting())
     assert [sealed(after, number) for number in range(3)] == [[(0, 1)]] * 3
+
+
+def test_after_a_second_interrupt_a_lock_is_held_until_its_segment_is_left_alone(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process, other = Process(folder), Process(folder)
+    for number in range(2):
+        append(process[number], b"a")
+    begun, interrupted, go_on = threading.Event(), threading.Event(), threading.Event()
+
+    class Slow(FailingCalls):
+        """Calls of `os`, of which a sync of the last partition's log takes long."""
+
+        def fsync(self, file: int) -> None:
+            if "events-1" in (path := os.readlink(f"/proc/self/fd/{file}")) and path.endswith(".log"):
+                begun.set()
+                assert go_on.wait(60)
+            os.fsync(file)
+
+    def interrupt() -> None:
+        for event in (begun, interrupted):
+            assert event.wait(60)
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    end = Crew.end
+    monkeypatch.setattr(Crew, "end", lambda *given, **options: (interrupted.set(), end(*given, **options)))
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        commit_sealed(process, partitions=range(2), calls=Slow())
+    thread.join()
+    impatient = Process(folder, timeout_s=0)
+    assert append(impatient[0], b"b") == (1, 2)
+    with pytest.raises(StorageError, match="has held the lock"):
+        append(impatient[1], b"c")
+    go_on.set()
+    assert append(other[1], b"d") == (1, 2)
+    other[1].roll()
+    assert other.seen() == {0: [b"a", b"b"], 1: [b"a", b"d"], 2: []}
+    assert other.anomalies() == ()

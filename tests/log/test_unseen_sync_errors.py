@@ -92,6 +92,38 @@ def test_what_another_process_syncs_afterwards_is_there_after_a_power_loss(
     assert after.anomalies() == ()
 
 
+@pytest.mark.parametrize("work", ["a flush", "a checkpoint"])
+@pytest.mark.parametrize("seed", range(4))
+def test_what_a_failed_sync_was_to_save_is_saved_when_the_page_does_not_check_either(
+    work: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = new_topic(tmp_path / "before" / "events", segment_index_bytes=1200)
+    with monkeypatch.context() as patches:
+        disk = LossyDisk(patches, folder.parent, random.Random(seed))
+        killing = DiesUntold(patches)
+        process = Process(folder)
+        append(process[0], b"a")
+        process[0].flush()
+        # of several pages, of which the device gets some
+        append(process[0], b"b" * 20_000)
+        disk.failing_syncs = 1
+        killing.end(ENDS[work], process)
+        with (folder / "events-0" / ".lock").open("r+b") as page:
+            page.seek(1024)
+            page.write(bytes(2048))
+        other = Process(folder)
+        append(other[0], b"c")
+        other[0].flush()
+        other.close()
+        disk.after_power_loss(tmp_path / "after")
+        disk.close()
+    monkeypatch.setattr("distlog.core.log.state_record.boot_id", lambda: bytes(16))
+    after = Process(tmp_path / "after" / "events")
+    assert after.seen()[0] == [b"a", b"b" * 20_000, b"c"]
+    append(after[0], b"d")
+    assert after.anomalies() == ()
+
+
 SEALS = {"a roll": ENDS["a roll"], "a bulk append": ENDS["a bulk append"]}
 
 

@@ -8,5 +8,7 @@ import distlog
 
 
 def test_all_names_the_public_namespace_once() -> None:
-    public = [name for name, value in vars(distlog).items() if name[0] != "_" and not isinstance(value, ModuleType)]
-    assert sorted(distlog.__all__) == sorted(public)
+    public = [
+        name for name, value in vars(distlog).items() if name.strip("_") == name and not isinstance(value, ModuleType)
+    ]
+    assert sorted(distlog.__all__) == sorted([*public, "__version__"])

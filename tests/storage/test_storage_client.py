@@ -41,6 +41,7 @@ SECRETS = {"key": "AKIAVERYSECRETKEY", "secret": "very/secret+value", "token": "
         ("file:///data/logs/", "file", "/data/logs"),
         ("file:/data/logs", "file", "/data/logs"),
         ("FILE:///data", "file", "/data"),
+        ("file://localhost/data", "file", "/data"),
         (Path("/data/logs"), "file", "/data/logs"),
         ("s3://bucket/logs/clicks/", "s3", "s3://bucket/logs/clicks"),
         ("s3a://bucket/logs", "s3", "s3://bucket/logs"),
@@ -60,6 +61,13 @@ def test_an_address_is_normalised(given: Any, protocol: str, url: str) -> None:
     parsed = parse_url(given)
     assert (parsed.protocol, parsed.url) == (protocol, url)
     assert parse_url(parsed.url) == parsed
+
+
+@pytest.mark.parametrize("given", ["file://tmp/x", "file://tmp", "local://data/logs"])
+def test_a_file_url_that_names_a_server_is_refused_with_the_one_that_was_meant(given: str) -> None:
+    path = given.partition("://")[2]
+    with pytest.raises(StorageError, match=f"three slashes, as in file:///{path}"):
+        parse_url(given)
 
 
 def test_a_relative_path_is_made_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -293,7 +301,7 @@ except StorageError as error:
 
 
 def test_an_unknown_protocol_is_an_error() -> None:
-    with pytest.raises(StorageError, match="cannot open nosuch"):
+    with pytest.raises(StorageError, match=r"no storage is called nosuch://: give a path, s3://bucket/folder"):
         Storage("nosuch://x/y").read("a")
 
 

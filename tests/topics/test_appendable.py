@@ -96,7 +96,7 @@ def test_no_rows_are_no_error() -> None:
         (pa.table({"value": [3]}), "column value must be binary, not int64"),
         ([{"value": b""}, {"value": 3}], "value must be bytes, text or None .*row=1 got=int"),
         ([{"value": "\ud800"}], "value is not valid text: it holds a lone surrogate"),
-        ([{"value": b"v", "timestamp": "soon"}], "timestamp must be an integer .*row=0 got=str"),
+        ([{"value": b"v", "timestamp": "soon"}], "timestamp must be ms since 1970, .*row=0 got="),
         ([{"value": b"v", "timestamp": 1.5}], "timestamp must be an integer .*row=0 got=float"),
         ([{"value": b"v", "timestamp": True}], "timestamp must be an integer .*row=0 got=bool"),
         ([{"value": b"v", "timestamp": 2**63}], "column timestamp must be int64"),
@@ -133,8 +133,6 @@ def test_pandas_that_does_not_fit_is_refused() -> None:
         normalized(pandas.DataFrame({"value": [b"x", 3]}))
     with pytest.raises(InvalidRecordError, match="a record must be a dict"):
         normalized(pandas.Series([b"x"]))
-    with pytest.raises(InvalidRecordError, match=r"timestamp: a time must be .*NaT \(row=1\)"):
-        normalized([{"value": b"", "timestamp": pandas.Timestamp(0)}, {"value": b"", "timestamp": pandas.NaT}])
 
 
 def test_errors_count_rows_from_the_first_row_of_the_append() -> None:

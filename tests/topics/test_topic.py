@@ -84,7 +84,7 @@ def test_a_topic_is_made_once(storage_url: Address) -> None:
 
 @pytest.mark.parametrize("partitions", [0, -1, 10**6, "4", 1.0, True, None])
 def test_a_number_of_partitions_that_cannot_be_is_refused(partitions: Any, tmp_path: Path) -> None:
-    with pytest.raises(distlog.InvalidConfigError, match="a topic has 1 to 100000 partitions"):
+    with pytest.raises(distlog.InvalidConfigError, match=r"1 to 100000 partitions|must be a whole number"):
         distlog.create(str(tmp_path / "topic"), partitions)
     assert not list(tmp_path.iterdir())
 

@@ -46,7 +46,7 @@ from distlog.core.kernels.batch_scan import HEADER_SIZE as HEADER_SIZE
 from distlog.core.kernels.batch_scan import LOG_OVERHEAD as LOG_OVERHEAD
 from distlog.core.kernels.batch_scan import TRANSACTIONAL as TRANSACTIONAL
 from distlog.core.kernels.crc import first_mismatch
-from distlog.core.kernels.crc_instruction import HAS_INSTRUCTION
+from distlog.core.kernels.native.crc_instruction import HAS_INSTRUCTION
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 CRC_AT, LEGACY_CRC_START = 17, 16
@@ -114,17 +114,22 @@ def check_crcs(data: Any, batches: np.ndarray, *, file: Any = "", file_position:
 
     `file`, and `file_position` of data[0], may be given per batch. CorruptRecordError names the first bad batch.
     """
+    bad = first_bad_crc(data, batches)
+    if bad >= 0:
+        raise Source(file, file_position).corrupt(
+            "a record batch fails its checksum: verify, then restore it from a copy", bad, batches[bad]
+        )
+
+
+def first_bad_crc(data: Any, batches: np.ndarray) -> int:
+    """The number of the first of `batches` whose checksum is not that of its bytes, or -1."""
     ends = batches["position"] + batches["size"]
     array = byte_array(data)
     if len(batches) and (batches["position"].min() < 0 or ends.max() > array.size):
         raise ValueError("these batches are not of this data")
     others = (batches["size"] >= SHORT_BATCH) | (batches["magic"] != 2)
     found = (first_mismatch(array, batches, SHORT_BATCH, CRC_START), _first_bad(data, batches, others))
-    bad = [row for row in found if row >= 0]
-    if bad:
-        raise Source(file, file_position).corrupt(
-            "a record batch fails its checksum: verify, then restore it from a copy", min(bad), batches[min(bad)]
-        )
+    return min((row for row in found if row >= 0), default=-1)
 
 
 def _first_bad(data: Any, batches: np.ndarray, chosen: np.ndarray) -> int:

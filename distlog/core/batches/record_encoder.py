@@ -26,8 +26,9 @@ from distlog.core.batches.record_batch import (
 from distlog.core.batches.record_input import RecordInput
 from distlog.core.buffers import BLOCK_BYTES, new_array, new_pages
 from distlog.core.errors import InvalidRecordError
+from distlog.core.kernel_tuples import BatchLimits
 from distlog.core.kernels import record_write
-from distlog.core.kernels.record_write import DRAFT, Limits, append_records
+from distlog.core.kernels.record_write import DRAFT, append_records
 from distlog.core.times import NO_TIMESTAMP
 
 _FIRST_ROOM, _FIRST_DRAFTS = 1 << 16, 64
@@ -74,7 +75,7 @@ class RecordEncoder:
         self, form: BatchFormat, base_offset: int = 0, gather_bytes: int = BLOCK_BYTES, room: int = _FIRST_ROOM
     ) -> None:
         self._form, self._base_offset, self._gather_bytes = form, base_offset, gather_bytes
-        self._limits = Limits(form.limit, form.largest, form.window_ms)
+        self._limits = BatchLimits(form.limit, form.largest, form.window_ms)
         self._data, self._drafts = new_array(room, np.uint8), np.zeros(_FIRST_DRAFTS, DRAFT)
         self._last = self.file_position = 0
         self._until = NO_TIMESTAMP

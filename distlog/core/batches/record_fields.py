@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from distlog.core.batches.record_batch import SCHEMA
 from distlog.core.buffers import fitted, new_array
-from distlog.core.kernels.record_scan import HeaderPlaces, locate_headers
-from distlog.core.kernels.slices import Slices
+from distlog.core.kernel_tuples import HeaderPlaces, Slices
+from distlog.core.kernels.record_scan import locate_headers
 
 _HEADERS = SCHEMA.field("headers").type
 _NO_HEADERS = pa.array([], _HEADERS.value_type)

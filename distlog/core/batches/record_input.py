@@ -11,7 +11,8 @@ import pyarrow as pa
 from distlog.core.batches.record_batch import HEADERS_TYPE
 from distlog.core.buffers import byte_array
 from distlog.core.errors import InvalidRecordError
-from distlog.core.kernels.record_write import ByteColumn, Columns, HeaderColumn, ascend_within
+from distlog.core.kernel_tuples import ByteColumn, Columns, HeaderColumn
+from distlog.core.kernels.record_write import ascend_within
 
 _OFFSET_TYPES = {pa.binary(): np.int32, pa.string(): np.int32, pa.large_binary(): np.int64}
 

@@ -24,7 +24,7 @@ from distlog.core.reading.slices import OutOfRange
 from distlog.core.times import elapsed_s
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.transactions.isolation import IsolationLevel
-from distlog.core.whole_number import whole_number
+from distlog.core.whole_number import whole_numbers
 
 #: In seconds.
 LEASE_S = 60.0
@@ -34,11 +34,11 @@ LEASE_S = 60.0
 class Following:
     """What `topic.follow` was asked for; see there. `clock` and `sleep` are in seconds."""
 
-    partitions: Iterable[int] | None = None
+    partitions: int | Iterable[int] | None = None
     start: Start | None = None
     group: str | None = None
     timeout: float | None = None
-    columns: Iterable[str] | None = None
+    columns: str | Iterable[str] | None = None
     isolation: IsolationLevel = "read_uncommitted"
     out_of_range: OutOfRange = "fail"
     max_workers: int | None = None
@@ -61,9 +61,9 @@ class Following:
         return Follower(log, share, self.out_of_range, self.timeout, pauses, clock=self.clock, sleep=self.sleep)
 
     def _share(self, log: FollowedLog) -> Share:
-        chosen = None if self.partitions is None else {whole_number("partition", n) for n in self.partitions}
+        chosen = None if self.partitions is None else set(whole_numbers("partition", self.partitions))
         named = self.start if isinstance(self.start, Mapping) else ()
-        for number in (*(chosen or ()), *(whole_number("partition", n) for n in named)):
+        for number in (*(chosen or ()), *whole_numbers("partition", named)):
             if not 0 <= number < log.partitions:
                 raise TopicNotFoundError(f"the topic has partitions 0 to {log.partitions - 1}", partition=number)
         if self.group is None:

@@ -1,4 +1,4 @@
-"""Compiled kernels, the only modules that import numba.
+"""Compiled kernels: loops alone. `native` has what they are compiled with.
 
 Every kernel takes arrays and integers and returns arrays, integers or a status; a kernel never raises and
 never reads past the end it is given. The caller turns a status into an error that names the file and position.

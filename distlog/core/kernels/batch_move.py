@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from distlog.core.kernels.batch_scan import CONTROL, HEADER_SIZE, TRANSACTIONAL
-from distlog.core.kernels.jit import fill_kernel
-from distlog.core.kernels.memory import put_at
+from distlog.core.kernels.native.jit import fill_kernel
+from distlog.core.kernels.native.memory import put_at
 
 #: What is wrong with batches: nothing, they are not all of their bytes, they are not of format 2 or are of
 #: transactions, or their offsets are not those from 0 on.

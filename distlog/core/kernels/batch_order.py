@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from distlog.core.kernels.jit import fill_kernel
+from distlog.core.kernels.native.jit import fill_kernel
 
 #: What is known of a run of batches of one file: its first offset (in a segment with gaps, a lower bound of it; -1:
 #: not known); where the segment ends; whether the segment has no gaps; whether the file ends with the run.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from distlog.core.config import MAX_LONG
-from distlog.core.kernels.jit import fill_kernel, inlined
-from distlog.core.kernels.memory import item_at
+from distlog.core.kernels.native.jit import fill_kernel, inlined
+from distlog.core.kernels.native.memory import item_at
 
 LOG_OVERHEAD = 12
 HEADER_SIZE = 61
@@ -101,9 +101,9 @@ def read_batches(data: np.ndarray, start: int, batches: np.ndarray) -> tuple[int
         row["base_offset"] = base_offset
         row["last_offset_delta"] = last_offset_delta
         if magic == 2:
-            _read_header(data, position, row)
+            read_header(data, position, row)
         else:
-            _read_legacy_header(data, position, magic, row)
+            read_legacy_header(data, position, magic, row)
         if row["record_count"] < (0 if magic == 2 else -1):
             return BAD_COUNT, index
         if base_offset < 0 or last_offset_delta < 0 or base_offset > MAX_LONG - last_offset_delta:
@@ -113,7 +113,7 @@ def read_batches(data: np.ndarray, start: int, batches: np.ndarray) -> tuple[int
 
 
 @inlined
-def _read_header(data: np.ndarray, position: int, row: np.void) -> None:
+def read_header(data: np.ndarray, position: int, row: np.void) -> None:
     row["leader_epoch"] = read_int(data, position + 12, 4)
     row["crc"] = _read_bytes(data, position + 17, 4)
     row["attributes"] = read_int(data, position + 21, 2)
@@ -126,7 +126,7 @@ def _read_header(data: np.ndarray, position: int, row: np.void) -> None:
 
 
 @inlined
-def _read_legacy_header(data: np.ndarray, position: int, magic: int, row: np.void) -> None:
+def read_legacy_header(data: np.ndarray, position: int, magic: int, row: np.void) -> None:
     attributes = read_int(data, position + 17, 1) & LEGACY_ATTRIBUTES
     timestamp = read_int(data, position + 18, 8) if magic == 1 else -1
     row["leader_epoch"] = -1

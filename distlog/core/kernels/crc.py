@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from distlog.core.kernels.crc_instruction import HAS_INSTRUCTION, crc_of_word
-from distlog.core.kernels.jit import fill_kernel, inlined
-from distlog.core.kernels.memory import item_at, put_at, word_at
+from distlog.core.kernels.native.crc_instruction import HAS_INSTRUCTION, crc_of_word
+from distlog.core.kernels.native.jit import fill_kernel, inlined
+from distlog.core.kernels.native.memory import item_at, put_at, word_at
 
 _POLYNOMIAL = 0x82F63B78
 _ONES = 0xFFFFFFFF

@@ -8,28 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
-from numba.core import types
-from numba.extending import intrinsic
 
-from distlog.core.kernels.jit import fill_kernel
-from distlog.core.kernels.memory import pointer_to_item
-
-_open: Any = types.ExternalFunction("open", types.int32(types.voidptr, types.int32))
-_pread: Any = types.ExternalFunction("pread", types.int64(types.int32, types.voidptr, types.int64, types.int64))
-_close: Any = types.ExternalFunction("close", types.int32(types.int32))
-
-
-@intrinsic
-def _pointer_to_compiled(typing_context: Any, array: Any, index: Any) -> Any:
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return pointer_to_item(context, builder, signature.args[0], *args)
-
-    return types.voidptr(array, types.int64), codegen
-
-
-_pointer_to: Any = _pointer_to_compiled
+from distlog.core.kernels.native.files import close_file, open_file, pointer_to, read_at
+from distlog.core.kernels.native.jit import COMPILED, fill_kernel
 
 
 @fill_kernel
@@ -38,16 +20,16 @@ def _read_files(
 ) -> int:
     filled = 0
     for row in range(sizes.size):
-        file = _open(_pointer_to(names, name_at[row]), flags)
+        file = open_file(pointer_to(names, name_at[row]), flags)
         if file < 0:
             return row
         done = 0
         while done < sizes[row]:
-            count = _pread(file, _pointer_to(data, filled + done), sizes[row] - done, starts[row] + done)
+            count = read_at(file, pointer_to(data, filled + done), sizes[row] - done, starts[row] + done)
             if count <= 0:
                 break
             done += count
-        _close(file)
+        close_file(file)
         if done < sizes[row]:
             return row
         filled += sizes[row]
@@ -64,4 +46,4 @@ def _read_none(
 #: from `starts` on into `data`, which must have room. Each name ends with a zero byte and begins in `names` at
 #: `name_at`. Returns how many files were read before one that does not give all its bytes, or is interrupted, without
 #: the reason. Without a compiler it reads none.
-read_files: Any = _read_none if numba.config.DISABLE_JIT else _read_files  # type: ignore[attr-defined]
+read_files: Any = _read_files if COMPILED else _read_none

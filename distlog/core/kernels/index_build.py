@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from distlog.core.kernels.jit import fill_kernel, inlined
+from distlog.core.kernels.native.jit import fill_kernel, inlined
 
 #: The state of a segment so far, an int64 each: log bytes since the last offset entry, the largest timestamp, the
 #: last offset of the batch that has it, the timestamp of the last time entry, the number of batches.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from distlog.core.kernels.jit import fill_kernel, inlined
+from distlog.core.kernels.native.jit import fill_kernel, inlined
 
 ROW_WORDS = 3
 ROW_BYTES = 8 * ROW_WORDS

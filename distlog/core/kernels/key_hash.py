@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from distlog.core.kernels.jit import fill_kernel, inlined
-from distlog.core.kernels.memory import item_at, word_at, wrapped
+from distlog.core.kernels.native.jit import fill_kernel, inlined
+from distlog.core.kernels.native.memory import item_at, word_at, wrapped
 
 HASH_WORDS = 2
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from distlog.core.kernel_tuples import Slices
 from distlog.core.kernels.batch_scan import (
     CODEC_MASK,
     LEGACY_ENTRY_SIZES,
@@ -11,7 +12,7 @@ from distlog.core.kernels.batch_scan import (
     SMALLEST_PREFIX,
     read_int,
 )
-from distlog.core.kernels.jit import fill_kernel, inlined
+from distlog.core.kernels.native.jit import fill_kernel, inlined
 from distlog.core.kernels.record_scan import (
     BAD_BODY,
     BAD_KEY,
@@ -21,7 +22,7 @@ from distlog.core.kernels.record_scan import (
     NOT_APPEND_TIME,
     OK,
 )
-from distlog.core.kernels.slices import Slices, put_slice
+from distlog.core.kernels.slices import put_slice
 
 
 @inlined

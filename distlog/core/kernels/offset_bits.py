@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from distlog.core.kernels.jit import fill_kernel
+from distlog.core.kernels.native.jit import fill_kernel
 
 
 @fill_kernel

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from distlog.core.kernels.jit import fill_kernel, inlined
-from distlog.core.kernels.memory import prefetch
+from distlog.core.kernels.native.jit import fill_kernel, inlined
+from distlog.core.kernels.native.memory import prefetch
 
 SLOT_WORDS = 3
 #: How many records ahead a slot is fetched: memory takes about as long as that many searches.

@@ -9,7 +9,7 @@ import numpy as np
 
 from distlog.core.config import MAX_LONG
 from distlog.core.kernels.batch_scan import HEADER_SIZE, LOG_OVERHEAD, read_int
-from distlog.core.kernels.jit import fill_kernel, inlined
+from distlog.core.kernels.native.jit import fill_kernel, inlined
 from distlog.core.kernels.record_scan import NOT_APPEND_TIME, OK, read_record
 from distlog.core.kernels.varint import read_varint, read_varlong
 

@@ -2,36 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
-from distlog.core.kernels.jit import fill_kernel
+from distlog.core.kernel_tuples import CheckedRecords, TimeBounds
+from distlog.core.kernels.native.jit import fill_kernel
 from distlog.core.kernels.record_scan import BAD_END, BAD_OFFSET, OK, read_record
 
 #: What a log does not take in a record, as the checks tell it for each.
 FINE, NO_KEY, BAD_TIME = range(3)
-
-
-class TimeBounds(NamedTuple):
-    """The smallest and the largest timestamp (ms) that a record may have; -1, which is none, is always allowed."""
-
-    oldest: int
-    newest: int
-
-
-class Checked(NamedTuple):
-    """How a check ended, at which record, and what the records before it are.
-
-    `newest_record` is the first one with the largest timestamp. `refused` counts records that the log does not take.
-    """
-
-    status: int
-    number: int
-    newest_record: int
-    max_timestamp: int
-    min_timestamp: int
-    refused: int
 
 
 @fill_kernel
@@ -43,7 +21,7 @@ def check_records(
     bounds: TimeBounds,
     needs_keys: bool,
     verdicts: np.ndarray,
-) -> Checked:
+) -> CheckedRecords:
     """Check the records in data[start:end], as many as `verdicts` has items, whose offsets must be 0, 1, 2 and so on.
 
     Fills `verdicts` with one of FINE, NO_KEY and BAD_TIME for each. The status is one of `record_scan`.
@@ -55,7 +33,7 @@ def check_records(
         if status == OK and record.offset_delta != number:
             status = BAD_OFFSET
         if status != OK:
-            return Checked(status, number, newest_record, newest, oldest, refused)
+            return CheckedRecords(status, number, newest_record, newest, oldest, refused)
         timestamp = base_timestamp + record.timestamp_delta
         if timestamp > newest:
             newest_record, newest = number, timestamp
@@ -69,4 +47,4 @@ def check_records(
         refused += verdict != FINE
         position = record.end
     status = OK if position == end else BAD_END
-    return Checked(status, verdicts.size, newest_record, newest, oldest, refused)
+    return CheckedRecords(status, verdicts.size, newest_record, newest, oldest, refused)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from distlog.core.kernels.jit import fill_kernel
-from distlog.core.kernels.memory import copy_bytes
+from distlog.core.kernels.native.jit import fill_kernel
+from distlog.core.kernels.native.memory import copy_bytes
 from distlog.core.kernels.varint import read_varint, read_varlong, varlong_size, write_varlong
 
 #: How many bytes a record can grow by, when the base timestamp of its delta changes.

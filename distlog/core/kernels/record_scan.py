@@ -10,13 +10,12 @@ wrong.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
-from distlog.core.kernels.jit import fill_kernel, inlined
-from distlog.core.kernels.memory import put_at
-from distlog.core.kernels.slices import Slices, put_slice
+from distlog.core.kernel_tuples import HeaderPlaces, RecordFields, ScanProgress, Slices
+from distlog.core.kernels.native.jit import fill_kernel, inlined
+from distlog.core.kernels.native.memory import put_at
+from distlog.core.kernels.slices import put_slice
 from distlog.core.kernels.varint import SLACK, read_short, read_varint, read_varlong
 
 SMALLEST_RECORD = 7
@@ -44,13 +43,6 @@ SECTION = np.dtype(
 )
 
 
-class HeaderPlaces(NamedTuple):
-    """Which `records` have headers, and the `positions` of their numbers; the record count follows the last."""
-
-    records: np.ndarray
-    positions: np.ndarray
-
-
 @inlined
 def _read_int(data: np.ndarray, position: int, end: int, careful: bool) -> tuple[int, int]:
     return read_varint(data, position, end) if careful else read_short(data, position, end)
@@ -75,27 +67,13 @@ def _skip_headers(data: np.ndarray, position: int, end: int, count: int, careful
     return position
 
 
-class Record(NamedTuple):
-    """The fields of a record and where they are. A size below 0 means null; the header count is at `headers_at`."""
-
-    end: int
-    offset_delta: int
-    timestamp_delta: int
-    key_at: int
-    key_size: int
-    value_at: int
-    value_size: int
-    headers_at: int
-    headers: int
-
-
 @inlined
-def read_record(data: np.ndarray, position: int, end: int, careful: bool) -> tuple[int, Record]:
+def read_record(data: np.ndarray, position: int, end: int, careful: bool) -> tuple[int, RecordFields]:
     """The status of the record at `position`, in a section up to `end`, and the record.
 
     A field that is cut off ends beyond the record, and so does all that follows; comparing the lengths finds that.
     """
-    nothing = Record(0, 0, 0, 0, 0, 0, 0, 0, 0)
+    nothing = RecordFields(0, 0, 0, 0, 0, 0, 0, 0, 0)
     size, body = _read_int(data, position, end, careful)
     if size < 1 or size > end - body:
         return BAD_LENGTH, nothing
@@ -114,27 +92,10 @@ def read_record(data: np.ndarray, position: int, end: int, careful: bool) -> tup
         if headers < 0 or headers > record_end - at:
             return BAD_HEADERS, nothing
         at = _skip_headers(data, at, record_end, headers, careful)
-    record = Record(
+    record = RecordFields(
         record_end, offset_delta, timestamp_delta, key_at, key_size, value_at, value_size, headers_at, headers
     )
     return OK if at == record_end else BAD_BODY, record
-
-
-class Progress(NamedTuple):
-    """Where a scan is: at record `number` of the section, at `position`, after the offset delta `previous`.
-
-    The other fields count what was emitted: records, bytes of their keys and of their values, records with headers,
-    and headers of this section's records.
-    """
-
-    number: int
-    position: int
-    previous: int
-    records: int
-    key_bytes: int
-    value_bytes: int
-    headed: int
-    section_headers: int
 
 
 @inlined
@@ -146,9 +107,9 @@ def _scan_section(
     key: Slices,
     value: Slices,
     headed: HeaderPlaces,
-    progress: Progress,
+    progress: ScanProgress,
     careful: bool,
-) -> tuple[int, Progress]:
+) -> tuple[int, ScanProgress]:
     """Continue the scan of a section: (status, progress). It stops before a record that cannot be read."""
     number, position, previous, emitted, key_bytes, value_bytes, places, headers = progress
     status = OK
@@ -183,7 +144,7 @@ def _scan_section(
         emitted += 1
     if number == count and position != end:
         status = BAD_END
-    return status, Progress(number, position, previous, emitted, key_bytes, value_bytes, places, headers)
+    return status, ScanProgress(number, position, previous, emitted, key_bytes, value_bytes, places, headers)
 
 
 @fill_kernel
@@ -197,12 +158,12 @@ def scan_records(
     headed: HeaderPlaces,
 ) -> tuple[int, int, int]:
     """Scan all `sections` (SECTION rows) into arrays with room for them: (status, section, emitted or bad record)."""
-    progress = Progress(0, 0, -1, 0, 0, 0, 0, 0)
+    progress = ScanProgress(0, 0, -1, 0, 0, 0, 0, 0)
     arrays = (offsets, timestamps, key, value, headed)
     for index in range(sections.size):
         section = sections[index]
         before = progress.records
-        progress = Progress(0, section["start"], -1, *progress[3:7], 0)
+        progress = ScanProgress(0, section["start"], -1, *progress[3:7], 0)
         status = BAD_END
         if section["end"] + SLACK <= data.size:
             status, progress = _scan_section(data, section, *arrays, progress, False)

@@ -5,14 +5,13 @@ A record is a row of arrays: its timestamp, and its slots in a ByteColumn of key
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from distlog.core.config import MAX_INT, MAX_LONG
+from distlog.core.kernel_tuples import BatchLimits, ByteColumn, Columns, HeaderColumn
 from distlog.core.kernels.batch_scan import HEADER_SIZE
-from distlog.core.kernels.jit import fill_kernel, inlined
-from distlog.core.kernels.memory import copy_bytes, item_at, prefetch, put_at
+from distlog.core.kernels.native.jit import fill_kernel, inlined
+from distlog.core.kernels.native.memory import copy_bytes, item_at, prefetch, put_at
 from distlog.core.kernels.varint import varlong_size, write_varlong
 
 OK, FULL, OVERSIZED, BAD_TIMESTAMP, NULL_HEADER_KEY, TOO_LARGE = range(6)
@@ -37,30 +36,6 @@ DRAFT = np.dtype(
 _AHEAD = 16
 
 
-class ByteColumn(NamedTuple):
-    """Byte strings: string i is data[offsets[i]:offsets[i + 1]]; offsets are Arrow's, int32 or int64.
-
-    `valid` of size 0 means that none is null.
-    """
-
-    offsets: np.ndarray
-    valid: np.ndarray
-    data: np.ndarray
-
-
-class HeaderColumn(NamedTuple):
-    """Headers: those of record i are items [firsts[i], ends[i]) of `key` and `value`."""
-
-    firsts: np.ndarray
-    ends: np.ndarray
-    key: ByteColumn
-    value: ByteColumn
-
-
-#: Timestamps, keys, values, and headers or None if no record has any: numba compiles a kernel of its own for None.
-Columns = tuple[np.ndarray, ByteColumn, ByteColumn, HeaderColumn | None]
-
-
 @fill_kernel
 def ascend_within(offsets: np.ndarray, end: int) -> bool:
     """Whether `offsets`, at least one, ascend and all lie between 0 and `end`."""
@@ -69,14 +44,6 @@ def ascend_within(offsets: np.ndarray, end: int) -> bool:
     for index in range(last):
         ascending &= item_at(offsets, index) <= item_at(offsets, index + 1)
     return ascending
-
-
-class Limits(NamedTuple):
-    """The most bytes of records in a batch of several records, and in any batch; and the ms in its time window."""
-
-    limit: int
-    largest: int
-    window: int
 
 
 @inlined
@@ -177,7 +144,7 @@ def append_records(
     first: int,
     rows: np.ndarray,
     columns: Columns,
-    limits: Limits,
+    limits: BatchLimits,
     until: int,
 ) -> tuple[int, int, int, int, int]:
     """Write the records of `rows[first:]` after what `target` holds: (status, rows taken, last draft, end, until).

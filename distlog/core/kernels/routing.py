@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from distlog.core.kernels.jit import fill_kernel, inlined, kernel
+from distlog.core.kernels.native.jit import fill_kernel, inlined, kernel
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int32]

@@ -8,7 +8,7 @@ from distlog.core.config import MAX_INT
 from distlog.core.kernels.batch_scan import APPEND_TIME, CODEC_MASK, CONTROL, CRC_START, DELETE_HORIZON, TRANSACTIONAL
 from distlog.core.kernels.crc import crc_with_batch
 from distlog.core.kernels.index_build import MAX_OFFSET, MAX_TIMESTAMP, STATE_SIZE, add_batch
-from distlog.core.kernels.jit import fill_kernel, inlined
+from distlog.core.kernels.native.jit import fill_kernel, inlined
 
 #: The numbers of a segment that follow the STATE_SIZE numbers of the index rule, an int64 each. Numbers that are not
 #: used here come after them. MAX_OFFSET is relative to BASE_OFFSET.

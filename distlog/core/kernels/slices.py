@@ -2,25 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
-from distlog.core.kernels.jit import inlined
-from distlog.core.kernels.memory import copy_bytes, put_at
-
-
-class Slices(NamedTuple):
-    """Byte strings in a buffer, one slot each; `offsets` has one item more, and its first is 0.
-
-    `offsets` (Arrow's) are as if the strings stood back to back; `valid` is False for null. The strings are either
-    copied to `copies`, which has room for as many bytes as the sections have, or found at `positions` of the buffer.
-    """
-
-    offsets: np.ndarray
-    valid: np.ndarray
-    copies: np.ndarray
-    positions: np.ndarray
+from distlog.core.kernel_tuples import Slices
+from distlog.core.kernels.native.jit import inlined
+from distlog.core.kernels.native.memory import copy_bytes, put_at
 
 
 @inlined

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from distlog.core.config import MAX_LONG
-from distlog.core.kernels.jit import fill_kernel
+from distlog.core.kernels.native.jit import fill_kernel
 
 _LIMIT = MAX_LONG // 1000
 

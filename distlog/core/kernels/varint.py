@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from distlog.core.kernels.jit import inlined
-from distlog.core.kernels.memory import item_at, put_at, word_at
+from distlog.core.kernels.native.jit import inlined
+from distlog.core.kernels.native.memory import item_at, put_at, word_at
 
 #: A chain of up to eight `read_short` calls that begins at `end` or before reads fewer bytes than this after `end`.
 SLACK = 64

@@ -31,7 +31,7 @@ from distlog.core.log.partition_counters import PartitionCounters
 from distlog.core.log.partition_lock import PartitionLock
 from distlog.core.log.sealed_segment import SealedSegment
 from distlog.core.log.segment_opener import SegmentOpener
-from distlog.core.log.state_record import NO_POINT, StateRecord, Status, recovery_point
+from distlog.core.log.state_record import NO_POINT, StateRecord, Status, is_of_another_boot, recovery_point
 from distlog.core.segments.segment_state import SegmentState
 from distlog.core.storage.local.file_lock import TIMEOUT_S, Held
 from distlog.core.topic_handle import TopicHandle
@@ -188,8 +188,9 @@ class ActivePartition:
         self._let_go()
 
     def close(self) -> None:
-        """Close the segment's files and the lock's file; nothing is flushed."""
-        self._let_go()
+        """Close the segment's files and the lock's file; nothing is flushed. Waits for threads that hold the lock."""
+        with self.lock.alone():
+            self._let_go()
         self.lock.close()
 
     @property
@@ -208,9 +209,9 @@ class ActivePartition:
         if self._active is None:
             self.end_seal()
         elif record is None or state is None:
-            segment = self._opener.recovered(self._active, recovery_point(value, self._topic_id, self._active))
-            # all of it was synced
-            self.lock.recovery_point = segment.packed_state()
+            point = recovery_point(value, self._topic_id, self._active)
+            segment = self._opener.recovered(self._active, point, restarted=is_of_another_boot(value))
+            self.lock.recovery_point = segment.packed_state()  # all of it was synced
             self._use(segment)
         else:
             self.lock.recovery_point = record.recovery_point

@@ -36,7 +36,8 @@ from distlog.core.errors import (
     RecordTooLargeError,
     RecordValidationError,
 )
-from distlog.core.kernels.record_check import BAD_TIME, FINE, NO_KEY, Checked, TimeBounds, check_records
+from distlog.core.kernel_tuples import CheckedRecords, TimeBounds
+from distlog.core.kernels.record_check import BAD_TIME, FINE, NO_KEY, check_records
 from distlog.core.kernels.record_scan import OK, SMALLEST_RECORD
 from distlog.core.segments.segment_writer import codec_of, compression_level
 
@@ -168,7 +169,7 @@ def _bounds(config: TopicConfig, now_ms: int) -> TimeBounds:
     return TimeBounds(oldest, min(now_ms + config.message_timestamp_after_max_ms, MAX_LONG))
 
 
-def _refuse(found: Checked, verdicts: npt.NDArray[np.uint8]) -> None:
+def _refuse(found: CheckedRecords, verdicts: npt.NDArray[np.uint8]) -> None:
     if found.status != OK:
         raise InvalidRecordError(
             "a record does not decode, or its offset is not the next one", record=int(found.number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import AbstractContextManager
 
 from distlog.core import paths
 from distlog.core.log.state_record import NO_POINT, StateRecord, Status, head, stored_value
@@ -54,6 +55,10 @@ class PartitionLock:
     def count(self, *done: int) -> None:
         """Count what was done: the first of the PartitionCounters, or all. Needs the lock."""
         self._file.page.add(*done)
+
+    def alone(self) -> AbstractContextManager[object]:
+        """No thread of this process holds the lock in the block; other processes may."""
+        return self._file.alone()
 
     def close(self) -> None:
         """Close the file."""

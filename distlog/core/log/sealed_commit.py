@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from distlog.core.commits.actions import Action
 from distlog.core.commits.commit import UNNAMED, Commit, Origin
@@ -24,6 +25,7 @@ from distlog.core.log.active_partition import COMMIT_TIMEOUT_S, ActivePartition
 from distlog.core.log.sealed_segment import SealedSegment
 from distlog.core.storage.local.file_lock import TIMEOUT_S
 from distlog.core.storage.parallel import in_parallel
+from distlog.core.storage.task import Task
 from distlog.core.topic_handle import TopicHandle
 
 #: Takes a snapshot and returns the partitions that must have no active segment.
@@ -56,9 +58,9 @@ def sealed_commit(
     while True:
         snapshots = CurrentSnapshot(handle.log, snapshot)
         try:
-            with _locked(handle, snapshots, needed, calls, timeout_s) as partitions:
-                if partitions:
-                    return _commit(handle, snapshots, partitions, operation, plan, needed, read_version, origin)
+            with _locked(handle, snapshots, needed, calls, timeout_s) as locked:
+                if locked:
+                    return _commit(handle, snapshots, locked, operation, plan, needed, read_version, origin)
             # with no lock held, since this may take longer than others wait for one
             return handle.log.commit(
                 snapshots.snapshot, operation, _Sealing({}, needed, plan), read_version=read_version, origin=origin
@@ -97,40 +99,52 @@ class _Sealing:
         return [*(action for sealed in self.sealed.values() for action in sealed.actions()), *actions]
 
 
+class _Locked(NamedTuple):
+    """A partition whose lock is held, and the work to seal the files of its active segment."""
+
+    partition: ActivePartition
+    seal: Task[SealedSegment]
+
+
 @contextmanager
 def _locked(
     handle: TopicHandle, snapshots: CurrentSnapshot, needed: Needed, calls: FileCalls, timeout_s: float
-) -> Iterator[list[ActivePartition]]:
-    """Lock the partitions that must be sealed, and yield them; if any is locked, the snapshot is refreshed after."""
+) -> Iterator[list[_Locked]]:
+    """Lock the partitions that must be sealed, and yield them; if any is locked, the snapshot is refreshed after.
+
+    After a second interrupt nobody waits for the threads that seal: each lock is held until its thread has ended.
+    """
     with ExitStack() as stack:
-        partitions = []
+        locked = []
         for number in _active(snapshots.snapshot, needed):
             partition = ActivePartition(handle, number, snapshots, calls=calls, timeout_s=timeout_s)
-            stack.callback(partition.close)
-            stack.enter_context(partition.held())
-            partitions.append(partition)
-        if partitions:
+            seal, held = Task(partition.begin_seal), partition.held()
+            stack.callback(seal.when_over, partition.close)
+            held.__enter__()
+            stack.callback(seal.when_over, held.__exit__)
+            locked.append(_Locked(partition, seal))
+        if locked:
             snapshots.refresh()
-        yield [partition for partition in partitions if partition.recover() is not None]
+        yield [each for each in locked if each.partition.recover() is not None]
 
 
 def _commit(
     handle: TopicHandle,
     snapshots: CurrentSnapshot,
-    partitions: Sequence[ActivePartition],
+    locked: Sequence[_Locked],
     operation: str,
     plan: Plan,
     needed: Needed,
     read_version: int | None,
     origin: Origin,
 ) -> tuple[Commit | None, Snapshot]:
-    sealing = _Sealing({}, needed, plan)
+    sealing, partitions = _Sealing({}, needed, plan), [each.partition for each in locked]
     try:
         # checked before anything is sealed: the plan would find a partition that is not locked only afterwards
         if set(_active(snapshots.snapshot, needed)) - {partition.partition for partition in partitions}:
             raise _FoundActiveError(snapshots.snapshot)
         # side by side, since each takes several syncs, and others wait for the locks meanwhile
-        sealed = in_parallel(ActivePartition.begin_seal, partitions)
+        sealed = in_parallel(Task.wait, [each.seal for each in locked])
         sealing.sealed.update(zip((partition.partition for partition in partitions), sealed, strict=True))
         commit, after = handle.log.commit(
             snapshots.snapshot,

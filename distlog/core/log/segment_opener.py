@@ -62,10 +62,11 @@ class SegmentOpener:
                 return None
         return segment
 
-    def recovered(self, active: Active, recovery_point: SegmentState | None) -> LogSegment:
+    def recovered(self, active: Active, recovery_point: SegmentState | None, *, restarted: bool) -> LogSegment:
         """The segment that the commit log calls `active`, whose end is not known: it is walked, and synced.
 
-        The walk begins at the recovery point, if one is known, and the files have what it counts.
+        The walk begins at the recovery point, if one is known, and the files have what it counts. Unless the machine
+        was `restarted` since, so that what is read is what the device has, it is written again before the sync.
         """
         segment = self.opened(
             recovery_point or SegmentState.new(active.stem, active.base_offset, self._handle.clock())
@@ -78,6 +79,9 @@ class SegmentOpener:
             else:
                 # zeros, as far as anybody looked
                 segment.drop_uncounted()
+            # a sync may have failed, and which one and when is not known either
+            if not restarted:
+                self.write_again(segment)
             # it is not known how much of the log is on the device
             segment.flush()
         return segment

@@ -93,6 +93,14 @@ def recovery_point(data: bytes | None, topic_id: str, active: Active) -> Segment
         return None
 
 
+def is_of_another_boot(data: bytes | None) -> bool:
+    """Whether the machine was started since the page's value was written; False if it does not tell."""
+    if data is None or len(data) != RECORD_BYTES:
+        return False
+    version, _, boot, _ = _HEAD.unpack_from(data)
+    return version == _VERSION and bool(boot != boot_id())
+
+
 def _of_segment(state: SegmentState | None, active: Active | None) -> SegmentState | None:
     if state is None or active is None:
         return None

@@ -24,13 +24,18 @@ if TYPE_CHECKING:
 FIRST_OFFSETS = 10_000
 
 
-def check_columns(columns: Iterable[str] | None) -> tuple[str, ...]:
+def check_columns(columns: str | Iterable[str] | None) -> tuple[str, ...]:
     """The columns asked for, all of them by default; InvalidRecordError names one that does not exist."""
-    chosen = COLUMNS if columns is None else tuple(columns)
+    chosen = COLUMNS if columns is None else names_of(columns)
     for name in chosen:
         if name not in COLUMNS:
             raise InvalidRecordError(f"no column {name}; there are {', '.join(COLUMNS)}")
     return chosen
+
+
+def names_of(columns: str | Iterable[str]) -> tuple[str, ...]:
+    """The names of columns, of which one needs no list."""
+    return (columns,) if isinstance(columns, str) else tuple(columns)
 
 
 def first(

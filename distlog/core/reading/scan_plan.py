@@ -20,7 +20,7 @@ from distlog.core.reading.time_range import ALWAYS, TimeRange
 from distlog.core.storage.parallel import in_order
 from distlog.core.times import Time
 from distlog.core.transactions.isolation import Isolation, IsolationLevel
-from distlog.core.whole_number import whole_number
+from distlog.core.whole_number import whole_number, whole_numbers
 
 #: By partition (start offset, end offset); None is the log's own bound.
 Bounds = Mapping[int, tuple[int | None, int | None]]
@@ -28,7 +28,7 @@ Bounds = Mapping[int, tuple[int | None, int | None]]
 
 def bounds(
     snapshot: Snapshot,
-    partitions: Iterable[int] | None,
+    partitions: int | Iterable[int] | None,
     start: int | Mapping[int, int] | None,
     end: int | Mapping[int, int] | None,
 ) -> Bounds:
@@ -36,8 +36,10 @@ def bounds(
 
     Raises InvalidConfigError for a value that is no number, TopicNotFoundError for a partition that does not exist.
     """
-    chosen = range(len(snapshot.partitions)) if partitions is None else sorted({*_numbers(partitions)})
-    for number in (*chosen, *_numbers(_given(start)), *_numbers(_given(end))):
+    chosen = (
+        range(len(snapshot.partitions)) if partitions is None else sorted({*whole_numbers("partition", partitions)})
+    )
+    for number in (*chosen, *_given(start), *_given(end)):
         if not 0 <= number < len(snapshot.partitions):
             raise TopicNotFoundError(
                 f"the topic has partitions 0 to {len(snapshot.partitions) - 1}", partition=number
@@ -60,12 +62,8 @@ def times(
     return TimeRange.between(start_time, end_time)
 
 
-def _given(offsets: int | Mapping[int, int] | None) -> Iterable[int]:
-    return offsets if isinstance(offsets, Mapping) else ()
-
-
-def _numbers(partitions: Iterable[int]) -> list[int]:
-    return [whole_number("partition", number) for number in partitions]
+def _given(offsets: int | Mapping[int, int] | None) -> list[int]:
+    return whole_numbers("partition", offsets) if isinstance(offsets, Mapping) else []
 
 
 def _bound(partition: int, offset: int | Mapping[int, int] | None) -> int | None:

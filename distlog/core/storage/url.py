@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from distlog.core.errors import StorageError
 
 _REMOTE = re.compile(r"(?P<protocol>[A-Za-z][A-Za-z0-9+.-]+)://(?P<rest>.*)", re.DOTALL)
-_LOCAL = re.compile(r"(?:file|local):(?://)?(?P<path>.*)", re.DOTALL | re.IGNORECASE)
+_LOCAL = re.compile(r"(?:file|local):(?://(?P<server>[^/]*))?(?P<path>.*)", re.DOTALL | re.IGNORECASE)
 _LOOKS_REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.:-]+:/")
 _ALIASES = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
 _CONTAINER_AT_ACCOUNT = ("abfs", "abfss", "wasb", "wasbs")
@@ -30,6 +30,10 @@ def parse_url(url: str | os.PathLike[str]) -> StorageUrl:
     """
     text = os.fspath(url)
     if local := _LOCAL.fullmatch(text):
+        if local["server"] not in (None, "", "localhost"):
+            # RFC 8089: what follows two slashes is a server, so `file://tmp/x` would not mean /tmp/x
+            meant = f"file:///{local['server']}{local['path']}"
+            raise StorageError(f"the address of a local folder has three slashes, as in {meant}; or give its path")
         return _local(local["path"])
     if remote := _REMOTE.fullmatch(text):
         return _remote(remote["protocol"].lower(), remote["rest"].strip("/"))

@@ -15,10 +15,10 @@ import pyarrow.compute as pc
 
 from distlog.core.batches.record_batch import HEADER_SIZE, HEADERS_TYPE
 from distlog.core.batches.record_input import unfit
-from distlog.core.config import MAX_LONG, TopicConfig
+from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidRecordError
-from distlog.core.times import NO_TIMESTAMP
 from distlog.core.topics.rows import Row, batch_of
+from distlog.core.topics.timestamps import check_timestamp, timestamps_of
 
 ACCEPTED = ("partition", "timestamp", "key", "value", "headers")
 #: Columns of a scan that an append sets anew, so that a scan's result can be appended as it is.
@@ -26,7 +26,6 @@ IGNORED = ("offset", "timestamp_type", "timestampType", "topic")
 #: Bytes routed and encoded at once; more would not fit the processor's caches, and memory would be unbounded.
 SLICE_BYTES = 8 << 20
 _ROWS_PER_BATCH = 65_536
-_TIMESTAMP_KINDS = (pa.types.is_timestamp, pa.types.is_integer, pa.types.is_null)
 _USUAL_KINDS = (
     pa.types.is_binary,
     pa.types.is_string,
@@ -37,10 +36,6 @@ _USUAL_KINDS = (
     pa.types.is_null,
 )
 _KEY_NEEDED = "a compacted topic needs a key in every record"
-_TIMESTAMP_REFUSED = (
-    "a timestamp must be -1, or not negative and within message.timestamp.before.max.ms and after.max.ms of now: "
-    "give milliseconds, or set these limits higher"
-)
 
 #: Arrow (table, batch or reader), a pandas DataFrame, or an iterable of dicts.
 Appendable = Any
@@ -134,7 +129,7 @@ def normalize(batch: pa.RecordBatch, config: TopicConfig, now_ms: int, first_row
     _check_names(batch.schema.names)
     if "value" not in batch.schema.names:
         raise InvalidRecordError("a value column is needed", columns=batch.schema.names)
-    columns = {"timestamp": _timestamps(batch, config, now_ms, first_row)}
+    columns = {"timestamp": timestamps_of(batch, config, now_ms, first_row)}
     columns["key"] = _binary(batch, "key")
     columns["value"] = _binary(batch, "value")
     if "partition" in batch.schema.names:
@@ -164,10 +159,7 @@ def check_row(row: Row, size: int, config: TopicConfig, now_ms: int, codec: str)
     room = room_of(config, codec)
     if size > room:
         raise InvalidRecordError("a record must fit max.message.bytes and segment.bytes", size=size, room=room)
-    if row.timestamp not in (None, NO_TIMESTAMP) and config.message_timestamp_type == "CreateTime":
-        before, after = _timestamp_limits(config, now_ms)
-        if not before <= row.timestamp <= after:
-            raise InvalidRecordError(_TIMESTAMP_REFUSED, timestamp=row.timestamp, earliest=before, latest=after)
+    check_timestamp(row.timestamp, config, now_ms)
 
 
 def _check_names(names: Collection[Any]) -> None:
@@ -196,39 +188,3 @@ def _binary(batch: pa.RecordBatch, name: str) -> pa.Array:
     if pa.types.is_large_string(batch.column(name).type):
         return _cast(batch, name, pa.large_binary())
     return _cast(batch, name, pa.binary())
-
-
-def _timestamps(batch: pa.RecordBatch, config: TopicConfig, now_ms: int, first_row: int) -> pa.Array:
-    if config.message_timestamp_type == "LogAppendTime" or "timestamp" not in batch.schema.names:
-        return pa.repeat(pa.scalar(now_ms, pa.int64()), batch.num_rows)
-    column = batch.column("timestamp")
-    if not any(is_kind(column.type) for is_kind in _TIMESTAMP_KINDS):
-        raise InvalidRecordError("column timestamp must be a timestamp or int64 milliseconds", type=column.type)
-    try:
-        if pa.types.is_timestamp(column.type):
-            kind = pa.timestamp("ms", column.type.tz)
-            column = column.cast(options=pc.CastOptions(kind, allow_time_truncate=True))
-        column = column.cast(pa.int64())
-        column = pc.fill_null(column, now_ms) if column.null_count else column
-    except pa.ArrowException as error:
-        raise InvalidRecordError(f"column timestamp must fit int64 milliseconds: {error}") from None
-    _check_timestamps(column, config, now_ms, first_row)
-    return column
-
-
-def _check_timestamps(column: pa.Array, config: TopicConfig, now_ms: int, first_row: int) -> None:
-    low, high = (value.as_py() for value in pc.min_max(column).values())
-    before, after = _timestamp_limits(config, now_ms)
-    if low is None or (low >= before and high <= after):
-        return
-    refused = pc.or_(pc.and_(pc.less(column, before), pc.not_equal(column, NO_TIMESTAMP)), pc.greater(column, after))
-    row = pc.index(refused, True).as_py()
-    if row >= 0:
-        limits = {"earliest": before, "latest": after}
-        raise InvalidRecordError(_TIMESTAMP_REFUSED, row=first_row + row, timestamp=column[row].as_py(), **limits)
-
-
-def _timestamp_limits(config: TopicConfig, now_ms: int) -> tuple[int, int]:
-    """The smallest and the largest timestamp; NO_TIMESTAMP is also allowed, as by Kafka's limits."""
-    before = max(now_ms - config.message_timestamp_before_max_ms, NO_TIMESTAMP)
-    return before, min(now_ms + config.message_timestamp_after_max_ms, MAX_LONG)

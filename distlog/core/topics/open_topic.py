@@ -29,7 +29,8 @@ def create(
     Raises TopicExistsError, InvalidTopicError, InvalidConfigError, or StorageError when the storage cannot hold
     a log (it must refuse to overwrite when asked to).
     """
-    if type(partitions) is not int or not 1 <= partitions <= MAX_PARTITIONS:
+    partitions = whole_number("partitions", partitions)
+    if not 1 <= partitions <= MAX_PARTITIONS:
         raise InvalidConfigError(f"a topic has 1 to {MAX_PARTITIONS} partitions", partitions=partitions)
     storage = Storage(url, storage_options)
     log = topic_log(storage)

@@ -103,12 +103,12 @@ class ReadableTopic:
 
     def scan(
         self,
-        partitions: Iterable[int] | None = None,
+        partitions: int | Iterable[int] | None = None,
         start: int | Mapping[int, int] | None = None,
         end: int | Mapping[int, int] | None = None,
         start_time: Time | None = None,
         end_time: Time | None = None,
-        columns: Iterable[str] | None = None,
+        columns: str | Iterable[str] | None = None,
         isolation: IsolationLevel = "read_uncommitted",
         out_of_range: OutOfRange = "fail",
         max_workers: int | None = None,
@@ -128,11 +128,11 @@ class ReadableTopic:
 
     def follow(
         self,
-        partitions: Iterable[int] | None = None,
+        partitions: int | Iterable[int] | None = None,
         start: Start | None = None,
         group: str | None = None,
         timeout: float | None = None,
-        columns: Iterable[str] | None = None,
+        columns: str | Iterable[str] | None = None,
         isolation: IsolationLevel = "read_uncommitted",
         out_of_range: OutOfRange = "fail",
         max_workers: int | None = None,

@@ -8,6 +8,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -117,10 +118,15 @@ def _checked_at(row: int, check: Callable[[Any], Any], value: Any) -> Any:
 
 
 def _timestamp(value: Any) -> int | None:
-    try:
-        value = to_ms(value) if isinstance(value, datetime) else value
-    except ValueError as error:
-        raise InvalidRecordError(f"timestamp: {error}") from None
+    if isinstance(value, (datetime, np.datetime64, str)):
+        if value != value:  # not a time, as pandas and numpy have it: missing
+            return None
+        try:
+            value = to_ms(value)
+        except ValueError as error:
+            raise InvalidRecordError(
+                "a timestamp must be ms since 1970, a datetime or ISO 8601", got=repr(value)
+            ) from error
     return _integer("timestamp", value, -1, MAX_LONG)
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from distlog.core.commits.actions import Action, Drop, SetConfig
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
+from distlog.core.errors import TopicNotFoundError
 from distlog.core.following.start import Start, start_offset
 from distlog.core.groups import admin
 from distlog.core.groups.group_log import GroupLog
@@ -162,7 +164,8 @@ class Topic(ReadableTopic):
         """Delete the files that no reader can need and no writer can still commit; `dry_run` only reports."""
         self._check_writable()
         report = vacuum(self.storage, self.log, dry_run=dry_run)
-        self.refresh()
+        with suppress(TopicNotFoundError):  # it was dropped, and its files are deleted all the same
+            self.refresh()
         return report
 
     def rebuild_indexes(self, *, force: bool = False, dry_run: bool = False) -> RebuildReport:

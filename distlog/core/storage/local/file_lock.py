@@ -12,6 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 from distlog.core.errors import StorageError
 from distlog.core.storage.local.durable_files import failing_as, make_folders
@@ -79,9 +80,13 @@ class FileLock:
             if self._thread.locked():
                 self._thread.release()
 
+    def alone(self) -> AbstractContextManager[object]:
+        """No thread of this process holds the lock in the block; other processes may."""
+        return self._thread
+
     def close(self) -> None:
         """Close the file. The lock can be used again, which opens the file again."""
-        with self._thread:
+        with self.alone():
             self.forget()
 
     def forget(self) -> None:

@@ -137,6 +137,10 @@ def _connect(protocol: str, options: StorageOptions) -> Any:
         hint = _INSTALL.get(protocol, f"install the fsspec package for {protocol}")
         raise StorageError(f"no client for {protocol}:// is installed: {hint}") from None
     except (TypeError, ValueError, LookupError) as error:
+        if protocol not in fsspec.available_protocols():
+            raise StorageError(
+                f"no storage is called {protocol}://: give a path, s3://bucket/folder, gs://, abfs:// or memory://"
+            ) from None
         raise StorageError(f"cannot open {protocol}://: {options.masked(str(error))}") from None
     if protocol == "s3":
         made.retries = 1

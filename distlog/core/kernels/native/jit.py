@@ -14,6 +14,9 @@ from numba.core.compiler_lock import global_compiler_lock
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+#: Whether kernels are compiled; with NUMBA_DISABLE_JIT=1 they run as plain Python.
+COMPILED: bool = not numba.config.DISABLE_JIT  # type: ignore[attr-defined]
+
 # Numba then counts no references to arrays when one function passes them to the next.
 _UNCOUNTED: Any = {"nogil": True, "_nrt": False}
 
@@ -54,7 +57,7 @@ def _kept(function: F, **options: Any) -> F:
         compiled = numba.njit(cache=True, **options)(function)
     except RuntimeError:
         return cast(F, numba.njit(**options)(function))
-    if not numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
+    if COMPILED:
         # numba looks for changes in the function's own file only, not in the files of inlined functions
         index = compiled._cache._cache_file
         index._source_stamp = (index._source_stamp, _digest_of_sources())
@@ -63,8 +66,11 @@ def _kept(function: F, **options: Any) -> F:
 
 @cache
 def _digest_of_sources() -> bytes:
-    """A digest that changes with any source file of this package."""
+    """A digest that changes with any source file that a kernel may be made of."""
+    core, kernels = files("distlog.core"), files("distlog.core.kernels")
+    folders = (kernels, kernels / "native")
     found = sorted(
-        (file.name, file.read_bytes()) for file in files(__package__).iterdir() if file.name.endswith(".py")
+        (file.name, file.read_bytes()) for folder in folders for file in folder.iterdir() if file.name.endswith(".py")
     )
-    return hashlib.sha256(repr(found).encode()).digest()
+    tuples = (core / "kernel_tuples.py").read_bytes()
+    return hashlib.sha256(repr((tuples, found)).encode()).digest()

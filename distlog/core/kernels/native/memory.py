@@ -11,12 +11,11 @@ from __future__ import annotations
 from typing import Any
 
 import llvmlite.ir as ir  # type: ignore[import-untyped]
-import numba
 import numpy as np
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from distlog.core.kernels.jit import inlined
+from distlog.core.kernels.native.jit import COMPILED, inlined
 
 
 def _checked(index: int, array: np.ndarray, count: int = 1) -> int:
@@ -122,23 +121,21 @@ def _wrapped_compiled(value: int) -> int:
     return value
 
 
-_compiled = not numba.config.DISABLE_JIT  # type: ignore[attr-defined]
-
 #: `item_at(array, index)`: an item of integers or booleans as an int64, since numba makes a float where signed meets
 #: unsigned; an item of uint64 is taken as signed.
-item_at: Any = _item_at_compiled if _compiled else _item_at_python
+item_at: Any = _item_at_compiled if COMPILED else _item_at_python
 
 #: `put_at(array, index, value)`: store an item.
-put_at: Any = _put_at_compiled if _compiled else _put_at_python
+put_at: Any = _put_at_compiled if COMPILED else _put_at_python
 
 #: `word_at(data, position)`: the 8 bytes from `position` as a little-endian int64.
-word_at: Any = _word_at_compiled if _compiled else _word_at_python
+word_at: Any = _word_at_compiled if COMPILED else _word_at_python
 
 #: `copy_bytes(target, target_position, source, source_position, count)`: the slices must not overlap.
-copy_bytes: Any = _copy_bytes_compiled if _compiled else _copy_bytes_python
+copy_bytes: Any = _copy_bytes_compiled if COMPILED else _copy_bytes_python
 
 #: `prefetch(array, index)`: begin to fetch an item that will be needed soon; any index is safe.
-prefetch: Any = _prefetch_compiled if _compiled else _prefetch_python
+prefetch: Any = _prefetch_compiled if COMPILED else _prefetch_python
 
 #: `wrapped(value)`: the sum, product or shift of int64s cut to 64 bits, as in machine code; Python's integers grow.
-wrapped: Any = _wrapped_compiled if _compiled else _wrapped_python
+wrapped: Any = _wrapped_compiled if COMPILED else _wrapped_python

@@ -1,0 +1,1 @@
+"""What is in a Kafka partition's files, for people: batches, records, index entries, producers, leader epochs."""

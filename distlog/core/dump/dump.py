@@ -1,0 +1,43 @@
+"""Dumps files by their suffixes, as Kafka's `DumpLogSegments` does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from distlog.core.dump.dumped_file import DumpedFile
+from distlog.core.dump.index_dump import dump_index
+from distlog.core.dump.log_dump import dump_log
+from distlog.core.dump.options import DumpOptions
+from distlog.core.dump.output import DumpOutput
+from distlog.core.dump.state_dump import dump_leader_epochs, dump_producers, dump_transaction_index
+from distlog.core.dump.time_index_dump import dump_time_index
+from distlog.core.errors import DistlogError
+
+LEADER_EPOCHS = "leader-epoch-checkpoint"
+
+
+def dump(files: Iterable[DumpedFile], options: DumpOptions, output: DumpOutput) -> None:
+    """Write what is in each of `files`. After one that cannot be read it goes on with the next."""
+    for file in files:
+        output.say(f"Dumping {file.address}", "file", file=file.address)
+        try:
+            _dump_one(file, options, output)
+        except (DistlogError, OSError) as error:
+            output.fail(error)
+
+
+def _dump_one(file: DumpedFile, options: DumpOptions, output: DumpOutput) -> None:
+    if file.suffix == ".log":
+        dump_log(file, options, output)
+    elif file.suffix == ".index":
+        dump_index(file, options, output)
+    elif file.suffix == ".timeindex":
+        dump_time_index(file, options, output)
+    elif file.suffix == ".txnindex":
+        dump_transaction_index(file, output)
+    elif file.suffix == ".snapshot":
+        dump_producers(file, output)
+    elif file.name == LEADER_EPOCHS:
+        dump_leader_epochs(file, output)
+    else:
+        output.note(f"Ignoring unknown file {file.address}", "unknownFile")

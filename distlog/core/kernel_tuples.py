@@ -1,0 +1,140 @@
+"""What kernels that write and read records are given, and what they tell: numba knows named tuples, no class."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+
+class ByteColumn(NamedTuple):
+    """Byte strings: string i is data[offsets[i]:offsets[i + 1]]; offsets are Arrow's, int32 or int64.
+
+    `valid` of size 0 means that none is null.
+    """
+
+    offsets: np.ndarray
+    valid: np.ndarray
+    data: np.ndarray
+
+
+class HeaderColumn(NamedTuple):
+    """Headers: those of record i are items [firsts[i], ends[i]) of `key` and `value`."""
+
+    firsts: np.ndarray
+    ends: np.ndarray
+    key: ByteColumn
+    value: ByteColumn
+
+
+#: Timestamps, keys, values, and headers or None if no record has any: numba compiles a kernel of its own for None.
+Columns = tuple[np.ndarray, ByteColumn, ByteColumn, HeaderColumn | None]
+
+
+class BatchLimits(NamedTuple):
+    """The most bytes of records in a batch of several records, and in any batch; and the ms in its time window."""
+
+    limit: int
+    largest: int
+    window: int
+
+
+class Slices(NamedTuple):
+    """Byte strings in a buffer, one slot each; `offsets` has one item more, and its first is 0.
+
+    `offsets` (Arrow's) are as if the strings stood back to back; `valid` is False for null. The strings are either
+    copied to `copies`, which has room for as many bytes as the sections have, or found at `positions` of the buffer.
+    """
+
+    offsets: np.ndarray
+    valid: np.ndarray
+    copies: np.ndarray
+    positions: np.ndarray
+
+
+class HeaderPlaces(NamedTuple):
+    """Which `records` have headers, and the `positions` of their numbers; the record count follows the last."""
+
+    records: np.ndarray
+    positions: np.ndarray
+
+
+class RecordFields(NamedTuple):
+    """The fields of a record and where they are. A size below 0 means null; the header count is at `headers_at`."""
+
+    end: int
+    offset_delta: int
+    timestamp_delta: int
+    key_at: int
+    key_size: int
+    value_at: int
+    value_size: int
+    headers_at: int
+    headers: int
+
+
+class ScanProgress(NamedTuple):
+    """Where a scan is: at record `number` of the section, at `position`, after the offset delta `previous`.
+
+    The other fields count what was emitted: records, bytes of their keys and of their values, records with headers,
+    and headers of this section's records.
+    """
+
+    number: int
+    position: int
+    previous: int
+    records: int
+    key_bytes: int
+    value_bytes: int
+    headed: int
+    section_headers: int
+
+
+class TimeBounds(NamedTuple):
+    """The smallest and the largest timestamp (ms) that a record may have; -1, which is none, is always allowed."""
+
+    oldest: int
+    newest: int
+
+
+class CheckedRecords(NamedTuple):
+    """How a check ended, at which record, and what the records before it are.
+
+    `newest_record` is the first one with the largest timestamp. `refused` counts records that the log does not take.
+    """
+
+    status: int
+    number: int
+    newest_record: int
+    max_timestamp: int
+    min_timestamp: int
+    refused: int
+
+
+class Texts(NamedTuple):
+    """Strings back to back; string i is text[ends[i]:ends[i + 1]]."""
+
+    text: np.ndarray
+    ends: np.ndarray
+
+
+class Layout(NamedTuple):
+    """The values of a line, in their order.
+
+    Value i is of `kinds[i]`, comes after `labels[i]`, and has its first text at `first[i]` of `words`: of a choice
+    its texts; of an optional number the one that stands for nothing, and those before and after a number.
+    """
+
+    labels: Texts
+    kinds: np.ndarray
+    first: np.ndarray
+    words: Texts
+
+
+class RecordContent(NamedTuple):
+    """What records hold, found in `data`: keys, values and headers, as a scan of them gave it."""
+
+    data: np.ndarray
+    key: Slices
+    value: Slices
+    headed: HeaderPlaces

@@ -1,0 +1,122 @@
+"""What people type at first works, or the error says what to type."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timezone
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import distlog
+
+MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=timezone.utc)
+MS = 1_767_323_045_678
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> distlog.Topic:
+    return distlog.create(str(tmp_path / "clicks"), partitions=2, config={"retention.ms": -1})
+
+
+def times(topic: distlog.Topic) -> list[int]:
+    """The timestamps of all records, in ms."""
+    return topic.scan(columns="timestamp").to_table()["timestamp"].cast("int64").to_pylist()
+
+
+def test_the_library_knows_its_version() -> None:
+    assert distlog.__version__ == metadata.version("distlog")
+
+
+@pytest.mark.parametrize(
+    "time",
+    [
+        MOMENT,
+        "2026-01-02T03:04:05.678Z",
+        "2026-01-02 03:04:05.678",
+        "2026-01-02T04:04:05.678+01:00",
+        np.datetime64("2026-01-02T03:04:05.678"),
+        np.datetime64("2026-01-02T03:04:05.678901234"),
+    ],
+)
+def test_a_record_takes_a_time_as_python_and_numpy_and_iso_have_it(topic: distlog.Topic, time: Any) -> None:
+    topic.append([{"value": "v", "timestamp": time}])
+    with topic.writer() as writer:
+        writer.append("v", timestamp=time)
+    assert times(topic.refresh()) == [MS, MS]
+
+
+@pytest.mark.parametrize("time", ["pandas", np.datetime64("NaT")])
+def test_a_time_that_is_not_there_is_now(topic: distlog.Topic, time: Any) -> None:
+    missing = pytest.importorskip("pandas").NaT if time == "pandas" else time
+    topic.append([{"value": "v", "timestamp": missing}])
+    assert times(topic)[0] > MS
+
+
+@pytest.mark.parametrize(
+    ("column", "expected"),
+    [
+        (["2026-01-02T03:04:05.678Z", "2026-01-02T04:04:05.678901+01:00", None], [MS, MS]),
+        (["2026-01-02T03:04:05.678", "2026-01-02"], [MS, 1_767_312_000_000]),
+        (pa.array(["2026-01-02T03:04:05.678901234Z"], pa.large_string()), [MS]),
+    ],
+)
+def test_a_column_of_iso_texts_is_a_column_of_times(topic: distlog.Topic, column: Any, expected: list[int]) -> None:
+    topic.append(pa.table({"value": ["v"] * len(column), "timestamp": column}), partition=0)
+    assert times(topic)[: len(expected)] == expected
+
+
+def test_a_text_that_is_no_time_is_named_with_its_row(topic: distlog.Topic) -> None:
+    with pytest.raises(distlog.InvalidRecordError, match=r"ISO 8601.*row=1.*'soon'"):
+        topic.append([{"value": "v"}, {"value": "v", "timestamp": "soon"}])
+    with pytest.raises(distlog.InvalidRecordError, match=r"column timestamp must be .*ISO 8601"):
+        topic.append(pa.table({"value": ["v"], "timestamp": ["soon"]}))
+
+
+@pytest.mark.parametrize(("unit", "factor"), [("microseconds", 1000), ("nanoseconds", 1_000_000)])
+def test_numbers_of_another_unit_are_refused_with_what_they_look_like(
+    topic: distlog.Topic, unit: str, factor: int
+) -> None:
+    for rows in ([{"value": "v", "timestamp": MS * factor}], pa.table({"value": ["v"], "timestamp": [MS * factor]})):
+        with pytest.raises(distlog.InvalidRecordError, match=f"{unit}.*divide by {factor:,}"):
+            topic.append(rows)
+    with topic.writer() as writer, pytest.raises(distlog.InvalidRecordError, match=f"{unit}.*divide by {factor:,}"):
+        writer.append("v", timestamp=MS * factor)
+
+
+def test_a_number_of_partitions_is_a_number(tmp_path: Path) -> None:
+    assert distlog.create(str(tmp_path / "a"), partitions=np.int64(3)).partitions == 3  # type: ignore[arg-type]
+    for wrong in ("4", 2.5, True):
+        with pytest.raises(distlog.InvalidConfigError, match="partitions must be a whole number"):
+            distlog.create(str(tmp_path / "b"), partitions=wrong)  # type: ignore[arg-type]
+
+
+def test_one_column_and_one_partition_need_no_list(topic: distlog.Topic) -> None:
+    topic.append([{"value": "zero", "partition": 0}, {"value": "one", "partition": 1}])
+    assert topic.scan(partitions=1, columns="value").to_table().to_pydict() == {"value": [b"one"]}
+    with topic.follow(partitions=1, columns="value", timeout=0) as follower:
+        assert [value for batch in follower for value in batch["value"].to_pylist()] == [b"one"]
+    with pytest.raises(distlog.InvalidRecordError, match="no column colour; there are partition, offset"):
+        topic.scan(columns="colour")
+
+
+@pytest.mark.parametrize("config", [["retention.ms=1"], "retention.ms=1", [("retention.ms", 1)], 5])
+def test_settings_that_are_no_mapping_are_refused_with_an_example(tmp_path: Path, config: Any) -> None:
+    with pytest.raises(distlog.InvalidConfigError, match=re.escape("config={'retention.ms': 604800000}")):
+        distlog.create(str(tmp_path / "a"), config=config)
+
+
+def test_settings_that_are_changed_are_a_mapping_too(topic: distlog.Topic) -> None:
+    with pytest.raises(distlog.InvalidConfigError, match=re.escape("{'retention.ms': 604800000}")):
+        topic.alter_config(["retention.ms=1"])  # type: ignore[arg-type]
+
+
+def test_a_dropped_topic_is_vacuumed_and_the_report_comes_back(topic: distlog.Topic) -> None:
+    topic.append([{"value": "v"}])
+    topic.alter_config({"file.delete.delay.ms": 0})
+    topic.drop()
+    assert len(topic.vacuum().files) > 0
