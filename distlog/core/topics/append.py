@@ -36,7 +36,6 @@ from distlog.core.topics.placement import offsets_of, place
 _CLOSERS = 8
 #: A slice of fewer bytes is written faster than threads can share it.
 _SHARED_BYTES = 1 << 20
-
 BatchId = int | str
 
 
@@ -44,9 +43,8 @@ BatchId = int | str
 class AppendResult:
     """The result of an append: the version of its commit and, by partition, the (first, end) offsets it got.
 
-    `replayed` says that this (app_id, batch_id) was committed before; the result is that of the first commit.
-    `version` is None when nothing was committed, as in place. `expired` counts the records that are older than
-    `retention.ms`: the next retention deletes them.
+    `replayed`: this (app_id, batch_id) was committed before, with this result. `version` is None when nothing was
+    committed, as in place. `expired` counts records older than `retention.ms`, which the next retention deletes.
     """
 
     version: int | None
@@ -179,10 +177,9 @@ def commit_append(
 ) -> tuple[AppendResult, Snapshot]:
     """Add `segments` behind the log ends, all or none, in one commit that has `origin`.
 
-    Their partitions' active segments are sealed in the same commit. If the same (app_id, batch_id) was committed
-    before, or `in_order` a later one, this is a replay (see `replayed`), and nothing is sealed. Raises
-    CommitConflictError if the topic was dropped, TransactionTooOldError if the files are too old, StorageError if a
-    partition's lock is not free in time, CommitStateUnknownError.
+    Their partitions' active segments are sealed with it. If the same (app_id, batch_id) was committed before, or
+    `in_order` a later one, this is a replay (see `replayed`), and nothing is sealed. Raises CommitConflictError if
+    the topic was dropped, TransactionTooOldError, StorageError (a lock is not free), CommitStateUnknownError.
     """
     check_batch(app_id, batch_id)
     partitions = {segment.partition for segment in segments}
@@ -209,8 +206,8 @@ def commit_append(
     )
     if commit is None:
         return before(snapshot) or AppendResult(None), snapshot
-    expired = records_beyond(placed, snapshot.config, commit.timestamp_ms)
-    return AppendResult(commit.version, offsets_of(placed), expired=expired), snapshot
+    old = records_beyond(placed, snapshot.config, commit.timestamp_ms)
+    return AppendResult(commit.version, offsets_of(placed), expired=old), snapshot
 
 
 def replayed(
