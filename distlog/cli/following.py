@@ -12,6 +12,7 @@ import pyarrow as pa
 from distlog.cli.reading import Bounds
 from distlog.core.following.followed_log import ends_of
 from distlog.core.following.follower import Follower
+from distlog.core.following.start import Start
 from distlog.core.topics.topic import Topic
 
 
@@ -28,7 +29,9 @@ def batches(
 
     What the caller has taken the next batch after is committed to the group.
     """
-    start = bounds.offset if bounds.since is None else datetime.fromtimestamp(bounds.since / 1000, timezone.utc)
+    start: Start | None = {number: bounds.start(topic, number) or 0 for number in range(topic.partitions)}
+    if bounds.tail is None:
+        start = bounds.offset if bounds.since is None else datetime.fromtimestamp(bounds.since / 1000, timezone.utc)
     read = (*columns, *(name for name in ("partition", "offset") if name not in columns))
     with topic.follow(partitions, start, group, timeout, read) as follower, _ended_by_signal(follower):
         while limit is None or limit > 0:

@@ -49,13 +49,20 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 StartOffset = Annotated[
     Any,
     typer.Option(
+        "--offset",
+        "-o",
         metavar="OFFSET",
         parser=usage(arguments.offset_or_end),
-        help="Start at this offset; with --follow also latest, for what comes from now on.",
+        help="Start at this offset, or earliest; with --follow also latest, for what comes from now on.",
     ),
 ]
+Tail = Annotated[
+    int | None,
+    typer.Option("--tail", metavar="N", min=0, help="Start N offsets before the end of each partition."),
+]
 Follow = Annotated[
-    bool, typer.Option("--follow", help="Go on, with the records that come, until Ctrl-C; --since finds the start.")
+    bool,
+    typer.Option("--follow", "-f", help="Go on, with the records that come, until Ctrl-C; --since finds the start."),
 ]
 Group = Annotated[
     str | None,

@@ -9,17 +9,29 @@ import pyarrow as pa
 
 from distlog.core.reading import scan_plan
 from distlog.core.reading.scan import first
+from distlog.core.reading.time_lookup import EARLIEST
 from distlog.core.reading.time_range import TimeRange
 from distlog.core.topics.topic import Topic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """Records from `offset` on, or with times from `since` (in) to `until` (out), in ms. None means no bound."""
+    """Records from `offset` on, or with times from `since` (in) to `until` (out), in ms. None means no bound.
+
+    Or the records of the last `tail` offsets of each partition.
+    """
 
     offset: int | None = None
+    tail: int | None = None
     since: int | None = None
     until: int | None = None
+
+    def start(self, topic: Topic, partition: int) -> int | None:
+        """The offset at which to start in a partition."""
+        if self.tail is None:
+            return None if self.offset == EARLIEST else self.offset
+        state = topic.live_snapshot.partitions[partition]
+        return max(state.log_start_offset, state.log_end_offset - self.tail)
 
 
 def batches(
@@ -40,8 +52,9 @@ def batches(
 def _from_partition(
     topic: Topic, partition: int, bounds: Bounds, limit: int | None, columns: Sequence[str]
 ) -> Iterable[pa.RecordBatch]:
+    start = bounds.start(topic, partition)
     if limit is None:
-        return topic.scan([partition], bounds.offset, start_time=bounds.since, end_time=bounds.until, columns=columns)
+        return topic.scan([partition], start, start_time=bounds.since, end_time=bounds.until, columns=columns)
     times = TimeRange.between(bounds.since, bounds.until)
-    slices = scan_plan.slices_of(topic.reader, topic.live_snapshot, partition, bounds.offset, times)
+    slices = scan_plan.slices_of(topic.reader, topic.live_snapshot, partition, start, times)
     return first(topic.reader, slices, columns, limit)

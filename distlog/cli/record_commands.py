@@ -11,7 +11,7 @@ import typer
 
 import distlog
 from distlog.cli import following, line_formats, reading
-from distlog.cli.options import Follow, Group, Json, StartOffset, Storage, Timeout, Url, time, usage
+from distlog.cli.options import Follow, Group, Json, StartOffset, Storage, Tail, Timeout, Url, time, usage
 from distlog.console.progress import Progress
 from distlog.console.records import print_batch
 from distlog.console.report import Summary, print_report
@@ -101,12 +101,15 @@ def read(
     url: Url,
     *,
     partition: Annotated[
-        list[int] | None, typer.Option(metavar="N", help="Only this partition. May be repeated.")
+        list[int] | None,
+        typer.Option("--partition", "-p", metavar="N", help="Only this partition. May be repeated."),
     ] = None,
     offset: StartOffset = None,
-    limit: Annotated[int | None, typer.Option(min=0, metavar="N", help="At most N records.")] = None,
+    tail: Tail = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=0, metavar="N", help="At most N records.")] = None,
     since: Annotated[
-        int | None, time("Only records at or after TIME: ms since 1970, or ISO 8601, in UTC unless it names a zone.")
+        int | None,
+        time("Only records at or after TIME: ms since 1970, ISO 8601 (UTC unless it names a zone), now, or -1h."),
     ] = None,
     until: Annotated[int | None, time("Only records before TIME.")] = None,
     columns: Annotated[
@@ -127,8 +130,8 @@ def read(
 
     With --json, each line is an object that append --format jsonl can read.
     """
-    if offset is not None and since is not None:
-        raise typer.BadParameter("give --offset or --since, not both", param_hint="--offset")
+    if sum(each is not None for each in (offset, tail, since)) > 1:
+        raise typer.BadParameter("give one of --offset, --tail and --since", param_hint="--offset")
     follows = follow or group is not None or timeout is not None
     if until is not None and follows:
         raise typer.BadParameter("records that come have no end in time; leave it out", param_hint="--until")
@@ -136,7 +139,7 @@ def read(
         raise typer.BadParameter("latest is where to begin to --follow", param_hint="--offset")
     topic = distlog.open(url, storage_options=dict(storage))
     columns = columns or (COLUMNS if as_json else _SHOWN)
-    bounds = reading.Bounds(offset=offset, since=since, until=until)
+    bounds = reading.Bounds(offset=offset, tail=tail, since=since, until=until)
     if follows:
         batches = following.batches(topic, partition, bounds, limit, columns, group, timeout)
     else:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from distlog.core.reading.time_lookup import EARLIEST, LATEST, MAX_TIMESTAMP
-from distlog.core.times import to_ms
+from distlog.core.times import now_ms, to_ms
 
 _PARTITION_OFFSET = re.compile(r"(?:([0-9]{1,9}):)?(-1|[0-9]{1,18})")
+_AGO = re.compile(r"-([0-9]{1,9})([smhd])")
+_UNITS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SPECIAL_TIMES = {"earliest": EARLIEST, "latest": LATEST, "max-timestamp": MAX_TIMESTAMP}
 
 
@@ -27,12 +30,16 @@ def partition_offset(text: str) -> tuple[int | None, int]:
     return None if match[1] is None else int(match[1]), int(match[2])
 
 
-def time(text: str) -> int:
-    """Milliseconds since 1970, from digits or ISO 8601 (no zone means UTC)."""
+def time(text: str, clock: Callable[[], int] = now_ms) -> int:
+    """Milliseconds since 1970, from digits, ISO 8601 (no zone means UTC), `now`, or a time ago like `-90s`."""
+    if text == "now":
+        return clock()
+    if ago := _AGO.fullmatch(text):
+        return clock() - int(ago[1]) * _UNITS[ago[2]]
     try:
         return to_ms(text)
     except ValueError:
-        raise ValueError(f"{text!r} is neither milliseconds since 1970 nor ISO 8601") from None
+        raise ValueError(f"{text!r} is none of milliseconds since 1970, ISO 8601, now, and -1h") from None
 
 
 def record_time(text: str) -> int:
@@ -49,8 +56,10 @@ def time_or_special(text: str) -> int:
 
 
 def offset_or_end(text: str) -> int:
-    """An offset, or the number that stands for `latest`."""
-    return LATEST if text == "latest" else _number_or(text, f"{text!r} is neither an offset like 100 nor latest")
+    """An offset, or the number that stands for `earliest` or `latest`."""
+    if text in ("earliest", "latest"):
+        return _SPECIAL_TIMES[text]
+    return _number_or(text, f"{text!r} is none of an offset like 100, earliest, and latest")
 
 
 def version(text: str) -> int:

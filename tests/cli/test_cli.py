@@ -26,7 +26,7 @@ def test_the_help_of_no_command_shows_a_python_type(cli: CommandLine) -> None:
     for command in app.registered_commands:
         name = command.name or str(command.callback.__name__).replace("_", "-")  # type: ignore[union-attr]
         shown = cli.ok(name, "--help").out
-        assert "--storage NAME=VALUE" in shown
+        assert "--storage NAME=VALUE" in shown or name == "warmup", name
         assert not re.search(r"class '|list\[|int range", shown), name
 
 
@@ -116,9 +116,9 @@ def test_a_missing_topic_is_a_failure(cli: CommandLine) -> None:
     [
         (["create", "--config", "retention.ms"], "NAME=VALUE"),
         (["create", "--partitions", "0"], "--partitions"),
-        (["read", "--since", "yesterday"], "neither milliseconds since 1970 nor ISO 8601"),
+        (["read", "--since", "yesterday"], "none of milliseconds since 1970, ISO 8601, now, and -1h"),
         (["read", "--until", "1969-12-31"], "before 1970"),
-        (["offsets", "--time", "newest"], "neither milliseconds since 1970 nor ISO 8601"),
+        (["offsets", "--time", "newest"], "none of milliseconds since 1970, ISO 8601, now, and -1h"),
         (["read", "--columns", "offset,size"], "no column size"),
         (["read", "--offset", "1", "--since", "1"], "--offset"),
         (["append", "--format", "jsonl", "--key-separator", ":"], "--key-separator"),

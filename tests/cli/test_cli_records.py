@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import distlog
 from distlog.cli import line_formats, reading
+from distlog.console import arguments
 
 
 def test_read_prints_lines_with_titles_once(filled: CommandLine) -> None:
@@ -152,3 +153,33 @@ def test_a_bad_line_appends_nothing_at_all(filled: CommandLine, monkeypatch: pyt
     assert (outcome.status, outcome.out) == (1, "")
     assert outcome.err == "distlog: a line has no key separator: correct it, or leave out --key-separator (line=3)\n"
     assert distlog.open(filled.url).end_offsets() == {0: 5}
+
+
+@pytest.mark.parametrize(
+    ("options", "offsets"),
+    [
+        (["--tail", "2"], "34"),
+        (["--tail", "9"], "01234"),
+        (["--tail", "0"], ""),
+        (["--tail", "3", "-n", "1"], "2"),
+        (["-o", "earliest", "-n", "2"], "01"),
+        (["-p", "0", "-o", "3"], "34"),
+        (["--since", "-1h"], ""),
+        (["--until", "now"], "01234"),
+        (["--tail", "2", "-f", "--timeout", "0"], "34"),
+    ],
+)
+def test_read_starts_and_ends_where_hands_used_to_kcat_expect(
+    filled: CommandLine, options: list[str], offsets: str
+) -> None:
+    lines = filled.ok("read", *options, "--columns", "offset", "--json").out.splitlines()
+    assert [json.loads(line)["offset"] for line in lines] == [int(offset) for offset in offsets]
+
+
+def test_a_time_ago_counts_from_now() -> None:
+    assert arguments.time("-90s", lambda: 100_000) == 10_000
+    assert arguments.time("-2d", lambda: 3 * 86_400_000) == 86_400_000
+    assert arguments.time("now", lambda: 7) == 7
+    for wrong in ("-1w", "1h", "-h", "soon"):
+        with pytest.raises(ValueError, match="none of milliseconds since 1970, ISO 8601, now, and -1h"):
+            arguments.time(wrong)

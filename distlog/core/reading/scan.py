@@ -63,24 +63,6 @@ def first(
                 return
 
 
-def ends_of_first(slices: Iterable[SegmentSlice], limit: int) -> dict[int, int] | None:
-    """By partition, the end offset of the first `limit` records; None if the metadata do not tell.
-
-    A partition that has none of them is not in it.
-    """
-    ends: dict[int, int] = {}
-    for piece in slices:
-        if limit <= 0:
-            break
-        if not piece.segment.dense or piece.times != ALWAYS:
-            return None
-        start, end = piece.span
-        taken = min(limit, end - start)
-        ends[piece.segment.partition] = start + taken
-        limit -= taken
-    return ends
-
-
 def _known_count(piece: SegmentSlice) -> int | None:
     """How many records the slice has; None if the metadata do not tell."""
     segment = piece.segment

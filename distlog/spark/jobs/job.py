@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import io
-import os
 import re
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
-from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from distlog.console import arguments
-from distlog.console.report import DONE, INTERRUPTED, Summary, fail, print_report
+from distlog.console.report import DONE, Summary, fail, print_report
 from distlog.spark.spark_session import session
 
 T = TypeVar("T")
@@ -64,45 +59,12 @@ def run_job(
 ) -> int:
     """Parse the arguments, do the work in a session, print its summary. Returns the exit status."""
     chosen = parser.parse_args(given)
-    with errors_apart():
-        try:
-            summary = work(job_session(parser.prog), chosen)
-        except KeyboardInterrupt:
-            return INTERRUPTED
-        except Exception as error:
-            return fail(parser.prog, error, reason(error), as_json=chosen.json)
+    try:
+        summary = work(session(parser.prog), chosen)
+    except Exception as error:
+        return fail(parser.prog, error, reason(error))
     print_report(summary, as_json=chosen.json)
     return DONE
-
-
-def job_session(name: str) -> SparkSession:
-    """The session of a job. Spark logs nothing unless asked to: why a job failed is the job's own last line."""
-    quiet = {} if SparkConf().contains("spark.log.level") else {"spark.log.level": "OFF"}
-    return session(name, **quiet)
-
-
-@contextmanager
-def errors_apart() -> Iterator[None]:
-    """What is written to `sys.stderr` goes to standard error, also under spark-submit.
-
-    spark-submit sends both outputs of a Python program to its own standard output. Its JVM has the other one.
-    """
-    before, sys.stderr = sys.stderr, _JvmErrors() if "PYSPARK_GATEWAY_PORT" in os.environ else sys.stderr
-    try:
-        yield
-    finally:
-        sys.stderr = before
-
-
-class _JvmErrors(io.TextIOBase):
-    """The standard error of the JVM that spark-submit runs."""
-
-    def write(self, text: str) -> int:
-        """Write the text."""
-        SparkContext._ensure_initialized()
-        jvm: Any = SparkContext._jvm
-        jvm.java.lang.System.err.print(text)
-        return len(text)
 
 
 def reason(error: BaseException) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from distlog.console.report import DONE, FAILED, INTERRUPTED, Report, Summary, fail, print_report, status_of
+from distlog.console.report import DONE, FAILED, Report, Summary, fail, print_report, status_of
 from distlog.core.errors import TopicNotFoundError
 from distlog.core.maintenance.compact_or_merge import CompactReport
 from distlog.core.maintenance.compaction.clean_partition import DEDUPE_BUFFER_BYTES
@@ -23,8 +23,9 @@ from distlog.core.storage.storage import Storage
 from distlog.core.topic_handle import topic_log
 from distlog.core.topics.open_topic import find_topics
 from distlog.core.topics.open_topic import open as open_topic
-from distlog.spark.jobs.job import add_shared_arguments, argument, errors_apart, job_session, reason
+from distlog.spark.jobs.job import add_shared_arguments, argument, reason
 from distlog.spark.maintenance import compact, rebuild_indexes, verify
+from distlog.spark.spark_session import session
 
 #: Kafka's minimum. With far less, a partition would be shared by more tasks than Spark can plan.
 _LEAST_BUFFER_BYTES = 1 << 20
@@ -70,20 +71,12 @@ def _size(text: str) -> int:
 def run_maintenance(parser: argparse.ArgumentParser, work: Work, given: Sequence[str] | None = None) -> int:
     """Parse the arguments, do the work on each topic and print its report. Returns the exit status."""
     chosen = parser.parse_args(given)
-    with errors_apart():
-        try:
-            return _run(parser.prog, work, chosen)
-        except KeyboardInterrupt:
-            return INTERRUPTED
-
-
-def _run(prog: str, work: Work, chosen: argparse.Namespace) -> int:
     started = time.monotonic()
     try:
         urls = [chosen.topic] if chosen.topic else _below(chosen.root, dict(chosen.storage))
     except Exception as error:
-        return fail(prog, error, reason(error), as_json=chosen.json)
-    done = [one for url in urls if (one := _maintain(prog, url, work, chosen))]
+        return fail(parser.prog, error, reason(error))
+    done = [one for url in urls if (one := _maintain(parser.prog, url, work, chosen))]
     failed = sum(one.status != DONE for one in done)
     if chosen.root or chosen.json:
         print_report(_summary(done, failed, time.monotonic() - started), as_json=chosen.json)
@@ -136,7 +129,7 @@ def retain(url: str, chosen: argparse.Namespace) -> RetentionReport:
 def compact_topic(url: str, chosen: argparse.Namespace) -> CompactReport:
     """Compact a topic, or merge its small segments, by Spark tasks; the work of `jobs/compact.py`."""
     return compact(
-        job_session("compact"),
+        session("compact"),
         url,
         dry_run=chosen.dry_run,
         dedupe_buffer_bytes=chosen.dedupe_buffer_size,
@@ -152,13 +145,13 @@ def vacuum_topic(url: str, chosen: argparse.Namespace) -> VacuumReport:
 
 def verify_topic(url: str, chosen: argparse.Namespace) -> VerifyReport:
     """Check all of a topic by Spark tasks; the work of `jobs/verify.py`."""
-    return verify(job_session("verify"), url, storage_options=dict(chosen.storage))
+    return verify(session("verify"), url, storage_options=dict(chosen.storage))
 
 
 def rebuild_topic(url: str, chosen: argparse.Namespace) -> RebuildReport:
     """Repair the indexes of a topic by Spark tasks; the work of `jobs/rebuild_index.py`."""
     return rebuild_indexes(
-        job_session("rebuild_index"),
+        session("rebuild_index"),
         url,
         force=chosen.force,
         dry_run=chosen.dry_run,

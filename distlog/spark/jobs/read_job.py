@@ -13,8 +13,6 @@ from distlog.console.output import Milliseconds, text
 from distlog.console.report import Summary
 from distlog.core.errors import InvalidConfigError
 from distlog.core.maintenance.reports import counted
-from distlog.core.reading.scan import ends_of_first
-from distlog.core.topics.open_topic import open as open_topic
 from distlog.spark.frames import read
 
 #: How many records are printed if no limit is given: enough to see what the topic holds.
@@ -26,23 +24,19 @@ def read_topic(spark: SparkSession, chosen: argparse.Namespace) -> Summary:
     started = time.monotonic()
     if chosen.format and not chosen.output:
         raise InvalidConfigError("--format needs --output")
-    storage = dict(chosen.storage)
-    limit = chosen.limit if chosen.output or chosen.limit is not None else CONSOLE_LIMIT
-    topic = open_topic(chosen.topic, storage_options=storage)
-    asked = topic.scan(chosen.partitions, chosen.start, chosen.end, chosen.since, chosen.until, "offset")
-    ends = None if limit is None else ends_of_first(asked.slices, limit)
     rows = read(
         spark,
         chosen.topic,
         start=chosen.start,
-        end=chosen.end if ends is None else ends,
+        end=chosen.end,
         start_time=chosen.since,
         end_time=chosen.until,
-        partitions=chosen.partitions if ends is None else sorted(ends),
+        partitions=chosen.partitions,
         include_headers=True,
-        storage_options=storage,
+        storage_options=dict(chosen.storage),
     ).drop("topic")
-    if limit is not None and ends is None:
+    limit = chosen.limit if chosen.output or chosen.limit is not None else CONSOLE_LIMIT
+    if limit is not None:
         rows = rows.limit(limit)
     count = _write(rows, chosen) if chosen.output else _print(rows, as_json=chosen.json)
     seconds = time.monotonic() - started
