@@ -16,6 +16,7 @@ from distlog.core.errors import CorruptRecordError
 from distlog.core.kernels.batch_scan import BAD_LENGTH, BATCH, LOG_OVERHEAD, OK, SMALLEST_LENGTH, SMALLEST_PREFIX
 from distlog.core.kernels.frame_scan import count_frames, read_frames
 from distlog.core.reading.read_ahead import LogFile
+from distlog.core.storage.part import Part
 from distlog.core.storage.storage import Storage
 
 #: How many bytes of a log are looked at together.
@@ -79,7 +80,7 @@ class DumpedFile:
 
         Raises CorruptRecordError for an impossible size, after which nothing can be found.
         """
-        file, position, size = LogFile(self.storage, self.name, end, mapped=False), 0, WINDOW_BYTES
+        file, position, size = LogFile(self.storage, Part.file(self.name, end), end, mapped=False), 0, WINDOW_BYTES
         try:
             while position < end:
                 data = file.read(position, min(position + size, end))
