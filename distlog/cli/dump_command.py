@@ -20,7 +20,7 @@ def dump(
     files: Annotated[
         list[str],
         typer.Argument(
-            metavar="FILE...",
+            metavar="FILE",
             help="Paths or URLs of .log, .index, .timeindex, .txnindex, .snapshot files, leader-epoch-checkpoint.",
         ),
     ],

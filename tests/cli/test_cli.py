@@ -27,7 +27,8 @@ def test_the_help_of_no_command_shows_a_python_type(cli: CommandLine) -> None:
         name = command.name or str(command.callback.__name__).replace("_", "-")  # type: ignore[union-attr]
         shown = cli.ok(name, "--help").out
         assert "--storage NAME=VALUE" in shown or name == "warmup", name
-        assert not re.search(r"class '|list\[|int range", shown), name
+        # of an argument that may be repeated typer always says <list[str]>
+        assert not re.search(r"class '|(?<!<)list\[|int range", shown), name
 
 
 def test_create_takes_settings_by_kafkas_names(cli: CommandLine) -> None:
