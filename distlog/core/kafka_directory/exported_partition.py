@@ -31,10 +31,10 @@ from distlog.core.kafka_directory.exported_segment import (
     export_segment,
     write_empty,
 )
-from distlog.core.kafka_directory.producer_states import ProducerStates
 from distlog.core.storage.storage import Storage
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.transactions.producer_snapshot import read_producer_snapshot
+from distlog.core.transactions.producer_states import ProducerStates
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class _PartitionExport:
         for offset, name in sorted(snapshots(folder).items(), reverse=True):
             if stays_to <= offset <= self._state.log_end_offset:
                 with suppress(CorruptionError):
-                    return ProducerStates(read_producer_snapshot(folder.read(name)), offset)
+                    return ProducerStates.of_snapshot(read_producer_snapshot(folder.read(name)), offset)
         return None
 
     def _segment(

@@ -12,9 +12,9 @@ from distlog.core.kafka_directory.checkpoint_files import Epochs, joined_epochs,
 from distlog.core.kafka_directory.directory_names import LEADER_EPOCHS, PARTITION_METADATA, PartitionName
 from distlog.core.kafka_directory.loaded_files import LoadedFiles, loaded_files
 from distlog.core.kafka_directory.log_walk import LogWalk
-from distlog.core.kafka_directory.producer_states import ProducerStates
 from distlog.core.storage.storage import Storage
 from distlog.core.transactions.producer_snapshot import read_producer_snapshot
+from distlog.core.transactions.producer_states import ProducerStates
 
 
 class PartitionFolder:
@@ -69,5 +69,6 @@ class PartitionFolder:
         for offset, name in sorted(self.loaded.snapshots.items(), reverse=True):
             if offset <= end_offset:
                 with suppress(CorruptionError):
-                    return ProducerStates(read_producer_snapshot(self.read(name), file=self.path(name)), offset)
+                    entries = read_producer_snapshot(self.read(name), file=self.path(name))
+                    return ProducerStates.of_snapshot(entries, offset)
         return ProducerStates()

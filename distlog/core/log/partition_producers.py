@@ -23,7 +23,7 @@ from distlog.core.log.active_file import ActiveFile
 from distlog.core.log.batch_walk import WALK_BYTES, batches_from
 from distlog.core.log.log_segment import LogSegment
 from distlog.core.storage.local.durable_files import failing_as
-from distlog.core.transactions.producer_snapshot import read_producer_snapshot, write_producer_snapshot
+from distlog.core.transactions.producer_snapshot import read_producer_snapshot
 from distlog.core.transactions.producer_states import EXPIRATION_CHECK_MS, KnownBatch, ProducerStates
 
 
@@ -123,11 +123,13 @@ class PartitionProducers:
         """What the segment's snapshot says; None if there is none, or it is damaged."""
         path = self._path(stem, ".snapshot")
         with failing_as("read", path), suppress(FileNotFoundError, CorruptIndexError), open(path, "rb") as file:
-            return ProducerStates.of_snapshot(read_producer_snapshot(file.read(), file=path), self._clock())
+            states = ProducerStates.of_snapshot(read_producer_snapshot(file.read(), file=path))
+            states.expire(self._clock())
+            return states
         return None
 
     def _save(self, segment: LogSegment) -> None:
-        data = write_producer_snapshot(self._states.entries())
+        data = self._states.snapshot()
         # a file that a crash leaves half written is read like none
         with suppress(StorageError), closing(ActiveFile(self._path(segment.stem, ".snapshot"))) as file:
             file.write(data, 0)
