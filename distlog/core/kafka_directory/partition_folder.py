@@ -9,9 +9,10 @@ from functools import cached_property
 from distlog.core.config import MAX_LONG
 from distlog.core.errors import CorruptionError
 from distlog.core.kafka_directory.checkpoint_files import Epochs, joined_epochs, read_epochs, read_topic_id
-from distlog.core.kafka_directory.directory_names import LEADER_EPOCHS, PARTITION_METADATA, PartitionName
+from distlog.core.kafka_directory.directory_names import PARTITION_METADATA, PartitionName
 from distlog.core.kafka_directory.loaded_files import LoadedFiles, loaded_files
 from distlog.core.kafka_directory.log_walk import LogWalk
+from distlog.core.paths import LEADER_EPOCHS
 from distlog.core.storage.storage import Storage
 from distlog.core.transactions.producer_snapshot import read_producer_snapshot
 from distlog.core.transactions.producer_states import ProducerStates

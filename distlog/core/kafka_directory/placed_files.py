@@ -12,10 +12,11 @@ from contextlib import suppress
 from distlog.core import paths
 from distlog.core.errors import StorageError
 from distlog.core.kafka_directory.checkpoint_files import write_epochs
-from distlog.core.kafka_directory.directory_names import LEADER_EPOCHS, SNAPSHOT_SUFFIX, file_name
+from distlog.core.kafka_directory.directory_names import file_name
 from distlog.core.kafka_directory.partition_folder import PartitionFolder
 from distlog.core.kafka_directory.taken_partition import TakenPartition
 from distlog.core.kafka_directory.taken_segment import TakenSegment
+from distlog.core.paths import LEADER_EPOCHS, SNAPSHOT_SUFFIX
 from distlog.core.storage.local.durable_files import make_folders
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import Storage
