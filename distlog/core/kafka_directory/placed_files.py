@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 
 from distlog.core import paths
 from distlog.core.errors import StorageError
@@ -24,31 +23,12 @@ from distlog.core.storage.storage import Storage
 _COPIED_BYTES = 8 << 20
 #: The size of a producer snapshot without a producer.
 _NO_PRODUCERS = 10
-#: Stands in the topic's folder until the topic is made.
-_MARK = ".adoption"
 
 
-def begin(topic: Storage, name: str, partitions: Sequence[TakenPartition]) -> None:
-    """Prepare the topic's folder; what an adoption that died left there is deleted.
-
-    Raises StorageError if files of others are where the partitions' files will be.
-    """
-    found = [
-        file.name
-        for partition in partitions
-        for file in topic.list(paths.partition_dir(name, partition.name.partition))
-    ]
-    if found and _MARK not in {file.name for file in topic.list()}:
-        text = "other files are where the topic's would be: adopt to another address, or delete them"
-        raise StorageError(text, url=topic.url, file=found[0])
-    topic.delete(found)
-    topic.put(_MARK, b"an adoption is under way, or has died: adopt again\n")
-
-
-def end(topic: Storage) -> None:
-    """Say that the files in the topic's folder belong to the topic now."""
-    with suppress(StorageError):
-        topic.delete([_MARK])
+def placed(topic: Storage, name: str, partitions: Sequence[TakenPartition]) -> list[str]:
+    """The files where the partitions' files will be, or are."""
+    folders = [paths.partition_dir(name, partition.name.partition) for partition in partitions]
+    return [file.name for folder in folders for file in topic.list(folder)]
 
 
 def place(topic: Storage, name: str, partition: TakenPartition, *, linked: bool) -> None:
