@@ -8,6 +8,8 @@ A topic is a folder; all names below are relative to it:
     _commits/_last_checkpoint                                   a hint
     <topic>-<partition>/<stem>.log .index .timeindex .txnindex  a segment
     <topic>-<partition>/<stem>.snapshot                         what its producers had done before that segment
+    <topic>-<partition>/<offset:020d>.snapshot                  the same where the log begins, or a broker ended it
+    <topic>-<partition>/leader-epoch-checkpoint                 what a broker left of its leader epochs
     _bundles/<stem>.bundle                                      segments of many partitions, of this stem in each
     <topic>-<partition>/.lock .flush                            on a local disk, the locks of who appends in place
     _groups/<topic id>/<group>/00000000000000000003.json        version 3 of a group of followers

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from contextlib import suppress
 from functools import cached_property
 
 from distlog.core.config import MAX_LONG
-from distlog.core.errors import CorruptionError
+from distlog.core.errors import CorruptionError, StorageError
 from distlog.core.kafka_directory.checkpoint_files import Epochs, joined_epochs, read_epochs, read_topic_id
-from distlog.core.kafka_directory.directory_names import PARTITION_METADATA, PartitionName
+from distlog.core.kafka_directory.directory_names import PARTITION_METADATA, PartitionName, parse_file
 from distlog.core.kafka_directory.loaded_files import LoadedFiles, loaded_files
 from distlog.core.kafka_directory.log_walk import LogWalk
 from distlog.core.paths import LEADER_EPOCHS
@@ -26,8 +27,11 @@ class PartitionFolder:
 
     @cached_property
     def loaded(self) -> LoadedFiles:
-        """The files that count."""
+        """The files that count. Raises StorageError for a pipe or a device of such a name, which could block."""
         names = [file.name for file in self._storage.list()]
+        for name in filter(parse_file, names):
+            if not os.path.isfile(self.path(name)):
+                raise StorageError("this is not a file: take it away, and adopt again", file=self.path(name))
         return loaded_files(names, self._next_offset)
 
     def path(self, name: str) -> str:

@@ -65,7 +65,8 @@ def _place_segment(
 def _link(source: str, target: str) -> None:
     """Give a file a second name; its bytes are synced, since a broker that was killed may not have done it."""
     try:
-        os.link(source, target)
+        # of the file itself: a second name of a link would go where that goes
+        os.link(os.path.realpath(source), target)
         with open(target, "rb") as file:
             os.fsync(file.fileno())
     except OSError as error:
