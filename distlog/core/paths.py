@@ -8,6 +8,8 @@ A topic is a folder; all names below are relative to it:
     _commits/_last_checkpoint                                   a hint
     <topic>-<partition>/<stem>.log .index .timeindex .txnindex  a segment
     <topic>-<partition>/<stem>.snapshot                         what its producers had done before that segment
+    <topic>-<partition>/<offset:020d>.snapshot                  the same where the log begins, or a broker ended it
+    <topic>-<partition>/leader-epoch-checkpoint                 what a broker left of its leader epochs
     _bundles/<stem>.bundle                                      segments of many partitions, of this stem in each
     <topic>-<partition>/.lock .flush                            on a local disk, the locks of who appends in place
     _groups/<topic id>/<group>/00000000000000000003.json        version 3 of a group of followers
@@ -30,7 +32,8 @@ LAST_CHECKPOINT = f"{COMMITS_DIR}/_last_checkpoint"
 NEW_STEM_PATTERN = r"v(?P<read_version>[0-9]{20})-[0-9a-f]{32}"
 STEM_PATTERN = rf"{NEW_STEM_PATTERN}|[0-9]{{20}}"
 LOCK_FILE, FLUSH_FILE = ".lock", ".flush"
-SEGMENT_SUFFIXES = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
+SNAPSHOT_SUFFIX, LEADER_EPOCHS = ".snapshot", "leader-epoch-checkpoint"
+SEGMENT_SUFFIXES = (".log", ".index", ".timeindex", ".txnindex", SNAPSHOT_SUFFIX)
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _COMMIT = re.compile(r"([0-9]{20})\.json")
@@ -46,8 +49,12 @@ _LONGEST_NAME = 249
 _STEM = re.compile(STEM_PATTERN)
 #: A segment that Kafka's tiered storage uploaded: start offset and uuid. No commit names one.
 _REMOTE_STEM = re.compile(r"[0-9]{20}-[A-Za-z0-9_-]{22}")
+_PARTITION_DIR = r"(?P<topic>.+)-(?P<partition>0|[1-9][0-9]{0,5})"
+#: What producers had done before an offset; unlike other files of 20 digits it is not of one segment.
+_PRODUCER_SNAPSHOT = re.compile(rf"{_PARTITION_DIR}/(?P<offset>[0-9]{{20}}){re.escape(SNAPSHOT_SUFFIX)}")
+_LEADER_EPOCHS = re.compile(rf"{_PARTITION_DIR}/{LEADER_EPOCHS}")
 _SEGMENT_FILE = re.compile(
-    rf"(?P<topic>.+)-(?P<partition>0|[1-9][0-9]{{0,5}})/(?P<stem>{_STEM.pattern})"
+    rf"{_PARTITION_DIR}/(?P<stem>{_STEM.pattern})"
     rf"(?:{'|'.join(map(re.escape, SEGMENT_SUFFIXES))})"
 )
 _BUNDLE = re.compile(rf"{BUNDLES_DIR}/(?P<stem>{NEW_STEM_PATTERN})\.bundle")
@@ -92,8 +99,20 @@ def segment_file(topic: str, partition: int, stem: str, suffix: str) -> str:
 
 def parse_segment_file(name: str, topic: str) -> tuple[int, str] | None:
     """The (partition, stem) of a segment file of the topic, from its relative name; None for any other file."""
-    match = _SEGMENT_FILE.fullmatch(name)
+    match = None if _PRODUCER_SNAPSHOT.fullmatch(name) else _SEGMENT_FILE.fullmatch(name)
     return (int(match["partition"]), match["stem"]) if match and match["topic"] == topic else None
+
+
+def parse_producer_snapshot(name: str, topic: str) -> tuple[int, int] | None:
+    """The (partition, offset) of a file `<offset:020d>.snapshot`, from its relative name; None for any other file."""
+    match = _PRODUCER_SNAPSHOT.fullmatch(name)
+    return (int(match["partition"]), int(match["offset"])) if match and match["topic"] == topic else None
+
+
+def parse_leader_epochs(name: str, topic: str) -> int | None:
+    """The partition whose leader epochs a broker left in this file; None for any other file."""
+    match = _LEADER_EPOCHS.fullmatch(name)
+    return int(match["partition"]) if match and match["topic"] == topic else None
 
 
 def bundle_file(stem: str) -> str:

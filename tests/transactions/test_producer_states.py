@@ -15,7 +15,7 @@ from raw_batches import batch, record
 from distlog.core.batches.record_batch import ABORT, COMMIT, CONTROL, TRANSACTIONAL, read_headers
 from distlog.core.config import MAX_INT
 from distlog.core.errors import InvalidRecordError, OutOfOrderSequenceError, ProducerFencedError
-from distlog.core.transactions.producer_snapshot import read_producer_snapshot, write_producer_snapshot
+from distlog.core.transactions.producer_snapshot import read_producer_snapshot
 from distlog.core.transactions.producer_states import EXPIRATION_MS, KnownBatch, ProducerStates
 
 NOW = 1_700_000_000_000
@@ -57,15 +57,16 @@ class Log:
 
     def reopened(self, now: int = NOW) -> Log:
         """The log after a restart, with the states of a snapshot."""
-        stored = read_producer_snapshot(write_producer_snapshot(self.states.entries()))
-        return Log(ProducerStates.of_snapshot(stored, now), self.end)
+        states = ProducerStates.of_snapshot(read_producer_snapshot(self.states.snapshot()))
+        states.expire(now)
+        return Log(states, self.end)
 
 
 def refused(log: Log, error: type[Exception], *given: Any, **options: Any) -> None:
-    before = log.states.entries().tobytes()
+    before = log.states.snapshot()
     with pytest.raises(error):
         log.append(*given, **options)
-    assert log.states.entries().tobytes() == before
+    assert log.states.snapshot() == before
 
 
 def test_sequence_numbers_follow_each_other_and_a_new_epoch_begins_at_0() -> None:
@@ -206,7 +207,7 @@ def test_a_snapshot_keeps_all_but_older_batches_and_who_has_expired() -> None:
     log.append(0, open=True)
     log.append(1, 2, open=True)
     again = log.reopened(NOW + 10 * EXPIRATION_MS)
-    assert again.states.entries().tobytes() == log.states.entries().tobytes()
+    assert again.states.snapshot() == log.states.snapshot()
     assert again.append(1, 2, open=True) == (1, 2)
     refused(again, OutOfOrderSequenceError, 0, open=True)
     log.mark(COMMIT, coordinator=4)
@@ -217,7 +218,7 @@ def test_a_snapshot_keeps_all_but_older_batches_and_who_has_expired() -> None:
 def test_a_snapshot_of_a_producer_that_only_has_a_marker_keeps_its_time() -> None:
     log = Log()
     log.mark(ABORT, epoch=1, time=NOW + 5)
-    (entry,) = log.reopened().states.entries().tolist()
+    (entry,) = read_producer_snapshot(log.reopened().states.snapshot()).tolist()
     assert entry == (PID, 1, -1, -1, 0, NOW + 5, 0, -1)
 
 
@@ -241,4 +242,51 @@ def test_a_broker_stored_what_the_states_of_its_log_are(file: Path) -> None:
         rows = read_headers(data)
         states.see(data, rows[rows["base_offset"] < int(file.stem)])
     stored = read_producer_snapshot(file.read_bytes())
-    assert sorted(states.entries().tolist()) == sorted(stored.tolist())
+    assert read_producer_snapshot(states.snapshot()).tolist() == sorted(stored.tolist())
+
+
+def test_a_batch_that_a_cleaner_emptied_still_tells_of_its_producer() -> None:
+    data = bytearray(batch([record(0, 0, None, b"v"), record(1, 0, None, b"w")], producer=(PID, 2, 7)))
+    rows = read_headers(bytes(data))
+    rows["record_count"] = 0
+    states = ProducerStates()
+    states.see(bytes(data), rows, 10)
+    assert states.get(PID).batches[-1][:3] == (8, 11, 1)  # type: ignore[union-attr]
+
+
+def test_batches_without_sequence_numbers_are_remembered_but_never_known_again() -> None:
+    log = Log()
+    assert [log.append(-1), log.append(0)] == [(0, 0), (1, 1)]
+    refused(log, OutOfOrderSequenceError, -1)
+    (entry,) = read_producer_snapshot(log.states.snapshot()).tolist()
+    assert entry[:5] == (PID, 0, 0, 1, 0)
+
+
+BATCHES = st.tuples(st.integers(1, 3), st.integers(0, 2), st.booleans(), st.booleans())
+
+
+@given(batches=st.lists(BATCHES, max_size=40), cut=st.integers(0, 40))
+def test_states_do_not_depend_on_how_many_batches_are_taken_at_once(
+    batches: list[tuple[int, int, bool, bool]], cut: int
+) -> None:
+    data = b""
+    for offset, (producer, epoch, is_open, is_marker) in enumerate(batches):
+        value = struct.pack(">hi", 0, 3)
+        rows = [record(0, 0, struct.pack(">hh", 0, COMMIT) if is_marker else None, value)]
+        attributes = CONTROL | TRANSACTIONAL if is_marker else TRANSACTIONAL * is_open
+        sequence = -1 if is_marker else offset
+        data += batch(rows, base_offset=offset, attributes=attributes, producer=(producer, epoch, sequence))
+    rows = read_headers(data)
+    at_once, singly, behind = ProducerStates(), ProducerStates(), ProducerStates()
+    at_once.see(data, rows)
+    for number in range(len(rows)):
+        singly.see(data, rows[number : number + 1])
+    assert at_once.snapshot() == singly.snapshot()
+    for producer in {each[0] for each in batches}:
+        assert at_once.get(producer) == singly.get(producer)
+    # a walk over all that begins with a snapshot of the first ones
+    behind.see(data, rows[:cut])
+    stored = read_producer_snapshot(behind.snapshot())
+    again = ProducerStates.of_snapshot(stored, cut)
+    again.see(data, rows)
+    assert again.snapshot() == at_once.snapshot()

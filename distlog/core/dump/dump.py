@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from distlog.core import paths
 from distlog.core.dump.dumped_file import DumpedFile
 from distlog.core.dump.index_dump import dump_index
 from distlog.core.dump.log_dump import dump_log
@@ -12,8 +13,6 @@ from distlog.core.dump.output import DumpOutput
 from distlog.core.dump.state_dump import dump_leader_epochs, dump_producers, dump_transaction_index
 from distlog.core.dump.time_index_dump import dump_time_index
 from distlog.core.errors import DistlogError
-
-LEADER_EPOCHS = "leader-epoch-checkpoint"
 
 
 def dump(files: Iterable[DumpedFile], options: DumpOptions, output: DumpOutput) -> None:
@@ -40,7 +39,7 @@ def _dump_one(file: DumpedFile, options: DumpOptions, output: DumpOutput) -> Non
         dump_transaction_index(file, output)
     elif file.suffix == ".snapshot":
         dump_producers(file, output)
-    elif file.name == LEADER_EPOCHS:
+    elif file.name == paths.LEADER_EPOCHS:
         dump_leader_epochs(file, output)
     else:
         output.note(f"Ignoring unknown file {file.address}", "unknownFile")

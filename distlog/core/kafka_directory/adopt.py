@@ -6,7 +6,9 @@ broker's files as they were; adopt again. The files are looked at as a broker do
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from distlog.core import paths
@@ -14,10 +16,11 @@ from distlog.core.commits.actions import Action
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
-from distlog.core.errors import DistlogError, InvalidTopicError, TopicExistsError, TopicNotFoundError
+from distlog.core.errors import DistlogError, InvalidTopicError, StorageError, TopicExistsError, TopicNotFoundError
+from distlog.core.kafka_directory.adoption_mark import adopting, end, is_marked
 from distlog.core.kafka_directory.directory_names import PartitionName, parse_partition_folder
 from distlog.core.kafka_directory.log_dir import LogDir
-from distlog.core.kafka_directory.placed_files import begin, end, place
+from distlog.core.kafka_directory.placed_files import place, placed
 from distlog.core.kafka_directory.taken_partition import TakenPartition, take_partition
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import Storage
@@ -65,12 +68,32 @@ def adopt_topic(
         return AdoptedTopic(name, topic.url, taken, was_there=True), log, standing
     if dry_run:
         return adopted, log, None
-    begin(topic, name, taken)
-    for partition in taken:
-        place(topic, name, partition, linked=in_place)
-    snapshot = _commit(log, taken, config)
-    end(topic)
+    if (found := placed(topic, name, taken)) and not is_marked(topic):
+        text = "other files are where the topic's would be: adopt to another address, or delete them"
+        raise StorageError(text, url=topic.url, file=found[0])
+    with adopting(topic):
+        # another adoption may have ended since
+        snapshot = _standing(log, topic, taken)
+        if snapshot is not None:
+            adopted = dataclasses.replace(adopted, notes=(), was_there=True)
+        else:
+            _place(topic, name, taken, linked=in_place)
+            snapshot = _commit(log, taken, config)
+        end(topic)
     return adopted, log, snapshot
+
+
+def _place(topic: Storage, name: str, taken: Sequence[TakenPartition], *, linked: bool) -> None:
+    """Put all files in place, instead of those that an adoption left that died; after an error there are none."""
+    topic.delete(placed(topic, name, taken))
+    try:
+        for partition in taken:
+            place(topic, name, partition, linked=linked)
+    except DistlogError:
+        with suppress(StorageError):
+            topic.delete(placed(topic, name, taken))
+            end(topic)
+        raise
 
 
 def _commit(log: CommitLog, taken: Sequence[TakenPartition], config: TopicConfig) -> Snapshot:

@@ -1,35 +1,51 @@
-"""Keeps brokers out of a log directory while its files are looked at or written."""
+"""Keeps brokers, and others that write, out of a log directory while its files are looked at or written."""
 
 from __future__ import annotations
 
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 from distlog.core.errors import StorageError
 from distlog.core.kafka_directory.directory_names import BROKER_LOCK_FILE
+from distlog.core.storage.local.durable_files import make_folders
 from distlog.core.storage.storage import Storage
 
 
 @contextmanager
-def without_broker(log_dir: Storage) -> Iterator[None]:
-    """Keep brokers out of the log directory; raises StorageError if one may be running.
+def without_broker(log_dir: Storage, *, alone: bool = False) -> Iterator[None]:
+    """Keep brokers out of the log directory; with `alone` also adoptions, and else exports, for they are `alone`.
 
-    A broker holds a lock of its `.lock` for as long as it runs (Java's `FileChannel.tryLock`, so POSIX's). Without
-    the file no broker runs here.
+    Raises StorageError if one of these may be running. A broker holds a lock of its `.lock` for as long as it runs
+    (Java's `FileChannel.tryLock`, so POSIX's). Without the file no broker runs here.
     """
-    path = log_dir.local_path(BROKER_LOCK_FILE)
-    try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
+    with ExitStack() as stack:
+        folder = log_dir.local_path("")
+        if alone:
+            make_folders(folder)
+        _lock_folder(_opened(folder, stack), folder, alone=alone)
+        path = log_dir.local_path(BROKER_LOCK_FILE)
+        with suppress(FileNotFoundError):
+            _lock(_opened(path, stack), path)
         yield
+
+
+def _opened(path: str, stack: ExitStack) -> int:
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    stack.callback(os.close, file)
+    return file
+
+
+def _lock_folder(file: int, path: str, *, alone: bool) -> None:
+    try:
+        fcntl.flock(file, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        text = "another export or adoption is at work in this log directory: wait for it"
+        raise StorageError(text, directory=path) from None
+    except OSError:
+        # a network file system without locks of folders: there, who runs two at once must know
         return
-    try:
-        _lock(file, path)
-        yield
-    finally:
-        os.close(file)
 
 
 def _lock(file: int, path: str) -> None:

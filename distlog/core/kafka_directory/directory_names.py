@@ -17,8 +17,7 @@ from distlog.core.config import MAX_LONG
 from distlog.core.errors import InvalidTopicError
 
 CLEAN_SHUTDOWN_FILE, BROKER_LOCK_FILE = ".kafka_cleanshutdown", ".lock"
-PARTITION_METADATA, LEADER_EPOCHS = "partition.metadata", "leader-epoch-checkpoint"
-SNAPSHOT_SUFFIX = ".snapshot"
+PARTITION_METADATA = "partition.metadata"
 #: The topic that holds a KRaft cluster's own metadata: no log of records.
 CLUSTER_METADATA = "__cluster_metadata"
 

@@ -67,7 +67,7 @@ def export_topic(
     Raises StorageError where a broker is running or has written, CorruptionError for a damaged segment.
     """
     target = Storage(os.path.realpath(Storage(log_dir).local_path("")))
-    with without_broker(target):
+    with without_broker(target, alone=True):
         exported = [export_partition(handle, snapshot, number, target) for number in sorted(set(partitions))]
         _write_checkpoints(target, snapshot.name, exported)
     return ExportReport(target.url, tuple(exported))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from distlog.core.errors import StorageError
-from distlog.core.kafka_directory.directory_names import SNAPSHOT_SUFFIX, parse_file
+from distlog.core.kafka_directory.directory_names import parse_file
 from distlog.core.kafka_directory.export_record import ExportedSegment, read_export
 from distlog.core.kafka_directory.loaded_files import LOG_SUFFIX
+from distlog.core.paths import SNAPSHOT_SUFFIX
 from distlog.core.storage.storage import Storage
 
 

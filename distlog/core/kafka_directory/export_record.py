@@ -68,7 +68,7 @@ def read_export(folder: Storage) -> list[ExportedSegment] | None:
         return None
     try:
         return [fields.read(ExportedSegment, segment) for segment in json.loads(data)["segments"]]
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         text = f"not the record of an export: {error}; empty the partition's folder, and export again"
         raise CorruptMetadataError(text, file=folder.local_path(EXPORT_FILE)) from None
 

@@ -19,9 +19,7 @@ from distlog.core.kafka_directory.checkpoint_files import (
     write_topic_id,
 )
 from distlog.core.kafka_directory.directory_names import (
-    LEADER_EPOCHS,
     PARTITION_METADATA,
-    SNAPSHOT_SUFFIX,
     file_name,
 )
 from distlog.core.kafka_directory.export_folder import known_segments, snapshots
@@ -31,10 +29,12 @@ from distlog.core.kafka_directory.exported_segment import (
     export_segment,
     write_empty,
 )
-from distlog.core.kafka_directory.producer_states import ProducerStates
+from distlog.core.log.stored_producers import StoredProducers
+from distlog.core.paths import LEADER_EPOCHS, SNAPSHOT_SUFFIX
 from distlog.core.storage.storage import Storage
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.transactions.producer_snapshot import read_producer_snapshot
+from distlog.core.transactions.producer_states import ProducerStates
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +121,16 @@ class _PartitionExport:
     def _producers(self, segments: list[SegmentInfo], kept: dict[int, ExportedSegment]) -> ProducerStates | None:
         """The producers before the first batch that will be passed; None if the segments that stay do not let know.
 
-        That is the snapshot of the last export, which is behind all of these, or else the one of an adoption.
+        That is the snapshot of the last export, which is behind all of these, or else the newest that the topic has.
         """
-        stays_to = max((each.next_offset for each in segments if each.base_offset in kept), default=0)
-        folder = self._folder if kept else self._source
-        for offset, name in sorted(snapshots(folder).items(), reverse=True):
-            if stays_to <= offset <= self._state.log_end_offset:
+        end = self._state.log_end_offset
+        if not kept:
+            return StoredProducers(self._source).newest(segments, end)
+        stays_to = max(each.next_offset for each in segments if each.base_offset in kept)
+        for offset, name in sorted(snapshots(self._folder).items(), reverse=True):
+            if stays_to <= offset <= end:
                 with suppress(CorruptionError):
-                    return ProducerStates(read_producer_snapshot(folder.read(name)), offset)
+                    return ProducerStates.of_snapshot(read_producer_snapshot(self._folder.read(name)), offset)
         return None
 
     def _segment(

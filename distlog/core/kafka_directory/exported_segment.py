@@ -15,7 +15,6 @@ from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.errors import CorruptIndexError
 from distlog.core.indexes.transaction_index import ENTRY
 from distlog.core.kafka_directory.directory_names import file_name
-from distlog.core.kafka_directory.producer_states import ProducerStates
 from distlog.core.log.segment_recovery import new_epochs
 from distlog.core.reading.chunk import Chunk
 from distlog.core.reading.segment_reader import SegmentReader
@@ -25,6 +24,7 @@ from distlog.core.segments.log_description import LogDescription
 from distlog.core.storage.local.durable_files import failing_as
 from distlog.core.storage.storage import Storage
 from distlog.core.topic_handle import new_id
+from distlog.core.transactions.producer_states import ProducerStates
 
 SUFFIXES = (".log", ".index", ".timeindex", ".txnindex")
 #: A broker that finds no file of these takes it for the loss of one, and reads the whole log.

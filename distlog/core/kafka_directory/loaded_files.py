@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from distlog.core.config import MAX_LONG
-from distlog.core.kafka_directory.directory_names import SNAPSHOT_SUFFIX, FileName, parse_file
+from distlog.core.kafka_directory.directory_names import FileName, parse_file
+from distlog.core.paths import SNAPSHOT_SUFFIX
 
 LOG_SUFFIX = ".log"
 

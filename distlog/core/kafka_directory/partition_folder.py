@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from contextlib import suppress
 from functools import cached_property
 
 from distlog.core.config import MAX_LONG
-from distlog.core.errors import CorruptionError
+from distlog.core.errors import CorruptionError, StorageError
 from distlog.core.kafka_directory.checkpoint_files import Epochs, joined_epochs, read_epochs, read_topic_id
-from distlog.core.kafka_directory.directory_names import LEADER_EPOCHS, PARTITION_METADATA, PartitionName
+from distlog.core.kafka_directory.directory_names import PARTITION_METADATA, PartitionName, parse_file
 from distlog.core.kafka_directory.loaded_files import LoadedFiles, loaded_files
 from distlog.core.kafka_directory.log_walk import LogWalk
-from distlog.core.kafka_directory.producer_states import ProducerStates
+from distlog.core.paths import LEADER_EPOCHS
 from distlog.core.storage.storage import Storage
 from distlog.core.transactions.producer_snapshot import read_producer_snapshot
+from distlog.core.transactions.producer_states import ProducerStates
 
 
 class PartitionFolder:
@@ -25,8 +27,11 @@ class PartitionFolder:
 
     @cached_property
     def loaded(self) -> LoadedFiles:
-        """The files that count."""
+        """The files that count. Raises StorageError for a pipe or a device of such a name, which could block."""
         names = [file.name for file in self._storage.list()]
+        for name in filter(parse_file, names):
+            if not os.path.isfile(self.path(name)):
+                raise StorageError("this is not a file: take it away, and adopt again", file=self.path(name))
         return loaded_files(names, self._next_offset)
 
     def path(self, name: str) -> str:
@@ -69,5 +74,6 @@ class PartitionFolder:
         for offset, name in sorted(self.loaded.snapshots.items(), reverse=True):
             if offset <= end_offset:
                 with suppress(CorruptionError):
-                    return ProducerStates(read_producer_snapshot(self.read(name), file=self.path(name)), offset)
+                    entries = read_producer_snapshot(self.read(name), file=self.path(name))
+                    return ProducerStates.of_snapshot(entries, offset)
         return ProducerStates()

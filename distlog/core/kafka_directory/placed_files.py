@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 
 from distlog.core import paths
 from distlog.core.errors import StorageError
 from distlog.core.kafka_directory.checkpoint_files import write_epochs
-from distlog.core.kafka_directory.directory_names import LEADER_EPOCHS, SNAPSHOT_SUFFIX, file_name
+from distlog.core.kafka_directory.directory_names import file_name
 from distlog.core.kafka_directory.partition_folder import PartitionFolder
 from distlog.core.kafka_directory.taken_partition import TakenPartition
 from distlog.core.kafka_directory.taken_segment import TakenSegment
+from distlog.core.paths import LEADER_EPOCHS, SNAPSHOT_SUFFIX
 from distlog.core.storage.local.durable_files import make_folders
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import Storage
@@ -23,31 +23,12 @@ from distlog.core.storage.storage import Storage
 _COPIED_BYTES = 8 << 20
 #: The size of a producer snapshot without a producer.
 _NO_PRODUCERS = 10
-#: Stands in the topic's folder until the topic is made.
-_MARK = ".adoption"
 
 
-def begin(topic: Storage, name: str, partitions: Sequence[TakenPartition]) -> None:
-    """Prepare the topic's folder; what an adoption that died left there is deleted.
-
-    Raises StorageError if files of others are where the partitions' files will be.
-    """
-    found = [
-        file.name
-        for partition in partitions
-        for file in topic.list(paths.partition_dir(name, partition.name.partition))
-    ]
-    if found and _MARK not in {file.name for file in topic.list()}:
-        text = "other files are where the topic's would be: adopt to another address, or delete them"
-        raise StorageError(text, url=topic.url, file=found[0])
-    topic.delete(found)
-    topic.put(_MARK, b"an adoption is under way, or has died: adopt again\n")
-
-
-def end(topic: Storage) -> None:
-    """Say that the files in the topic's folder belong to the topic now."""
-    with suppress(StorageError):
-        topic.delete([_MARK])
+def placed(topic: Storage, name: str, partitions: Sequence[TakenPartition]) -> list[str]:
+    """The files where the partitions' files will be, or are."""
+    folders = [paths.partition_dir(name, partition.name.partition) for partition in partitions]
+    return [file.name for folder in folders for file in topic.list(folder)]
 
 
 def place(topic: Storage, name: str, partition: TakenPartition, *, linked: bool) -> None:
@@ -84,7 +65,8 @@ def _place_segment(
 def _link(source: str, target: str) -> None:
     """Give a file a second name; its bytes are synced, since a broker that was killed may not have done it."""
     try:
-        os.link(source, target)
+        # of the file itself: a second name of a link would go where that goes
+        os.link(os.path.realpath(source), target)
         with open(target, "rb") as file:
             os.fsync(file.fileno())
     except OSError as error:

@@ -14,9 +14,9 @@ from distlog.core.kafka_directory.directory_names import PartitionName
 from distlog.core.kafka_directory.log_dir import LogDir
 from distlog.core.kafka_directory.log_walk import LogWalk
 from distlog.core.kafka_directory.partition_folder import PartitionFolder
-from distlog.core.kafka_directory.producer_states import ProducerStates
 from distlog.core.kafka_directory.taken_segment import LogState, TakenSegment, take_segment
 from distlog.core.transactions.open_transactions import OpenTransactions
+from distlog.core.transactions.producer_states import ProducerStates
 
 _REMADE = {".index": "offset index", ".timeindex": "time index", ".txnindex": "transaction index"}
 

@@ -26,7 +26,6 @@ from distlog.core.errors import CorruptIndexError, CorruptRecordError
 from distlog.core.indexes.transaction_index import AbortedTransaction
 from distlog.core.kafka_directory.log_walk import Batches, LogWalk
 from distlog.core.kafka_directory.partition_folder import PartitionFolder
-from distlog.core.kafka_directory.producer_states import ProducerStates
 from distlog.core.maintenance.integrity.index_check import IndexCheck
 from distlog.core.maintenance.integrity.index_files import CHECKS
 from distlog.core.maintenance.integrity.transaction_rebuild import complete_index
@@ -37,6 +36,7 @@ from distlog.core.segments.state_fold import UnfitBatchError
 from distlog.core.storage.part import Part
 from distlog.core.times import NO_TIMESTAMP
 from distlog.core.transactions.open_transactions import OpenTransactions
+from distlog.core.transactions.producer_states import ProducerStates
 
 _PART_BYTES = 4 << 20
 _INDEXES = (".index", ".timeindex", ".txnindex")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from distlog.core import paths
 from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import DistlogError, StorageFullError
@@ -60,7 +61,8 @@ class PartitionLog:
         self.partition, self._snapshots, self._clock = partition, snapshots, handle.clock
         self._active = ActivePartition(handle, partition, snapshots, calls=calls, timeout_s=timeout_s)
         self._flush = PartitionFlush(self._active, timeout_s)
-        self._producers = PartitionProducers(partition, self._active.folder, snapshots, handle.clock)
+        folder = handle.storage.child(paths.partition_dir(handle.name, partition))
+        self._producers = PartitionProducers(partition, folder, snapshots, handle.clock)
 
     def append(
         self,

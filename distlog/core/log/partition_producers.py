@@ -8,22 +8,16 @@ that have batches of producers.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
 from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
-from distlog.core import paths
 from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.errors import CorruptIndexError, StorageError
-from distlog.core.log.active_file import ActiveFile
-from distlog.core.log.batch_walk import WALK_BYTES, batches_from
 from distlog.core.log.log_segment import LogSegment
-from distlog.core.storage.local.durable_files import failing_as
-from distlog.core.transactions.producer_snapshot import read_producer_snapshot, write_producer_snapshot
+from distlog.core.log.stored_producers import StoredProducers
+from distlog.core.storage.storage import Storage
 from distlog.core.transactions.producer_states import EXPIRATION_CHECK_MS, KnownBatch, ProducerStates
 
 
@@ -45,8 +39,9 @@ class PartitionProducers:
     CorruptRecordError for a damaged segment.
     """
 
-    def __init__(self, partition: int, folder: str, snapshots: CurrentSnapshot, clock: Callable[[], int]) -> None:
-        self._partition, self._folder, self._snapshots, self._clock = partition, folder, snapshots, clock
+    def __init__(self, partition: int, folder: Storage, snapshots: CurrentSnapshot, clock: Callable[[], int]) -> None:
+        self._partition, self._snapshots, self._clock = partition, snapshots, clock
+        self._stored = StoredProducers(folder)
         self._states, self._read, self._expired_ms = ProducerStates(), _NOTHING, 0
 
     def check(self, rows: npt.NDArray[Any], segment: LogSegment) -> KnownBatch | None:
@@ -78,60 +73,16 @@ class PartitionProducers:
         """Know the states where the segment begins, and have them in its snapshot."""
         segments = self._snapshots.refresh().partitions[self._partition].segments
         if not self._ends_at(segments, segment):
-            stored = self._stored(segment.stem)
+            stored = self._stored.before(segment.stem)
+            self._states = stored or self._stored.behind(segments, segment.base_offset)
+            self._states.expire(self._clock())
             if stored is not None:
-                self._states = stored
                 return
-            self._states = self._behind(segments)
-        if len(segments):
-            self._save(segment)
+        if segment.base_offset:
+            self._stored.keep(segment.stem, self._states)
 
     def _ends_at(self, segments: Sequence[SegmentInfo], segment: LogSegment) -> bool:
         """Whether what was read ends where `segment` begins: it was sealed there, and nothing came between."""
         end = [(segments[-1].stem, segments[-1].next_offset)] if len(segments) else []
         read = self._read
         return end == [(read.stem, read.offset)] and segment.base_offset == read.offset
-
-    def _behind(self, segments: Sequence[SegmentInfo]) -> ProducerStates:
-        """The states behind the sealed `segments`."""
-        found, later = None, list[SegmentInfo]()
-        for sealed in reversed(segments):
-            found = self._left_by_broker(sealed)
-            if found is None:
-                later.append(sealed)
-                found = self._stored(sealed.stem)
-            if found is not None:
-                break
-        states = found or ProducerStates()
-        for sealed in reversed(later):
-            if sealed.may_have_producers:
-                self._see(states, sealed)
-        states.expire(self._clock())
-        return states
-
-    def _left_by_broker(self, sealed: SegmentInfo) -> ProducerStates | None:
-        """What a broker, or who adopted its log, has stored of the end of a segment; most often None."""
-        is_adopted = paths.stem_read_version(sealed.stem) is None
-        return self._stored(f"{sealed.next_offset:020d}") if is_adopted else None
-
-    def _see(self, states: ProducerStates, sealed: SegmentInfo) -> None:
-        with closing(ActiveFile(self._path(sealed.stem, ".log"), writable=False)) as file:
-            for found in batches_from(file, 0, sealed.log_bytes, WALK_BYTES):
-                states.see(found.data, found.rows, sealed.shift)
-
-    def _stored(self, stem: str) -> ProducerStates | None:
-        """What the segment's snapshot says; None if there is none, or it is damaged."""
-        path = self._path(stem, ".snapshot")
-        with failing_as("read", path), suppress(FileNotFoundError, CorruptIndexError), open(path, "rb") as file:
-            return ProducerStates.of_snapshot(read_producer_snapshot(file.read(), file=path), self._clock())
-        return None
-
-    def _save(self, segment: LogSegment) -> None:
-        data = write_producer_snapshot(self._states.entries())
-        # a file that a crash leaves half written is read like none
-        with suppress(StorageError), closing(ActiveFile(self._path(segment.stem, ".snapshot"))) as file:
-            file.write(data, 0)
-            file.cut(len(data))
-
-    def _path(self, stem: str, suffix: str) -> str:
-        return os.path.join(self._folder, stem + suffix)

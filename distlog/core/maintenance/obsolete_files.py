@@ -1,4 +1,7 @@
-"""Finds obsolete files other than segments: checkpoints that no load begins with, torn puts, probes, locks."""
+"""Finds obsolete files other than segments: checkpoints that no load begins with, torn puts, probes, locks.
+
+And what is stored of producers and leader epochs that nobody asks for any more.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,10 @@ from contextlib import suppress
 
 from distlog.core import paths
 from distlog.core.commits import checkpoint
+from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.commits.snapshot_loader import CHECKPOINTS_TRIED
 from distlog.core.errors import StorageError
+from distlog.core.maintenance.unreferenced_files import Referenced
 from distlog.core.storage.local.file_lock import FileLock
 from distlog.core.storage.storage import FileInfo, Storage
 
@@ -41,6 +46,31 @@ def left_over_files(found: Iterable[FileInfo], before_ms: int) -> list[FileInfo]
     return [
         file for file in found if paths.is_left_over(file.name.rpartition("/")[2]) and file.modified_ms < before_ms
     ]
+
+
+def obsolete_producers(found: Iterable[FileInfo], head: Snapshot, referenced: Referenced) -> list[FileInfo]:
+    """What brokers, adoption and retention left of producers and leader epochs, where nothing needs it any more.
+
+    `found` are the topic's files. Of producers that is what is below the beginning of the log, since only appends at
+    its end ask for them; leader epochs are needed as long as a version that is kept has a broker's segment.
+    """
+    if head.dropped and referenced.stems:
+        return []
+    return [file for file in found if _is_obsolete(file.name, head, referenced)]
+
+
+def _is_obsolete(name: str, head: Snapshot, referenced: Referenced) -> bool:
+    if snapshot := paths.parse_producer_snapshot(name, head.name):
+        partition, offset = snapshot
+        return head.dropped or (partition < len(head.partitions) and offset < _begin(head.partitions[partition]))
+    number = paths.parse_leader_epochs(name, head.name)
+    if number is None:
+        return False
+    return not any(number == one and paths.stem_read_version(stem) is None for one, stem in referenced.stems)
+
+
+def _begin(state: PartitionState) -> int:
+    return state.segments[0].base_offset if len(state.segments) else state.log_end_offset
 
 
 def lock_files(found: Iterable[FileInfo]) -> list[FileInfo]:

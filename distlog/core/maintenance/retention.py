@@ -1,4 +1,7 @@
-"""Retention: removes whole segments from the old end of a partition. It changes metadata only and reads no log.
+"""Retention: removes whole segments from the old end of a partition. It changes metadata only.
+
+It reads no log, unless batches of producers are in a segment that goes, and where that ends nobody has yet stored
+what they did.
 
 The order and the rules are those of Kafka's `UnifiedLog.deleteOldSegments`: first the segments below the log start
 offset, then those above `retention.bytes`, then those older than `retention.ms`. Each rule stops at the first segment
@@ -20,6 +23,7 @@ from distlog.core.commits.actions import Action, Remove, SetLogStartOffset
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import TopicConfig
+from distlog.core.log.kept_producers import keep_producers
 from distlog.core.log.sealed_commit import sealed_commit
 from distlog.core.log.tails import with_tails
 from distlog.core.times import NO_TIMESTAMP
@@ -141,6 +145,8 @@ def retention(
 
     def plan(current: Snapshot) -> list[Action] | None:
         deleted[:] = plan_retention(with_tails(handle, current), now_ms, keep_tails=True)
+        for partition in deleted:
+            keep_producers(handle, current, partition.partition, len(partition.segments))
         return [action for partition in deleted for action in _actions(partition)] or None
 
     _, after = handle.log.commit(snapshot, "retention", plan)

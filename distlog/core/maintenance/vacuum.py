@@ -7,8 +7,9 @@ only reference files that these versions reference, or files of transactions tha
 
 The clock only chooses the floor: the version that was the head `file.delete.delay.ms` ago. Both the times of commits
 and the present time come from the store's own clock, never from a process's. Vacuum also deletes checkpoints that
-loads of the kept versions do not need. And it deletes what dead writers left: unfinished uploads, torn puts, probes,
-and the locks and groups of a dropped topic. It never deletes a commit.
+loads of the kept versions do not need, and what brokers and retention left of producers where the log begins later.
+And it deletes what dead writers left: unfinished uploads, torn puts, probes, and the locks and groups of a dropped
+topic. It never deletes a commit.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from distlog.core.maintenance.obsolete_files import (
     left_over_files,
     lock_files,
     obsolete_checkpoints,
+    obsolete_producers,
 )
 from distlog.core.maintenance.reports import counted
 from distlog.core.maintenance.unreferenced_files import Referenced, removed_stems, unreferenced_files
@@ -100,6 +102,7 @@ def vacuum(storage: Storage, log: CommitLog, *, dry_run: bool = False) -> Vacuum
         *of_others,
         *unreferenced_files(found, log, referenced, floor=floor),
         *obsolete_checkpoints(found, floor, referenced.pinned),
+        *obsolete_producers(found, head, referenced),
         *unreferenced_manifests(storage, found, floor, head.version),
         *left_over_files([*found, *of_topic], left_before_ms),
     ]

@@ -19,7 +19,7 @@ from distlog.core.config import DAY_MS
 from distlog.core.errors import InvalidRecordError, OutOfOrderSequenceError, ProducerFencedError
 from distlog.core.times import NO_TIMESTAMP
 from distlog.core.transactions.open_transactions import control_type, coordinator_epoch
-from distlog.core.transactions.producer_snapshot import ENTRY
+from distlog.core.transactions.producer_snapshot import ENTRY, write_producer_snapshot
 
 #: Kafka's producer.id.expiration.ms: how long a silent producer is remembered.
 EXPIRATION_MS = DAY_MS
@@ -81,49 +81,49 @@ class ProducerState:
 
     def known(self, epoch: int, first_sequence: int, last_sequence: int) -> KnownBatch | None:
         """The batch with exactly these numbers, if it is one of those that are kept."""
-        found = (
-            each
-            for each in self.batches
-            if (each.first_sequence, each.last_sequence) == (first_sequence, last_sequence)
-        )
-        return next(found, None) if epoch == self.epoch else None
+        if epoch != self.epoch or first_sequence < 0:
+            return None
+        numbers = first_sequence, last_sequence
+        return next((each for each in self.batches if (each.first_sequence, each.last_sequence) == numbers), None)
 
     def add(self, row: Any, last_offset: int) -> None:
         """Take the next batch of data (a BATCH row), which ends at `last_offset`, as the log has it."""
         self._begin(int(row["producer_epoch"]))
-        delta = int(row["last_offset_delta"])
+        delta, sequence = int(row["last_offset_delta"]), int(row["base_sequence"])
         self.last_timestamp = int(row["max_timestamp"])
-        if row["base_sequence"] >= 0:
-            last_sequence = int(increment_sequence(int(row["base_sequence"]), delta))
-            self.batches.append(KnownBatch(last_sequence, last_offset, delta, self.last_timestamp))
+        # the coordinator of consumer groups does not number its records
+        last_sequence = _NONE if sequence < 0 else int(increment_sequence(sequence, delta))
+        self.batches.append(KnownBatch(last_sequence, last_offset, delta, self.last_timestamp))
         if row["attributes"] & TRANSACTIONAL and self.transaction_first_offset == _NONE:
             self.transaction_first_offset = last_offset - delta
 
     def end_transaction(self, row: Any, coordinator: int) -> None:
-        """Take an end marker (a BATCH row); one of a higher epoch makes the sequence begin at 0 again."""
+        """Take an end marker (a BATCH row); one of another epoch makes the sequence begin at 0 again."""
         self._begin(int(row["producer_epoch"]))
         self.last_timestamp = int(row["max_timestamp"])
         self.coordinator_epoch = coordinator
         self.transaction_first_offset = _NONE
 
     def _begin(self, epoch: int) -> None:
-        if epoch > self.epoch:
+        if epoch != self.epoch:
             self.epoch = epoch
             self.batches.clear()
 
 
 class ProducerStates:
-    """The states of a partition's producers, by producer id, at one offset of its log."""
+    """The states of a partition's producers, by producer id, at one offset of its log.
 
-    def __init__(self, states: Mapping[int, ProducerState] | None = None) -> None:
-        self._states = dict(states or {})
+    A log that was cleaned, or cut at its beginning, does not tell of all producers. So a walk may begin with a
+    snapshot before `offset`: batches below that are passed over.
+    """
+
+    def __init__(self, states: Mapping[int, ProducerState] | None = None, offset: int = 0) -> None:
+        self._states, self.offset = dict(states or {}), offset
 
     @classmethod
-    def of_snapshot(cls, entries: npt.NDArray[np.void], now_ms: int) -> ProducerStates:
-        """The states that a producer snapshot holds (ENTRY rows), without those that have expired."""
-        states = cls({int(entry["producer_id"]): _state_of(entry) for entry in entries})
-        states.expire(now_ms)
-        return states
+    def of_snapshot(cls, entries: npt.NDArray[np.void], offset: int = 0) -> ProducerStates:
+        """The states that a producer snapshot before `offset` holds (ENTRY rows)."""
+        return cls({int(entry["producer_id"]): _state_of(entry) for entry in entries}, offset)
 
     def __len__(self) -> int:
         return len(self._states)
@@ -132,9 +132,10 @@ class ProducerStates:
         """What is known of a producer; it changes with `see`."""
         return self._states.get(producer_id)
 
-    def entries(self) -> npt.NDArray[np.void]:
-        """The states as ENTRY rows, for a producer snapshot."""
-        return np.array([_entry_of(producer, state) for producer, state in self._states.items()], ENTRY)
+    def snapshot(self) -> bytes:
+        """The content of the producer snapshot at the end of what was seen."""
+        rows = [_entry_of(producer, state) for producer, state in sorted(self._states.items())]
+        return write_producer_snapshot(np.array(rows, ENTRY))
 
     def expire(self, now_ms: int, producers: Iterable[int] | None = None) -> None:
         """Forget who was silent for EXPIRATION_MS at `now_ms`, unless its transaction is open; or only of these."""
@@ -148,7 +149,8 @@ class ProducerStates:
 
         `heard_ms` is the time now, if the batches have just been appended.
         """
-        for row in rows[rows["producer_id"] >= 0]:
+        of_producers = (rows["producer_id"] >= 0) & (rows["base_offset"] + shift >= self.offset)
+        for row in _telling(rows[of_producers]):
             state = self._states.setdefault(int(row["producer_id"]), ProducerState())
             state.heard_ms = max(state.heard_ms, heard_ms)
             if not row["attributes"] & CONTROL:
@@ -200,6 +202,20 @@ def _check_next(state: ProducerState, row: Any) -> None:
             sequence=sequence,
             expected=int(expected),
         )
+
+
+def _telling(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The rows without batches of data, outside of transactions, behind which KEPT_BATCHES of the producer follow."""
+    if len(rows) <= KEPT_BATCHES:
+        return rows
+    data = np.flatnonzero(rows["attributes"] & CONTROL == 0)
+    order = data[np.argsort(rows["producer_id"][data], kind="stable")]
+    producers = rows["producer_id"][order]
+    following = np.searchsorted(producers, producers, side="right") - np.arange(len(producers)) - 1
+    kept = rows["attributes"] & (CONTROL | TRANSACTIONAL) != 0
+    kept[order[following < KEPT_BATCHES]] = True
+    found: npt.NDArray[Any] = rows[kept]
+    return found
 
 
 def _sequences(row: Any) -> tuple[int, int]:
