@@ -80,7 +80,8 @@ def restore(
     if dry_run:
         plan(snapshot)
         return found, snapshot
-    _, after = handle.log.commit(snapshot, "restore", plan)
+    with removed_files_held(handle.storage):
+        _, after = handle.log.commit(snapshot, "restore", plan)
     return found, after
 
 
