@@ -123,6 +123,22 @@ def test_what_vacuum_deleted_does_not_come_back_and_the_report_says_so(storage: 
     assert contents(topic) == {0: [b"v2"]}
 
 
+def test_a_segment_comes_back_with_the_indexes_that_a_rebuild_gave_it(storage: Storage) -> None:
+    """1. The indexes are made again by another setting. 2. Retention. 3. Restore to before the rebuild."""
+    topic = topic_on(storage, 1, {"retention.ms": DAY, "batch.bytes": 150, "index.interval.bytes": 4000})
+    topic.append([{"value": b"v%d" % number * 20, "timestamp": NOW - 2 * DAY} for number in range(100)])
+    before, was = topic.version, contents(topic)
+    topic.alter_config({"index.interval.bytes": 100})
+    topic.rebuild_indexes(force=True)
+    rebuilt = topic.snapshot.partitions[0].segments[0]
+    assert rebuilt.offset_index_bytes > 8
+    topic.retention()
+    topic.restore(before)
+    assert topic.snapshot.partitions[0].segments[0] == rebuilt
+    assert contents(topic) == was
+    assert topic.verify().ok
+
+
 def test_records_ahead_of_a_gap_stay_away(storage: Storage) -> None:
     topic = old_topic(storage, 3)
     middle = topic.snapshot.partitions[0].segments[1]

@@ -10,6 +10,7 @@ from vacuuming import DELAY, World
 
 from distlog.core.commits.actions import Pin
 from distlog.core.errors import TransactionTooOldError
+from distlog.core.topics.append_commit import commit_append
 from distlog.core.topics.appender import Appender
 
 
@@ -76,6 +77,21 @@ def test_a_writer_that_began_at_the_floor_may_still_commit(world: World) -> None
     world.vacuum()
     world.finish(appender, read_version)
     world.vacuum()
+    assert sorted(world.values()) == [b"new", b"old"]
+
+
+def test_the_files_of_a_writer_that_began_at_the_floor_stay_until_its_commit(world: World) -> None:
+    """1. A writer begins at the head. 2. Its files are there. 3. Vacuum: this is the floor. 4. It commits."""
+    world.append("old")
+    world.wait()
+    appender, read_version = world.slow_writer()
+    appender.append([{"value": "new"}])
+    segments = appender.close()
+    before = world.files()
+    assert world.vacuum().gc_floor == read_version
+    assert world.files() == before
+    topic = world.topic()
+    commit_append(topic.handle, topic.snapshot, segments, read_version=read_version)
     assert sorted(world.values()) == [b"new", b"old"]
 
 

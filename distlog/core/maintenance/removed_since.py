@@ -17,14 +17,15 @@ Stem = tuple[int, str]
 class RemovedSince:
     """The removals of the commits behind `version`, as far as they were read.
 
-    `removed_at` is the version of the last commit that removed a segment. `let_go` are those segments that were added
-    after `version`, and that left at the old end of their partition.
+    `removed_at` is the version of the last commit that removed a segment. `added` are the segments as they were added
+    last: a rebuild adds a segment again, with the sizes of its new indexes. `let_go` are those of them that left at
+    the old end of their partition.
     """
 
     version: int
     removed_at: dict[Stem, int] = field(default_factory=dict)
+    added: dict[Stem, SegmentInfo] = field(default_factory=dict)
     let_go: dict[Stem, SegmentInfo] = field(default_factory=dict)
-    _added: dict[Stem, SegmentInfo] = field(default_factory=dict)
 
     def read(self, log: CommitLog, head: int) -> None:
         """Read on, up to the commit of version `head`."""
@@ -37,9 +38,9 @@ class RemovedSince:
         raised = {action.partition for action in commit.actions if isinstance(action, SetLogStartOffset)}
         for action in commit.actions:
             if isinstance(action, Add):
-                self._added[action.segment.partition, action.segment.stem] = action.segment
+                self.added[action.segment.partition, action.segment.stem] = action.segment
             elif isinstance(action, Remove):
                 stem = (action.partition, action.stem)
                 self.removed_at[stem] = commit.version
-                if action.partition in raised and stem in self._added:
-                    self.let_go[stem] = self._added[stem]
+                if action.partition in raised and stem in self.added:
+                    self.let_go[stem] = self.added[stem]

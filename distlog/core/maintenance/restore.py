@@ -23,6 +23,7 @@ from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.errors import OffsetOutOfRangeError, TopicNotFoundError
+from distlog.core.maintenance.removed_files import removed_files_held
 from distlog.core.maintenance.removed_since import RemovedSince
 from distlog.core.segments.segment_parts import part_of
 from distlog.core.storage.parallel import in_order
@@ -80,7 +81,8 @@ def restore(
     if dry_run:
         plan(snapshot)
         return found, snapshot
-    _, after = handle.log.commit(snapshot, "restore", plan)
+    with removed_files_held(handle.storage):
+        _, after = handle.log.commit(snapshot, "restore", plan)
     return found, after
 
 
@@ -95,7 +97,8 @@ def plan_restore(
     for number, state in enumerate(wanted.partitions):
         live = current.partitions[number]
         since = _gone_since(number, removed, state.log_end_offset, live)
-        older = [one for one in _without(state.segments, live.segments) if not _overlaps(one, since[:1])]
+        gone = [removed.added.get((number, one.stem), one) for one in _without(state.segments, live.segments)]
+        older = [one for one in gone if not _overlaps(one, since[:1])]
         missing = [*older, *since]
         kept = [one for one in missing if removed.removed_at.get((number, one.stem), -1) > current.gc_floor]
         plans.append(_plan_partition(number, state, live, missing, _there(handle, current.name, kept)))

@@ -35,6 +35,7 @@ from distlog.core.maintenance.obsolete_files import (
     obsolete_checkpoints,
     obsolete_producers,
 )
+from distlog.core.maintenance.removed_files import removed_files_held
 from distlog.core.maintenance.reports import counted
 from distlog.core.maintenance.unreferenced_files import Referenced, removed_stems, unreferenced_files
 from distlog.core.maintenance.unreferenced_manifests import unreferenced_manifests
@@ -152,7 +153,8 @@ def _raise_floor(
     """Commit the gc floor; returns the state right after it, from which everything else is decided.
 
     On a full disk, unreferenced files that need no new floor are deleted first. These are files of transactions that
-    read below the present floor, and files that commits up to `floor` removed, which no commit can bring back.
+    read below the present floor, and files that commits up to `floor` removed, which only a restore can bring back:
+    none runs meanwhile.
     """
 
     def plan(current: Snapshot) -> list[Action] | None:
@@ -161,12 +163,28 @@ def _raise_floor(
     try:
         return log.commit(head, "gc", plan)[1]
     except StorageFullError:
-        referenced = Referenced.since(log, head, floor, now_ms)
-        removed = removed_stems(log.commits(head.gc_floor + 1, floor + 1))
-        freed = unreferenced_files(found, log, referenced, floor=head.gc_floor, removed=removed)
-        storage.delete([file.name for file in freed])
-    try:
-        return log.commit(head, "gc", plan)[1]
-    except StorageFullError as error:
-        text = f"no space for vacuum's commit of under 4 KiB, though it deleted {counted(len(freed), 'file')} first"
-        raise StorageFullError(f"{text}: free a little elsewhere, then vacuum again", **error.details) from error
+        with removed_files_held(storage):
+            head = log.load(include_dropped=True)
+            freed = counted(_free(storage, log, head, floor, found, now_ms), "file")
+            try:
+                return log.commit(head, "gc", plan)[1]
+            except StorageFullError as error:
+                text = f"no space for vacuum's commit of under 4 KiB, though it deleted {freed} first"
+                raise StorageFullError(
+                    f"{text}: free a little elsewhere, then vacuum again", **error.details
+                ) from error
+
+
+def _free(
+    storage: Storage, log: CommitLog, head: Snapshot, floor: int, found: Sequence[FileInfo], now_ms: int
+) -> int:
+    """Delete what needs no new floor, and return how many files; the logs go first.
+
+    So after a crash no restore takes a segment to be whole that lost an index.
+    """
+    referenced = Referenced.since(log, head, floor, now_ms)
+    removed = removed_stems(log.commits(head.gc_floor + 1, floor + 1))
+    freed = unreferenced_files(found, log, referenced, floor=head.gc_floor, removed=removed)
+    for is_log in (True, False):
+        storage.delete([file.name for file in freed if file.name.endswith((".log", ".bundle")) == is_log])
+    return len(freed)

@@ -11,8 +11,8 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 from distlog.core.errors import StorageError
 from distlog.core.storage.local.durable_files import failing_as, make_folders
@@ -174,3 +174,22 @@ def _renew_all() -> None:
 
 
 os.register_at_fork(after_in_child=_renew_all)
+
+
+@contextmanager
+def flocked(path: str) -> Iterator[None]:
+    """Hold the lock of an existing file without a page of state: it needs no space, and waits without an end.
+
+    Raises StorageError.
+    """
+    with failing_as("lock", path):
+        # a network file system wants to see that the file may be written
+        file = os.open(path, (os.O_RDWR if os.access(path, os.W_OK) else os.O_RDONLY) | os.O_CLOEXEC)
+    try:
+        with failing_as("lock", path):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+    finally:
+        # a child that was forked meanwhile has the open file too, and must not keep the lock
+        fcntl.flock(file, fcntl.LOCK_UN)
+        os.close(file)

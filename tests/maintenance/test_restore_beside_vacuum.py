@@ -1,0 +1,115 @@
+"""Restore and vacuum on a full disk: vacuum deletes before its commit fits, and no restored segment loses a file."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from store_clock import TimedStorage
+from vacuuming import World
+
+from distlog.core.commits.actions import GcFloor
+from distlog.core.commits.commit_log import CommitLog
+from distlog.core.errors import StorageFullError
+
+
+class FullDisk:
+    """Lets no gc floor be committed until a file was deleted; calls `on_full` and `on_delete` before these.
+
+    Who deletes more than the `most` files is killed then.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.has_room = self.was_full = False
+        self.most = 1000
+        commit, delete = CommitLog.commit, TimedStorage.delete
+
+        def full(log: CommitLog, head: Any, operation: str, plan: Any, **options: Any) -> Any:
+            is_floor = any(isinstance(action, GcFloor) for action in plan(head) or ())
+            if is_floor and not self.has_room:
+                if not self.was_full:
+                    self.was_full = True
+                    self.on_full()
+                raise StorageFullError("cannot write: no space left on device")
+            return commit(log, head, operation, plan, **options)
+
+        def freed(storage: TimedStorage, names: Sequence[str]) -> None:
+            if names and not self.has_room:
+                self.on_delete()
+            delete(storage, names[: self.most])
+            self.most -= len(names)
+            if self.most < 0:
+                raise KeyboardInterrupt
+            self.has_room = self.has_room or bool(names)
+
+        monkeypatch.setattr(CommitLog, "commit", full)
+        monkeypatch.setattr(TimedStorage, "delete", freed)
+
+    def on_full(self) -> None:
+        """Before the first floor fails."""
+
+    def on_delete(self) -> None:
+        """Before the first files are deleted."""
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """A topic with two parts of a bundle and a file, which retention removed longer ago than the delay."""
+    world = World(f"{tmp_path}/log")
+    world.topic().append([{"value": "part", "partition": number, "timestamp": world.clock()} for number in (0, 1)])
+    world.append("file")
+    world.expire()
+    world.append("kept")
+    world.wait()
+    return world
+
+
+def restore(world: World) -> None:
+    world.topic().restore(2)
+
+
+def test_a_restore_ahead_of_what_a_full_disk_lets_go_keeps_its_files(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. Vacuum reads the head. 2. Its floor does not fit. 3. Restore. 4. Vacuum deletes what needs no floor."""
+    disk = FullDisk(monkeypatch)
+    disk.on_full = lambda: restore(world)  # type: ignore[method-assign]
+    with pytest.raises(StorageFullError):
+        world.vacuum()
+    assert sorted(world.values()) == [b"file", b"kept", b"part", b"part"]
+    assert world.topic().verify().ok
+
+
+def test_a_restore_while_a_full_disk_lets_go_waits_for_the_floor(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. Vacuum chose what needs no floor. 2. A restore begins. 3. Vacuum deletes, and commits its floor."""
+    disk, restored = FullDisk(monkeypatch), threading.Thread(target=restore, args=(world,))
+
+    def on_delete() -> None:
+        restored.start()
+        restored.join(0.5)
+
+    disk.on_delete = on_delete  # type: ignore[method-assign]
+    world.vacuum()
+    restored.join()
+    assert world.values() == [b"kept"]
+    assert world.topic().verify().ok
+
+
+@pytest.mark.parametrize("deleted", range(6))
+def test_a_vacuum_that_is_killed_on_a_full_disk_leaves_no_half_of_a_segment_to_restore(
+    world: World, monkeypatch: pytest.MonkeyPatch, deleted: int
+) -> None:
+    """1. Vacuum deletes some files. 2. It is killed before its floor. 3. Restore brings back what is whole."""
+
+    disk = FullDisk(monkeypatch)
+    disk.most = deleted
+    with pytest.raises(KeyboardInterrupt):
+        world.vacuum()
+    disk.has_room, disk.most = True, 1000
+    restore(world)
+    assert world.topic().verify().ok
