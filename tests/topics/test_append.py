@@ -416,6 +416,7 @@ def test_a_close_that_is_interrupted_twice_leaves_alone_what_a_thread_still_writ
     writers: list[SegmentWriter] = []
     take = SegmentWriter.append
     monkeypatch.setattr(SegmentWriter, "append", lambda self, *rows: (writers.append(self), take(self, *rows))[1])
+    monkeypatch.setattr("distlog.core.topics.appender.cores", lambda: 3)
     appender = topic_on(local, partitions=2).appender()
     for partition in (0, 1):
         appender.append([{"value": b"v"}], partition)
