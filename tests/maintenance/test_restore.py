@@ -9,7 +9,7 @@ import pytest
 from histories import topic_storage
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from topics import NOW, contents, topic_on, values
+from topics import NOW, Clock, contents, topic_on, values
 
 from distlog.core.errors import OffsetOutOfRangeError, TopicNotFoundError
 from distlog.core.storage.storage import Storage
@@ -87,6 +87,24 @@ def test_deleted_records_come_back_also_where_no_segment_left(storage: Storage) 
     report = topic.restore(1)
     assert contents(topic) == {0: [], 1: [b"v0", b"v1", b"v2", b"v3"]}
     assert [one.partition for one in report.partitions] == [1]
+
+
+def test_a_key_stays_deleted_where_the_segment_that_deleted_it_stays_compacted(storage: Storage) -> None:
+    """1. A key and its tombstone. 2. Compaction drops both, the tombstone among later records. 3. Restore."""
+    clock = Clock()
+    settings = {"min.cleanable.dirty.ratio": 0, "delete.retention.ms": 0, "internal.segment.bytes": 400}
+    topic = topic_on(storage, 1, {"cleanup.policy": "compact", **settings}, clock)
+    topic.append([{"key": "k", "value": b"x" * 300}])
+    topic.append([{"key": "k", "value": None}])
+    before = topic.version
+    topic.append([{"key": "z", "value": b"z"}])
+    for _ in range(3):
+        clock.now_ms += 1000
+        topic.compact()
+        topic.append([{"key": "e", "value": b"e"}])
+    assert "k" not in {record.key.decode() for record in topic.records() if record.key}
+    topic.restore(before)
+    assert "k" not in {record.key.decode() for record in topic.records() if record.key}
 
 
 def test_compaction_is_taken_back_and_later_records_stay(storage: Storage) -> None:

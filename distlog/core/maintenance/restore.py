@@ -5,8 +5,9 @@ named again, in one commit. Vacuum keeps the files of the versions from the gc f
 by a later commit than the floor is still there.
 
 Where compaction or merging replaced segments, the old ones take the place of the new ones again. That works for whole
-groups: if one old segment of a group is gone, or the new one has later records too, the new one stays. Segments that
-came and went since the version come back as well: else the log would have a gap.
+groups: if one old segment of a group is gone, or the new one has later records too, the new one stays, and of a
+compacted topic what is ahead of it: else keys that were deleted would come back. Segments that came and went since the
+version come back as well: else the log would have a gap.
 """
 
 from __future__ import annotations
@@ -149,8 +150,9 @@ def _plan_partition(
         if all(one.stem in there for one in old) and all(one.next_offset <= wanted.log_end_offset for one in new):
             back += old
             leaving += new
-        elif not new:
-            # what is ahead of a gap stays away too: readers would not see that records are missing
+        elif not new or any(one.compacted for one in new):
+            # what is ahead stays away too: of a gap, since readers would not see that records are missing; of a
+            # compacted segment, since it may have dropped the tombstones of keys there
             back, leaving = [], []
     first = min([one.base_offset for one in (*back, *current.segments[:1])], default=current.log_start_offset)
     # where compacted segments stay, so do the gaps that are right below this offset only
