@@ -6,8 +6,8 @@ by a later commit than the floor is still there.
 
 Where compaction or merging replaced segments, the old ones take the place of the new ones again. That works for whole
 groups: if one old segment of a group is gone, or the new one has later records too, the new one stays, and of a
-compacted topic what is ahead of it: else keys that were deleted would come back. Segments that came and went since the
-version come back as well: else the log would have a gap.
+compacted topic what is ahead of it: else keys that were deleted would come back. Segments that came and went since
+the version come back as well: else the log would have a gap.
 """
 
 from __future__ import annotations
