@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 from distlog.core.commits.actions import Action
@@ -121,7 +122,7 @@ def _locked(
             seal, held = Task(partition.begin_seal), partition.held()
             stack.callback(seal.when_over, partition.close)
             held.__enter__()
-            stack.callback(seal.when_over, held.__exit__)
+            stack.callback(seal.when_over, partial(held.__exit__, None, None, None))
             locked.append(_Locked(partition, seal))
         if locked:
             snapshots.refresh()
