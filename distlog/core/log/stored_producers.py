@@ -36,6 +36,11 @@ class StoredProducers:
             return ProducerStates.of_snapshot(read_producer_snapshot(self._folder.read(name), file=name), offset)
         return None
 
+    def at(self, offset: int) -> ProducerStates:
+        """What was stored at `offset`, where the log begins."""
+        # nothing was before offset 0
+        return (self.before(f"{offset:020d}", offset) if offset else None) or ProducerStates()
+
     def newest(self, segments: Sequence[SegmentInfo], log_end_offset: int) -> ProducerStates:
         """The states by the newest snapshot of a partition's `segments`, which end at `log_end_offset`.
 
