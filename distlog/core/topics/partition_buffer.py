@@ -70,7 +70,8 @@ class PartitionBuffer:
             return
         try:
             # closed at once, since it holds the partition's lock
-            left = islice(runs(batches, encoding.config, encoding.now_ms), len(self._appended), None)
+            found = runs(batches, encoding.config, encoding.now_ms, in_transaction=encoding.form.transactional)
+            left = islice(found, len(self._appended), None)
             with closing(log.append_runs(left, fence)) as places:
                 for appended in places:
                     self._appended.append(appended)
