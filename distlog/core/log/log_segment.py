@@ -129,10 +129,7 @@ class LogSegment(ReadableSegment):
         return must_roll(self._numbers, self.config, self._span_ms, self._clock, size, max_timestamp, max_offset)
 
     def recover_tail(self, transactions: OpenTransactions) -> Recovery:
-        """Walk the log behind the state's end, and cut off a torn end.
-
-        `transactions` are those that were open before the segment.
-        """
+        """Walk the log behind the state's end, and cut off a torn end; see `recover`."""
         return self._recovered(self._numbers, self._open_at_end(transactions))
 
     def write_again(self, transactions: OpenTransactions, *, only_read: bool = False) -> bool:
