@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from distlog.cli.options import Json, Storage, usage
-from distlog.cli.service_command import broker_settings
+from distlog.cli.service_command import BrokerSettings, MetricsPort
 from distlog.core.errors import InvalidConfigError
 
 
@@ -20,44 +20,30 @@ def host_and_port(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+Listen = Annotated[
+    Any, typer.Option(metavar="HOST:PORT", parser=usage(host_and_port), help="Where to listen; port 0: a free one.")
+]
+Advertised = Annotated[
+    Any,
+    typer.Option(
+        metavar="HOST:PORT",
+        parser=usage(host_and_port),
+        help="What clients are told to connect to; by default, where they did.",
+    ),
+]
+
+
 def serve(
     *,
     root: Annotated[str, typer.Option(metavar="URL", help="The folder of the topics.")],
-    listen: Annotated[
-        Any,
-        typer.Option(metavar="HOST:PORT", parser=usage(host_and_port), help="Where to listen; port 0: a free one."),
-    ] = "127.0.0.1:9092",
-    advertised: Annotated[
-        Any,
-        typer.Option(
-            metavar="HOST:PORT",
-            parser=usage(host_and_port),
-            help="What clients are told to connect to; by default, where they did.",
-        ),
-    ] = None,
+    listen: Listen = "127.0.0.1:9092",
+    advertised: Advertised = None,
     insecure: Annotated[
         bool,
         typer.Option("--insecure", help="Listen on another address than loopback, for everybody who reaches it."),
     ] = False,
-    auto_create: Annotated[
-        bool, typer.Option("--auto-create-topics", help="Create a topic when a client asks for it.")
-    ] = False,
-    config: Annotated[
-        list[Any],
-        typer.Option(
-            metavar="FILE|NAME=VALUE",
-            parser=usage(broker_settings),
-            default_factory=list,
-            show_default=False,
-            help="Kafka's broker settings: a server.properties, or one setting. May be repeated; the last counts.",
-        ),
-    ],
-    metrics_port: Annotated[
-        int | None,
-        typer.Option(
-            metavar="PORT", min=0, max=65535, help="Serve metrics for Prometheus on this port; 0: a free one."
-        ),
-    ] = None,
+    config: BrokerSettings,
+    metrics_port: MetricsPort = None,
     storage: Storage,
     as_json: Json = False,
 ) -> None:
@@ -74,24 +60,19 @@ def serve(
             raise
         raise InvalidConfigError("the gateway needs kio: pip install 'distlog[gateway]'") from None
     host, port = listen
-    if not insecure and not _is_loopback(host):
+    if not insecure and not is_loopback(host):
         raise InvalidConfigError(
             "anybody who reaches this address could read and write all topics: add --insecure if that is meant",
             listen=f"{host}:{port}",
         )
     settings = {name: value for each in config for name, value in each.items()}
-    gateway = GatewayServer(
-        root,
-        host,
-        port,
-        config=GatewayConfig(advertised=advertised, auto_create_topics=auto_create),
-        settings=settings,
-        storage_options=dict(storage),
-    )
+    limits, options = GatewayConfig(advertised=advertised), dict(storage)
+    gateway = GatewayServer(root, host, port, config=limits, settings=settings, storage_options=options)
     raise typer.Exit(serve_until_signal(gateway, metrics_port=metrics_port, as_json=as_json))
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches the address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -55,7 +55,16 @@ def test_extras_bring_what_their_name_says(extra: str, needed: set[str]) -> None
 
 
 def test_there_are_no_other_extras() -> None:
-    assert set(PROJECT["optional-dependencies"]) == {"spark", "s3", "cli", "metrics", "plot", "test", "bench"}
+    assert set(PROJECT["optional-dependencies"]) == {
+        "spark",
+        "s3",
+        "cli",
+        "gateway",
+        "metrics",
+        "plot",
+        "test",
+        "bench",
+    }
 
 
 def test_python_and_license_are_stated() -> None:
