@@ -79,14 +79,19 @@ class GatewayServer:
     def status(self) -> str:
         """What goes on, in a line for people."""
         topics, requests = len(self.broker.metadata.loaded), self._requests.total
-        connections = counted(len(self._processor.connections), "connection")
+        connections = counted(self.connections, "connection")
         return f"{connections}, {counted(topics, 'topic')}, {counted(requests, 'request')}"
+
+    @property
+    def connections(self) -> int:
+        """How many clients are connected."""
+        return len(self._processor.connections)
 
     def metrics(self) -> list[Metric]:
         """Counters of requests and connections, and what goes on now; no storage is asked."""
         processor, broker = self._processor, self.broker
         gauges = {
-            "connections": ("open connections", len(processor.connections)),
+            "connections": ("open connections", self.connections),
             "request_queue_size": ("requests that wait for a handler", len(self._channel)),
             "request_memory_bytes": ("bytes of requests that are received or handled", processor.memory.used),
             "fetch_memory_bytes": (

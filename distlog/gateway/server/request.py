@@ -56,7 +56,9 @@ class Request:
 
     def respond(self, fields: Fields) -> None:
         """Send the response with these fields."""
-        self.send(write_response(self.head.api_key, self.head.api_version, self.head.correlation_id, fields))
+        # a version that is not known is answered in the first one
+        version = self.head.api_version if self.body is not None else 0
+        self.send(write_response(self.head.api_key, version, self.head.correlation_id, fields))
 
     def respond_nothing(self) -> None:
         """End the request without a response, as for acks=0."""
