@@ -35,6 +35,7 @@ CORE_LAYERS = (
 #: Above the core, lowest first: what a program imports, then its faces, then what runs them.
 OUTER_LAYERS = (
     "distlog distlog.console",
+    "distlog.gateway",
     "distlog.cli distlog.spark",
     "jobs demo benchmarks pyspark_distlog",
 )

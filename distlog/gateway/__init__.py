@@ -1,0 +1,1 @@
+"""Kafka's protocol in front of distlog's topics."""
