@@ -59,8 +59,10 @@ class CommittedOffsets:
                 raise
         return dict.fromkeys(wanted or ())
 
-    def delete(self, group: str, places: Iterable[TopicPartition], done: Stored) -> dict[TopicPartition, ErrorCode]:
-        """Forget positions in topics that no member reads; returns what each partition is told, `done` as in commit.
+    def delete(
+        self, group: str, places: Iterable[TopicPartition], told: dict[TopicPartition, ErrorCode], done: Stored
+    ) -> None:
+        """Forget positions in topics that no member reads; `told` gets what each partition is told, before `done`.
 
         Raises GroupRefusedError if there is no such group, or it has members whose topics are not known.
         """
@@ -68,13 +70,9 @@ class CommittedOffsets:
             topics = read_topics(opened.membership)
             if topics is None:
                 raise GroupRefusedError(ErrorCode.non_empty_group)
-            told = {
-                place: ErrorCode.group_subscribed_to_topic if place[0] in topics else ErrorCode.none
-                for place in places
-            }
-            gone = [place for place, code in told.items() if code is ErrorCode.none]
-            self._store(opened, dict.fromkeys(gone), done)
-            return told
+            for place in places:
+                told[place] = ErrorCode.group_subscribed_to_topic if place[0] in topics else ErrorCode.none
+            self._store(opened, {place: None for place, code in told.items() if code is ErrorCode.none}, done)
 
     def expire(self) -> None:
         """Forget the positions that nobody has needed for the retention time, and groups that have nothing left."""

@@ -138,6 +138,18 @@ class GroupRegistry:
         with self._lock:
             return self._queue[0][0] if self._queue else inf
 
+    @property
+    def due_s(self) -> float:
+        """The seconds until `expire` has something to do."""
+        return max(0.0, (self.next_deadline - self.clock()) / 1000)
+
+    def end(self) -> None:
+        """Answer whoever waits: another gateway coordinates from now on."""
+        for name in self.names():
+            with suppress(GroupRefusedError), self.opened(name) as group:
+                for member in group.membership.members:
+                    member.refuse(ErrorCode.not_coordinator)
+
     def expire(self) -> None:
         """Let each group do what is due by now."""
         while (name := self._due()) is not None:

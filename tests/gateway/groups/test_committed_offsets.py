@@ -158,19 +158,20 @@ def test_positions_are_deleted_but_in_topics_that_members_read() -> None:
     stable(gateway, member)
     by = {"member_id": member.id, "generation": member.generation}
     commit(gateway, CLICKS, **by), commit(gateway, VIEWS, **by)
-    codes = gateway.offsets.delete(GROUP, [CLICKS, VIEWS], told)
+    codes: dict[TopicPartition, ErrorCode] = {}
+    gateway.offsets.delete(GROUP, [CLICKS, VIEWS], codes, told)
     assert codes == {CLICKS: ErrorCode.group_subscribed_to_topic, VIEWS: ErrorCode.none}
     assert told == [ErrorCode.none]
     assert (position(gateway, CLICKS), position(gateway, VIEWS)) == (7, None)
     with pytest.raises(GroupRefusedError, match="group_id_not_found"):
-        gateway.offsets.delete("no-group", [CLICKS], told)
+        gateway.offsets.delete("no-group", [CLICKS], {}, told)
 
 
 def test_positions_of_members_that_say_nothing_of_their_topics_are_not_deleted() -> None:
     gateway = Gateway()
     stable(gateway, gateway.member("a"))
     with pytest.raises(GroupRefusedError, match="non_empty_group"):
-        gateway.offsets.delete(GROUP, [CLICKS], Told())
+        gateway.offsets.delete(GROUP, [CLICKS], {}, Told())
 
 
 def test_a_group_is_deleted_when_it_has_no_members() -> None:
