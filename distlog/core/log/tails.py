@@ -34,7 +34,7 @@ def with_tails(handle: TopicHandle, snapshot: Snapshot) -> Snapshot:
     if not any(state.active for state in snapshot.partitions):
         return snapshot
     partitions = tuple(
-        _with_tail(handle, snapshot, number) if state.active else state
+        with_tail(handle, snapshot, number) if state.active else state
         for number, state in enumerate(snapshot.partitions)
     )
     return dataclasses.replace(snapshot, partitions=partitions)
@@ -66,7 +66,8 @@ def tail(handle: TopicHandle, snapshot: Snapshot, partition: int) -> SegmentInfo
     return state.tail_info(partition) if state.batches else None
 
 
-def _with_tail(handle: TopicHandle, snapshot: Snapshot, partition: int) -> PartitionState:
+def with_tail(handle: TopicHandle, snapshot: Snapshot, partition: int) -> PartitionState:
+    """The state of one partition as readers see it now; see `with_tails`."""
     state, segment = snapshot.partitions[partition], tail(handle, snapshot, partition)
     if segment is None:
         return state

@@ -35,7 +35,7 @@ def handle(request: Request, broker: Broker) -> None:
 
 
 def _ms(duration: Any) -> int:
-    return round(duration.total_seconds() * 1000)
+    return int(duration.total_seconds() * 1000)
 
 
 def _respond(request: Request, reply: JoinReply) -> None:

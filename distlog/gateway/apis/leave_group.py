@@ -17,7 +17,9 @@ def handle(request: Request, broker: Broker) -> Fields:
     members, group = groups_of(broker).members, request.body.group_id
     if request.get("members") is None:
         return {"throttle_time": 0, "error_code": members.leave(group, request.body.member_id)}
-    told = [_told(each, members.leave(group, each.member_id, each.group_instance_id)) for each in request.body.members]
+    told = [
+        _told(each, members.leave(group, each.member_id, each.group_instance_id)) for each in request.body.members
+    ]
     return {"throttle_time": 0, "error_code": ErrorCode.none, "members": told}
 
 
