@@ -4,16 +4,36 @@ from __future__ import annotations
 
 import time
 
-from distlog.gateway.apis import api_versions, fetch, init_producer_id, list_offsets, metadata, produce
+from distlog.gateway.apis import (
+    api_versions,
+    delete_groups,
+    describe_groups,
+    fetch,
+    find_coordinator,
+    heartbeat,
+    init_producer_id,
+    join_group,
+    leave_group,
+    list_groups,
+    list_offsets,
+    metadata,
+    offset_commit,
+    offset_delete,
+    offset_fetch,
+    produce,
+    sync_group,
+)
 from distlog.gateway.broker import Api, Broker
 from distlog.gateway.protocol.request_frame import InvalidRequestError, RequestHead
 from distlog.gateway.request_metrics import RequestMetrics
 from distlog.gateway.server.request import Request
 
+_TOPICS = (produce, fetch, list_offsets, metadata, api_versions, init_producer_id)
+_GROUPS = (find_coordinator, join_group, sync_group, heartbeat, leave_group)
+_POSITIONS = (offset_commit, offset_fetch, offset_delete)
+_GROUP_ADMIN = (list_groups, describe_groups, delete_groups)
 #: All APIs, by their keys.
-APIS: dict[int, Api] = {
-    module.API.key: module.API for module in (produce, fetch, list_offsets, metadata, api_versions, init_producer_id)
-}
+APIS: dict[int, Api] = {module.API.key: module.API for module in (*_TOPICS, *_GROUPS, *_POSITIONS, *_GROUP_ADMIN)}
 
 
 def supports(head: RequestHead) -> RequestHead | None:
