@@ -4,16 +4,44 @@ from __future__ import annotations
 
 import time
 
-from distlog.gateway.apis import api_versions, fetch, init_producer_id, list_offsets, metadata, produce
+from distlog.gateway.apis import (
+    api_versions,
+    create_partitions,
+    create_topics,
+    delete_records,
+    delete_topics,
+    describe_cluster,
+    describe_configs,
+    describe_log_dirs,
+    fetch,
+    incremental_alter_configs,
+    init_producer_id,
+    list_offsets,
+    metadata,
+    offset_for_leader_epoch,
+    produce,
+)
 from distlog.gateway.broker import Api, Broker
 from distlog.gateway.protocol.request_frame import InvalidRequestError, RequestHead
 from distlog.gateway.request_metrics import RequestMetrics
 from distlog.gateway.server.request import Request
 
+_MODULES = (
+    *(
+        produce,
+        fetch,
+        list_offsets,
+        metadata,
+        api_versions,
+        init_producer_id,
+        offset_for_leader_epoch,
+        delete_records,
+    ),
+    *(create_topics, delete_topics, create_partitions, describe_configs, incremental_alter_configs),
+    *(describe_cluster, describe_log_dirs),
+)
 #: All APIs, by their keys.
-APIS: dict[int, Api] = {
-    module.API.key: module.API for module in (produce, fetch, list_offsets, metadata, api_versions, init_producer_id)
-}
+APIS: dict[int, Api] = {module.API.key: module.API for module in sorted(_MODULES, key=lambda module: module.API.key)}
 
 
 def supports(head: RequestHead) -> RequestHead | None:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 
 from distlog.core import paths
-from distlog.core.errors import InvalidTopicError, TopicNotFoundError
+from distlog.core.commits.actions import MAX_PARTITIONS
+from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.config import TopicConfig
+from distlog.core.errors import InvalidTopicError, TopicExistsError, TopicNotFoundError
 from distlog.core.log_manager.broker_config import BrokerConfig
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import Storage
@@ -15,6 +20,7 @@ from distlog.core.topic_handle import TopicHandle, topic_log
 from distlog.core.topics.topic import Topic
 from distlog.gateway.hosted_topic import HostedTopic
 from distlog.gateway.open_logs import OpenLogs
+from distlog.gateway.protocol.error_codes import InvalidPartitionsError
 
 
 class MetadataCache:
@@ -58,6 +64,25 @@ class MetadataCache:
         found = in_parallel(partial(_or_none, self.fresh_topic), names)
         return {name: each for name, each in zip(names, found, strict=True) if each is not None}
 
+    def create(self, name: str, partitions: int, config: TopicConfig) -> HostedTopic:
+        """Create a topic. Raises TopicExistsError, InvalidTopicError, InvalidPartitionsError, StorageError."""
+        check_partitions(partitions)
+        storage = self.root.child(paths.check_topic_name(name))
+        return self._keep(name, storage, log := self._log(storage), log.create(partitions, config))
+
+    def check_new(self, name: str, partitions: int) -> None:
+        """Raise what `create` would raise; nothing is changed."""
+        check_partitions(partitions)
+        with suppress(TopicNotFoundError):
+            raise TopicExistsError("the topic exists already", url=self.fresh_topic(name).topic.url)
+
+    def drop(self, name: str) -> HostedTopic:
+        """End a topic; returns it as it was. Raises TopicNotFoundError, StorageError."""
+        hosted = self.fresh_topic(name)
+        hosted.topic.drop()
+        self.forget(hosted)
+        return hosted
+
     def forget(self, hosted: HostedTopic) -> None:
         """Let go of a topic that was dropped."""
         with self._lock:
@@ -72,8 +97,13 @@ class MetadataCache:
 
     def _open(self, name: str) -> HostedTopic:
         storage = self.root.child(paths.check_topic_name(name))
-        log = topic_log(storage, self._clock, engine="gateway", defaults=self._defaults)
-        snapshot = log.load()
+        log = self._log(storage)
+        return self._keep(name, storage, log, log.load())
+
+    def _log(self, storage: Storage) -> CommitLog:
+        return topic_log(storage, self._clock, engine="gateway", defaults=self._defaults)
+
+    def _keep(self, name: str, storage: Storage, log: CommitLog, snapshot: Snapshot) -> HostedTopic:
         topic = Topic(TopicHandle.of(storage, snapshot.name, log, self._clock), snapshot)
         with self._lock:
             # another thread may have been faster
@@ -83,6 +113,12 @@ class MetadataCache:
 def topic_defaults(settings: Mapping[str, object]) -> Mapping[str, object]:
     """The settings of topics that Kafka's broker settings stand for. Raises InvalidConfigError."""
     return BrokerConfig.parse(settings).topic_defaults
+
+
+def check_partitions(count: int) -> None:
+    """Raise InvalidPartitionsError for a number of partitions that no topic has."""
+    if not 1 <= count <= MAX_PARTITIONS:
+        raise InvalidPartitionsError(f"a topic has 1 to {MAX_PARTITIONS} partitions", partitions=count)
 
 
 def _may_be_topic(name: str) -> bool:
