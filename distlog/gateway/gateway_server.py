@@ -55,9 +55,7 @@ class GatewayServer:
         self._channel = RequestChannel(config.queued_max_requests, self._wake)
         self._processor = Processor(config, self._loop, self._channel, supports, clock, ANONYMOUS)
         self._acceptor = Acceptor(self._processor)
-        metadata = MetadataCache(
-            Storage(root, storage_options), topic_defaults(settings or {}), clock, config.metadata_max_age_ms
-        )
+        metadata = MetadataCache(Storage(root, storage_options), topic_defaults(settings or {}), clock, config)
         fetches = DelayedFetches(self._channel.again, config.metadata_max_age_ms)
         self.broker = Broker(config, metadata, fetches, clock, APIS, FetchMemory(config.fetch_memory_bytes))
         self._requests = RequestMetrics()
@@ -136,6 +134,7 @@ class GatewayServer:
             return True
         stopping = self._in_loop(self._acceptor.stop(timeout_s))
         self.broker.fetches.stop()
+        self.broker.metadata.hurry()
         finished = stopping.result()
         finished = self._handlers.stop(timeout_s) and finished
         self.broker.metadata.close()

@@ -18,6 +18,7 @@ from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import Storage
 from distlog.core.topic_handle import TopicHandle, topic_log
 from distlog.core.topics.topic import Topic
+from distlog.gateway.config import GatewayConfig
 from distlog.gateway.hosted_topic import HostedTopic
 from distlog.gateway.open_logs import OpenLogs
 from distlog.gateway.protocol.error_codes import InvalidPartitionsError
@@ -26,13 +27,14 @@ from distlog.gateway.protocol.error_codes import InvalidPartitionsError
 class MetadataCache:
     """The topics below `root`, for many threads. `defaults` are settings for what a topic does not set itself.
 
-    What another process changes is seen within `max_age_ms`, and a new topic when it is asked for.
+    What another process changes is seen within `metadata_max_age_ms`, and a new topic when it is asked for.
     """
 
     def __init__(
-        self, root: Storage, defaults: Mapping[str, object], clock: Callable[[], int], max_age_ms: int
+        self, root: Storage, defaults: Mapping[str, object], clock: Callable[[], int], config: GatewayConfig
     ) -> None:
-        self.root, self._defaults, self._clock, self._max_age_ms = root, defaults, clock, max_age_ms
+        self.root, self._defaults, self._clock = root, defaults, clock
+        self._max_age_ms, self._linger = config.metadata_max_age_ms, (config.linger_ms, config.linger_bytes)
         self._lock = threading.Lock()
         self._topics: dict[str, HostedTopic] = {}
         self._logs = OpenLogs()
@@ -49,7 +51,7 @@ class MetadataCache:
         return self._open(name) if hosted is None else hosted
 
     def fresh_topic(self, name: str) -> HostedTopic:
-        """The topic as it is now, or was `max_age_ms` ago; another one if it was dropped and created again."""
+        """The topic, as it was at most `metadata_max_age_ms` ago; the new one if it was dropped and created again."""
         hosted = self.topic(name)
         try:
             hosted.refresh(self._max_age_ms)
@@ -90,6 +92,11 @@ class MetadataCache:
                 del self._topics[hosted.name]
         hosted.close()
 
+    def hurry(self) -> None:
+        """Let no append wait for others: the gateway ends."""
+        for hosted in self.loaded.values():
+            hosted.hurry()
+
     def close(self) -> None:
         """Close all topics; each is as after a clean shutdown."""
         for hosted in self.loaded.values():
@@ -107,7 +114,7 @@ class MetadataCache:
         topic = Topic(TopicHandle.of(storage, snapshot.name, log, self._clock), snapshot)
         with self._lock:
             # another thread may have been faster
-            return self._topics.setdefault(name, HostedTopic(name, topic, self._logs))
+            return self._topics.setdefault(name, HostedTopic(name, topic, self._logs, *self._linger))
 
 
 def topic_defaults(settings: Mapping[str, object]) -> Mapping[str, object]:
