@@ -42,6 +42,12 @@ def serve(
         bool,
         typer.Option("--insecure", help="Listen on another address than loopback, for everybody who reaches it."),
     ] = False,
+    linger_ms: Annotated[
+        int, typer.Option(min=0, metavar="MS", help="On an object store, how long an append waits for others.")
+    ] = 250,
+    auto_create: Annotated[
+        bool, typer.Option("--auto-create-topics", help="Create a topic when a client asks for it.")
+    ] = False,
     config: BrokerSettings,
     metrics_port: MetricsPort = None,
     storage: Storage,
@@ -66,8 +72,8 @@ def serve(
             listen=f"{host}:{port}",
         )
     settings = {name: value for each in config for name, value in each.items()}
-    limits, options = GatewayConfig(advertised=advertised), dict(storage)
-    gateway = GatewayServer(root, host, port, config=limits, settings=settings, storage_options=options)
+    limits = GatewayConfig(advertised=advertised, linger_ms=linger_ms, auto_create_topics=auto_create)
+    gateway = GatewayServer(root, host, port, config=limits, settings=settings, storage_options=dict(storage))
     raise typer.Exit(serve_until_signal(gateway, metrics_port=metrics_port, as_json=as_json))
 
 

@@ -11,17 +11,14 @@ class FetchMemory:
     def __init__(self, limit: int) -> None:
         self._limit, self.used, self._lock = limit, 0, threading.Lock()
 
-    @property
-    def free(self) -> int:
-        """How many bytes may be read now; 0 if slow clients have taken all."""
-        return max(self._limit - self.used, 0)
-
-    def take(self, size: int) -> None:
-        """Count bytes that were read."""
+    def take(self, wanted: int) -> int:
+        """Take up to so many bytes before they are read; returns how many: 0 if slow clients have all."""
         with self._lock:
-            self.used += size
+            taken = max(min(wanted, self._limit - self.used), 0)
+            self.used += taken
+            return taken
 
     def give_back(self, size: int) -> None:
-        """Count bytes that were sent."""
+        """Give back what was taken and not read, or was sent. Negative: more was read, as one large batch."""
         with self._lock:
             self.used -= size

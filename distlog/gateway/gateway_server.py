@@ -58,9 +58,7 @@ class GatewayServer:
         self._channel = RequestChannel(config.queued_max_requests, self._wake)
         self._processor = Processor(config, self._loop, self._channel, supports, clock, ANONYMOUS)
         self._acceptor = Acceptor(self._processor)
-        metadata = MetadataCache(
-            Storage(root, storage_options), topic_defaults(settings or {}), clock, config.metadata_max_age_ms
-        )
+        metadata = MetadataCache(Storage(root, storage_options), topic_defaults(settings or {}), clock, config)
         fetches = DelayedFetches(self._channel.again, config.metadata_max_age_ms)
         self.broker = Broker(config, metadata, fetches, clock, APIS, FetchMemory(config.fetch_memory_bytes))
         store = OffsetsTopic(
@@ -132,6 +130,7 @@ class GatewayServer:
         try:
             self._in_loop(self._acceptor.listen(self._host, self._asked_port, self._tls)).result()
         except BaseException:
+            self._groups.stop()
             self._end_loop()
             raise
         self._handlers.start()
@@ -147,9 +146,11 @@ class GatewayServer:
             return True
         stopping = self._in_loop(self._acceptor.stop(timeout_s))
         self.broker.fetches.stop()
-        self._groups.stop()
+        self._groups.hurry()
+        self.broker.metadata.hurry()
         finished = stopping.result()
         finished = self._handlers.stop(timeout_s) and finished
+        self._groups.stop()
         self.broker.metadata.close()
         self._end_loop()
         return finished

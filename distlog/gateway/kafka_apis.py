@@ -6,11 +6,19 @@ import time
 
 from distlog.gateway.apis import (
     api_versions,
+    create_partitions,
+    create_topics,
     delete_groups,
+    delete_records,
+    delete_topics,
+    describe_cluster,
+    describe_configs,
     describe_groups,
+    describe_log_dirs,
     fetch,
     find_coordinator,
     heartbeat,
+    incremental_alter_configs,
     init_producer_id,
     join_group,
     leave_group,
@@ -20,6 +28,7 @@ from distlog.gateway.apis import (
     offset_commit,
     offset_delete,
     offset_fetch,
+    offset_for_leader_epoch,
     produce,
     sync_group,
 )
@@ -28,12 +37,14 @@ from distlog.gateway.protocol.request_frame import InvalidRequestError, RequestH
 from distlog.gateway.request_metrics import RequestMetrics
 from distlog.gateway.server.request import Request
 
-_TOPICS = (produce, fetch, list_offsets, metadata, api_versions, init_producer_id)
-_GROUPS = (find_coordinator, join_group, sync_group, heartbeat, leave_group)
-_POSITIONS = (offset_commit, offset_fetch, offset_delete)
-_GROUP_ADMIN = (list_groups, describe_groups, delete_groups)
+_RECORDS = (produce, fetch, list_offsets, offset_for_leader_epoch, delete_records, init_producer_id)
+_CLUSTER = (api_versions, metadata, describe_cluster, describe_log_dirs)
+_TOPICS = (create_topics, delete_topics, create_partitions, describe_configs, incremental_alter_configs)
+_MEMBERS = (find_coordinator, join_group, sync_group, heartbeat, leave_group)
+_GROUPS = (list_groups, describe_groups, delete_groups, offset_commit, offset_fetch, offset_delete)
+_MODULES = (*_RECORDS, *_CLUSTER, *_TOPICS, *_MEMBERS, *_GROUPS)
 #: All APIs, by their keys.
-APIS: dict[int, Api] = {module.API.key: module.API for module in (*_TOPICS, *_GROUPS, *_POSITIONS, *_GROUP_ADMIN)}
+APIS: dict[int, Api] = {module.API.key: module.API for module in sorted(_MODULES, key=lambda module: module.API.key)}
 
 
 def supports(head: RequestHead) -> RequestHead | None:

@@ -4,29 +4,37 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 
 from distlog.core import paths
-from distlog.core.errors import InvalidTopicError, TopicNotFoundError
+from distlog.core.commits.actions import MAX_PARTITIONS
+from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.config import TopicConfig
+from distlog.core.errors import InvalidTopicError, TopicExistsError, TopicNotFoundError
 from distlog.core.log_manager.broker_config import BrokerConfig
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import Storage
 from distlog.core.topic_handle import TopicHandle, topic_log
 from distlog.core.topics.topic import Topic
+from distlog.gateway.config import GatewayConfig
 from distlog.gateway.hosted_topic import HostedTopic
 from distlog.gateway.open_logs import OpenLogs
+from distlog.gateway.protocol.error_codes import InvalidPartitionsError
 
 
 class MetadataCache:
     """The topics below `root`, for many threads. `defaults` are settings for what a topic does not set itself.
 
-    What another process changes is seen within `max_age_ms`, and a new topic when it is asked for.
+    What another process changes is seen within `metadata_max_age_ms`, and a new topic when it is asked for.
     """
 
     def __init__(
-        self, root: Storage, defaults: Mapping[str, object], clock: Callable[[], int], max_age_ms: int
+        self, root: Storage, defaults: Mapping[str, object], clock: Callable[[], int], config: GatewayConfig
     ) -> None:
-        self.root, self._defaults, self._clock, self._max_age_ms = root, defaults, clock, max_age_ms
+        self.root, self._defaults, self._clock = root, defaults, clock
+        self._max_age_ms, self._linger = config.metadata_max_age_ms, (config.linger_ms, config.linger_bytes)
         self._lock = threading.Lock()
         self._topics: dict[str, HostedTopic] = {}
         self._logs = OpenLogs()
@@ -43,7 +51,7 @@ class MetadataCache:
         return self._open(name) if hosted is None else hosted
 
     def fresh_topic(self, name: str) -> HostedTopic:
-        """The topic as it is now, or was `max_age_ms` ago; another one if it was dropped and created again."""
+        """The topic, as it was at most `metadata_max_age_ms` ago; the new one if it was dropped and created again."""
         hosted = self.topic(name)
         try:
             hosted.refresh(self._max_age_ms)
@@ -58,12 +66,36 @@ class MetadataCache:
         found = in_parallel(partial(_or_none, self.fresh_topic), names)
         return {name: each for name, each in zip(names, found, strict=True) if each is not None}
 
+    def create(self, name: str, partitions: int, config: TopicConfig) -> HostedTopic:
+        """Create a topic. Raises TopicExistsError, InvalidTopicError, InvalidPartitionsError, StorageError."""
+        check_partitions(partitions)
+        storage = self.root.child(paths.check_topic_name(name))
+        return self._keep(name, storage, log := self._log(storage), log.create(partitions, config))
+
+    def check_new(self, name: str, partitions: int) -> None:
+        """Raise what `create` would raise; nothing is changed."""
+        check_partitions(partitions)
+        with suppress(TopicNotFoundError):
+            raise TopicExistsError("the topic exists already", url=self.fresh_topic(name).topic.url)
+
+    def drop(self, name: str) -> HostedTopic:
+        """End a topic; returns it as it was. Raises TopicNotFoundError, StorageError."""
+        hosted = self.fresh_topic(name)
+        hosted.topic.drop()
+        self.forget(hosted)
+        return hosted
+
     def forget(self, hosted: HostedTopic) -> None:
         """Let go of a topic that was dropped."""
         with self._lock:
             if self._topics.get(hosted.name) is hosted:
                 del self._topics[hosted.name]
         hosted.close()
+
+    def hurry(self) -> None:
+        """Let no append wait for others: the gateway ends."""
+        for hosted in self.loaded.values():
+            hosted.hurry()
 
     def close(self) -> None:
         """Close all topics; each is as after a clean shutdown."""
@@ -72,17 +104,28 @@ class MetadataCache:
 
     def _open(self, name: str) -> HostedTopic:
         storage = self.root.child(paths.check_topic_name(name))
-        log = topic_log(storage, self._clock, engine="gateway", defaults=self._defaults)
-        snapshot = log.load()
+        log = self._log(storage)
+        return self._keep(name, storage, log, log.load())
+
+    def _log(self, storage: Storage) -> CommitLog:
+        return topic_log(storage, self._clock, engine="gateway", defaults=self._defaults)
+
+    def _keep(self, name: str, storage: Storage, log: CommitLog, snapshot: Snapshot) -> HostedTopic:
         topic = Topic(TopicHandle.of(storage, snapshot.name, log, self._clock), snapshot)
         with self._lock:
             # another thread may have been faster
-            return self._topics.setdefault(name, HostedTopic(name, topic, self._logs))
+            return self._topics.setdefault(name, HostedTopic(name, topic, self._logs, *self._linger))
 
 
 def topic_defaults(settings: Mapping[str, object]) -> Mapping[str, object]:
     """The settings of topics that Kafka's broker settings stand for. Raises InvalidConfigError."""
     return BrokerConfig.parse(settings).topic_defaults
+
+
+def check_partitions(count: int) -> None:
+    """Raise InvalidPartitionsError for a number of partitions that no topic has."""
+    if not 1 <= count <= MAX_PARTITIONS:
+        raise InvalidPartitionsError(f"a topic has 1 to {MAX_PARTITIONS} partitions", partitions=count)
 
 
 def _may_be_topic(name: str) -> bool:

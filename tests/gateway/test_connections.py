@@ -110,8 +110,7 @@ def test_large_and_small_requests_that_come_together_are_told_apart(gateway: Gat
         framed(struct.pack(">hhih", METADATA, 1, 1, 30_000)),
         # arrays of two thousand million items
         framed(struct.pack(">hhihi", METADATA, 1, 1, -1, 0x7FFFFFFF)),
-        framed(struct.pack(">hhihihihi", FETCH, 4, 1, -1, -1, 0, 1, 0, 0x7FFFFFFF) + bytes(40)),
-        framed(request(METADATA, 1, 1, topics=None) + b"more"),
+        framed(struct.pack(">hhihiiiibi", FETCH, 4, 1, -1, -1, 0, 1, 1, 0, 0x7FFFFFFF) + bytes(40)),
         framed(struct.pack(">hhi", PRODUCE, 9, 1) + bytes([0xFF] * 100)),
     ],
 )

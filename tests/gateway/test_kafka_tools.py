@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from gateways import serving
-from kafka_broker import needs_kafka, dump, tool
+from kafka_broker import dump, needs_kafka, tool
 
 import distlog
 from distlog.gateway.gateway_server import GatewayServer

@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
-from soak import disk_errors, kills, merge_plans, merging, power, stops, streams, streams_on_s3
+from soak import disk_errors, gateway_kills, kills, merge_plans, merging, power, stops, streams, streams_on_s3
 from soak.tally import Tally
 
 #: By name, one short run of the campaign in a folder, with a seed.
 CAMPAIGNS: dict[str, Callable[[Path, int], Tally]] = {
     "kills": partial(kills.run, seconds=15, rounds=4),
+    "gateway-kills": gateway_kills.run,
     "stops": stops.run,
     **{kind: partial(disk_errors.run, kind=kind, histories=20) for kind in disk_errors.KINDS},
     "power": partial(power.run, lives=20),

@@ -54,24 +54,26 @@ def handle(request: Request, broker: Broker) -> Fields | None:
         missing = body.min_bytes - sum(each.size for each in reads)
         if missing <= 0 or request.is_gone or any(each.code is not ErrorCode.none for each in reads):
             break
+        if delayed.is_over or broker.fetches.is_stopped:
+            break
         delayed.missing = missing
         delayed.seen = {each.partition: each.data.visible_end for each in reads if each.partition and each.data}
-        del reads
+        broker.fetch_memory.give_back(sum(each.size for each in reads))
         if broker.fetches.wait(delayed):
             return None
-        if delayed.is_over or broker.fetches.is_stopped:
-            reads = _read_all(request, broker, delayed.committed)
-            break
     return _answer(request, broker, reads)
 
 
 def _read_all(request: Request, broker: Broker, committed: bool) -> list[_Read]:
-    room = min(request.body.max_bytes, broker.config.fetch_max_bytes, broker.fetch_memory.free)
-    reads = list[_Read]()
-    for topic in request.body.topics:
-        for asked in topic.partitions:
-            reads.append(_read(broker, topic.topic, asked, room, committed, is_first=not any(r.size for r in reads)))
-            room -= reads[-1].size
+    """Read each partition in its turn; the memory of what was read is taken."""
+    asked = [(topic.topic, one) for topic in request.body.topics for one in topic.partitions]
+    wanted = sum(max(one.partition_max_bytes, 0) for _, one in asked)
+    taken = broker.fetch_memory.take(min(wanted, max(request.body.max_bytes, 0), broker.config.fetch_max_bytes))
+    room, reads = taken, list[_Read]()
+    for topic, one in asked:
+        reads.append(_read(broker, topic, one, room, committed, is_first=room == taken))
+        room -= reads[-1].size
+    broker.fetch_memory.give_back(room)
     return reads
 
 
@@ -96,7 +98,6 @@ def _read(broker: Broker, topic: str, asked: Any, room: int, committed: bool, *,
 def _answer(request: Request, broker: Broker, reads: Sequence[_Read]) -> Fields:
     size = sum(each.size for each in reads)
     if size:
-        broker.fetch_memory.take(size)
         request.on_sent.append(partial(broker.fetch_memory.give_back, size))
     topics: dict[str, list[Fields]] = {}
     for each in reads:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from typing import Any
+from contextlib import suppress
+from functools import partial
 
 from kio.schema.errors import ErrorCode
 
-from distlog.core.errors import DistlogError
+from distlog.core.config import TopicConfig
+from distlog.core.errors import TopicExistsError, TopicNotFoundError
+from distlog.gateway.apis.attempts import attempted
 from distlog.gateway.broker import Api, Broker
 from distlog.gateway.hosted_topic import HostedTopic
-from distlog.gateway.protocol.error_codes import error_code
+from distlog.gateway.protocol.error_codes import UnknownTopicIdError
 from distlog.gateway.protocol.response_frame import Fields
 from distlog.gateway.server.request import Request
 
@@ -38,22 +41,32 @@ def _topics(request: Request, broker: Broker) -> Iterator[Fields]:
     if asked is None or (request.api_version == 0 and not asked):
         yield from (_described(hosted, broker) for hosted in broker.metadata.all_topics().values())
         return
-    by_id: dict[uuid.UUID, str] | None = None
     for topic in asked:
-        name, topic_id = topic.name, getattr(topic, "topic_id", None)
-        if name is None and topic_id is not None:
-            by_id = by_id if by_id is not None else _ids(broker)
-            name = by_id.get(topic_id)
-        yield _asked(name, topic_id, broker)
+        topic_id = getattr(topic, "topic_id", None)
+        work = partial(_named, broker, topic.name, topic_id)
+        yield attempted(work, name=topic.name, topic_id=topic_id, partitions=())
 
 
-def _asked(name: str | None, topic_id: Any, broker: Broker) -> Fields:
-    if name is None:
-        return {"error_code": ErrorCode.unknown_topic_id, "name": None, "topic_id": topic_id, "partitions": []}
+def _named(broker: Broker, name: str | None, topic_id: uuid.UUID | None) -> Fields:
+    name = name_of(broker, name, topic_id)
     try:
         return _described(broker.metadata.fresh_topic(name), broker)
-    except (DistlogError, OSError) as error:
-        return {"error_code": error_code(error), "name": name, "topic_id": topic_id, "partitions": []}
+    except TopicNotFoundError:
+        if not broker.config.auto_create_topics:
+            raise
+    with suppress(TopicExistsError):
+        broker.metadata.create(name, broker.config.num_partitions, TopicConfig())
+    return _described(broker.metadata.fresh_topic(name), broker)
+
+
+def name_of(broker: Broker, name: str | None, topic_id: uuid.UUID | None) -> str:
+    """The name of the topic that a client gives by name or id. Raises UnknownTopicIdError."""
+    if name is not None:
+        return name
+    for hosted in broker.metadata.all_topics().values() if topic_id is not None else ():
+        if topic_uuid(hosted) == topic_id:
+            return hosted.name
+    raise UnknownTopicIdError("there is no topic with this id", topic_id=topic_id)
 
 
 def _described(hosted: HostedTopic, broker: Broker) -> Fields:
@@ -81,10 +94,6 @@ def _described(hosted: HostedTopic, broker: Broker) -> Fields:
 def topic_uuid(hosted: HostedTopic) -> uuid.UUID:
     """The topic's id as Kafka's protocol has it."""
     return uuid.UUID(hosted.snapshot.topic_id)
-
-
-def _ids(broker: Broker) -> dict[uuid.UUID, str]:
-    return {topic_uuid(hosted): name for name, hosted in broker.metadata.all_topics().items()}
 
 
 API = Api(3, "Metadata", 0, 12, handle)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from functools import partial
 from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
@@ -16,6 +20,7 @@ from distlog.gateway.protocol.error_codes import error_code
 from distlog.gateway.protocol.response_frame import Fields
 from distlog.gateway.server.request import Request
 
+_log = logging.getLogger("distlog.gateway")
 _NO_OFFSET = -1
 _ACKS = (-1, 0, 1)
 
@@ -31,39 +36,83 @@ class _Outcome(NamedTuple):
     code: ErrorCode = ErrorCode.none
 
 
-def handle(request: Request, broker: Broker) -> Fields | None:
-    """Append all batches, then flush them side by side; the response tells of each partition."""
+class _Asked(NamedTuple):
+    """A batch on its way into its partition; without a future it never got on it."""
+
+    failed: _Outcome
+    partition: Partition | None = None
+    told: Future[AppendInfo] | None = None
+
+
+def handle(request: Request, broker: Broker) -> None:
+    """Append all batches; the response, when all are safe, tells of each partition."""
     body = request.body
-    if body.acks in _ACKS:
-        outcomes = [
-            _append(broker, topic.name, data.index, data.records)
-            for topic in body.topic_data
-            for data in topic.partition_data
-        ]
-        outcomes = _flushed(outcomes)
-        for outcome in outcomes:
-            if outcome.info is not None and outcome.partition is not None:
-                broker.fetches.appended(outcome.partition)
+    asked = [
+        _append(broker, topic.name, data.index, data.records)
+        if body.acks in _ACKS
+        else _refused(topic.name, data.index)
+        for topic in body.topic_data
+        for data in topic.partition_data
+    ]
+    waiting = [one.told for one in asked if one.told is not None]
+    if all(told.done() for told in waiting):
+        _finish(request, broker, asked)
     else:
-        outcomes = [
-            _Outcome(topic.name, data.index, code=ErrorCode.invalid_required_acks)
-            for topic in body.topic_data
-            for data in topic.partition_data
-        ]
-    if body.acks == 0:
-        _end_without_response(request, outcomes)
-        return None
-    return {"responses": list(_by_topic(outcomes)), "throttle_time": 0}
+        _when_all(request, waiting, partial(_finish, request, broker, asked))
 
 
-def _append(broker: Broker, topic: str, index: int, records: bytes | None) -> _Outcome:
+def _when_all(request: Request, waiting: Sequence[Future[AppendInfo]], work: Callable[[], None]) -> None:
+    """Do `work` when the last of them is over, in the thread that ends it."""
+    left, lock = set(waiting), threading.Lock()
+
+    def over(told: Future[AppendInfo]) -> None:
+        with lock:
+            left.discard(told)
+            is_last = not left
+        if is_last:
+            try:
+                work()
+            except Exception as error:
+                _log.error("a produce request failed", exc_info=error)
+                request.hang_up("the request failed")
+
+    for told in waiting:
+        told.add_done_callback(over)
+
+
+def _append(broker: Broker, topic: str, number: int, records: bytes | None) -> _Asked:
     try:
-        partition = broker.metadata.fresh_topic(topic).partition(index)
+        hosted = broker.metadata.fresh_topic(topic)
+        partition = hosted.partition(number)
         if not records:
             raise InvalidRecordError("a produce request has no records for a partition")
-        return _Outcome(topic, index, partition, partition.append(records))
+        return _Asked(_Outcome(topic, number), partition, hosted.append(number, records))
     except Exception as error:
-        return _Outcome(topic, index, error=error, code=error_code(error))
+        return _Asked(_Outcome(topic, number, error=error, code=error_code(error)))
+
+
+def _refused(topic: str, number: int) -> _Asked:
+    return _Asked(_Outcome(topic, number, code=ErrorCode.invalid_required_acks))
+
+
+def _finish(request: Request, broker: Broker, asked: Sequence[_Asked]) -> None:
+    outcomes = _flushed([_outcome(one) for one in asked])
+    for outcome in outcomes:
+        if outcome.info is not None and outcome.partition is not None:
+            broker.fetches.appended(outcome.partition)
+    if request.body.acks == 0:
+        _end_without_response(request, outcomes)
+    else:
+        request.respond({"responses": _by_topic(outcomes), "throttle_time": 0})
+
+
+def _outcome(asked: _Asked) -> _Outcome:
+    if asked.told is None:
+        return asked.failed
+    error = asked.told.exception()
+    if error is not None:
+        return asked.failed._replace(error=error, code=error_code(error))
+    return asked.failed._replace(partition=asked.partition, info=asked.told.result())
 
 
 def _flushed(outcomes: Sequence[_Outcome]) -> list[_Outcome]:

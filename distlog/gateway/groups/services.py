@@ -35,13 +35,16 @@ class GroupServices:
         self._registry.load()
         self._thread.start()
 
+    def hurry(self) -> None:
+        """Tell those that wait for others to look for another coordinator."""
+        self._registry.end()
+
     def stop(self) -> None:
-        """Tell those that wait to look for another coordinator, and have all changes on the device."""
+        """End, with all changes on the device."""
         self._is_over = True
         self._wake.set()
         if self._thread.is_alive():
             self._thread.join()
-        self._registry.end()
         self._store.close()
 
     def _run(self) -> None:

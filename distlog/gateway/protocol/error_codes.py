@@ -9,6 +9,19 @@ from kio.schema.errors import ErrorCode
 from distlog.core import errors
 from distlog.core.log.appended import LostRecordsError
 
+
+class UnknownTopicIdError(errors.TopicNotFoundError):
+    """No topic of the root has this id."""
+
+
+class InvalidPartitionsError(errors.InvalidConfigError):
+    """A number of partitions that a topic cannot have, or cannot have any more."""
+
+
+class UnsupportedRequestError(errors.InvalidConfigError):
+    """A request that makes no sense, or that the gateway does not do."""
+
+
 _log = logging.getLogger("distlog.gateway")
 
 #: By kind of error; the first kind in an error's own order of resolution counts.
@@ -32,6 +45,9 @@ CODES: dict[type[BaseException], ErrorCode] = {
     errors.CommitStateUnknownError: ErrorCode.request_timed_out,
     errors.UnsupportedVersionError: ErrorCode.unsupported_for_message_format,
     errors.StorageError: ErrorCode.kafka_storage_error,
+    UnknownTopicIdError: ErrorCode.unknown_topic_id,
+    InvalidPartitionsError: ErrorCode.invalid_partitions,
+    UnsupportedRequestError: ErrorCode.invalid_request,
     LostRecordsError: ErrorCode.kafka_storage_error,
     errors.CorruptionError: ErrorCode.kafka_storage_error,
     errors.CorruptRecordError: ErrorCode.corrupt_message,

@@ -42,19 +42,18 @@ def read_head(frame: memoryview) -> RequestHead:
 
 
 def read_request(frame: memoryview, head: RequestHead) -> ParsedRequest:
-    """All of a request of a known API and version. Raises InvalidRequestError; bytes behind it are an error too."""
+    """All of a request of a known API and version. Raises InvalidRequestError.
+
+    Bytes behind its end are passed over, as in Kafka: librdkafka sends some when it asks for all topics.
+    """
     read_header, read_body = _readers(head.api_key, head.api_version)
     try:
         header, header_size = read_header(frame, 0)
-        body, body_size = read_body(frame, header_size)
+        body, _ = read_body(frame, header_size)
     except (SerialError, ValueError, OverflowError, MemoryError) as error:
         raise InvalidRequestError(
             f"a request does not decode: {type(error).__name__}", api_key=head.api_key, version=head.api_version
         ) from None
-    if header_size + body_size != len(frame):
-        raise InvalidRequestError(
-            "a request has bytes behind its end", api_key=head.api_key, version=head.api_version
-        )
     return ParsedRequest(header.client_id or "", body)
 
 

@@ -74,18 +74,19 @@ def _writer(api_key: int, version: int) -> tuple[Any, Callable[[Fields], Any], A
     schema: Any = load_response_schema(api_key, version)
     versions = schema_name_map[api_key_map[api_key]]
     known = [load_response_schema(api_key, each) for each in versions if EntityType.response in versions[each]]
-    return schema, _maker(schema, *_other_fields(known)), entity_writer(schema)
+    return schema, _maker(schema, _known_fields(known)), entity_writer(schema)
 
 
-def _other_fields(schemas: Sequence[Any]) -> Sequence[frozenset[str]]:
+def _known_fields(schemas: Sequence[Any]) -> frozenset[str]:
     """The names that any version of the message has, at any depth."""
-    names = set[str]()
+    # the text of an error is left out where an API has no place for it
+    names = {"error_message"}
     todo = list(schemas)
     while todo:
         schema = todo.pop()
         names |= {each.name for each in dataclasses.fields(schema)}
         todo += [kind for kind in map(_entity_of, get_type_hints(schema).values()) if kind is not None]
-    return [frozenset(names)]
+    return frozenset(names)
 
 
 def _maker(schema: Any, known: frozenset[str]) -> Callable[[Fields], Any]:

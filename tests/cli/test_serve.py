@@ -1,0 +1,73 @@
+"""`distlog serve`: a real process, real clients, and signals."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import CommandLine
+
+import distlog
+
+confluent_kafka = pytest.importorskip("confluent_kafka")
+pytest.importorskip("kio")
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Any:
+    """A command that ends by itself, inside this process."""
+    line = CommandLine(str(tmp_path), monkeypatch, capsys)
+    return lambda address: line.bare("serve", "--root", str(tmp_path), "--listen", address)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_when_what_was_sent_is_answered_and_stored(tmp_path: Path, number: int) -> None:
+    distlog.create(str(tmp_path / "clicks"))
+    command = [sys.executable, "-m", "distlog.cli", "serve", "--root", str(tmp_path), "--listen", "127.0.0.1:0"]
+    process = subprocess.Popen(
+        [*command, "--metrics-port", "0", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    started = json.loads(process.stdout.readline())
+    try:
+        producer = confluent_kafka.Producer({"bootstrap.servers": started["listen"], "log_level": 0})
+        producer.produce("clicks", b"v")
+        assert producer.flush(60) == 0
+        with urllib.request.urlopen(f"http://127.0.0.1:{started['metrics_port']}/") as page:
+            metrics = page.read().decode()
+        assert 'distlog_gateway_requests_total{api="Produce"} 1.0' in metrics
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert (process.returncode, err) == (0, "")
+    assert json.loads(out) == {"event": "stopped", "finished": True}
+    assert distlog.open(str(tmp_path / "clicks")).end_offsets() == {0: 1}
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:0", "[::]:0", "example.invalid:0"])
+def test_another_address_than_loopback_needs_a_flag(serve: Any, address: str) -> None:
+    done = serve(address)
+    assert (done.status, done.out) == (2, "")
+    assert "--insecure" in done.err
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.1:port", "127.0.0.1:70000"])
+def test_what_is_no_address_is_an_error_of_the_command_line(serve: Any, address: str) -> None:
+    assert serve(address).status == 2
+
+
+def test_a_port_that_is_taken_is_told(serve: Any) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        done = serve(f"127.0.0.1:{taken.getsockname()[1]}")
+    assert done.status == 1
+    assert "cannot listen" in done.err

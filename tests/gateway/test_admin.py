@@ -1,0 +1,205 @@
+"""Topics and their settings through Kafka's admin clients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gateways import METADATA, Wire, fetching, opened, producing, serving
+from gateways import gateway as gateway
+from kio.schema.errors import ErrorCode
+from raw_batches import batch, record
+
+import distlog
+from distlog.core.errors import TopicNotFoundError
+from distlog.gateway.gateway_server import GatewayServer
+
+confluent_kafka = pytest.importorskip("confluent_kafka")
+admin = pytest.importorskip("confluent_kafka.admin")
+
+DATA = batch([record(0), record(1)])
+
+
+@pytest.fixture
+def client(gateway: GatewayServer) -> Iterator[Any]:
+    return admin.AdminClient({"bootstrap.servers": gateway.address})
+
+
+def error_of(future: Any) -> str:
+    """The name of the error that a future of the client has."""
+    with pytest.raises(confluent_kafka.KafkaException) as raised:
+        future.result(30)
+    return str(raised.value.args[0].name())
+
+
+def create(client: Any, name: str, partitions: int = 1, **options: Any) -> Any:
+    config = options.pop("config", {})
+    return client.create_topics([admin.NewTopic(name, partitions, 3, config=config)], **options)[name]
+
+
+def test_a_topic_is_created_with_its_settings(gateway: GatewayServer, client: Any) -> None:
+    config = {"retention.ms": "1000", "cleanup.policy": "compact", "min.insync.replicas": "2"}
+    create(client, "orders", 3, config=config).result(30)
+    topic = opened(gateway, "orders")
+    assert (topic.partitions, topic.config.overrides()) == (
+        3,
+        {"retention.ms": "1000", "cleanup.policy": "compact"},
+    )
+    with Wire(gateway) as wire:
+        assert producing(wire, batch([record(0, key=b"k")]), 2, topic="orders").base_offset == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "partitions", "config", "error"),
+    [
+        ("clicks", 1, {}, "TOPIC_ALREADY_EXISTS"),
+        ("not/a name", 1, {}, "TOPIC_EXCEPTION"),
+        ("orders", 0, {}, "INVALID_PARTITIONS"),
+        ("orders", 1, {"retention.ms": "soon"}, "INVALID_CONFIG"),
+        ("orders", 1, {"retention.years": "1"}, "INVALID_CONFIG"),
+    ],
+)
+def test_a_topic_that_cannot_be_is_refused(
+    gateway: GatewayServer, client: Any, name: str, partitions: int, config: dict[str, str], error: str
+) -> None:
+    assert error_of(create(client, name, partitions, config=config)) == error
+    assert error_of(create(client, name, partitions, config=config, validate_only=True)) == error
+    with pytest.raises(TopicNotFoundError):
+        opened(gateway, "orders")
+
+
+def test_a_look_whether_a_topic_could_be_created_creates_nothing(gateway: GatewayServer, client: Any) -> None:
+    create(client, "orders", validate_only=True).result(30)
+    with pytest.raises(TopicNotFoundError):
+        opened(gateway, "orders")
+
+
+def test_all_topics_are_listed_with_those_of_other_programs(gateway: GatewayServer, client: Any) -> None:
+    create(client, "orders").result(30)
+    distlog.create(f"{gateway.root}/by-a-program", partitions=4)
+    found = client.list_topics(timeout=30)
+    assert {name: len(topic.partitions) for name, topic in found.topics.items()} == {
+        "by-a-program": 4,
+        "clicks": 2,
+        "orders": 1,
+    }
+    assert [(each.id, f"{each.host}:{each.port}") for each in found.brokers.values()] == [(0, gateway.address)]
+
+
+def test_a_deleted_topic_is_gone_and_may_be_created_again(gateway: GatewayServer, client: Any) -> None:
+    with Wire(gateway) as wire:
+        producing(wire, DATA)
+        client.delete_topics(["clicks"])["clicks"].result(30)
+        assert producing(wire, DATA).error_code is ErrorCode.unknown_topic_or_partition
+        assert "clicks" not in client.list_topics(timeout=30).topics
+        create(client, "clicks").result(30)
+        assert producing(wire, DATA).base_offset == 0
+    assert error_of(client.delete_topics(["none"])["none"]) == "UNKNOWN_TOPIC_OR_PART"
+
+
+def test_partitions_are_added_and_never_taken_away(gateway: GatewayServer, client: Any) -> None:
+    client.create_partitions([admin.NewPartitions("clicks", 4)])["clicks"].result(30)
+    with Wire(gateway) as wire:
+        assert producing(wire, DATA, 3).base_offset == 0
+    assert opened(gateway).end_offsets() == {0: 0, 1: 0, 2: 0, 3: 2}
+    assert error_of(client.create_partitions([admin.NewPartitions("clicks", 4)])["clicks"]) == "INVALID_PARTITIONS"
+
+
+def test_settings_are_described_and_altered(gateway: GatewayServer, client: Any) -> None:
+    resource = admin.ConfigResource(admin.ConfigResource.Type.TOPIC, "clicks")
+    before = client.describe_configs([resource])[resource].result(30)
+    assert (before["retention.ms"].value, before["retention.ms"].is_default) == ("604800000", True)
+    change = admin.AlterConfigOpType
+    resource.add_incremental_config(admin.ConfigEntry("retention.ms", "5", incremental_operation=change.SET))
+    resource.add_incremental_config(
+        admin.ConfigEntry("cleanup.policy", "compact", incremental_operation=change.APPEND)
+    )
+    client.incremental_alter_configs([resource])[resource].result(30)
+    after = client.describe_configs([resource])[resource].result(30)
+    assert (after["retention.ms"].value, after["retention.ms"].is_default) == ("5", False)
+    assert opened(gateway).config.cleanup_policy == "delete,compact"
+    resource.incremental_configs = [
+        admin.ConfigEntry("retention.ms", None, incremental_operation=change.DELETE),
+        admin.ConfigEntry("cleanup.policy", "compact", incremental_operation=change.SUBTRACT),
+    ]
+    client.incremental_alter_configs([resource])[resource].result(30)
+    assert opened(gateway).config.overrides() in ({}, {"cleanup.policy": "delete"})
+
+
+def test_a_bad_setting_changes_nothing(gateway: GatewayServer, client: Any) -> None:
+    resource = admin.ConfigResource(admin.ConfigResource.Type.TOPIC, "clicks")
+    entry = admin.ConfigEntry("retention.ms", "soon", incremental_operation=admin.AlterConfigOpType.SET)
+    resource.add_incremental_config(entry)
+    assert error_of(client.incremental_alter_configs([resource])[resource]) == "INVALID_CONFIG"
+    assert opened(gateway).config.overrides() == {}
+
+
+def test_the_cluster_is_this_gateway(gateway: GatewayServer, client: Any) -> None:
+    cluster = client.describe_cluster().result(30)
+    assert [(node.id, node.host, node.port) for node in cluster.nodes] == [(0, "127.0.0.1", gateway.port)]
+    assert (cluster.controller.id, cluster.cluster_id) == (0, gateway.broker.cluster_id)
+
+
+def test_records_are_deleted_up_to_an_offset(gateway: GatewayServer, client: Any) -> None:
+    part = confluent_kafka.TopicPartition
+    with Wire(gateway) as wire:
+        for _ in range(3):
+            producing(wire, DATA)
+        (future,) = client.delete_records([part("clicks", 0, 3)]).values()
+        assert future.result(30).low_watermark == 3
+        assert fetching(wire, 2).error_code is ErrorCode.offset_out_of_range
+        assert fetching(wire, 3).log_start_offset == 3
+    (future,) = client.delete_records([part("clicks", 0, 7)]).values()
+    assert error_of(future) == "OFFSET_OUT_OF_RANGE"
+
+
+def test_offsets_are_listed_by_the_admin_client(gateway: GatewayServer, client: Any) -> None:
+    part = confluent_kafka.TopicPartition("clicks", 0)
+    with Wire(gateway) as wire:
+        producing(wire, DATA)
+    found = {
+        name: client.list_offsets({part: spec})[part].result(30).offset
+        for name, spec in (("first", admin.OffsetSpec.earliest()), ("end", admin.OffsetSpec.latest()))
+    }
+    assert found == {"first": 0, "end": 2}
+
+
+def test_kafka_pythons_admin_client_works(gateway: GatewayServer) -> None:
+    kafka = pytest.importorskip("kafka")
+    with Wire(gateway) as wire:
+        producing(wire, DATA)
+    client = kafka.KafkaAdminClient(bootstrap_servers=gateway.address)
+    try:
+        assert "clicks" in client.list_topics()
+        assert gateway.root in str(client.describe_log_dirs())
+    finally:
+        client.close()
+
+
+@pytest.mark.parametrize("version", range(13))
+def test_each_version_of_metadata_tells_of_unknown_topics(gateway: GatewayServer, version: int) -> None:
+    from importlib import import_module
+
+    schema = import_module(f"kio.schema.metadata.v{version}.request")
+    more = {"topic_id": None} if version >= 10 else {}
+    topics = tuple(schema.MetadataRequestTopic(name=name, **more) for name in ("clicks", "none"))
+    asked: dict[str, Any] = {"topics": topics}
+    if version >= 8:
+        asked["include_topic_authorized_operations"] = False
+    if 8 <= version <= 10:
+        asked["include_cluster_authorized_operations"] = False
+    with Wire(gateway) as wire:
+        told = wire.ask(METADATA, version, **asked)
+    assert {each.name: (each.error_code.value, len(each.partitions)) for each in told.topics} == {
+        "clicks": (0, 2),
+        "none": (3, 0),
+    }
+
+
+def test_a_topic_is_created_when_it_is_asked_for_only_if_that_is_wanted(tmp_path: Path) -> None:
+    with serving(tmp_path, auto_create_topics=True) as gateway:
+        client = admin.AdminClient({"bootstrap.servers": gateway.address, "allow.auto.create.topics": True})
+        assert len(client.list_topics("orders", timeout=30).topics["orders"].partitions) == 1
+        assert opened(gateway, "orders").partitions == 1
