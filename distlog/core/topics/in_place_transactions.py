@@ -13,7 +13,7 @@ from distlog.core.commits.actions import ONGOING, ProducerTransaction, SetTransa
 from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import CommitStateUnknownError, DistlogError, ProducerFencedError
-from distlog.core.log.transaction_coordinator import TransactionCoordinator, check_ongoing
+from distlog.core.log.transaction_coordinator import CommittedError, TransactionCoordinator, check_ongoing
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.topics.append_commit import AppendResult
 from distlog.core.topics.destination import Sent
@@ -86,8 +86,13 @@ class InPlaceTransactions(IdempotentDestination):
         """Decide that the transaction is aborted; after a failure, as a new producer, whose numbers begin at 0."""
         with self._lock:
             transaction = self._open_transaction()
-            if has_failed or transaction.partitions:
-                self._coordinator.decide_abort(transaction, self._record(transaction))
+            try:
+                if has_failed or transaction.partitions:
+                    self._coordinator.decide_abort(transaction, self._record(transaction))
+            except CommittedError:
+                self._transaction = None
+                self._finish()
+                raise
             if has_failed:
                 self._producer.begin_again()
                 self._sequences.clear()
