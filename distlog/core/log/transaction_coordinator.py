@@ -223,6 +223,18 @@ class TransactionCoordinator:
         return after
 
 
+def end_transactions(handle: TopicHandle, current: CurrentSnapshot) -> int:
+    """Do what `TransactionCoordinator.end_all` does now; returns how many transactions it found.
+
+    Raises one of its errors, when all were tried.
+    """
+    found = len(current.refresh().producer_transactions)
+    errors = TransactionCoordinator(handle, current).end_all(handle.trusted_ms()) if found else {}
+    for error in errors.values():
+        raise error
+    return found - len(current.snapshot.producer_transactions)
+
+
 def check_ongoing(snapshot: Snapshot, transaction: ProducerTransaction) -> None:
     """Raise TransactionAbortedError if a transaction that has begun is decided, or over."""
     standing = snapshot.producer_transactions.get(transaction.transactional_id)

@@ -76,8 +76,11 @@ class InPlaceTransactions(IdempotentDestination):
         with self._lock:
             transaction = self._open_transaction()
             self.flush()
-            version = self._decide_commit(transaction) if transaction.partitions else None
-            result = AppendResult(version, self._offsets)
+            if transaction.partitions:
+                result = AppendResult(self._decide_commit(transaction), self._offsets)
+            else:
+                self._producer.identity.check(self._current.refresh())
+                result = AppendResult(None)
             self._transaction = None
             self._finish()
             return Sent(result, [])
@@ -178,6 +181,8 @@ class InPlaceTransactions(IdempotentDestination):
         """Have the decision in all partitions; what fails now is done again by the next `begin`, or by others."""
         try:
             self._end_before()
+        except ProducerFencedError:
+            pass  # the one that stands is the newer producer's
         except DistlogError as error:
             _log.warning("the transaction of %r is decided, but readers do not see it yet: %s", self._id, error)
         self._moved_on()
