@@ -111,6 +111,7 @@ def test_a_second_instance_fences_the_first_and_aborts_what_it_left_open(topic: 
         fill(second, 2)
     second.close()
     assert seen(again(topic)) == {0: [b"2"], 1: []}
+    assert again(topic).snapshot.producer_transactions == {}
     assert again(topic).verify().anomalies == ()
 
 

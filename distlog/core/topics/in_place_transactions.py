@@ -40,6 +40,7 @@ class InPlaceTransactions(IdempotentDestination):
     ) -> None:
         self._id, self._timeout_ms, self._number = transactional_id, timeout_ms, 0
         self._coordinator = TransactionCoordinator(handle, current)
+        self._finished: ProducerTransaction | None = None
         super().__init__(handle, current, compression, moved_on, transactional_id)
         self._end_before()
 
@@ -48,7 +49,6 @@ class InPlaceTransactions(IdempotentDestination):
         super().begin_child()
         self._transaction: ProducerTransaction | None = None
         self._offsets: dict[int, tuple[int, int]] = {}
-        self._finished: ProducerTransaction | None = None
         self._is_in_doubt = False
 
     def begin(self) -> None:
