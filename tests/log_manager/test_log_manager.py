@@ -19,7 +19,7 @@ from distlog.core.log_manager.task_run import TaskRun
 
 TASKS = [
     *("load-logs", "log-retention", "log-cleaner", "segment-merge", "delete-logs"),
-    *("recovery-point-offset-checkpoint", "log-start-offset-checkpoint"),
+    *("transaction-abort", "recovery-point-offset-checkpoint", "log-start-offset-checkpoint"),
 ]
 
 

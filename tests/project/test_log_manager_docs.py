@@ -86,7 +86,7 @@ def test_the_metrics_are_those_of_the_table(tmp_path: Path) -> None:
         [metric.name + "_total" * (metric.kind == "counter"), set(metric.values[0][0]), metric.meaning]
         for metric in managed.manager.metrics()
         if not re.match(
-            "distlog_(load|log|delete|segment|recovery)_(?!(start_o|end|size|segments|append|flush(es|_s)))",
+            "distlog_(load|log|delete|segment|recovery|transaction)_(?!(start_o|end|size|segments|append|flush(es|_s)))",
             metric.name,
         )
     ]

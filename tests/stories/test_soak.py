@@ -11,7 +11,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
-from soak import disk_errors, kills, merge_plans, merging, power, stops
+from soak import disk_errors, kills, merge_plans, merging, power, stops, transactions
 from soak.__main__ import counted
 from soak.lossy_disk import LossyDisk
 from soak.tally import Tally
@@ -27,6 +27,12 @@ def test_nothing_acknowledged_is_lost_while_processes_are_killed(tmp_path: Path)
     counted = kills.run(tmp_path, 0, seconds=4)
     assert counted["kills"]
     assert counted["records acknowledged"] == counted["records verified"] + counted["records expired"]
+
+
+def test_transactions_are_whole_while_their_producers_are_killed(tmp_path: Path) -> None:
+    counted = transactions.run(tmp_path, 0, seconds=4)
+    assert counted["kills"]
+    assert counted["transactions acknowledged"] == counted["transactions verified"] > 0
 
 
 def test_a_campaign_whose_processes_end_by_themselves_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,6 +73,10 @@ Fence = Callable[[Snapshot], None]
 _log = logging.getLogger("distlog")
 
 
+class CommittedError(CommitConflictError):
+    """The transaction cannot be aborted: its commit landed, and nobody was told."""
+
+
 class _GoneError(Exception):
     """The transaction is complete: another process has finished it."""
 
@@ -135,13 +139,13 @@ class TransactionCoordinator:
     def decide_abort(self, transaction: ProducerTransaction, record: SetTransaction | None = None) -> None:
         """Decide that the transaction is aborted, unless it is aborted already, or over.
 
-        Raises CommitConflictError if the `record` of its commit is there: its commit landed, and nobody was told.
+        Raises CommittedError if the `record` of its commit is there.
         """
         name = transaction.transactional_id
 
         def plan(snapshot: Snapshot) -> list[Action] | None:
             if record is not None and snapshot.transaction(record.app_id, record.batch_id) is not None:
-                raise CommitConflictError("the transaction is committed", transactional_id=name)
+                raise CommittedError("the transaction is committed", transactional_id=name)
             standing = snapshot.producer_transactions.get(name)
             is_it = standing is not None and standing.place == transaction.place
             return [standing.of(PREPARE_ABORT)] if standing and is_it and standing.state == ONGOING else None
@@ -217,6 +221,18 @@ class TransactionCoordinator:
         _, after = self._handle.log.commit(self._current.refresh(), operation, plan)
         self._current.advance(after)
         return after
+
+
+def end_transactions(handle: TopicHandle, current: CurrentSnapshot) -> int:
+    """Do what `TransactionCoordinator.end_all` does now; returns how many transactions it found.
+
+    Raises one of its errors, when all were tried.
+    """
+    found = len(current.refresh().producer_transactions)
+    errors = TransactionCoordinator(handle, current).end_all(handle.trusted_ms()) if found else {}
+    for error in errors.values():
+        raise error
+    return found - len(current.snapshot.producer_transactions)
 
 
 def check_ongoing(snapshot: Snapshot, transaction: ProducerTransaction) -> None:

@@ -83,6 +83,9 @@ class BrokerConfig:
     )
     cleaner_backoff_ms: int = _setting("log.cleaner.backoff.ms", 15_000, 1)
     cleaner_enable: bool = _setting("log.cleaner.enable", True)
+    transaction_abort_interval_ms: int = _setting(
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms", 10_000, 1
+    )
     scan_interval_ms: int = _setting("log.dirs.scan.interval.ms", 60_000, 1)
     topic_defaults: Mapping[str, object] = field(default_factory=dict)
 

@@ -155,6 +155,7 @@ class LogManager:
             )
             if config.flush_scheduler_interval_ms < MAX_LONG:
                 task("log-flusher", tasks.flush_dirty_logs, config.flush_scheduler_interval_ms)
+            task("transaction-abort", tasks.end_transactions, config.transaction_abort_interval_ms)
             task("recovery-point-offset-checkpoint", tasks.checkpoint_recovery_points, points_ms, at_stop=True)
             task("log-start-offset-checkpoint", tasks.checkpoint_log_start_offsets, starts_ms, at_stop=True)
 

@@ -58,6 +58,10 @@ class LogTasks:
         self._vacuumed_ms[url] = now_ms
         run.add(vacuumed_topics=1, deleted_files=len(report.files), deleted_bytes=report.bytes)
 
+    def end_transactions(self, run: TaskRun) -> None:
+        """`transaction-abort`: abort transactions whose timeout has passed, and finish those that are decided."""
+        self._directory.each_topic(run, lambda topic: run.add(ended_transactions=topic.end_transactions()))
+
     def flush_dirty_logs(self, run: TaskRun) -> None:
         """`log-flusher`: flush the active segments whose flush policy asks for it now, whoever appends to them."""
 

@@ -6,9 +6,13 @@ end, or none. Nothing is left open, and no marker is needed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 
+from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.errors import CommitStateUnknownError, ProducerFencedError, StorageError
+from distlog.core.log.transaction_coordinator import CommittedError
 from distlog.core.storage.retry import Deadline
 from distlog.core.topics.append_commit import AppendResult, commit_append
 from distlog.core.topics.appender import Appender
@@ -23,11 +27,13 @@ class CommittedTransactions(IdempotentCommits):
 
     _appender: Appender | None = None
     _read_version = 0
+    #: What the transaction wrote, once its commit was tried.
+    _written: list[SegmentInfo] | None = None
 
     def begin(self) -> None:
         """Begin a transaction."""
         self._producer.identity.check(self._current.refresh())
-        self._read_version = self._current.snapshot.version
+        self._read_version, self._written = self._current.snapshot.version, None
         self._appender = open_appender(self._handle, self._current, self._compression)
 
     def send(self, records: pa.RecordBatch) -> Sent:
@@ -42,38 +48,21 @@ class CommittedTransactions(IdempotentCommits):
 
         After CommitStateUnknownError it may be called again.
         """
-        appender, identity = self._open_appender(), self._producer.identity
-        number = identity.first_number + 1 + self._sent[identity.app_id]
-        segments, deadline = appender.close(), Deadline(self._timeout_s)
-        while segments:
-            try:
-                result, snapshot = commit_append(
-                    self._handle,
-                    self._current.snapshot,
-                    segments,
-                    read_version=self._read_version,
-                    app_id=identity.app_id,
-                    batch_id=number,
-                    in_order=True,
-                    written_by=appender.config,
-                )
-                break
-            except (StorageError, CommitStateUnknownError):
-                if not deadline.pause():
-                    raise
-        else:
-            self._appender = None
-            return Sent(AppendResult(None), [])
-        self._current.advance(snapshot)
-        if result.replayed and result.version is None:
-            identity.check(snapshot)
-            raise ProducerFencedError("a transaction of this producer is not known any more: begin a new producer")
-        self._sent[identity.app_id] += 1
+        if self._written is None:
+            self._written = self._open_appender().close()
+        result = self._committed_once(self._written) if self._written else AppendResult(None)
         self._appender = None
         return Sent(result, delivered(result))
 
     def abort(self, *, has_failed: bool) -> None:
-        """Forget all that was sent; vacuum deletes the files that nobody refers to."""
+        """Forget all that was sent; vacuum deletes the files that nobody refers to.
+
+        Raises CommittedError if it was committed after all.
+        """
+        # a commit that nobody heard of cannot land any more behind one that takes its number
+        if self._written and self._committed_once([]).replayed:
+            self._appender = None
+            raise CommittedError("the transaction is committed")
         self._open_appender().abort()
         self._appender = None
 
@@ -84,3 +73,30 @@ class CommittedTransactions(IdempotentCommits):
     def _open_appender(self) -> Appender:
         assert self._appender is not None
         return self._appender
+
+    def _committed_once(self, segments: Sequence[SegmentInfo]) -> AppendResult:
+        """Commit the segments under the next number of the producer, unless something is committed under it."""
+        identity, deadline = self._producer.identity, Deadline(self._timeout_s)
+        number = identity.first_number + 1 + self._sent[identity.app_id]
+        while True:
+            try:
+                result, snapshot = commit_append(
+                    self._handle,
+                    self._current.snapshot,
+                    segments,
+                    read_version=self._read_version,
+                    app_id=identity.app_id,
+                    batch_id=number,
+                    in_order=True,
+                    written_by=self._open_appender().config,
+                )
+                break
+            except (StorageError, CommitStateUnknownError):
+                if not deadline.pause():
+                    raise
+        self._current.advance(snapshot)
+        if result.replayed and result.version is None:
+            identity.check(snapshot)
+            raise ProducerFencedError("a transaction of this producer is not known any more: begin a new producer")
+        self._sent[identity.app_id] += 1
+        return result

@@ -13,7 +13,7 @@ from distlog.core.commits.actions import ONGOING, ProducerTransaction, SetTransa
 from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import CommitStateUnknownError, DistlogError, ProducerFencedError
-from distlog.core.log.transaction_coordinator import TransactionCoordinator, check_ongoing
+from distlog.core.log.transaction_coordinator import CommittedError, TransactionCoordinator, check_ongoing
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.topics.append_commit import AppendResult
 from distlog.core.topics.destination import Sent
@@ -40,6 +40,7 @@ class InPlaceTransactions(IdempotentDestination):
     ) -> None:
         self._id, self._timeout_ms, self._number = transactional_id, timeout_ms, 0
         self._coordinator = TransactionCoordinator(handle, current)
+        self._finished: ProducerTransaction | None = None
         super().__init__(handle, current, compression, moved_on, transactional_id)
         self._end_before()
 
@@ -48,7 +49,6 @@ class InPlaceTransactions(IdempotentDestination):
         super().begin_child()
         self._transaction: ProducerTransaction | None = None
         self._offsets: dict[int, tuple[int, int]] = {}
-        self._finished: ProducerTransaction | None = None
         self._is_in_doubt = False
 
     def begin(self) -> None:
@@ -76,8 +76,11 @@ class InPlaceTransactions(IdempotentDestination):
         with self._lock:
             transaction = self._open_transaction()
             self.flush()
-            version = self._decide_commit(transaction) if transaction.partitions else None
-            result = AppendResult(version, self._offsets)
+            if transaction.partitions:
+                result = AppendResult(self._decide_commit(transaction), self._offsets)
+            else:
+                self._producer.identity.check(self._current.refresh())
+                result = AppendResult(None)
             self._transaction = None
             self._finish()
             return Sent(result, [])
@@ -86,8 +89,13 @@ class InPlaceTransactions(IdempotentDestination):
         """Decide that the transaction is aborted; after a failure, as a new producer, whose numbers begin at 0."""
         with self._lock:
             transaction = self._open_transaction()
-            if has_failed or transaction.partitions:
-                self._coordinator.decide_abort(transaction, self._record(transaction))
+            try:
+                if has_failed or transaction.partitions:
+                    self._coordinator.decide_abort(transaction, self._record(transaction))
+            except CommittedError:
+                self._transaction = None
+                self._finish()
+                raise
             if has_failed:
                 self._producer.begin_again()
                 self._sequences.clear()
@@ -173,6 +181,8 @@ class InPlaceTransactions(IdempotentDestination):
         """Have the decision in all partitions; what fails now is done again by the next `begin`, or by others."""
         try:
             self._end_before()
+        except ProducerFencedError:
+            pass  # the one that stands is the newer producer's
         except DistlogError as error:
             _log.warning("the transaction of %r is decided, but readers do not see it yet: %s", self._id, error)
         self._moved_on()

@@ -13,6 +13,7 @@ from distlog.core.errors import (
     InvalidConfigError,
     InvalidRecordError,
 )
+from distlog.core.log.transaction_coordinator import CommittedError
 from distlog.core.topics.append_commit import AppendResult
 from distlog.core.topics.delivery import deliver
 from distlog.core.topics.destination import TransactionalDestination
@@ -102,7 +103,11 @@ class Producer(Writer):
             self._fail_all(_AbortedError("the transaction was aborted"))
         self._settle()
         # until it has ended, it must not be committed: it lacks records
-        destination.abort(has_failed=not isinstance(self._error, _AbortedError))
+        try:
+            destination.abort(has_failed=not isinstance(self._error, _AbortedError))
+        except CommittedError:
+            self._is_open, self._error, self._uncommitted = False, None, None
+            raise
         self._is_open, self._error, self._uncommitted = False, None, None
 
     def close(self) -> None:

@@ -9,11 +9,12 @@ from typing import Any
 from distlog.core.commits.actions import Action, Drop, SetConfig
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
-from distlog.core.errors import TopicNotFoundError
+from distlog.core.errors import DistlogError, TopicNotFoundError
 from distlog.core.following.start import Start, start_offset
 from distlog.core.groups import admin
 from distlog.core.groups.group_log import GroupLog
 from distlog.core.log.sealed_commit import every_partition, sealed_commit
+from distlog.core.log.transaction_coordinator import end_transactions
 from distlog.core.maintenance.compact_or_merge import CompactReport, compact_or_merge
 from distlog.core.maintenance.delete_records import delete_records
 from distlog.core.maintenance.integrity.rebuild import rebuild_indexes
@@ -107,6 +108,15 @@ class Topic(ReadableTopic):
         producing = ProducingTopic(self.handle, self.current, self.live.look_again, transactional_id, timeout_ms)
         return Producer(producing, linger_ms=linger_ms, compression=compression, on_delivery=on_delivery)
 
+    def end_transactions(self) -> int:
+        """Abort transactions of producers that are open for longer than their timeout, and finish those decided.
+
+        Returns how many have ended; one look at the topic if there are none. Retention and compaction do it too.
+        Until then readers of committed records stop before them.
+        """
+        self._check_writable()
+        return end_transactions(self.handle, self.current)
+
     def destination(self, compression: str | None = None) -> Destination:
         """Where a writer's buffers go: in place on a disk of this machine, else into commits."""
         if self.storage.is_local_disk:
@@ -166,6 +176,7 @@ class Topic(ReadableTopic):
         self._check_writable()
         deleted, after = retention(self.handle, self.snapshot, dry_run=dry_run)
         self.advance(after)
+        self._end_transactions_beside(dry_run)
         return RetentionReport(after.version, tuple(deleted), dry_run, after.config)
 
     def restore(self, version: int, *, dry_run: bool = False) -> RestoreReport:
@@ -196,6 +207,7 @@ class Topic(ReadableTopic):
         self._check_writable()
         report, after = compact_or_merge(self.handle, self.snapshot, dry_run=dry_run)
         self.advance(after)
+        self._end_transactions_beside(dry_run)
         return report
 
     def vacuum(self, *, dry_run: bool = False) -> VacuumReport:
@@ -212,6 +224,12 @@ class Topic(ReadableTopic):
         report, after = rebuild_indexes(self.handle, self.snapshot, force=force, dry_run=dry_run)
         self.advance(after)
         return report
+
+    def _end_transactions_beside(self, dry_run: bool) -> None:
+        """End transactions, if there are any: what fails of this is logged, and is not what the caller asked for."""
+        if self.snapshot.producer_transactions and not dry_run:
+            with suppress(DistlogError):
+                self.end_transactions()
 
     def _check_writable(self) -> None:
         self.current.check_writable(self.storage)

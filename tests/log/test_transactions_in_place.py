@@ -1,0 +1,255 @@
+"""Transactions in one partition's log: its markers, its index, its first unstable offset, and what recovers them.
+
+Names in comments are those of Kafka's own tests.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from partition_logs import Process, append, commit_sealed, new_topic
+from test_segment_faults import FailingCalls
+from topics import NOW
+from transacting import TIMEOUT_MS, Sender, committed, end_all, seen
+
+from distlog.core.batches.record_batch import CONTROL, TRANSACTIONAL, read_headers
+from distlog.core.commits.actions import ONGOING, PREPARE_ABORT, PREPARE_COMMIT, ProducerTransaction
+from distlog.core.commits.segment_info import NO_OFFSET
+from distlog.core.errors import InvalidRecordError, ProducerFencedError, TransactionAbortedError
+from distlog.core.indexes.transaction_index import TransactionIndex
+from distlog.core.log.appended import LostRecordsError
+from distlog.core.log.end_marker import end_marker
+from distlog.core.log.tails import tail
+from distlog.core.log.transaction_coordinator import TransactionCoordinator
+from distlog.core.reading.stable_offset import last_stable_offset
+
+Damage = Callable[[Process], object]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return new_topic(tmp_path / "events")
+
+
+def index(process: Process, partition: int = 0) -> list[tuple[int, int, int]]:
+    """(first offset, last offset, last stable offset) of the aborted transactions in the active segment's index."""
+    active = process.head().partitions[partition].active
+    assert active
+    found = TransactionIndex(str(process.folder(partition) / f"{active.stem}.txnindex"), 0).transactions()
+    return [(each.first_offset, each.last_offset, each.last_stable_offset) for each in found]
+
+
+def unstable(process: Process, partition: int = 0) -> int:
+    found = tail(process.handle, process.head(), partition)
+    assert found
+    return found.first_unstable_offset
+
+
+def stable_end(process: Process) -> int:
+    return last_stable_offset(process.handle.reader, process.topic().live_snapshot.partitions[0])
+
+
+@pytest.mark.parametrize(("decision", "kind"), [(PREPARE_COMMIT, 1), (PREPARE_ABORT, 0)])
+def test_a_marker_is_one_control_record_of_78_bytes(decision: str, kind: int) -> None:
+    transaction = ProducerTransaction("payments", 0, 1, 0x1122334455667788, 9, decision, (0,), 1)
+    data = bytes(end_marker(transaction, NOW).data)
+    (row,) = read_headers(data)
+    assert len(data) == 78
+    assert (row["attributes"], row["producer_id"], row["producer_epoch"]) == (
+        CONTROL | TRANSACTIONAL,
+        0x1122334455667788,
+        9,
+    )
+    assert (row["base_sequence"], row["record_count"], row["max_timestamp"]) == (-1, 1, NOW)
+    # version and type, then version and coordinator epoch
+    assert data[61:] == bytes.fromhex("20000000080000" + f"{kind:04x}" + "0c000000000000" + "00")
+
+
+def test_the_first_unstable_offset_is_that_of_the_oldest_open_transaction(folder: Path) -> None:
+    # testFirstUnstableOffsetNoTransactionalData, ..WithTransactionalData, testLastStableOffsetWithMixedProducerData
+    process = Process(folder)
+    append(process[0], b"a")
+    assert unstable(process) == NO_OFFSET
+    first = Sender(Process(folder), "payments").begin().send(0, b"b", b"c")
+    second = Sender(Process(folder), "refunds").begin().send(0, b"d")
+    append(process[0], b"e")
+    first.send(0, b"f")
+    assert (unstable(process), stable_end(process)) == (1, 1)
+    first.commit()
+    assert (unstable(process), stable_end(process)) == (3, 3)
+    second.abort()
+    assert (unstable(process), stable_end(process)) == (NO_OFFSET, 8)
+    assert committed(folder)[0] == [b"a", b"b", b"c", b"e", b"f"]
+
+
+def test_aborted_transactions_are_in_the_index_with_the_stable_offset_of_the_others(folder: Path) -> None:
+    # testTransactionIndexUpdated, testLastStableOffsetCompletedTxn
+    process = Process(folder)
+    first = Sender(Process(folder), "payments").begin().send(0, b"0", b"1")
+    second = Sender(Process(folder), "refunds").begin().send(0, b"2")
+    third = Sender(Process(folder), "audits").begin().send(0, b"3")
+    first.abort()
+    assert index(process) == [(0, 4, 2)]
+    third.commit()
+    second.abort()
+    assert index(process) == [(0, 4, 2), (2, 6, 7)]
+    assert Process(folder).anomalies() == ()
+
+
+def test_the_index_of_a_sealed_segment_is_that_of_its_markers(folder: Path) -> None:
+    # testAbortedTransactionSpanningMultipleSegments
+    process = Process(folder)
+    sender = Sender(Process(folder)).begin().send(0, b"0")
+    process[0].roll()
+    sender.send(0, b"1")
+    commit_sealed(process)
+    sender.abort()
+    process[0].roll()
+    segments = process.head().partitions[0].segments
+    assert [(each.txn_index_bytes, each.first_unstable_offset) for each in segments] == [(0, 0), (0, 0), (34, -1)]
+    assert committed(folder)[0] == []
+    assert Process(folder).anomalies() == ()
+
+
+def test_batches_of_transactions_are_refused_where_nobody_asked_the_commit_log(folder: Path) -> None:
+    process = Process(folder)
+    marker = end_marker(ProducerTransaction("payments", 0, 1, 5, 0, PREPARE_ABORT, (0,), 1), NOW)
+    with pytest.raises(InvalidRecordError, match="not of transactions"):
+        process[0].append(marker.data, marker.rows)
+    assert process[0].end() == (0, 0)
+
+
+def lose_page(process: Process) -> None:
+    os.unlink(process.folder(0) / ".lock")
+
+
+def lose_page_and_snapshots(process: Process) -> None:
+    lose_page(process)
+    for path in process.folder(0).glob("*.snapshot"):
+        os.unlink(path)
+
+
+def lose_page_and_indexes(process: Process) -> None:
+    lose_page(process)
+    active = process.head().partitions[0].active
+    assert active
+    for path in process.folder(0).glob(f"{active.stem}.*index"):
+        os.truncate(path, 0)
+
+
+@pytest.mark.parametrize("damage", [lose_page, lose_page_and_snapshots, lose_page_and_indexes])
+@pytest.mark.parametrize("is_committed", [False, True])
+@pytest.mark.parametrize("is_rolled", [False, True])
+def test_a_walk_knows_the_transactions_that_are_open_before_it_and_in_it(
+    damage: Damage, is_rolled: bool, is_committed: bool, folder: Path
+) -> None:
+    process = Process(folder)
+    first = Sender(Process(folder), "payments").begin().send(0, b"a")
+    second = Sender(Process(folder), "refunds").begin().send(0, b"b")
+    if is_rolled:
+        process[0].roll()
+    append(process[0], b"c")
+    damage(process)
+    # a reader walks first, then a writer
+    assert committed(folder)[0] == []
+    assert unstable(Process(folder)) == 0
+    append(Process(folder)[0], b"d")
+    assert unstable(Process(folder)) == 0
+    first.commit() if is_committed else first.abort()
+    damage(process)
+    assert committed(folder)[0] == [b"a"] * is_committed
+    append(Process(folder)[0], b"e")
+    assert unstable(Process(folder)) == 1
+    assert len(index(process)) == 1 - is_committed
+    second.commit()
+    assert committed(folder)[0] == [*([b"a"] * is_committed), b"b", b"c", b"d", b"e"]
+    assert Process(folder).anomalies() == ()
+
+
+def test_a_reader_that_walks_sees_no_aborted_record_though_the_index_lacks_it(folder: Path) -> None:
+    """The writer was killed between the write of the marker and that of the index, and the page is gone."""
+    process = Process(folder)
+    sender = Sender(Process(folder)).begin().send(0, b"a")
+    sender.abort()
+    append(process[0], b"b")
+    (path,) = process.folder(0).glob("*.txnindex")
+    os.truncate(path, 0)
+    lose_page(process)
+    assert committed(folder)[0] == [b"b"]
+
+
+def test_a_marker_that_a_failed_sync_cut_off_is_appended_again(folder: Path) -> None:
+    process, calls = Process(folder), FailingCalls()
+    sender = Sender(Process(folder)).begin().send(0, b"a")
+    sender.destination._finish = lambda: None  # type: ignore[method-assign]
+    sender.commit()
+    other = Process(folder, calls=calls)
+    calls.fail("fsync", code=5)
+    marker = end_marker(other.head().producer_transactions["payments"], NOW)
+    appended = other[0].end_transaction(marker, lambda _: None)
+    with pytest.raises(LostRecordsError):
+        other[0].flush(appended)
+    assert seen(process.topic()) == {0: []}
+    assert end_all(process, NOW) == []
+    assert committed(folder)[0] == [b"a"]
+    assert Process(folder).anomalies() == ()
+
+
+def test_a_finisher_who_is_late_ends_no_later_transaction(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It knows of a decision, and comes when that is finished, and the producer's next transaction is under way."""
+    sender = Sender(Process(folder)).begin().send(0, b"a")
+    with monkeypatch.context() as patches:
+        patches.setattr(sender.destination, "_finish", lambda: None)
+        sender.commit()
+    late = Process(folder)
+    late.snapshots.refresh()
+    sender.begin().send(0, b"b")
+    assert TransactionCoordinator(late.handle, late.snapshots).finish("payments") is None
+    assert end_all(late, NOW) == [late.head().producer_transactions["payments"]]
+    assert late.head().producer_transactions["payments"].state == ONGOING
+    assert committed(folder)[0] == [b"a"]
+    sender.abort()
+    assert committed(folder)[0] == [b"a"]
+
+
+def test_nothing_is_appended_to_a_transaction_that_others_have_aborted(folder: Path) -> None:
+    sender = Sender(Process(folder)).begin().send(0, b"a")
+    assert end_all(Process(folder), NOW + TIMEOUT_MS - 10) != []
+    assert end_all(Process(folder), NOW + TIMEOUT_MS + 10) == []
+    for step in (lambda: sender.send(0, b"b"), lambda: sender.send(0, b"b"), sender.commit):
+        with pytest.raises(TransactionAbortedError, match="timeout"):
+            step()
+    assert seen(Process(folder).topic(), "read_uncommitted")[0] == [b"a"]
+    sender.abort(has_failed=True)
+    sender.begin().send(0, b"c").commit()
+    assert committed(folder)[0] == [b"c"]
+
+
+def test_a_fenced_producer_commits_not_even_nothing(folder: Path) -> None:
+    sender = Sender(Process(folder)).begin()
+    other = Sender(Process(folder)).begin().send(0, b"a")
+    with pytest.raises(ProducerFencedError):
+        sender.commit()
+    sender.abort()
+    other.commit()
+    assert committed(folder)[0] == [b"a"]
+
+
+def test_what_is_left_of_a_transaction_after_retention_ends_as_ever(folder: Path) -> None:
+    process = Process(folder)
+    sender = Sender(Process(folder)).begin().send(0, b"a")
+    process[0].roll()
+    append(process[0], b"b")
+    topic = process.topic()
+    topic.delete_records({0: 1})
+    topic.retention()
+    for path in process.folder(0).glob("*.snapshot"):
+        shutil.copy(path, path.with_suffix(".copy"))
+    sender.send(0, b"c").abort()
+    append(process[0], b"d")
+    assert committed(folder)[0] == [b"b", b"d"]
+    assert Process(folder).anomalies() == ()

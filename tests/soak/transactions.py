@@ -1,0 +1,135 @@
+"""Producers with transactional ids that are killed at random moments (kill -9): a transaction is whole or not there.
+
+Two have the same id, so that they fence each other. Meanwhile a reader of committed records looks: it never sees a
+part of a transaction in a partition, and nothing that it saw vanishes or changes.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+from collections import Counter
+from itertools import count
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import distlog
+from distlog.core.errors import DistlogError, ProducerFencedError, TransactionAbortedError
+from soak.tally import Tally, demand
+
+IDS = ("payments", "payments", "refunds", "audits")
+PARTITIONS, RECORDS = 2, 3
+PAUSE_S, TIMEOUT_MS = 0.15, 2000
+#: How long the first commit may take.
+PATIENCE_S = 120.0
+
+
+def produce(url: str, acks: str, transactional_id: str) -> None:
+    """Commit three transactions, abort one, and so on; `acks` gets a line before and after each commit."""
+    parent, told = os.getppid(), os.open(acks, os.O_WRONLY | os.O_APPEND)
+    try:
+        producer = distlog.open(url).producer(transactional_id, transaction_timeout_ms=TIMEOUT_MS)
+        for number in count():
+            if os.getppid() != parent:
+                return
+            is_committed, tag = number % 4 != 3, f"{transactional_id}-{os.getpid()}-{number}"
+            producer.begin()
+            for partition in list(range(PARTITIONS)) * RECORDS:
+                producer.append(tag.encode(), partition=partition)
+            if is_committed:
+                os.write(told, f"begun {tag}\n".encode())
+                producer.commit()
+                os.write(told, f"done {tag}\n".encode())
+            else:
+                producer.flush()
+                producer.abort()
+    except (ProducerFencedError, TransactionAbortedError):
+        return
+    except DistlogError as error:
+        os.write(told, f"error {error!r}\n".encode())
+
+
+def run(folder: Path, seed: int, seconds: float = 15) -> Tally:
+    """Kill one process after the other for so long, then look what is there."""
+    chance, tally, root = random.Random(seed), Tally(), folder / f"transactions {seed}"
+    root.mkdir()
+    url, acks = str(root / "events"), root / "acks"
+    acks.touch()
+    distlog.create(url, PARTITIONS, {"internal.segment.bytes": 20_000, "index.interval.bytes": 500})
+    context = multiprocessing.get_context("forkserver")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    context.set_forkserver_preload(["soak.warm"])
+
+    def begin(place: int) -> BaseProcess:
+        process = context.Process(target=produce, args=(url, str(acks), IDS[place]))
+        process.start()
+        return process
+
+    running, reader = [begin(place) for place in range(len(IDS))], _Reader(url)
+    try:
+        patience = time.monotonic() + PATIENCE_S
+        while "done" not in acks.read_text():
+            demand(time.monotonic() < patience, "no producer got as far as a commit")
+            time.sleep(0.1)
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            time.sleep(chance.expovariate(1 / PAUSE_S))
+            place = chance.randrange(len(IDS))
+            _kill(running[place])
+            tally["kills"] += 1
+            running[place] = begin(place)
+            reader.look(tally)
+    finally:
+        for process in running:
+            _kill(process)
+    _check(url, acks.read_text().splitlines(), reader, tally)
+    shutil.rmtree(root)
+    return tally
+
+
+class _Reader:
+    def __init__(self, url: str) -> None:
+        self.topic = distlog.open(url)
+        self.seen: dict[int, list[bytes]] = {partition: [] for partition in range(PARTITIONS)}
+
+    def look(self, tally: Tally) -> None:
+        self.topic.refresh()
+        for partition, before in self.seen.items():
+            scan = self.topic.scan(partition, columns=["value"], isolation="read_committed")
+            now = scan.to_table()["value"].to_pylist()
+            demand(now[: len(before)] == before, f"what was seen of partition {partition} has changed")
+            parts = {tag: number for tag, number in Counter(now).items() if number != RECORDS}
+            demand(not parts, f"partition {partition} shows parts of transactions, or twice: {parts}")
+            self.seen[partition] = now
+        tally["reads"] += 1
+
+
+def _check(url: str, lines: list[str], reader: _Reader, tally: Tally) -> None:
+    told: dict[str, set[bytes]] = {"begun": set(), "done": set(), "error": set()}
+    for line in lines:
+        word, _, tag = line.partition(" ")
+        told[word].add(tag.encode())
+    demand(not told["error"], f"a producer failed: {told['error']}")
+    for transactional_id in sorted(set(IDS)):
+        distlog.open(url).producer(transactional_id).close()
+    reader.look(tally)
+    found = [set(values) for values in reader.seen.values()]
+    demand(all(each == found[0] for each in found), "a transaction is in one partition and not in another")
+    demand(told["done"] <= found[0], f"committed, and not there: {told['done'] - found[0]}")
+    demand(found[0] <= told["begun"], f"there, and not committed: {found[0] - told['begun']}")
+    demand(not reader.topic.snapshot.producer_transactions, "a transaction has no end")
+    demand(not reader.topic.verify().anomalies, "verify finds anomalies")
+    tally["transactions acknowledged"] += len(told["done"])
+    tally["transactions verified"] += len(told["done"] & found[0])
+    tally["transactions without an answer"] += len(found[0] - told["done"])
+
+
+def _kill(process: BaseProcess) -> None:
+    if process.is_alive() and process.pid is not None:
+        os.kill(process.pid, signal.SIGKILL)
+    process.join()
