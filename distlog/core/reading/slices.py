@@ -6,8 +6,7 @@ No file is read.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -19,8 +18,7 @@ from distlog.core.reading.time_range import ALWAYS, TimeRange
 OutOfRange = Literal["fail", "earliest", "latest"]
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentSlice:
+class SegmentSlice(NamedTuple):
     """The records of one segment with start_offset <= offset < end_offset, in batches that begin in a byte range.
 
     Positions are of the log file. A batch belongs to the slice that holds its first byte, so slices that share a
@@ -118,11 +116,11 @@ def windows(slices: Iterable[SegmentSlice], step: int) -> Iterator[list[SegmentS
     for piece in slices:
         start, end = piece.span
         while end - start >= room:
-            yield [*run, replace(piece, start_offset=start, end_offset=start + room)]
+            yield [*run, piece._replace(start_offset=start, end_offset=start + room)]
             start, step, run = start + room, 2 * step, []
             room = step
         if start < end:
-            run.append(replace(piece, start_offset=start))
+            run.append(piece._replace(start_offset=start))
             room -= end - start
     if run:
         yield run
@@ -151,4 +149,4 @@ def _cut(piece: SegmentSlice, size: int) -> tuple[SegmentSlice, SegmentSlice]:
     """The first `size` of the estimated bytes, and the rest, which is not empty."""
     span = piece.end_position - piece.start_position
     position = piece.start_position + span * size // piece.estimated_bytes
-    return replace(piece, end_position=position), replace(piece, start_position=position)
+    return piece._replace(end_position=position), piece._replace(start_position=position)
