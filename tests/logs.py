@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -63,7 +62,8 @@ def appended(url: str, *counts: int, **settings: Any) -> Topic:
 
 def whole(segment: SegmentInfo, **changes: int) -> SegmentSlice:
     """A slice of all of a segment, but for `changes`."""
-    return replace(SegmentSlice(segment, segment.base_offset, segment.next_offset, 0, segment.log_bytes), **changes)
+    all_of_it = SegmentSlice(segment, segment.base_offset, segment.next_offset, 0, segment.log_bytes)
+    return all_of_it._replace(**changes)
 
 
 def read(topic: Topic, part: SegmentSlice, step: int = 700) -> Rows:

@@ -21,6 +21,7 @@ hex>` is written to test the storage, and deleted at once.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from distlog.core.errors import InvalidConfigError, InvalidTopicError
 
@@ -85,6 +86,7 @@ def stem_read_version(stem: str) -> int | None:
     return int(match["read_version"]) if match and match["read_version"] else None
 
 
+@lru_cache
 def partition_dir(topic: str, partition: int) -> str:
     """The relative name of a partition's folder."""
     return f"{check_topic_name(topic)}-{partition}"

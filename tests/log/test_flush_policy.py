@@ -37,7 +37,7 @@ def test_a_flush_is_due_by_messages_or_by_time(
     messages: int, age_ms: int, settings: dict[str, int], is_due: bool
 ) -> None:
     unflushed = Unflushed(messages, 100 * messages, NOW)
-    assert is_flush_due(unflushed, TopicConfig(**settings), NOW + age_ms) is is_due
+    assert is_flush_due(unflushed, TopicConfig(**settings), lambda: NOW + age_ms) is is_due
 
 
 def test_an_append_says_whether_it_must_be_synced_before_it_is_acknowledged(tmp_path: Path) -> None:

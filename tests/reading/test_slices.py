@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import accumulate
 
 import pytest
@@ -117,7 +116,7 @@ def test_a_segment_that_nearly_fits_is_not_cut() -> None:
 def test_a_slice_knows_whether_it_is_the_whole_segment() -> None:
     piece = SegmentSlice(segment(10, 20), 0, 100, 0, 1000)
     assert piece.whole
-    assert not replace(piece, start_offset=11).whole
-    assert not replace(piece, end_offset=19).whole
-    assert not replace(piece, start_position=1).whole
-    assert replace(piece, start_offset=15).estimated_bytes == 500
+    assert not piece._replace(start_offset=11).whole
+    assert not piece._replace(end_offset=19).whole
+    assert not piece._replace(start_position=1).whole
+    assert piece._replace(start_offset=15).estimated_bytes == 500

@@ -116,9 +116,12 @@ def check_crcs(data: Any, batches: np.ndarray, *, file: Any = "", file_position:
     """
     bad = first_bad_crc(data, batches)
     if bad >= 0:
-        raise Source(file, file_position).corrupt(
-            "a record batch fails its checksum: verify, then restore it from a copy", bad, batches[bad]
-        )
+        raise wrong_crc(Source(file, file_position), bad, batches[bad])
+
+
+def wrong_crc(source: Source, row: int, batch: Any) -> CorruptRecordError:
+    """The error for batch number `row` of `source`, whose checksum is wrong; `batch` is its BATCH row."""
+    return source.corrupt("a record batch fails its checksum: verify, then restore it from a copy", row, batch)
 
 
 def first_bad_crc(data: Any, batches: np.ndarray) -> int:

@@ -9,6 +9,7 @@ from distlog.core.kernels.batch_scan import APPEND_TIME, CODEC_MASK, CONTROL, CR
 from distlog.core.kernels.crc import crc_with_batch
 from distlog.core.kernels.index_build import MAX_OFFSET, MAX_TIMESTAMP, STATE_SIZE, add_batch
 from distlog.core.kernels.native.jit import fill_kernel, inlined
+from distlog.core.kernels.native.memory import put_at
 
 #: The numbers of a segment that follow the STATE_SIZE numbers of the index rule, an int64 each. Numbers that are not
 #: used here come after them. MAX_OFFSET is relative to BASE_OFFSET.
@@ -35,6 +36,9 @@ TRANSACTIONS, PRODUCERS = 1, 2
 #: How a fold ends: all is well, the bytes are not those of the batches, a batch begins at too low an offset, or is at
 #: offsets or a position that an index cannot hold.
 OK, NOT_WHOLE, NOT_NEXT, BAD_OFFSET, BAD_POSITION = range(5)
+
+#: The bytes of an entry of the offset index, and of the time index.
+OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE = 8, 12
 
 _UNKNOWN = -1
 #: From this size of a batch on, it takes longer to read it than to join its checksum.
@@ -104,6 +108,13 @@ def _pass(numbers: np.ndarray, data: np.ndarray, batch: np.void) -> None:
     numbers[CRC] = crc_with_batch(numbers[CRC], data, batch, CRC_START, _JOINED_FROM)
 
 
+@inlined
+def _put(entries: np.ndarray, position: int, size: int, value: int) -> None:
+    # Writes `value` as `size` bytes, big-endian as in index files.
+    for byte in range(size):
+        put_at(entries, position + byte, value >> 8 * (size - 1 - byte) & 0xFF)
+
+
 @fill_kernel
 def fold_batches(
     numbers: np.ndarray,
@@ -112,15 +123,15 @@ def fold_batches(
     newest_offsets: np.ndarray,
     min_timestamps: np.ndarray,
     interval: int,
-    entries: np.ndarray,
+    offset_entries: np.ndarray,
+    time_entries: np.ndarray,
 ) -> tuple[int, int, int]:
-    """Update `numbers` with `batches` (BATCH rows), which fill `data`: (OK, offset entries, time entries).
+    """Update `numbers` with `batches` (BATCH rows), which fill `data`: (OK, and how many offset and time entries).
 
     With another status, the second item is the row that caused it, and nothing was changed. `newest_offsets`, of each
     batch's first record with the largest timestamp, and `min_timestamps` may be empty. They are then taken from
-    headers that leave no doubt, and are unknown (-1) otherwise. `entries[0]` gets rows (relative offset, position),
-    `entries[1]` rows (timestamp, relative offset); both have room for one per batch. The checksums in the batches
-    must be right.
+    headers that leave no doubt, and are unknown (-1) otherwise. `offset_entries` and `time_entries` are bytes with
+    room for one entry per batch. The checksums in the batches must be right.
     """
     status, row = _check(numbers, batches, data.size)
     if status != OK:
@@ -139,12 +150,12 @@ def fold_batches(
         relative = batch["base_offset"] + batch["last_offset_delta"] - numbers[BASE_OFFSET]
         offset_due, time_due = add_batch(batch["size"], relative, batch["max_timestamp"], interval, numbers)
         if offset_due:
-            entries[0, offset_count, 0] = relative
-            entries[0, offset_count, 1] = numbers[POSITION]
+            _put(offset_entries, OFFSET_ENTRY_SIZE * offset_count, 4, relative)
+            _put(offset_entries, OFFSET_ENTRY_SIZE * offset_count + 4, 4, numbers[POSITION])
             offset_count += 1
         if time_due:
-            entries[1, time_count, 0] = numbers[MAX_TIMESTAMP]
-            entries[1, time_count, 1] = numbers[MAX_OFFSET]
+            _put(time_entries, TIME_ENTRY_SIZE * time_count, 8, numbers[MAX_TIMESTAMP])
+            _put(time_entries, TIME_ENTRY_SIZE * time_count + 8, 4, numbers[MAX_OFFSET])
             time_count += 1
         _pass(numbers, data, batch)
     return OK, offset_count, time_count

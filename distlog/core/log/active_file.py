@@ -77,7 +77,8 @@ class ActiveFile:
     def size(self) -> int:
         """The file's size in bytes; 0 if there is no file."""
         try:
-            return os.stat(self.path).st_size if self._file is None else os.fstat(self._file).st_size
+            # all reads and writes say where, so nobody misses the position that a seek changes
+            return os.stat(self.path).st_size if self._file is None else os.lseek(self._file, 0, os.SEEK_END)
         except FileNotFoundError:
             return 0
         except OSError as error:

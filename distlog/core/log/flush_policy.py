@@ -6,10 +6,11 @@ appends: a writer does for what it wrote itself, the LogManager for what any pro
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from operator import itemgetter
 from typing import NamedTuple
 
-from distlog.core.config import TopicConfig
+from distlog.core.config import MAX_LONG, TopicConfig
 from distlog.core.segments.segment_state import Numbers, places
 
 _ends = itemgetter(*places(("next_offset", "position", "flushed_offset", "flushed_position", "flushed_ms")))
@@ -32,10 +33,9 @@ class Unflushed(NamedTuple):
         return cls(end - flushed_end, position - flushed_position, flushed_ms)
 
 
-def is_flush_due(unflushed: Unflushed, config: TopicConfig, now_ms: int) -> bool:
-    """Whether `flush.messages` wait for a sync, or some wait and the last sync was `flush.ms` ago."""
-    if unflushed.messages <= 0:
-        return False
+def is_flush_due(unflushed: Unflushed, config: TopicConfig, clock: Callable[[], int]) -> bool:
+    """Whether `flush.messages` wait for a sync, or some wait and the last sync was `flush.ms` ago by the `clock`."""
+    if unflushed.messages <= 0 or unflushed.messages >= config.flush_messages:
+        return unflushed.messages > 0
     # a clock that was set back counts as a long time, since nobody knows how long it was
-    age_ms = abs(now_ms - unflushed.flushed_ms)
-    return unflushed.messages >= config.flush_messages or age_ms >= config.flush_ms
+    return config.flush_ms < MAX_LONG and abs(clock() - unflushed.flushed_ms) >= config.flush_ms

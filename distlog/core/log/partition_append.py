@@ -55,7 +55,7 @@ class PartitionAppend:
         self._write(segment, BatchRun(data, moved, newest_offsets, min_timestamps), effect)
         if of_producers:
             self._producers.appended(data, moved, segment)
-        due = is_flush_due(segment.unflushed, segment.config, self._clock())
+        due = is_flush_due(segment.unflushed, segment.config, self._clock)
         return Appended(first, first + end, segment.stem, snapshots.snapshot.version, due, time_ms)
 
     def has_open(self, row: Any) -> bool:
@@ -67,7 +67,7 @@ class PartitionAppend:
         """What is told of batches that a producer appends again."""
         end, version = known.last_offset + 1, self._active.snapshots.snapshot.version
         is_active = known.last_offset >= segment.base_offset
-        due = is_active and is_flush_due(segment.unflushed, segment.config, self._clock())
+        due = is_active and is_flush_due(segment.unflushed, segment.config, self._clock)
         by_log = segment.config.message_timestamp_type == "LogAppendTime"
         time_ms = known.timestamp if by_log else NO_TIMESTAMP
         return Appended(end - count, end, segment.stem if is_active else SEALED, version, due, time_ms)

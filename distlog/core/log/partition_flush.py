@@ -96,7 +96,7 @@ class PartitionFlush:
         record, snapshot = partition.lock.stored_record(), partition.snapshots.snapshot
         if record is None or record.state is None or record.topic_id != snapshot.topic_id:
             return False
-        return is_flush_due(Unflushed.of(record.state.numbers()), snapshot.config, partition.handle.clock())
+        return is_flush_due(Unflushed.of(record.state.numbers()), snapshot.config, partition.handle.clock)
 
     def close(self, *, flushed: bool) -> None:
         """See `PartitionLog.close`."""

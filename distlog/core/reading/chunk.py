@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from distlog.core.batches.append_time import give_append_times, write_append_times
-from distlog.core.batches.record_batch import check_crcs
+from distlog.core.batches.record_batch import first_bad_crc, wrong_crc
 from distlog.core.batches.record_decoder import decode_parts
 from distlog.core.batches.record_sections import AskedBatches
 from distlog.core.batches.source import Source
@@ -56,11 +56,9 @@ class Chunk:
 
     def check(self) -> None:
         """Raise CorruptRecordError for a wrong checksum. Offsets are outside of these, and were checked before."""
-        source = self._source()
-        try:
-            check_crcs(self.data, self.batches, file=source.file, file_position=source.file_position)
-        except CorruptRecordError as error:
-            raise self._located(error) from None
+        bad = first_bad_crc(self.data, self.batches)
+        if bad >= 0:
+            raise self._located(wrong_crc(self._source(), bad, self.batches[bad]))
 
     def rows(self, start: int, end: int) -> Chunk:
         """The chunk with batches [start, end), at least one, and their bytes. This chunk must have only one piece."""
@@ -68,7 +66,7 @@ class Chunk:
         batches = self.batches[start:end].copy()
         low, high = int(batches["position"][0]), int(batches["position"][-1] + batches["size"][-1])
         batches["position"] -= low
-        part = replace(piece, position=piece.position + low, start=0, end=high - low)
+        part = piece._replace(position=piece.position + low, start=0, end=high - low)
         return Chunk([part], self.data[low:high], batches, self.owner[start:end])
 
     def timed(self) -> Chunk:
@@ -113,22 +111,22 @@ class Chunk:
 
     def asked(self) -> AskedBatches:
         """All batches, and which of their records the pieces ask for."""
-        slices = [piece.slice for piece in self.pieces]
+        segments, starts, ends, _, _, times = zip(*[piece.slice for piece in self.pieces], strict=True)
         return AskedBatches(
             byte_array(self.data),
             self.batches,
-            self.per_batch(part.segment.shift for part in slices),
-            self.per_batch(part.segment.partition for part in slices),
-            self.per_batch(part.start_offset for part in slices),
-            self.per_batch(part.end_offset for part in slices),
+            self.per_batch([segment.shift for segment in segments]),
+            self.per_batch([segment.partition for segment in segments]),
+            self.per_batch(starts),
+            self.per_batch(ends),
             self._source(),
-            self.per_batch(part.times.oldest for part in slices),
-            self.per_batch(part.times.newest for part in slices),
+            self.per_batch([each.oldest for each in times]),
+            self.per_batch([each.newest for each in times]),
         )
 
     def _source(self) -> Source:
         file = self.pieces[0].file if len(self.pieces) == 1 else Files(self.pieces, self.owner)
-        return Source(file, self.per_batch(piece.origin for piece in self.pieces))
+        return Source(file, self.per_batch([piece.origin for piece in self.pieces]))
 
     def per_batch(self, values: Iterable[int]) -> PerBatch:
         """`values`, one for each piece, as an array with one for each batch, or as one number if all are equal."""
@@ -166,7 +164,7 @@ def chunk_of_batches(piece: Piece, data: memoryview) -> Chunk | None:
     if len(batches) == 0:
         return None
     end = int(batches["position"][-1] + batches["size"][-1])
-    chunk = Chunk([replace(piece, end=end)], data[:end], batches, np.zeros(len(batches), np.int64))
+    chunk = Chunk([piece._replace(end=end)], data[:end], batches, np.zeros(len(batches), np.int64))
     chunk.check_offsets()
     chunk.check_identity()
     _give_append_times(chunk)

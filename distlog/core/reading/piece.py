@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +18,7 @@ from distlog.core.storage.part import Part
 Longs = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """Bytes [start, end) of a chunk: whole batches of `log`, from its byte `position` on.
 
     `first_offset` is the stored offset at which they begin, or, if the segment has gaps, a lower bound of it; -1 if
@@ -60,8 +58,10 @@ class Piece:
 
     def facts(self) -> tuple[int, int, int, int]:
         """The values that its batches are checked against, as a RUN row."""
-        segment = self.slice.segment
-        return self.first_offset, segment.next_offset - segment.shift, segment.dense, self.ends_log
+        part, _, position, start, end, first_offset = self
+        segment = part.segment
+        ends_log = position + end - start == segment.log_bytes
+        return first_offset, segment.next_offset - segment.shift, segment.dense, ends_log
 
     def check_ends(self, first_crc: int, last_crc: int, last_position: int) -> None:
         """Raise CorruptRecordError if its first batch, or its last, shows that the log is another segment's."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -59,7 +58,7 @@ def _to_read(
             continue
         if _is_read_by_points(piece, len(own)):
             first = piece.span[0]
-            pieces += [replace(piece, start_offset=first + one, end_offset=first + one + 1) for one in own.tolist()]
+            pieces += [piece._replace(start_offset=first + one, end_offset=first + one + 1) for one in own.tolist()]
             own, size = np.arange(len(own)), len(own)
         else:
             pieces.append(piece)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any, get_args
 
@@ -125,7 +124,7 @@ def _begun_later(reader: SegmentReader, found: list[SegmentSlice]) -> list[Segme
     reader.fetch_indexes([found[row].segment for row in rows])
     starts = in_order((partial(start_by_index, reader, found[row]) for row in rows), DEPTH)
     for row, start in zip(rows, starts, strict=True):
-        found[row] = replace(found[row], start_offset=start)
+        found[row] = found[row]._replace(start_offset=start)
     return [piece for piece in found if piece.span[0] < piece.span[1]] if rows else found
 
 

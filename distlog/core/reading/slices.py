@@ -6,8 +6,7 @@ No file is read.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -19,8 +18,7 @@ from distlog.core.reading.time_range import ALWAYS, TimeRange
 OutOfRange = Literal["fail", "earliest", "latest"]
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentSlice:
+class SegmentSlice(NamedTuple):
     """The records of one segment with start_offset <= offset < end_offset, in batches that begin in a byte range.
 
     Positions are of the log file. A batch belongs to the slice that holds its first byte, so slices that share a
@@ -118,11 +116,11 @@ def windows(slices: Iterable[SegmentSlice], step: int) -> Iterator[list[SegmentS
     for piece in slices:
         start, end = piece.span
         while end - start >= room:
-            yield [*run, replace(piece, start_offset=start, end_offset=start + room)]
+            yield [*run, piece._replace(start_offset=start, end_offset=start + room)]
             start, step, run = start + room, 2 * step, []
             room = step
         if start < end:
-            run.append(replace(piece, start_offset=start))
+            run.append(piece._replace(start_offset=start))
             room -= end - start
     if run:
         yield run
@@ -135,11 +133,11 @@ def windows_from_end(slices: Sequence[SegmentSlice], step: int) -> Iterator[list
     for piece in reversed(slices):
         start, end = piece.span
         while end - start >= room:
-            yield [replace(piece, start_offset=end - room, end_offset=end), *run]
+            yield [piece._replace(start_offset=end - room, end_offset=end), *run]
             end, step, run = end - room, 2 * step, []
             room = step
         if start < end:
-            run.insert(0, replace(piece, end_offset=end))
+            run.insert(0, piece._replace(end_offset=end))
             room -= end - start
     if run:
         yield run
@@ -168,4 +166,4 @@ def _cut(piece: SegmentSlice, size: int) -> tuple[SegmentSlice, SegmentSlice]:
     """The first `size` of the estimated bytes, and the rest, which is not empty."""
     span = piece.end_position - piece.start_position
     position = piece.start_position + span * size // piece.estimated_bytes
-    return replace(piece, end_position=position), replace(piece, start_position=position)
+    return piece._replace(end_position=position), piece._replace(start_position=position)

@@ -13,14 +13,16 @@ def part_of(topic: str, segment: SegmentInfo, suffix: str = ".log") -> Part:
 
     An index that was rebuilt is a file, even if its log is in a bundle.
     """
-    size = segment.log_bytes if suffix == ".log" else index_size(segment, suffix)
-    position = _position(segment, suffix)
+    if suffix == ".log":
+        size, position = segment.log_bytes, segment.log_position
+    else:
+        size, position = index_size(segment, suffix), _index_position(segment, suffix)
     if position != OWN_FILE:
-        return Part(paths.bundle_file(segment.stem), position, size, is_file=False)
-    return Part.file(paths.segment_file(topic, segment.partition, segment.stem, suffix), size)
+        return Part(paths.bundle_file(segment.stem), position, size, False)
+    return Part(paths.segment_file(topic, segment.partition, segment.stem, suffix), 0, size, True)
 
 
-def _position(segment: SegmentInfo, suffix: str) -> int:
-    field = "log_position" if suffix == ".log" else INDEX_FIELDS[suffix].position
+def _index_position(segment: SegmentInfo, suffix: str) -> int:
+    field = INDEX_FIELDS[suffix].position
     position: int = OWN_FILE if field is None else getattr(segment, field)
     return position

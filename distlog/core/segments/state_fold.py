@@ -15,8 +15,6 @@ from crc32c import crc32c
 
 from distlog.core.buffers import byte_array
 from distlog.core.config import MAX_INT
-from distlog.core.indexes.offset_index import ENTRY as OFFSET_ENTRY
-from distlog.core.indexes.time_index import ENTRY as TIME_ENTRY
 from distlog.core.indexes.time_index import encode_time_entries
 from distlog.core.indexes.transaction_index import AbortedTransaction, encode_transactions
 from distlog.core.kernels.index_build import (
@@ -26,14 +24,20 @@ from distlog.core.kernels.index_build import (
     STATE_SIZE,
     count_until_full,
 )
-from distlog.core.kernels.segment_fold import BAD_OFFSET, BAD_POSITION, NOT_NEXT, NOT_WHOLE, OK, fold_batches
+from distlog.core.kernels.segment_fold import (
+    BAD_OFFSET,
+    BAD_POSITION,
+    NOT_NEXT,
+    NOT_WHOLE,
+    OFFSET_ENTRY_SIZE,
+    OK,
+    TIME_ENTRY_SIZE,
+    fold_batches,
+)
 from distlog.core.segments.segment_state import Numbers, places
 
 Batches = npt.NDArray[Any]
 Longs = npt.NDArray[np.int64]
-
-# the same bytes as OFFSET_ENTRY, both fields at once
-_OFFSET_FIELD = np.dtype(">i4")
 
 #: Stands for values that only the headers tell.
 BY_HEADERS: Longs = np.empty(0, np.int64)
@@ -84,27 +88,21 @@ def fold(
     count = len(batches)
     if len(newest_offsets) not in (0, count) or len(min_timestamps) not in (0, count):
         raise ValueError("what is told of the batches must be told of each of them")
-    after, spare = numbers.copy(), np.empty((2, count, 2), np.int64)
+    after = numbers.copy()
+    spare = np.empty(OFFSET_ENTRY_SIZE * count, np.uint8), np.empty(TIME_ENTRY_SIZE * count, np.uint8)
     status, offsets, times = fold_batches(
-        after, byte_array(data), batches, newest_offsets, min_timestamps, interval, spare
+        after, byte_array(data), batches, newest_offsets, min_timestamps, interval, *spare
     )
     if status != OK:
         raise _refused(status, batches, offsets)
     if not (offsets or times or aborted):
         return Folded(after, _NO_ENTRIES)
     entries = (
-        spare[0, :offsets].astype(_OFFSET_FIELD).tobytes() if offsets else b"",
-        _time_entries(spare[1, :times]) if times else b"",
+        spare[0][: OFFSET_ENTRY_SIZE * offsets].tobytes(),
+        spare[1][: TIME_ENTRY_SIZE * times].tobytes(),
         encode_transactions(aborted) if aborted else b"",
     )
     return _with_entries(after, entries)
-
-
-def _time_entries(pairs: npt.NDArray[np.int64]) -> bytes:
-    """The entries of the pairs, which the kernel made in order and within bounds, as it does for the offset index."""
-    entries = np.empty(len(pairs), TIME_ENTRY)
-    entries["timestamp"], entries["relative_offset"] = pairs[:, 0], pairs[:, 1]
-    return entries.tobytes()
 
 
 def fold_seal(numbers: Numbers) -> Folded:
@@ -120,8 +118,8 @@ def fold_seal(numbers: Numbers) -> Folded:
 def room(numbers: Numbers, batches: Batches, interval: int, index_bytes: int) -> int:
     """How many of the next `batches` fit before an index has `index_bytes`; a first batch always fits."""
     # one slot of the time index is for the last entry
-    most = np.array([index_bytes // OFFSET_ENTRY.itemsize, index_bytes // TIME_ENTRY.itemsize - 1])
-    left = most - numbers[[OFFSET_INDEX, TIME_INDEX]] // (OFFSET_ENTRY.itemsize, TIME_ENTRY.itemsize)
+    most = np.array([index_bytes // OFFSET_ENTRY_SIZE, index_bytes // TIME_ENTRY_SIZE - 1])
+    left = most - numbers[[OFFSET_INDEX, TIME_INDEX]] // (OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE)
     if left.min() >= len(batches):
         return len(batches)
     return count_until_full(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """Bytes [begin, begin + size) of the object `name`; if it `is_file`, the object is this part and nothing more.
 
     Readers count positions from the part's first byte. Positions in errors are those of the object.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil
 
@@ -70,7 +70,7 @@ def _cut_by_offsets(piece: SegmentSlice, target_bytes: int, max_records: int | N
     if max_records is not None:
         parts = max(parts, -(-(end - start) // max_records))
     edges = [start + (end - start) * part // parts for part in range(parts + 1)]
-    return (replace(piece, start_offset=low, end_offset=high) for low, high in pairwise(edges))
+    return (piece._replace(start_offset=low, end_offset=high) for low, high in pairwise(edges))
 
 
 def _pack_by_records(slices: Iterable[SegmentSlice], max_records: int) -> Iterator[list[SegmentSlice]]:

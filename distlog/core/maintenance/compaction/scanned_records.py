@@ -103,5 +103,5 @@ def _in_format_2(chunk: Chunk) -> Chunk:
         return chunk
     (piece,) = chunk.pieces
     data, batches = upgraded(chunk.data, chunk.batches, file=piece.file, file_position=piece.origin)
-    whole = replace(piece, start=0, end=len(data))
+    whole = piece._replace(start=0, end=len(data))
     return Chunk([whole], data, batches, np.zeros(len(batches), np.int64))

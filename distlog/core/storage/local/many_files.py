@@ -20,11 +20,11 @@ def fill_whole(
     Returns how many ranges were read. It stops at the first file that cannot be opened with `flags`, or is too short;
     it does not say why.
     """
-    names = [os.fsencode(path) + b"\0" for path, _, _ in ranges]
-    joined = b"".join(names)
-    if joined.count(b"\0") > len(names):
-        # the system would take the name for a shorter one
+    names = byte_array(os.fsencode("\0".join([path for path, _, _ in ranges]) + "\0"))
+    ends = np.flatnonzero(names == 0)
+    if len(ends) > len(ranges):
+        # the system would take a name with a zero byte for a shorter one
         return 0
+    name_at = np.append(0, ends[:-1] + 1)
     starts = np.array([start for _, start, _ in ranges], np.int64)
-    name_at = np.cumsum([0, *map(len, names[:-1])], dtype=np.int64)
-    return int(read_files(byte_array(joined), name_at, starts, np.array(sizes, np.int64), memory, flags))
+    return int(read_files(names, name_at, starts, np.array(sizes, np.int64), memory, flags))
