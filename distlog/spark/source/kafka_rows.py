@@ -51,6 +51,7 @@ _WRITABLE: Mapping[str, tuple[type[DataType], ...]] = {
 
 #: The core's name of each column, by Spark's name. `topic` is missing: no record holds the topic's name.
 _STORED = {name: "timestamp_type" if name == "timestampType" else name for name in TYPES if name != "topic"}
+SPARK_NAMES = {stored: name for name, stored in _STORED.items()}
 
 
 def schema_of(columns: Sequence[str] | None, include_headers: bool) -> StructType:
