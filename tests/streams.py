@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql.datasource import CaseInsensitiveDict, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
+from topics import values
 
+import distlog
+from distlog import Topic
+from distlog.core.commits.actions import SetPartitions
 from distlog.spark.data_source import DistlogDataSource
 from distlog.spark.source.kafka_rows import schema_of
 from distlog.spark.streaming.stream_options import StreamOptions
 from distlog.spark.streaming.stream_source import DistlogStreamReader
 
 SCHEMA = schema_of(["partition", "offset", "value"], False)
-
 #: By partition, the offsets that were read, in the order in which they came.
 Read = dict[int, list[int]]
 
@@ -96,3 +100,31 @@ class Stream:
         while (batch := self.run()) is not None:
             found.append(batch)
         return found
+
+
+def two_partitions(folder: Path) -> Topic:
+    """A topic of two partitions with five records each, their times NOW to NOW + 4."""
+    made = distlog.create(str(folder / "clicks"), 2)
+    append(made, 0, 5)
+    append(made, 1, 5)
+    return made
+
+
+def append(topic: Topic, partition: int, count: int) -> None:
+    """Append `count` records in one commit."""
+    topic.refresh()
+    topic.append(values(range(count)), partition=partition)
+
+
+def span(start: int, end: int) -> list[int]:
+    return list(range(start, end))
+
+
+def delete_before(topic: Topic, partition: int, offset: int) -> None:
+    topic.refresh().delete_records({partition: offset})
+
+
+def add_partition(topic: Topic) -> None:
+    """One partition more; only programs of other kinds do that so far."""
+    head = topic.refresh().snapshot
+    topic.log.commit(head, "config", lambda snapshot: [SetPartitions(len(snapshot.partitions) + 1)])

@@ -163,7 +163,7 @@ def test_a_lock_that_is_held_stays(folder: Path) -> None:
     process = Process(folder)
     append(process[0], b"a")
     process.topic().drop()
-    with process[0]._active.held():
+    with process.holding(0):
         clean(process)
         assert present(folder) == {".lock"}
     clean(process)

@@ -112,7 +112,7 @@ class Lives:
         demand(len(seen) >= promised, f"of {promised} records that were promised there are {len(seen)}")
         process = Process(history.topic)
         demand(process[0].end().end_offset == history.start + len(seen), "who appends finds another end than readers")
-        demand(process[0]._active.record() is not None, "the page of the lock never checks again")
+        demand(process.record(0) is not None, "the page of the lock never checks again")
         demand(process.anomalies() == (), f"verify finds {process.anomalies()}")
         process.close()
         history.values[history.start :] = seen

@@ -1,6 +1,6 @@
-"""A streaming query whose JVM is killed after the sink's commit of batch 1, before Spark notes that it is done.
+"""Two streaming queries whose JVM is killed after each committed batch 1, before Spark notes that it is done.
 
-python killed_query.py sink|foreachBatch FOLDER URL
+python killed_query.py FOLDER_OF_FOREACHBATCH URL FOLDER_OF_SINK URL
 """
 
 from __future__ import annotations
@@ -8,10 +8,12 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame
+from pyspark.sql.streaming import DataStreamWriter
 from pyspark.sql.types import StructType
 
 from distlog.spark import session
@@ -42,25 +44,26 @@ class KilledSource(DistlogDataSource):
         return made
 
 
-def main(kind: str, folder: str, url: str) -> None:
-    settings = {"spark.master": "local[2]", "spark.ui.enabled": "false", "spark.local.dir": folder}
+def main(each_folder: str, each_url: str, sink_folder: str, sink_url: str) -> None:
+    settings = {"spark.master": "local[2]", "spark.ui.enabled": "false", "spark.local.dir": sink_folder}
     spark = session("killed", **settings)
-    jvm = spark.sparkContext._gateway.proc.pid
-    stream = spark.readStream.format("text").option("maxFilesPerTrigger", "1").load(f"{folder}/in")
-    query = stream.writeStream.option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True)
+    KilledSource.jvm = spark.sparkContext._gateway.proc.pid
+    spark.dataSource.register(KilledSource)
+    is_committed = threading.Event()
 
-    def write_and_kill(frame: DataFrame, batch: int) -> None:
-        frame.write.format("distlog").mode("append").save(url)
+    def write_and_wait(frame: DataFrame, batch: int) -> None:
+        frame.write.format("distlog").mode("append").save(each_url)
         if batch == KILLED_BATCH:
-            os.kill(jvm, signal.SIGKILL)
+            is_committed.set()
+            threading.Event().wait()
 
-    if kind == "sink":
-        KilledSource.jvm = jvm
-        spark.dataSource.register(KilledSource)
-        query = query.format("killed").option("path", url)
-    else:
-        query = query.foreachBatch(write_and_kill)
-    query.start().awaitTermination()
+    def query(folder: str) -> DataStreamWriter:
+        stream = spark.readStream.format("text").option("maxFilesPerTrigger", "1").load(f"{folder}/in")
+        return stream.writeStream.option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True)
+
+    query(each_folder).foreachBatch(write_and_wait).start()
+    is_committed.wait()
+    query(sink_folder).format("killed").option("path", sink_url).start().awaitTermination()
 
 
 if __name__ == "__main__":

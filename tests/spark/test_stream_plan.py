@@ -3,66 +3,32 @@
 from __future__ import annotations
 
 import json
-import logging
 import pickle
 import shutil
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from compacting import CompactedTopic
-from conftest import S3Server
-from fault_proxy import FaultProxy, answer
 from producers import Producers
 from pyspark.sql.datasource import CaseInsensitiveDict, InputPartition
-from streams import Read, Seconds, Stream
-from topics import NOW, values
-from vacuuming import World
+from streams import Read, Seconds, Stream, add_partition, append, delete_before, span, two_partitions
+from topics import NOW
 
 import distlog
 from distlog import Topic
-from distlog.core.commits.actions import SetPartitions
 from distlog.core.errors import (
     InvalidConfigError,
     OffsetOutOfRangeError,
-    SnapshotTooOldError,
-    TopicNotFoundError,
     UnsupportedVersionError,
 )
-from distlog.core.reading.segment_reader import SegmentReader
 from distlog.spark.data_source import DistlogDataSource
 from distlog.spark.source.kafka_rows import schema_of
-from distlog.spark.streaming import watched_topic
 
 
 @pytest.fixture
 def topic(tmp_path: Path) -> Topic:
-    """Two partitions with five records each, their times NOW to NOW + 4."""
-    made = distlog.create(str(tmp_path / "clicks"), 2)
-    append(made, 0, 5)
-    append(made, 1, 5)
-    return made
-
-
-def append(topic: Topic, partition: int, count: int) -> None:
-    """Append `count` records in one commit."""
-    topic.refresh()
-    topic.append(values(range(count)), partition=partition)
-
-
-def span(start: int, end: int) -> list[int]:
-    return list(range(start, end))
-
-
-def delete_before(topic: Topic, partition: int, offset: int) -> None:
-    topic.refresh().delete_records({partition: offset})
-
-
-def add_partition(topic: Topic) -> None:
-    """One partition more; only programs of other kinds do that so far."""
-    head = topic.refresh().snapshot
-    topic.log.commit(head, "config", lambda snapshot: [SetPartitions(len(snapshot.partitions) + 1)])
+    return two_partitions(tmp_path)
 
 
 # Where a stream starts.
@@ -321,7 +287,7 @@ def test_available_now_does_not_read_a_topic_that_was_created_after_it_began(top
     assert stream.drain() == [{0: [0, 1, 2]}]
 
 
-# Partitions and topics that come and go; records that are gone.
+# Partitions that come.
 
 
 def test_a_partition_that_is_added_is_read_from_its_log_start(topic: Topic) -> None:
@@ -344,321 +310,6 @@ def test_a_batch_with_a_new_partition_is_replayed_from_the_same_start(topic: Top
     stream.restart()
     with pytest.raises(OffsetOutOfRangeError, match="partition=2 offset=0 log_start_offset=1 log_end_offset=3"):
         stream.run()
-
-
-def test_a_partition_that_lost_records_before_the_stream_knew_it_is_data_loss(topic: Topic) -> None:
-    stream = Stream(topic.url)
-    stream.run()
-    add_partition(topic)
-    append(topic, 2, 3)
-    delete_before(topic, 2, 2)
-    with pytest.raises(OffsetOutOfRangeError, match="partition=2 offset=0 log_start_offset=2"):
-        stream.run()
-    stream.restart(failOnDataLoss="false")
-    assert stream.run() == {2: [2]}
-
-
-def test_records_deleted_before_they_were_read_fail_the_stream_or_give_a_warning(
-    topic: Topic, caplog: pytest.LogCaptureFixture
-) -> None:
-    stream = Stream(topic.url, startingOffsets='{"clicks": {"0": 1, "1": 5}}', maxOffsetsPerTrigger=1)
-    assert stream.run() == {0: [1]}
-    delete_before(topic, 0, 4)
-    with pytest.raises(OffsetOutOfRangeError) as raised:
-        stream.run()
-    assert str(raised.value).endswith("(partition=0 offset=2 log_start_offset=4 log_end_offset=5)")
-    assert "failOnDataLoss=false" in str(raised.value)
-    stream.restart(failOnDataLoss="false")
-    with caplog.at_level(logging.WARNING, "distlog"):
-        assert stream.run() == {0: [4]}
-        assert stream.run() is None
-    (warning,) = {record.message for record in caplog.records}
-    assert "the stream goes on" in warning
-    assert "partition=0 offset=2 log_start_offset=4" in warning
-
-
-def test_records_deleted_after_a_batch_was_planned_fail_its_replay_or_are_left_out(topic: Topic) -> None:
-    stream = Stream(topic.url, startingOffsets="earliest")
-    assert stream.plan()
-    delete_before(topic, 1, 3)
-    stream.restart()
-    with pytest.raises(OffsetOutOfRangeError, match="partition=1 offset=0 log_start_offset=3"):
-        stream.run()
-    stream.restart(failOnDataLoss="false")
-    assert stream.run() == {0: span(0, 5), 1: [3, 4]}
-
-
-def cut(topic: Topic, before: Path) -> None:
-    """The topic as a power loss leaves it: as it was in the copy `before`."""
-    shutil.rmtree(topic.url)
-    shutil.copytree(before, topic.url)
-
-
-@pytest.fixture
-def tail(topic: Topic, tmp_path: Path) -> Path:
-    """A copy of the topic with offset 5 in the active segment of partition 0; then offsets 6 and 7 are appended."""
-    with topic.writer() as writer:
-        writer.append(b"v", partition=0)
-    shutil.copytree(topic.url, tmp_path / "before")
-    with topic.writer() as writer:
-        writer.append(b"v", partition=0)
-        writer.append(b"v", partition=0)
-    return tmp_path / "before"
-
-
-def test_a_log_that_ends_before_what_was_read_fails_the_stream_or_is_followed_from_there(
-    topic: Topic, tail: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    stream = Stream(topic.url, startingOffsets='{"clicks": {"0": 4, "1": 5}}')
-    assert stream.run() == {0: [4, 5, 6, 7]}
-    cut(topic, tail)
-    with pytest.raises(OffsetOutOfRangeError, match=r"power loss.*partition=0 offset=8 .*log_end_offset=6"):
-        stream.run()
-    stream.restart(failOnDataLoss="false")
-    assert stream.run() == {}
-    append(topic, 0, 1)
-    assert stream.run() == {0: [6]}
-    assert "log_end_offset=6" in caplog.text
-
-
-def test_a_batch_whose_end_was_cut_off_is_not_replayed_in_part_without_saying_so(topic: Topic, tail: Path) -> None:
-    stream = Stream(topic.url, startingOffsets='{"clicks": {"0": 4, "1": 5}}')
-    assert stream.plan()
-    cut(topic, tail)
-    stream.restart()
-    with pytest.raises(OffsetOutOfRangeError, match=r"power loss.*partition=0 offset=8 .*log_end_offset=6"):
-        stream.run()
-    stream.restart(failOnDataLoss="false")
-    assert stream.run() == {0: [4, 5]}
-    assert stream.run() == {}
-    append(topic, 0, 2)
-    assert stream.run() == {0: [6, 7]}
-
-
-def test_a_dropped_topic_fails_the_stream_or_is_waited_for(topic: Topic, caplog: pytest.LogCaptureFixture) -> None:
-    stream = Stream(topic.url, startingOffsets="earliest")
-    stream.run()
-    topic.drop()
-    with pytest.raises(TopicNotFoundError, match="was dropped: "):
-        stream.run()
-    stream.restart(failOnDataLoss="false", assign='{"clicks": [1]}')
-    for _ in range(3):
-        assert stream.run() is None
-    assert len([record for record in caplog.records if "goes on" in record.message]) == 1
-    append(distlog.create(topic.url, 2), 1, 2)
-    assert stream.run() == {1: [0, 1]}
-
-
-def test_a_topic_that_was_created_again_fails_the_stream_or_is_read_from_its_start(topic: Topic) -> None:
-    stream = Stream(topic.url, startingOffsets="earliest")
-    stream.run()
-    topic.drop()
-    again = distlog.create(topic.url, 3)
-    append(again, 0, 9)
-    append(again, 2, 1)
-    for restart in (lambda: None, stream.restart):
-        restart()
-        with pytest.raises(TopicNotFoundError, match="dropped and created again"):
-            stream.run()
-    stream.restart(failOnDataLoss="false")
-    assert stream.plan()
-    stream.restart()
-    assert stream.run() == {0: span(0, 9), 2: [0]}
-    append(again, 1, 1)
-    assert stream.run() == {1: [0]}
-
-
-def test_a_batch_of_a_topic_that_is_gone_is_empty_if_records_may_be_lost(topic: Topic) -> None:
-    stream = Stream(topic.url, startingOffsets="earliest")
-    stream.plan()
-    topic.drop()
-    append(distlog.create(topic.url, 2), 0, 2)
-    stream.restart()
-    with pytest.raises(TopicNotFoundError, match="dropped and created again"):
-        stream.run()
-    stream.restart(failOnDataLoss="false")
-    assert stream.run() == {}
-    assert stream.run() == {0: [0, 1]}
-
-
-@pytest.mark.parametrize("records", [1, 9])
-def test_a_folder_that_was_deleted_and_made_anew_is_another_topic_to_a_running_stream(
-    topic: Topic, records: int
-) -> None:
-    stream = Stream(topic.url, startingOffsets="earliest")
-    stream.run()
-    shutil.rmtree(topic.url)
-    again = distlog.create(topic.url, 2)
-    for _ in range(records):
-        append(again, 0, 1)
-    stream.clock.now += watched_topic.CHECK_S
-    with pytest.raises(TopicNotFoundError, match="dropped and created again"):
-        stream.run()
-    stream.restart(failOnDataLoss="false")
-    assert stream.run() == {0: span(0, records)}
-
-
-def test_a_folder_that_is_gone_ends_a_running_stream(topic: Topic) -> None:
-    stream = Stream(topic.url, startingOffsets="earliest")
-    stream.run()
-    shutil.rmtree(topic.url)
-    stream.clock.now += watched_topic.CHECK_S
-    for _ in range(2):
-        with pytest.raises(TopicNotFoundError, match="there is no topic here"):
-            stream.run()
-
-
-def test_a_query_does_not_start_on_a_dropped_topic(topic: Topic) -> None:
-    topic.drop()
-    for fails in ("true", "false"):
-        with pytest.raises(TopicNotFoundError, match="was dropped"):
-            Stream(topic.url, failOnDataLoss=fails).run()
-
-
-def test_partitions_that_are_not_assigned_any_more_are_data_loss(topic: Topic) -> None:
-    stream = Stream(topic.url, startingOffsets="earliest")
-    stream.run()
-    append(topic, 0, 1)
-    stream.restart(assign='{"clicks": [0]}')
-    with pytest.raises(TopicNotFoundError, match=r"check the option assign.*partition=1"):
-        stream.run()
-    stream.restart(failOnDataLoss="false")
-    assert stream.run() == {0: [5]}
-
-
-def test_a_batch_is_planned_again_after_a_compaction_and_a_vacuum(tmp_path: Path) -> None:
-    world = World(str(tmp_path / "clicks"))
-    for _ in range(3):
-        world.append()
-    stream = Stream(world.storage.url, startingOffsets="earliest")
-    assert stream.plan()
-    planned = stream.partitions()
-    world.topic().compact()
-    world.wait()
-    world.vacuum()
-    with pytest.raises(SnapshotTooOldError, match="vacuum deleted a file"):
-        stream.rows(planned)
-    stream.restart()
-    found = stream.run()
-    assert found is not None
-    assert sum(map(len, found.values())) == 3
-
-
-def test_offsets_that_compaction_dropped_are_no_data_loss(tmp_path: Path) -> None:
-    log = CompactedTopic(str(tmp_path / "log"))
-    for number in range(6):
-        log.append((b"%d" % (number % 2), b"v"))
-    stream = Stream(str(tmp_path / "log"), startingOffsets="earliest", maxOffsetsPerTrigger=2)
-    assert stream.run() == {0: [0, 1]}
-    log.compact()
-    left = [row.offset for row in log.topic().records(partition=0)]
-    assert len(left) < 6
-    assert [offset for batch in stream.drain() for offset in batch.get(0, [])] == [n for n in left if n >= 2]
-
-
-# What it costs, and what may go wrong.
-
-
-@pytest.fixture
-def proxied(s3_server: S3Server) -> Any:
-    """A topic on S3 with a record, the proxy before it, and a stream through the proxy."""
-    address = s3_server.address()
-    topic = distlog.create(address.url, 2, storage_options=address.options)
-    append(topic, 0, 1)
-    with FaultProxy(s3_server.endpoint) as proxy:
-        options = {f"storage.{name}": value for name, value in {**address.options, "endpoint_url": proxy.url}.items()}
-        yield topic, proxy, Stream(address.url, **options)
-
-
-@pytest.mark.s3
-def test_an_idle_stream_sends_one_request_in_half_a_second_however_often_it_is_asked(proxied: Any) -> None:
-    topic, proxy, stream = proxied
-    stream.run()
-    proxy.reset()
-    for step in range(1, 4):
-        stream.clock.now += watched_topic.FRESH_S
-        for _ in range(85):
-            assert stream.run() is None
-        assert len(proxy.requests) == step
-    append(topic, 1, 1)
-    assert stream.run() is None
-    stream.clock.now += watched_topic.FRESH_S
-    assert stream.run() == {1: [0]}
-
-
-@pytest.mark.s3
-def test_a_batch_is_planned_with_the_requests_for_its_new_commits(proxied: Any) -> None:
-    topic, proxy, stream = proxied
-    stream.run()
-    append(topic, 1, 1)
-    proxy.reset()
-    stream.clock.now += 1
-    assert stream.plan()
-    partitions = stream.partitions()
-    # the new commit, and a look at the one after it, which is not there
-    assert len(proxy.requests) == proxy.count("GET", "*/_commits/*.json") == 2
-    stream.reader.commit(json.loads(stream.log[-1]))
-    assert len(proxy.requests) == 2
-    proxy.reset()
-    assert len(stream.rows(partitions)) == 1
-    assert [request.path.rpartition(".")[2] for request in proxy.requests] == ["log"]
-
-
-@pytest.mark.s3
-def test_faults_of_the_storage_that_pass_do_not_end_the_stream(proxied: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    topic, proxy, stream = proxied
-    monkeypatch.setattr(time, "sleep", lambda seconds: None)
-    stream.run()
-    append(topic, 1, 1)
-    stream.clock.now += 1
-    proxy.inject("GET", answer(503, "SlowDown"), times=3)
-    assert stream.run() == {1: [0]}
-
-
-def test_a_local_stream_looks_each_time_it_is_asked(topic: Topic) -> None:
-    stream = Stream(topic.url)
-    stream.run()
-    for number in range(3):
-        append(topic, 0, 1)
-        assert stream.run() == {0: [5 + number]}
-
-
-def test_a_local_stream_with_many_active_segments_looks_less_often(
-    topic: Topic, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(watched_topic, "TAIL_S", 0.1)
-    clock = Seconds()
-    stream = Stream(topic.url, clock)
-    with topic.writer() as writer:
-        for partition in range(2):
-            writer.append(b"v", partition=partition)
-        writer.flush()
-        assert stream.run() == {}
-        writer.append(b"v", partition=0)
-        writer.flush()
-        clock.now = 0.18
-        assert stream.run() is None
-        clock.now = 0.2
-        assert stream.run() == {0: [6]}
-
-
-def test_a_batch_opens_no_index_of_transactions_that_ended_before_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log = CompactedTopic(str(tmp_path / "log"))
-    producers = Producers(log)
-    producers.send(1, 1, 2).abort(1).roll()
-    producers.send(1, 3).abort(1).plain(4).roll()
-    start, committed = json.dumps({"log": {"0": 3}}), {"kafka.isolation.level": "read_committed"}
-    opened, real = [], SegmentReader.aborted_transactions
-
-    def spy(reader: SegmentReader, segment: Any) -> Any:
-        opened.append(segment.base_offset)
-        return real(reader, segment)
-
-    monkeypatch.setattr(SegmentReader, "aborted_transactions", spy)
-    assert Stream(str(tmp_path / "log"), startingOffsets=start, **committed).run() == {0: [5]}
-    assert opened == [3]
 
 
 # The checkpoint.

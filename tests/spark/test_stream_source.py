@@ -78,7 +78,7 @@ def write(spark: SparkSession, tmp_path: Path, batches: Batches) -> Iterator[Wri
 def finish(writer: DataStreamWriter, **trigger: Any) -> StreamingQuery:
     """Run a query to its end."""
     query = writer.trigger(**(trigger or {"availableNow": True})).start()
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(600)
     return query
 
 
@@ -224,6 +224,7 @@ def test_a_batch_read_takes_no_notice_of_the_options_of_streams(topic: Topic, sp
     assert spark.read.format("distlog").options(**options).load(topic.url).count() == 10
 
 
+KILLED_IN = 1
 PROGRAM = """
 import os, signal, sys
 from pyspark.sql import SparkSession
@@ -237,32 +238,35 @@ def write(frame, number):
         os.kill(spark.sparkContext._gateway.proc.pid, signal.SIGKILL)
         os.kill(os.getpid(), signal.SIGKILL)
 
-stream = spark.readStream.format("distlog").option("maxOffsetsPerTrigger", 4).option("startingOffsets", sys.argv[4])
+stream = spark.readStream.format("distlog").option("maxOffsetsPerTrigger", 4).option("startingOffsets", "earliest")
 query = stream.load(url).writeStream.foreachBatch(write).option("checkpointLocation", f"{folder}/checkpoint")
 query.trigger(availableNow=True).start().awaitTermination()
 """
 
 
 def test_a_driver_that_is_killed_in_a_batch_goes_on_with_that_batch_also_without_pandas(
-    topic: Topic, tmp_path: Path, spark: SparkSession
+    topic: Topic, tmp_path: Path, spark: SparkSession, write: Write, batches: Batches
 ) -> None:
     absent = tmp_path / "absent" / "pandas"
     absent.mkdir(parents=True)
     (absent / "__init__.py").write_text("raise ModuleNotFoundError('no pandas', name='pandas')")
     places = [str(absent.parent), str(Path(distlog.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places), "PYSPARK_PYTHON": sys.executable}
-    folder = tmp_path / "output"
-
-    def query(killed_in: int, start: str) -> int:
-        command = [sys.executable, "-c", PROGRAM, topic.url, str(folder), str(killed_in), start]
-        return subprocess.run(command, env=environment, capture_output=True, check=False).returncode
-
-    assert query(0, "earliest") == -signal.SIGKILL
-    topic.append(values(range(4)), partition=0)
-    assert query(1, "latest") == -signal.SIGKILL
-    topic.append(values(range(4)), partition=1)
-    assert query(-1, "latest") == 0
-    found = spark.read.parquet(str(folder / "rows")).orderBy("batch", "partition", "offset").collect()
-    read = {number: [row.offset for row in found if row.partition == number] for number in range(2)}
-    assert read == {0: list(range(9)), 1: list(range(9))}
-    assert sorted(row.offset for row in found if row.batch == 0) == [0, 0, 1, 1]
+    command = [sys.executable, "-c", PROGRAM, topic.url, str(tmp_path), str(KILLED_IN)]
+    killed = subprocess.run(command, env=environment, capture_output=True, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    rows = spark.read.parquet(str(tmp_path / "rows")).orderBy("batch", "partition", "offset").collect()
+    assert [(row.batch, row.partition, row.offset) for row in rows] == [
+        *[(0, 0, 0), (0, 0, 1), (0, 1, 0), (0, 1, 1)],
+        *[(1, 0, 2), (1, 0, 3), (1, 1, 2), (1, 1, 3)],
+    ]
+    for partition in range(2):
+        topic.append(values(range(4)), partition=partition)
+    finish(write(topic.url, startingOffsets="latest", maxOffsetsPerTrigger=6))
+    assert min(batches.rows) == KILLED_IN
+    assert batches.offsets(KILLED_IN) == {0: [2, 3], 1: [2, 3]}
+    read = {
+        number: [n for batch in sorted(batches.rows) for n in batches.offsets(batch).get(number, [])]
+        for number in (0, 1)
+    }
+    assert read == {0: list(range(2, 9)), 1: list(range(2, 9))}

@@ -40,7 +40,7 @@ def test_a_disk_without_a_byte_left_takes_no_append_and_goes_on_when_there_is_ro
     assert other.seen()[0] == [b"x" * 3000]
     # there is no space for the commit of a seal
     assert sealed(process.head()) == []
-    record = other[0]._active.record()
+    record = other.record(0)
     assert record
     assert record.status == Status.ACTIVE
     assert process[0].end().end_offset == before[1]

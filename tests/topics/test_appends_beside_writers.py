@@ -76,7 +76,7 @@ def test_a_replayed_append_seals_nothing_needs_no_lock_and_returns_the_first_off
     appender.append(rows(b"a"))
     segments = appender.close()
     monkeypatch.setattr("distlog.core.topics.append_commit.sealed_commit", partial(sealed_commit, timeout_s=0))
-    with process[0]._active.held():
+    with process.holding(0):
         again, after = commit_append(
             topic.handle, topic.snapshot, segments, read_version=topic.version, app_id="app", batch_id=7
         )
@@ -125,7 +125,7 @@ def test_a_bulk_append_does_not_wait_for_ever_for_a_lock(folder: Path, monkeypat
     append(process[0], b"a")
     topic = process.topic()
     monkeypatch.setattr("distlog.core.topics.append_commit.sealed_commit", partial(sealed_commit, timeout_s=0))
-    with other[0]._active.held(), pytest.raises(StorageError, match="has held the lock"):
+    with other.holding(0), pytest.raises(StorageError, match="has held the lock"):
         topic.append(rows(b"b"))
     assert append(process[0], b"c") == (1, 2)
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import gc
 import os
-import time
-from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -14,8 +11,8 @@ from typing import Any
 import pytest
 from gated_writer import NEVER_MS
 from topics import NOW, TINY, Clock, contents, topic_on
+from writers_in_place import Syncs, append_both
 
-from distlog.core.batches.record_batch import LOG_APPEND_TIME, read_headers
 from distlog.core.errors import InvalidRecordError, StorageError, TopicNotFoundError
 from distlog.core.log.active_file import ActiveFile
 from distlog.core.log.appended import LostRecordsError
@@ -39,42 +36,9 @@ def topic(tmp_path: Path, clock: Clock) -> Topic:
     return topic_on(Storage(str(tmp_path / "topic")), 2, clock=clock)
 
 
-class Syncs:
-    """Counts the syncs of log files, and lets them fail for one partition."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.count, self.failing = 0, -1
-        self._fsync = os.fsync
-        monkeypatch.setattr(os, "fsync", self._sync)
-
-    def _sync(self, file: int) -> None:
-        path = os.readlink(f"/proc/self/fd/{file}")
-        if path.endswith(".log"):
-            self.count += 1
-            if f"-{self.failing}/" in path:
-                raise OSError(errno.EIO, os.strerror(errno.EIO))
-        self._fsync(file)
-
-
 @pytest.fixture
 def syncs(monkeypatch: pytest.MonkeyPatch) -> Syncs:
     return Syncs(monkeypatch)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait for another thread, for a minute at the most."""
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-
-
-def append_both(topic: Topic, told: list[Delivery], numbers: range) -> None:
-    """Write each number to both partitions, in one buffer."""
-    with topic.writer(linger_ms=NEVER_MS, on_delivery=told.append) as writer:
-        for number in numbers:
-            for partition in (0, 1):
-                writer.append(b"%d" % number, partition=partition)
 
 
 # --- where buffers go
@@ -115,182 +79,6 @@ def test_writers_share_the_active_segment(topic: Topic) -> None:
     assert [delivery.first_offset for delivery in told] == list(range(1, 20, 2))
     assert contents(topic.refresh())[0] == [b"%d" % (number // 2) for number in range(20)]
     assert topic.version == 1
-
-
-# --- what is acknowledged
-
-
-def test_what_is_acknowledged_is_on_the_device_with_one_sync_for_a_partition(topic: Topic, syncs: Syncs) -> None:
-    counts: list[int] = []
-    append_both(topic, [], range(3))
-    syncs.count = 0
-    with topic.writer(linger_ms=NEVER_MS, on_delivery=lambda delivery: counts.append(syncs.count)) as writer:
-        for partition in (0, 1, 0, 1):
-            writer.append(b"", partition=partition)
-    assert counts == [2, 2]
-
-
-def test_a_partition_that_cannot_be_synced_fails_by_itself(topic: Topic, syncs: Syncs) -> None:
-    told: list[Delivery] = []
-    append_both(topic, told, range(2))
-    syncs.failing = 1
-    with pytest.raises(StorageError, match=r"cannot sync.* records_in_doubt=3 of_partitions={1: 3}"):
-        append_both(topic, told, range(2, 5))
-    assert told[:3] == [Delivery(0, 0, 2, 2, None), Delivery(1, 0, 2, 2, None), Delivery(0, 2, 5, 3, None)]
-    (failed,) = told[3:]
-    assert (failed.partition, failed.record_count, isinstance(failed.error, StorageError)) == (1, 3, True)
-    syncs.failing = -1
-    assert contents(topic.refresh()) == {0: [b"0", b"1", b"2", b"3", b"4"], 1: [b"0", b"1"]}
-    append_both(topic, told, range(5, 6))
-    assert contents(topic.refresh())[1] == [b"0", b"1", b"5"]
-
-
-def test_a_partition_that_cannot_be_appended_to_fails_by_itself(
-    topic: Topic, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    append, told = PartitionLog._append, list[Delivery]()
-
-    def failing(log: PartitionLog, *arguments: Any, **options: Any) -> Any:
-        if log.partition == 0:
-            raise StorageError("cannot write: No space left on device")
-        return append(log, *arguments, **options)
-
-    monkeypatch.setattr(PartitionLog, "_append", failing)
-    with pytest.raises(StorageError, match=r"No space left .*records_not_committed=4 of_partitions={0: 4}"):
-        append_both(topic, told, range(4))
-    assert [(delivery.partition, delivery.first_offset, delivery.record_count) for delivery in told] == [
-        (1, 0, 4),
-        (0, None, 4),
-    ]
-    assert contents(topic) == {0: [], 1: [b"0", b"1", b"2", b"3"]}
-
-
-def test_records_behind_a_partition_that_failed_are_not_appended(topic: Topic, syncs: Syncs) -> None:
-    append_both(topic, [], range(1))
-    told: list[Delivery] = []
-    syncs.failing = 1
-    writer = topic.writer(linger_ms=NEVER_MS, on_delivery=told.append)
-    writer.append(b"a", partition=0)
-    writer.append(b"b", partition=1)
-    with pytest.raises(StorageError, match="cannot sync"):
-        writer.flush()
-    for call in (lambda: writer.append(b"c", partition=0), writer.flush, writer.close):
-        with pytest.raises(StorageError, match="records_in_doubt=1"):
-            call()
-    writer.close()
-    assert contents(topic.refresh())[0] == [b"0", b"a"]
-
-
-def test_an_interrupt_leaves_what_was_appended_in_doubt_and_the_rest_out(
-    topic: Topic, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    append = PartitionLog._append
-
-    def interrupted(log: PartitionLog, *arguments: Any, **options: Any) -> Any:
-        if log.partition == 1:
-            raise KeyboardInterrupt
-        return append(log, *arguments, **options)
-
-    monkeypatch.setattr(PartitionLog, "_append", interrupted)
-    told: list[Delivery] = []
-    with pytest.raises(KeyboardInterrupt):
-        append_both(topic, told, range(2))
-    assert {delivery.partition for delivery in told} == {0, 1}
-    assert all(isinstance(delivery.error, KeyboardInterrupt) for delivery in told)
-    monkeypatch.undo()
-    # the lock is free, though the error is still referred to
-    append_both(topic, told, range(2, 3))
-    assert contents(topic.refresh()) == {0: [b"0", b"1", b"2"], 1: [b"2"]}
-
-
-@pytest.mark.parametrize("close", [True, False])
-def test_a_flush_policy_leaves_syncs_to_flush_and_close(close: bool, topic: Topic, syncs: Syncs) -> None:
-    topic.alter_config({"flush.messages": "5"})
-    told: list[Delivery] = []
-    append_both(topic, told, range(3))
-    synced = syncs.count
-    assert synced == 2
-    with topic.writer(linger_ms=NEVER_MS, on_delivery=told.append) as writer:
-        send = writer._accumulator.drain
-        for number in range(4):
-            writer.append(b"%d" % number, partition=0)
-        send()
-        assert (syncs.count, told[-1].record_count) == (synced, 4)
-        (writer.close if close else writer.flush)()
-        assert syncs.count == synced + 1
-        if not close:
-            for number in range(5):
-                writer.append(b"%d" % number, partition=0)
-            send()
-            assert syncs.count == synced + 2
-
-
-@pytest.mark.parametrize(
-    "error", [StorageError("too many open files"), KeyboardInterrupt()], ids=["error", "interrupt"]
-)
-def test_a_flush_that_did_not_sync_is_made_good_by_the_next(
-    error: BaseException, topic: Topic, syncs: Syncs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    topic.alter_config({"flush.messages": "1000"})
-    writer = topic.writer(linger_ms=NEVER_MS)
-    for partition in (0, 1):
-        writer.append(b"a", partition=partition)
-    writer._accumulator.drain()
-
-    def failing(log: PartitionLog, *arguments: Any) -> None:
-        monkeypatch.undo()
-        raise error
-
-    with monkeypatch.context() as patched:
-        patched.setattr(PartitionLog, "flush", failing)
-        monkeypatch = patched
-        with pytest.raises(type(error)):
-            writer.flush()
-    assert not writer._destination.is_flushed
-    writer.close()
-    for partition in (0, 1):
-        log = PartitionLog(topic.handle, partition, topic.current)
-        assert log.end() == (1, 1)
-        log.close()
-
-
-def test_a_partition_that_cannot_be_flushed_keeps_no_other_from_it(topic: Topic, syncs: Syncs) -> None:
-    topic.alter_config({"flush.messages": "1000"})
-    for failing in (0, 1):
-        syncs.failing = failing
-        writer = topic.writer(linger_ms=NEVER_MS)
-        for partition in (0, 1):
-            writer.append(b"%d" % failing, partition=partition)
-        with pytest.raises(StorageError, match="cannot sync"):
-            writer.flush()
-        # the loss was told, and all else is on the device
-        writer.close()
-    assert contents(topic.refresh()) == {0: [b"1"], 1: [b"0"]}
-
-
-def test_flush_ms_syncs_in_the_background(topic: Topic, syncs: Syncs) -> None:
-    topic.alter_config({"flush.messages": "1000", "flush.ms": "20"})
-    # the real clock: the sync must come while nobody does anything
-    with topic.writer(linger_ms=0) as writer:
-        writer.append(b"a", partition=0)
-        log = PartitionLog(topic.handle, 0, topic.current)
-        wait_until(lambda: log.end() == (1, 1))
-        assert syncs.count == 1
-        log.close()
-
-
-def test_a_sync_that_fails_in_the_background_is_told_by_the_next_flush(topic: Topic, syncs: Syncs) -> None:
-    topic.alter_config({"flush.messages": "1000", "flush.ms": "20"})
-    writer = topic.writer(linger_ms=0)
-    syncs.failing = 0
-    writer.append(b"lost", partition=0)
-    wait_until(lambda: syncs.count > 0 and writer._destination.is_flushed)
-    with pytest.raises(StorageError, match="cannot sync"):
-        writer.flush()
-    syncs.failing = -1
-    writer.append(b"kept", partition=0)
-    writer.close()
-    assert contents(topic.refresh())[0] == [b"kept"]
 
 
 # --- segments
@@ -416,78 +204,6 @@ def test_a_topics_object_sees_what_its_own_writer_appended(topic: Topic) -> None
     assert topic.end_offsets() == {0: 4, 1: 4}
     assert other.end_offsets() == {0: 0, 1: 0}
     assert other.refresh().end_offsets() == {0: 4, 1: 4}
-
-
-# --- LogAppendTime
-
-
-@pytest.fixture
-def stamped(topic: Topic) -> Topic:
-    topic.alter_config({"message.timestamp.type": "LogAppendTime", **TINY})
-    return topic
-
-
-def times(topic: Topic) -> list[tuple[int, int]]:
-    """The times of the records of partition 0, and the kinds of these times."""
-    return [(record.timestamp - NOW, record.timestamp_type) for record in topic.refresh().records(0)]
-
-
-@pytest.mark.parametrize("compression", ["none", "lz4"])
-def test_log_append_time_is_the_time_of_the_append(compression: str, stamped: Topic, clock: Clock) -> None:
-    with stamped.writer(linger_ms=NEVER_MS, compression=compression) as writer:
-        for step in (0, 50, 100):
-            writer.append(b"a", timestamp=5, partition=0)
-            writer.append(b"b", partition=0)
-            clock.now_ms = NOW + step
-            writer.flush()
-    assert times(stamped) == [(step, LOG_APPEND_TIME) for step in (0, 0, 50, 50, 100, 100)]
-    assert stamped.offsets_for_times({0: NOW + 1}) == {0: (2, NOW + 50)}
-    assert stamped.offsets_for_times({0: NOW + 51}) == {0: (4, NOW + 100)}
-    batches = read_headers(bytes(stamped.read(0, 0)))
-    assert set(batches["max_timestamp"].tolist()) <= {NOW, NOW + 50, NOW + 100}
-    assert stamped.verify().ok
-
-
-def test_log_append_time_is_told_under_the_lock_and_not_before(
-    stamped: Topic, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    append = PartitionLog._append
-
-    def late(log: PartitionLog, *arguments: Any) -> Any:
-        clock.now_ms = NOW + 7
-        return append(log, *arguments)
-
-    monkeypatch.setattr(PartitionLog, "_append", late)
-    with stamped.writer(linger_ms=NEVER_MS) as writer:
-        writer.append(b"", partition=0)
-    assert times(stamped) == [(7, LOG_APPEND_TIME)]
-
-
-def test_log_append_time_never_goes_back_whatever_the_clocks_say(stamped: Topic, clock: Clock) -> None:
-    behind = Clock(NOW - 5000)
-    other = topic_on(stamped.storage, clock=behind)
-    with stamped.writer(linger_ms=NEVER_MS) as one, other.writer(linger_ms=NEVER_MS) as two:
-        for step in range(30):
-            clock.now_ms = NOW + step
-            # three, so that each of them rolls segments now and then
-            for writer in (one, two, two):
-                writer.append(b"%0100d" % step, partition=0)
-                writer.flush()
-    found = [time for time, _ in times(stamped)]
-    assert found == sorted(found) == [step for step in range(30) for _ in range(3)]
-    segments = stamped.live_snapshot.partitions[0].segments
-    assert len(segments) > 3
-    assert all(segment.min_timestamp <= segment.first_timestamp for segment in segments)
-    assert stamped.verify().ok
-
-
-def test_log_append_time_is_not_before_that_of_the_segment_ahead(stamped: Topic, clock: Clock) -> None:
-    clock.now_ms = NOW + 1000
-    stamped.append([{"value": b"committed"}], partition=0)
-    clock.now_ms = NOW
-    with stamped.writer(linger_ms=NEVER_MS) as writer:
-        writer.append(b"in place", partition=0)
-    assert [time >= 1000 for time, _ in times(stamped)] == [True, True]
 
 
 # --- many partitions

@@ -92,20 +92,10 @@ def read_batches(data: np.ndarray, start: int, batches: np.ndarray) -> tuple[int
     position = start
     for index in range(batches.size):
         row = batches[index]
-        magic = read_int(data, position + 16, 1)
-        row["position"] = position
-        row["size"] = LOG_OVERHEAD + read_int(data, position + 8, 4)
-        row["magic"] = magic
-        base_offset = read_int(data, position, 8)
-        last_offset_delta = read_int(data, position + 23, 4) if magic == 2 else 0
-        row["base_offset"] = base_offset
-        row["last_offset_delta"] = last_offset_delta
-        if magic == 2:
-            read_header(data, position, row)
-        else:
-            read_legacy_header(data, position, magic, row)
-        if row["record_count"] < (0 if magic == 2 else -1):
+        read_row(data, position, row)
+        if row["record_count"] < (0 if row["magic"] == 2 else -1):
             return BAD_COUNT, index
+        base_offset, last_offset_delta = row["base_offset"], row["last_offset_delta"]
         if base_offset < 0 or last_offset_delta < 0 or base_offset > MAX_LONG - last_offset_delta:
             return BAD_OFFSETS, index
         position += row["size"]
@@ -113,8 +103,23 @@ def read_batches(data: np.ndarray, start: int, batches: np.ndarray) -> tuple[int
 
 
 @inlined
-def read_header(data: np.ndarray, position: int, row: np.void) -> None:
-    """Put into `row` what the header of format 2 at `position` has behind magic and size; nothing is checked."""
+def read_row(data: np.ndarray, position: int, row: np.void) -> None:
+    """Fill `row` with what the batch at `position` says of itself; nothing is checked."""
+    magic = read_int(data, position + 16, 1)
+    row["position"] = position
+    row["size"] = LOG_OVERHEAD + read_int(data, position + 8, 4)
+    row["magic"] = magic
+    row["base_offset"] = read_int(data, position, 8)
+    row["last_offset_delta"] = read_int(data, position + 23, 4) if magic >= 2 else 0
+    if magic >= 2:
+        _read_header(data, position, row)
+    else:
+        _read_legacy_header(data, position, magic, row)
+
+
+@inlined
+def _read_header(data: np.ndarray, position: int, row: np.void) -> None:
+    """Put into `row` what the header of format 2 at `position` has behind magic and size."""
     row["leader_epoch"] = read_int(data, position + 12, 4)
     row["crc"] = _read_bytes(data, position + 17, 4)
     row["attributes"] = read_int(data, position + 21, 2)
@@ -127,7 +132,7 @@ def read_header(data: np.ndarray, position: int, row: np.void) -> None:
 
 
 @inlined
-def read_legacy_header(data: np.ndarray, position: int, magic: int, row: np.void) -> None:
+def _read_legacy_header(data: np.ndarray, position: int, magic: int, row: np.void) -> None:
     """Put into `row` what a message of formats 0 and 1 has; a compressed one gets record count -1."""
     attributes = read_int(data, position + 17, 1) & LEGACY_ATTRIBUTES
     timestamp = read_int(data, position + 18, 8) if magic == 1 else -1

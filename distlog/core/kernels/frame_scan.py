@@ -13,9 +13,8 @@ from distlog.core.kernels.batch_scan import (
     OK,
     SMALLEST_LENGTH,
     SMALLEST_PREFIX,
-    read_header,
     read_int,
-    read_legacy_header,
+    read_row,
 )
 from distlog.core.kernels.native.jit import fill_kernel, inlined
 
@@ -57,14 +56,5 @@ def read_frames(data: np.ndarray, batches: np.ndarray) -> None:
     position = 0
     for index in range(batches.size):
         row = batches[index]
-        magic = read_int(data, position + 16, 1)
-        row["position"] = position
-        row["size"] = LOG_OVERHEAD + read_int(data, position + 8, 4)
-        row["magic"] = magic
-        row["base_offset"] = read_int(data, position, 8)
-        row["last_offset_delta"] = read_int(data, position + 23, 4) if magic >= 2 else 0
-        if magic >= 2:
-            read_header(data, position, row)
-        else:
-            read_legacy_header(data, position, magic, row)
+        read_row(data, position, row)
         position += row["size"]

@@ -6,144 +6,41 @@ import dataclasses
 import json
 import pickle
 import shutil
-import uuid
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from adopted import adopt_golden, describe, put, with_indexes
-from adopted import commit as commit_segments
 from conftest import Address
 from golden import partitions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw_batches import batch, record, with_right_crc
+from verified_topics import (
+    NOW,
+    changed,
+    flip,
+    found,
+    raw_topic,
+    second_batch,
+    segment_of,
+    topic_at,
+    verified,
+)
 
 import distlog
 from distlog import Topic
-from distlog.core import paths
 from distlog.core.commits import checkpoint
-from distlog.core.commits.actions import Remove
-from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.commits.segment_table import SegmentTable
-from distlog.core.commits.snapshot import PartitionState
 from distlog.core.errors import DistlogError
 from distlog.core.maintenance.integrity import verify_segment as verify_segment_module
-from distlog.core.maintenance.integrity.rebuild import rebuild_indexes
-from distlog.core.maintenance.integrity.verify import VerifyReport, verify
-from distlog.core.maintenance.integrity.verify_commits import verify_table
 from distlog.core.maintenance.integrity.verify_segment import verify_segment
 
-NOW = 1_700_000_000_000
 GOLDEN = partitions()
-CONFIG = {"batch.bytes": 100, "index.interval.bytes": 300, "retention.ms": -1}
-BATCH_BYTES = 61 + 4 * 50
-
-
-def topic_at(url: str, appends: int = 2, config: dict[str, Any] | None = None, **storage_options: Any) -> Topic:
-    """A topic of one partition, a segment of 40 records per append."""
-    topic = distlog.create(url, config={**CONFIG, **(config or {})}, storage_options=storage_options)
-    for number in range(appends):
-        topic.append([{"value": bytes(40 + number), "timestamp": NOW + 100 * number + row} for row in range(40)])
-    return topic
 
 
 @pytest.fixture
 def topic(tmp_path: Path) -> Topic:
     return topic_at(str(tmp_path / "log"))
-
-
-def verified(topic: Topic) -> VerifyReport:
-    return verify(topic.handle, topic.snapshot)
-
-
-def found(topic: Topic) -> list[tuple[str, int | None, int | None]]:
-    """What is wrong: the word, the position, the offset."""
-    return [(anomaly.word, anomaly.position, anomaly.offset) for anomaly in verified(topic).anomalies]
-
-
-def segment_of(topic: Topic, number: int = 0) -> SegmentInfo:
-    return topic.snapshot.partitions[0].segments[number]
-
-
-def changed(topic: Topic, suffix: str, change: Callable[[bytearray], Any], number: int = 0) -> str:
-    """Change the bytes of a file of segment `number`; its name."""
-    name = topic.reader.name(segment_of(topic, number), suffix)
-    data = bytearray(topic.storage.read(name))
-    replaced = change(data)
-    topic.storage.put(name, data if replaced is None else replaced)
-    return name
-
-
-def flip(position: int, bit: int = 0) -> Callable[[bytearray], None]:
-    def change(data: bytearray) -> None:
-        data[position] ^= 1 << bit
-
-    return change
-
-
-def second_batch(topic: Topic) -> tuple[int, int]:
-    """The position and the offset of the second batch of the second segment."""
-    (_, position, *_) = topic.read(0, 40).positions.tolist()
-    return position, int(topic.read(0, 40).base_offsets[1])
-
-
-def test_a_sound_topic_passes(topic: Topic) -> None:
-    report = verified(topic)
-    assert report.ok
-    assert [verdict.records for verdict in report.segments] == [40, 40]
-    assert all(verdict.batches > 5 for verdict in report.segments)
-
-
-@pytest.mark.parametrize("codec", ["uncompressed", "gzip", "snappy", "lz4", "zstd"])
-@pytest.mark.parametrize("kind", ["CreateTime", "LogAppendTime"])
-def test_every_codec_and_kind_of_timestamp_passes(tmp_path: Path, codec: str, kind: str) -> None:
-    config = {"compression.type": codec, "message.timestamp.type": kind}
-    assert found(topic_at(str(tmp_path / "log"), config=config)) == []
-
-
-def test_records_without_a_timestamp_pass(tmp_path: Path) -> None:
-    topic = distlog.create(str(tmp_path / "log"), config=CONFIG)
-    topic.append([{"value": b"v", "timestamp": -1}] * 20)
-    assert found(topic) == []
-
-
-@pytest.mark.parametrize("name", [name for name in GOLDEN if not name.startswith("crashed")])
-def test_what_a_broker_wrote_passes(tmp_path: Path, name: str) -> None:
-    assert found(adopt_golden(str(tmp_path / "log"), GOLDEN[name])) == []
-
-
-@pytest.mark.parametrize("policy", ["compact", "delete"])
-def test_what_compaction_and_merging_wrote_passes(tmp_path: Path, policy: str) -> None:
-    config = {
-        "cleanup.policy": policy,
-        "internal.segment.bytes": 10_000,
-        "min.cleanable.dirty.ratio": 0,
-        "delete.retention.ms": 0,
-    }
-    topic = distlog.create(str(tmp_path / "log"), config={**CONFIG, **config})
-    for number in range(8):
-        rows = range(40 * number, 40 * number + 40)
-        topic.append(
-            [
-                {"key": b"%d" % (row % 7), "value": b"v" * 30 if row % 5 else None, "timestamp": NOW + row}
-                for row in rows
-            ]
-        )
-        if number % 4 == 3:
-            before = topic.segments().num_rows
-            topic.compact()
-            assert topic.segments().num_rows < before
-            assert found(topic) == []
-
-
-@pytest.mark.parametrize("name", [name for name in GOLDEN if "compact" in name])
-def test_what_compaction_made_of_what_a_broker_wrote_passes(tmp_path: Path, name: str) -> None:
-    config = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0, "delete.retention.ms": 0}
-    topic = adopt_golden(str(tmp_path / "log"), GOLDEN[name], config=config)
-    topic.compact()
-    assert found(topic) == []
 
 
 def test_a_missing_log(topic: Topic) -> None:
@@ -249,21 +146,6 @@ def test_a_leader_epoch_lies_outside_of_them_too(topic: Topic) -> None:
     (anomaly,) = verified(topic).anomalies
     assert anomaly.word == "metadata_mismatch"
     assert "crc32c" in anomaly.message
-
-
-def raw_topic(folder: Path, log: bytes, next_offset: int, **changes: Any) -> Topic:
-    """A topic whose one segment has these batches, whatever they are."""
-    topic = distlog.create(str(folder / uuid.uuid4().hex), config=CONFIG)
-    files = with_indexes(log, 0, CONFIG["index.interval.bytes"])
-    sound = b"".join(batch([record()], base_offset=offset) for offset in range(next_offset))
-    facts = {
-        "log_bytes": len(log),
-        "stem": f"v{0:020d}-{uuid.uuid4().hex}",
-        "crc32c": describe({".log": b""}, 0, 1).crc32c,
-    }
-    info = dataclasses.replace(describe({**files, ".log": sound}, 0, next_offset), **{**facts, **changes})
-    put(topic, info, files)
-    return commit_segments(topic, [info])
 
 
 def test_a_missing_batch_is_a_gap_and_a_second_one_an_overlap(tmp_path: Path) -> None:
@@ -391,100 +273,6 @@ def test_a_batch_larger_than_what_is_read_at_once(tmp_path: Path, monkeypatch: p
     assert found(topic) == []
     changed(topic, ".log", lambda data: data[:-1])
     assert [word for word, _, _ in found(topic)] == ["metadata_mismatch", "corrupt_batch"]
-
-
-def test_a_missing_and_a_damaged_commit(topic: Topic) -> None:
-    name = paths.commit_file(1)
-    data = topic.storage.read(name)
-    topic.storage.put(name, data.replace(b'"append"', b'"appent"'))
-    (anomaly,) = verified(topic).anomalies
-    assert (anomaly.word, anomaly.file) == ("corrupt_commit", name)
-    topic.storage.delete([name])
-    (anomaly,) = verified(topic).anomalies
-    assert (anomaly.word, anomaly.file) == ("missing_commit", name)
-
-
-def test_a_commit_of_another_topic(topic: Topic, tmp_path: Path) -> None:
-    other = topic_at(str(tmp_path / "other" / "log"))
-    topic.storage.put(paths.commit_file(1), other.storage.read(paths.commit_file(1)))
-    assert [anomaly.word for anomaly in verified(topic).anomalies] == ["corrupt_commit"]
-
-
-def test_checkpoints_are_compared_with_the_commits(topic: Topic) -> None:
-    checkpoint.write(topic.storage, topic.log.load(version=1))
-    right = checkpoint.write(topic.storage, topic.snapshot)
-    assert found(topic) == []
-    data = topic.storage.read(right)
-    topic.storage.put(right, data[:-1])
-    (anomaly,) = verified(topic).anomalies
-    assert (anomaly.word, anomaly.file) == ("checkpoint_mismatch", right)
-    topic.storage.delete([right])
-    wrong = checkpoint.write(topic.storage, dataclasses.replace(topic.snapshot, gc_floor=1))
-    (anomaly,) = verified(topic).anomalies
-    assert (anomaly.word, anomaly.file) == ("checkpoint_mismatch", wrong)
-
-
-def test_a_checkpoint_that_lies_is_not_believed(topic: Topic) -> None:
-    checkpoint.write(topic.storage, dataclasses.replace(topic.snapshot, gc_floor=1))
-    reopened = distlog.open(topic.url)
-    assert reopened.snapshot.gc_floor == 1
-    assert [anomaly.word for anomaly in verified(reopened).anomalies] == ["checkpoint_mismatch", "metadata_mismatch"]
-
-
-def test_an_older_version_is_verified_as_it_was(topic: Topic) -> None:
-    older = distlog.open(topic.url, version=1)
-    assert verified(older).ok
-    assert len(verified(older).segments) == 1
-
-
-@pytest.mark.parametrize(
-    ("bases", "ends", "start", "end", "dirty", "expected"),
-    [
-        ([0, 10], [10, 20], 0, 20, 0, []),
-        ([0, 10], [10, 20], 7, 20, 0, []),
-        ([], [], 5, 5, 0, []),
-        ([0, 12], [10, 20], 0, 20, 0, [("offset_gap", 10)]),
-        ([0, 12], [10, 20], 0, 20, 12, []),
-        ([0, 12], [10, 20], 0, 20, 11, [("offset_gap", 10)]),
-        ([0, 8], [10, 20], 0, 20, 20, [("offset_overlap", 8)]),
-        ([5], [20], 0, 20, 0, [("offset_gap", 0)]),
-        ([0], [10], 0, 20, 0, [("offset_gap", 10)]),
-        ([0], [30], 0, 20, 0, [("offset_overlap", 20)]),
-        ([], [], 5, 8, 0, [("offset_gap", 5)]),
-    ],
-)
-def test_segments_follow_each_other(
-    topic: Topic, bases: list[int], ends: list[int], start: int, end: int, dirty: int, expected: list[Any]
-) -> None:
-    like = segment_of(topic)
-    table = SegmentTable.of(
-        [dataclasses.replace(like, base_offset=low, next_offset=high) for low, high in zip(bases, ends, strict=True)]
-    )
-    state = PartitionState(log_start_offset=start, log_end_offset=end, segments=table, first_dirty_offset=dirty)
-    snapshot = dataclasses.replace(topic.snapshot, partitions=(state,))
-    assert [(anomaly.word, anomaly.offset) for anomaly in verify_table(snapshot)] == expected
-
-
-def test_what_was_vacuumed_or_rebuilt_meanwhile_is_not_wrong(topic: Topic) -> None:
-    """1. Verify takes its snapshot. 2. A segment goes, and the indexes of the other one are rebuilt. 3. It reads."""
-    stale = topic.snapshot
-    first = segment_of(topic)
-    topic.log.commit(stale, "retention", lambda snapshot: [Remove(0, first.stem)])
-    topic.storage.delete([topic.reader.name(first, suffix) for suffix in (".log", ".index", ".timeindex")])
-    topic.refresh()
-    topic.alter_config({"index.interval.bytes": 0})
-    rebuild_indexes(topic.handle, topic.snapshot, force=True)
-    report = verify(topic.handle, stale)
-    assert report.segments[0].segment.base_offset == 40
-    assert len(report.segments) == 1
-    assert report.ok
-
-
-def test_a_removed_segment_that_is_damaged_is_wrong_all_the_same(topic: Topic) -> None:
-    stale = topic.snapshot
-    changed(topic, ".log", flip(70))
-    topic.log.commit(stale, "retention", lambda snapshot: [Remove(0, segment_of(topic).stem)])
-    assert not verify(topic.handle, stale).ok
 
 
 def test_the_report_as_a_table_as_json_and_as_text(topic: Topic) -> None:

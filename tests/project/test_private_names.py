@@ -1,0 +1,77 @@
+"""Tests look at what a package does for others: its private attributes are for its own tests alone."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+#: By private name: the packages of distlog whose objects have an attribute or a method of this name.
+Owners = dict[str, set[str]]
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.endswith("_")
+
+
+def made(tree: ast.Module) -> Iterator[str]:
+    """The names of the methods of a module's classes, and of what their objects have."""
+    for one in ast.walk(tree):
+        for node in ast.walk(one) if isinstance(one, ast.ClassDef) else ():
+            if isinstance(node, ast.FunctionDef):
+                yield node.name
+            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
+                yield node.attr
+
+
+def owners() -> Owners:
+    found = defaultdict(set)
+    for path in (ROOT / "distlog").rglob("*.py"):
+        parts = path.relative_to(ROOT / "distlog").parts
+        package = parts[1] if parts[0] == "core" else parts[0]
+        for name in filter(is_private, made(ast.parse(path.read_text(encoding="utf-8")))):
+            found[name].add(package.removesuffix(".py"))
+    return found
+
+
+def modules_in(tree: ast.Module) -> set[str]:
+    """The names that a file imports: what it takes of these is no attribute of an object."""
+    imports = (node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom)))
+    return {alias.asname or alias.name for node in imports for alias in node.names if alias.name.islower()}
+
+
+def taken(source: str, package: str, known: Owners) -> Iterator[str]:
+    """The private attributes of objects of other packages that a test of `package` takes."""
+    tree = ast.parse(source)
+    mine, modules = {*made(tree), *shared()}, modules_in(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr in known and node.attr not in mine:
+            of, whose = known[node.attr], ast.unparse(node.value)
+            if package not in of and whose not in modules:
+                yield f"line {node.lineno}: {whose}.{node.attr} of {' or '.join(sorted(of))}"
+
+
+@cache
+def shared() -> set[str]:
+    """What the classes that tests share have of their own."""
+    return {name for path in (ROOT / "tests").glob("*.py") for name in made(ast.parse(path.read_text("utf-8")))}
+
+
+def test_tests_take_no_private_attribute_of_another_package() -> None:
+    known, tests = owners(), ROOT / "tests"
+    found = [
+        f"{path.relative_to(ROOT)} {line}"
+        for path in sorted(tests.rglob("*.py"))
+        for line in taken(path.read_text(encoding="utf-8"), path.relative_to(tests).parts[0].split(".")[0], known)
+    ]
+    assert found == []
+
+
+def test_the_scan_knows_whose_an_attribute_is() -> None:
+    known, source = owners(), "def test() -> None:\n    follower._share.renew()\n"
+    assert list(taken(source, "topics", known)) == ["line 2: follower._share of following"]
+    assert list(taken(source, "following", known)) == []

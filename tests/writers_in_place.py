@@ -1,0 +1,47 @@
+"""What tests of writers on a local disk are written with: syncs that are counted and may fail, and full buffers."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable
+
+import pytest
+from gated_writer import NEVER_MS
+
+from distlog.core.topics.delivery import Delivery
+from distlog.core.topics.topic import Topic
+
+
+class Syncs:
+    """Counts the syncs of log files, and lets them fail for one partition."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count, self.failing = 0, -1
+        self._fsync = os.fsync
+        monkeypatch.setattr(os, "fsync", self._sync)
+
+    def _sync(self, file: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{file}")
+        if path.endswith(".log"):
+            self.count += 1
+            if f"-{self.failing}/" in path:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+        self._fsync(file)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait for another thread, for a minute at the most."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def append_both(topic: Topic, told: list[Delivery], numbers: range) -> None:
+    """Write each number to both partitions, in one buffer."""
+    with topic.writer(linger_ms=NEVER_MS, on_delivery=told.append) as writer:
+        for number in numbers:
+            for partition in (0, 1):
+                writer.append(b"%d" % number, partition=partition)
