@@ -78,11 +78,12 @@ def test_the_model_counts_the_requests_that_a_server_gets(s3_url: Address) -> No
         _, after = commit_append(topic.handle, snapshot, written, read_version=snapshot.version)
         topic.advance(after)
         assert since(topic, before) == costs.append(segments(topic)[0].log_bytes if number else 0, PARTITIONS, TASKS)
-    sizes = [one.log_bytes for one in topic.snapshot.partitions[0].segments]
+    sizes = [int(one.log_bytes) for one in topic.snapshot.partitions[0].segments]
     assert len(sizes) == TASKS * APPENDS
     before = requests(topic)
     topic.compact()
-    assert since(topic, before) == costs.merge(sizes).times(PARTITIONS) + costs.RUN
+    group = tuple(costs.Segment(size, PARTITIONS) for size in sizes)
+    assert since(topic, before) == costs.merge(group, PARTITIONS) + costs.RUN
     assert len(segments(topic)) == PARTITIONS
 
 
