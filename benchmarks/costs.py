@@ -26,8 +26,8 @@ APPEND_S, MAINTAIN_S, SEGMENT_BYTES, KEPT_DAYS = 1, 60, 1 << 30, 7
 SLOW = 10, 900
 #: What one task writes in a second, at most.
 TASK_BYTES = 100_000_000
-#: What a commit says of one segment, in JSON.
-ADD_BYTES = 850
+#: What a commit says of a segment of files of its own, in JSON, and of a part of a bundle, in columns.
+ADD_BYTES, PART_ADD_BYTES = 750, 60
 #: Two files for each checkpoint, which the hundredth commit writes.
 CHECKPOINT_PUTS, CHECKPOINT_COMMITS = 2, 100
 
@@ -184,7 +184,8 @@ class Day:
     @property
     def commit_gigabytes(self) -> float:
         """What a day adds to the commit log, which is kept for ever."""
-        return DAY_S // self.append_s * self.tasks * self.partitions * ADD_BYTES / 1e9
+        each = PART_ADD_BYTES if self.partitions > 1 and self.part_bytes <= LARGEST_PART else ADD_BYTES
+        return DAY_S // self.append_s * self.tasks * self.partitions * each / 1e9
 
 
 RATES = {1_000_000: "1 MB/s", 10_000_000: "10 MB/s", 100_000_000: "100 MB/s", 1_000_000_000: "1 GB/s"}

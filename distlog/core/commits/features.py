@@ -26,7 +26,10 @@ ACTIVE_SEGMENTS = "active-segments"
 #: A segment may be a part of a bundle (SegmentInfo.log_position).
 BUNDLES = "bundles"
 
-KNOWN = frozenset({APPEND_TIME, MANIFEST, ACTIVE_SEGMENTS, BUNDLES})
+#: Many actions of a commit may be one, in columns.
+COLUMNS = "columns"
+
+KNOWN = frozenset({APPEND_TIME, MANIFEST, ACTIVE_SEGMENTS, BUNDLES, COLUMNS})
 
 FEATURE = Text("[A-Za-z0-9_.-]{1,100}")
 _MOST = 1000

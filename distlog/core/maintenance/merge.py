@@ -84,7 +84,8 @@ def commit_merge(
         live = _live_stems(current, [group for group, _ in pairs])
         left = [(group, merged) for group, merged in pairs if live.issuperset(_stems(group))]
         done[:] = [group for group, _ in left]
-        return [action for group, merged in left for action in _replace(group, merged)] or None
+        removed = [Remove(group.partition, stem) for group, _ in left for stem in group.stems]
+        return [*removed, *(Add(merged) for _, merged in left)] or None
 
     _, after = handle.log.commit(snapshot, "compact", plan, read_version=snapshot.version, timeout_s=timeout_s)
     return done, after
@@ -101,8 +102,3 @@ def _live_stems(snapshot: Snapshot, groups: Sequence[MergeGroup]) -> set[tuple[i
 
 def _stems(group: MergeGroup) -> set[tuple[int, str]]:
     return {(group.partition, stem) for stem in group.stems}
-
-
-def _replace(group: MergeGroup, merged: SegmentInfo) -> list[Action]:
-    removed: list[Action] = [Remove(group.partition, stem) for stem in group.stems]
-    return [*removed, Add(merged)]
