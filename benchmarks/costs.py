@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from math import ceil
 
+from distlog.core.maintenance.merge_job import JOB_BYTES, JOB_SEGMENTS
 from distlog.core.maintenance.merge_plan import worth_it
 from distlog.core.segments.bundles import LARGEST_PART
 from distlog.core.segments.segment_file import HELD_BYTES
 from distlog.core.storage.objects.upload import PART_BYTES, SINGLE_PUT_BYTES
+from distlog.core.storage.range_merge import MAX_MERGED_BYTES as RANGE_BYTES
 
 PUT_DOLLARS, GET_DOLLARS, MONTH_OF_GB_DOLLARS = 0.005 / 1000, 0.0004 / 1000, 0.023
 DAY_S, DAYS_A_MONTH = 86_400, 30
@@ -23,8 +26,8 @@ APPEND_S, MAINTAIN_S, SEGMENT_BYTES, KEPT_DAYS = 1, 60, 1 << 30, 7
 SLOW = 10, 900
 #: What one task writes in a second, at most.
 TASK_BYTES = 100_000_000
-#: What a commit says of one segment, in JSON.
-ADD_BYTES = 850
+#: What a commit says of a segment of files of its own, in JSON, and of a part of a bundle, in columns.
+ADD_BYTES, PART_ADD_BYTES = 750, 60
 #: Two files for each checkpoint, which the hundredth commit writes.
 CHECKPOINT_PUTS, CHECKPOINT_COMMITS = 2, 100
 
@@ -72,38 +75,72 @@ def segment_puts(log_bytes: int) -> int:
     return (1 if log_bytes <= HELD_BYTES else object_puts(log_bytes)) + 2
 
 
-def merge(sizes: list[int]) -> Requests:
-    """One merge of segments of these sizes: each is read from its start to its end."""
-    return Requests(segment_puts(sum(sizes)), sum(ceil(size / PART_BYTES) for size in sizes))
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A segment of a partition, its bytes; so many partitions `share` a bundle, 0 for files of its own."""
+
+    size: int
+    share: int
+
+
+def job(group: tuple[Segment, ...], partitions: int) -> int:
+    """How many partitions share the bundle that such groups of theirs become; 0 for files of their own."""
+    size = sum(segment.size for segment in group)
+    if partitions == 1 or size > LARGEST_PART:
+        return 0
+    return max(1, min(partitions, JOB_BYTES // max(1, size), JOB_SEGMENTS // len(group)))
 
 
 @cache
-def merges(part_bytes: int, parts: int, runs: int) -> Requests:
-    """All merges of one partition that gets `parts` parts before each of `runs` runs of `maintain`."""
-    growing, total = list[int](), Requests(0, 0)
+def reads(segment: Segment, share: int, partitions: int) -> int:
+    """The requests that read a segment of each partition: each job reads its neighbours in a bundle at once."""
+    if not (segment.share and share):
+        return partitions * ceil(segment.size / RANGE_BYTES)
+    begins = sorted({*range(0, partitions, segment.share), *range(0, partitions, share)})
+    counts = (end - begin for begin, end in pairwise([*begins, partitions]))
+    return sum(ceil(count * segment.size / RANGE_BYTES) for count in counts)
+
+
+@cache
+def merge(group: tuple[Segment, ...], partitions: int) -> Requests:
+    """One merge of such a group in each partition."""
+    size, share = sum(segment.size for segment in group), job(group, partitions)
+    gets = sum(reads(segment, share, partitions) for segment in group)
+    if not share:
+        return Requests(partitions * segment_puts(size), gets)
+    counts = (min(share, partitions - first) for first in range(0, partitions, share))
+    return Requests(sum(object_puts(count * size) for count in counts), gets)
+
+
+@cache
+def merges(part_bytes: int, parts: int, runs: int, partitions: int) -> Requests:
+    """All merges of partitions that get `parts` parts each before each of `runs` runs of `maintain`."""
+    growing, total = list[Segment](), Requests(0, 0)
+    part = Segment(part_bytes, partitions if partitions > 1 and part_bytes <= LARGEST_PART else 0)
     for _ in range(runs):
-        *full, growing = _segments([*growing, *[part_bytes] * parts])
-        total = sum((_merged(sizes) for sizes in full), total) + _merged(growing)
+        *full, growing = _segments([*growing, *[part] * parts])
+        total = sum((_merged(group, partitions) for group in full), total) + _merged(growing, partitions)
     return total
 
 
-def _segments(sizes: list[int]) -> list[list[int]]:
-    """Runs of sizes that fit into one segment; to all but the last nothing is added any more."""
-    found, total = [list[int]()], 0
-    for size in sizes:
-        if total + size > SEGMENT_BYTES:
+def _segments(segments: list[Segment]) -> list[list[Segment]]:
+    """Runs that fit into one segment; to all but the last nothing is added any more."""
+    found, total = [list[Segment]()], 0
+    for segment in segments:
+        if total + segment.size > SEGMENT_BYTES:
             found, total = [*found, []], 0
-        found[-1].append(size)
-        total += size
+        found[-1].append(segment)
+        total += segment.size
     return found
 
 
-def _merged(sizes: list[int]) -> Requests:
+def _merged(segments: list[Segment], partitions: int) -> Requests:
     """Merge what the planner finds worth merging, in place."""
-    total = Requests(0, 0)
+    total, sizes = Requests(0, 0), [segment.size for segment in segments]
     for start, end in reversed(list(worth_it(sizes, 0, len(sizes)))):
-        total += merge(sizes[start:end])
-        sizes[start:end] = [sum(sizes[start:end])]
+        group = tuple(segments[start:end])
+        total += merge(group, partitions)
+        segments[start:end] = [Segment(sum(sizes[start:end]), job(group, partitions))]
     return total
 
 
@@ -137,7 +174,7 @@ class Day:
     def merges(self) -> Requests:
         """The requests of all merges, and of their commits."""
         runs, parts = DAY_S // self.maintain_s, self.tasks * self.maintain_s // self.append_s
-        return merges(self.part_bytes, parts, runs).times(self.partitions) + RUN.times(runs)
+        return merges(self.part_bytes, parts, runs, self.partitions) + RUN.times(runs)
 
     @property
     def storage_dollars(self) -> float:
@@ -147,7 +184,8 @@ class Day:
     @property
     def commit_gigabytes(self) -> float:
         """What a day adds to the commit log, which is kept for ever."""
-        return DAY_S // self.append_s * self.tasks * self.partitions * ADD_BYTES / 1e9
+        each = PART_ADD_BYTES if self.partitions > 1 and self.part_bytes <= LARGEST_PART else ADD_BYTES
+        return DAY_S // self.append_s * self.tasks * self.partitions * each / 1e9
 
 
 RATES = {1_000_000: "1 MB/s", 10_000_000: "10 MB/s", 100_000_000: "100 MB/s", 1_000_000_000: "1 GB/s"}

@@ -74,7 +74,7 @@ def test_a_bundle_stays_for_the_delay_and_for_those_who_travel_to_its_versions(w
     assert held.scan(columns=["value"]).to_table()["value"].to_pylist() == [b"w", b"w"]
 
 
-def test_a_merge_makes_files_of_parts_and_their_bundles_go(tmp_path: Path) -> None:
+def test_a_merge_makes_one_bundle_of_several_which_go_then(tmp_path: Path) -> None:
     clock = Clock()
     storage = TimedStorage(Storage(str(tmp_path / "t")), clock)
     topic = topic_on(storage, 4, {"file.delete.delay.ms": DELAY}, clock)
@@ -83,7 +83,8 @@ def test_a_merge_makes_files_of_parts_and_their_bundles_go(tmp_path: Path) -> No
     old, before = topic_on(storage, clock=clock), bundles(storage)
     assert len(before) == 5
     topic.compact()
-    assert {one.is_bundled for one in segments(topic)} == {False}
+    assert [one.stem for one in segments(topic)] == 4 * [segments(topic)[0].stem]
+    assert len(bundles(storage)) == 6
     assert contents(topic) == contents(old)
     clock.now_ms += 1
     topic.append(rows(4, 1, 5))

@@ -20,7 +20,8 @@ from topics import Clock, files, topic_on
 import distlog
 from distlog.core.errors import StorageError
 from distlog.core.maintenance.delete_records import delete_records
-from distlog.core.maintenance.merge import commit_merge, merge, merge_group
+from distlog.core.maintenance.merge import commit_merge, merge
+from distlog.core.maintenance.merge_job import merge_group
 from distlog.core.maintenance.merge_plan import MergeGroup, plan_merge
 from distlog.core.maintenance.retention import retention
 from distlog.core.reading import pipeline

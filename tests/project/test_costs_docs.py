@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from random import Random
@@ -38,7 +37,8 @@ def test_the_tables_are_what_the_model_gives() -> None:
 def test_the_figures_in_the_text_are_those_of_the_model() -> None:
     before = costs.DAY_S * 2 * 100
     assert f"took {before / 1e6:.0f} million PUTs a day for its files, ${before * costs.PUT_DOLLARS:.0f}" in TEXT
-    assert f"about {costs.ADD_BYTES} bytes for each segment" in TEXT
+    assert f"about {costs.PART_ADD_BYTES} bytes for each part of a bundle" in TEXT
+    assert f"about {costs.ADD_BYTES} for a segment of its own files" in " ".join(TEXT.split())
     a_day = costs.DAY_S * 1000 // 250
     assert f"{a_day:,} PUTs a day and agent, ${a_day * costs.PUT_DOLLARS:.2f}" in TEXT
     assert f"${288_000 / 365:.0f} a day" in TEXT
@@ -78,17 +78,21 @@ def test_the_model_counts_the_requests_that_a_server_gets(s3_url: Address) -> No
         _, after = commit_append(topic.handle, snapshot, written, read_version=snapshot.version)
         topic.advance(after)
         assert since(topic, before) == costs.append(segments(topic)[0].log_bytes if number else 0, PARTITIONS, TASKS)
-    sizes = [one.log_bytes for one in topic.snapshot.partitions[0].segments]
+    sizes = [int(one.log_bytes) for one in topic.snapshot.partitions[0].segments]
     assert len(sizes) == TASKS * APPENDS
     before = requests(topic)
     topic.compact()
-    assert since(topic, before) == costs.merge(sizes).times(PARTITIONS) + costs.RUN
+    group = tuple(costs.Segment(size, PARTITIONS) for size in sizes)
+    assert since(topic, before) == costs.merge(group, PARTITIONS) + costs.RUN
     assert len(segments(topic)) == PARTITIONS
 
 
 def test_a_commit_says_of_a_segment_what_the_model_says(tmp_path: Path) -> None:
     topic = topic_on(Storage(str(tmp_path / "t")), 100)
-    topic.append(rows(100, 1))
-    data = topic.storage.read(paths.commit_file(1))
-    assert len(json.loads(data)["actions"]) == 100
-    assert 0.8 * costs.ADD_BYTES < len(data) / 100 < 1.2 * costs.ADD_BYTES
+    for _ in range(3):
+        uneven = [{**row, "timestamp": NOW + 7 * row["partition"]} for row in rows(100, 20, size=90)]
+        topic.append([row for number, row in enumerate(uneven) if number % 3 or row["partition"] % 7])
+    size = len(topic.storage.read(paths.commit_file(3)))
+    assert 0.8 * costs.PART_ADD_BYTES < size / 100 < 1.2 * costs.PART_ADD_BYTES
+    topic.append([{"value": b"v", "partition": 0}])
+    assert 0.8 * costs.ADD_BYTES < len(topic.storage.read(paths.commit_file(4))) - 300 < 1.2 * costs.ADD_BYTES

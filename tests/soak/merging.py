@@ -92,12 +92,12 @@ class _Week:
 
     @contextmanager
     def _counted(self, what: str) -> Iterator[None]:
-        before, begin = _counts(self.topic), time.thread_time()
+        before, begin = _counts(self.topic), time.process_time()
         yield
         self.tally[what] += 1
         for name, count in _counts(self.topic).items():
             self.tally[f"{name} of {what}"] += count - before[name]
-        self.tally[f"milliseconds of {what}"] += int((time.thread_time() - begin) * 1000)
+        self.tally[f"milliseconds of {what}"] += int((time.process_time() - begin) * 1000)
 
 
 def _counts(topic: Topic) -> dict[str, int]:

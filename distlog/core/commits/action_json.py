@@ -1,4 +1,4 @@
-"""The JSON of actions: an object with one member, which names the kind of the action.
+"""The JSON of actions: an object with one member, which names the kind of the action; or many in columns.
 
 A library that does not know an action must not write the topic. It must not read it either, unless the action says
 `"reader_safe":true`.
@@ -6,9 +6,11 @@ A library that does not know an action must not write the topic. It must not rea
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from distlog.core.commits import fields
+from distlog.core.commits.action_columns import ADDS, REMOVES, read_run, runs, write_run
 from distlog.core.commits.actions import (
     Action,
     Active,
@@ -57,17 +59,30 @@ _NAME_OF = {kind: name for name, kind in _NAMES.items()}
 
 
 def read_actions(items: Any) -> tuple[Action, ...]:
-    """The actions of a commit, from a list of JSON objects; raises as `read_action` does."""
+    """The actions of a commit, from a list of JSON objects; raises as `read_item` does."""
     if not isinstance(items, list):
         raise ValueError("must be a list")
-    return tuple(read_action(item) for item in items)
+    return tuple(action for item in items for action in read_item(item))
 
 
-def read_action(item: Any) -> Action:
-    """The action that the JSON object `item` describes; raises ValueError, and UnsupportedVersionError."""
+def write_items(actions: Sequence[Action]) -> Iterator[dict[str, Any]]:
+    """The JSON objects that `read_item` turns into equal actions."""
+    for kind, run in runs(actions):
+        if kind is None:
+            yield from map(_write_action, run)
+        else:
+            yield write_run(kind, run)
+
+
+def read_item(item: Any) -> list[Action]:
+    """The actions that the JSON object `item` describes; raises ValueError, and UnsupportedVersionError."""
     if not isinstance(item, dict) or len(item) != 1:
         raise ValueError("an action must be an object with one member")
     ((name, body),) = item.items()
+    return read_run(name, body) if name in (ADDS, REMOVES) else [_read_action(name, body)]
+
+
+def _read_action(name: str, body: Any) -> Action:
     if name not in _NAMES:
         return _unknown_action(name, body)
     if name == "add":
@@ -82,8 +97,7 @@ def _unknown_action(name: str, body: Any) -> UnknownAction:
     raise UnsupportedVersionError(f"a newer distlog wrote the action {name[:100]!r}: upgrade")
 
 
-def write_action(action: Action) -> dict[str, Any]:
-    """The JSON object that `read_action` turns into an equal action."""
+def _write_action(action: Action) -> dict[str, Any]:
     if isinstance(action, UnknownAction):
         raise UnsupportedVersionError(f"the action {action.kind!r} cannot be written: upgrade")
     body = action.segment if isinstance(action, Add) else action

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from distlog.core.commits import fields, json_text
-from distlog.core.commits.action_json import read_actions, write_action
+from distlog.core.commits.action_json import read_actions, write_items
 from distlog.core.commits.actions import Action
 from distlog.core.commits.features import NOTHING, Requires
 from distlog.core.commits.fields import LONG, NAME, UUID, Integer, Text, optional, stored
@@ -67,7 +67,7 @@ class Commit:
     def encode(self) -> bytes:
         """The bytes of the commit file."""
         facts = {name: value for name, value in fields.write(self).items() if value != _DEFAULTS[name]}
-        body = {"format": FORMAT, **facts, "actions": [write_action(action) for action in self.actions]}
+        body = {"format": FORMAT, **facts, "actions": list(write_items(self.actions))}
         return json_text.write(body, fields.write)
 
     @classmethod

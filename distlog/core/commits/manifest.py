@@ -1,9 +1,9 @@
 """Manifests: files with the actions of commits that are too large for a conditional put.
 
-A manifest has one action per line, as in a commit. Its commit holds the name, size and checksum of the manifest
-instead of the actions. The manifest is durable before the commit is put, and has a unique name, so that the loser of
-a race overwrites nothing. A manifest of a commit is kept for ever, as the commit is. Vacuum deletes an unreferenced
-manifest that was begun below the gc floor.
+A manifest has one action per line, or many in columns, as in a commit. Its commit holds the name, size and checksum
+of the manifest instead of the actions. The manifest is durable before the commit is put, and has a unique name, so
+that the loser of a race overwrites nothing. A manifest of a commit is kept for ever, as the commit is. Vacuum deletes
+an unreferenced manifest that was begun below the gc floor.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from crc32c import crc32c
 
 from distlog.core import paths
 from distlog.core.commits import fields, json_text
-from distlog.core.commits.action_json import read_action, write_action
+from distlog.core.commits.action_json import read_item, write_items
 from distlog.core.commits.actions import MAX_MANIFEST_BYTES, Action, Manifest
 from distlog.core.commits.commit import Commit
 from distlog.core.commits.features import MANIFEST, Requires
@@ -30,7 +30,7 @@ _ADD_BYTES = 500
 
 def encode(actions: Sequence[Action]) -> bytes:
     """The bytes of a manifest of `actions`."""
-    lines = (json.dumps(write_action(action), default=fields.write, separators=(",", ":")) for action in actions)
+    lines = (json.dumps(item, default=fields.write, separators=(",", ":")) for item in write_items(actions))
     return b"".join(line.encode() + b"\n" for line in lines)
 
 
@@ -55,16 +55,16 @@ def _decode(data: bytes, manifest: Manifest) -> list[Action]:
         raise CorruptMetadataError("the manifest does not match its commit; restore it from a copy", file=file)
     try:
         json_text.check(data)
-        return [_action(line) for line in data.splitlines()]
+        return [action for line in data.splitlines() for action in _actions(line)]
     except (ValueError, RecursionError) as error:
         raise CorruptMetadataError(f"not a manifest: {error}; restore the file from a copy", file=file) from error
 
 
-def _action(line: bytes) -> Action:
-    action = read_action(json.loads(line))
-    if isinstance(action, Manifest):
+def _actions(line: bytes) -> list[Action]:
+    actions = read_item(json.loads(line))
+    if any(isinstance(action, Manifest) for action in actions):
         raise ValueError("a manifest names no manifest")
-    return action
+    return actions
 
 
 def read(storage: Storage, manifest: Manifest) -> bytes:

@@ -1,6 +1,7 @@
 """Merges the small segments of a topic towards `segment.bytes`, and their small batches towards `batch.bytes`.
 
-Appends make one segment per commit and partition. `merge_plan` says which are worth merging.
+Appends make one segment per commit and partition. `merge_plan` says which are worth merging, and `merge_job` does it:
+small segments stay parts of bundles, which are fewer and larger after each merge, and large ones become files.
 """
 
 from __future__ import annotations
@@ -8,19 +9,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from functools import partial
+from itertools import chain
 
 from distlog.core.commits.actions import Action, Add, Remove
 from distlog.core.commits.commit_log import TIMEOUT_S
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.config import TopicConfig
-from distlog.core.maintenance.batch_join import BatchJoin, JoinedBatches
-from distlog.core.maintenance.compaction.report import done_or_reason
+from distlog.core.maintenance.merge_job import do_job, jobs
 from distlog.core.maintenance.merge_plan import MergeGroup, plan_merge
 from distlog.core.maintenance.reports import MergeReport, Unmergeable
 from distlog.core.maintenance.run import Run, run_here
-from distlog.core.reading.whole_log import whole_logs
-from distlog.core.segments.segment_file import SegmentFile
 from distlog.core.topic_handle import TopicHandle
 
 
@@ -55,10 +53,11 @@ def merge_groups(
     timeout_s: float = TIMEOUT_S,
 ) -> tuple[MergeReport, Snapshot]:
     """`merge` of these groups of `snapshot`; raises CommitConflictError after `timeout_s` of lost races."""
-    work = partial(merge_group, handle, config=snapshot.config, read_version=snapshot.version)
-    made = (run or run_here(handle.storage))(partial(done_or_reason, work), groups)
+    work = partial(do_job, handle, config=snapshot.config, read_version=snapshot.version)
+    planned = jobs(groups)
+    made = (run or run_here(handle.storage))(work, planned)
     pairs, failed = list[tuple[MergeGroup, SegmentInfo]](), list[Unmergeable]()
-    for group, one in zip(groups, made, strict=True):
+    for group, one in zip(chain.from_iterable(job.groups for job in planned), chain.from_iterable(made), strict=True):
         if isinstance(one, SegmentInfo):
             pairs.append((group, one))
         else:
@@ -66,41 +65,6 @@ def merge_groups(
             failed.append(Unmergeable(group.partition, first.base_offset, last.next_offset, one.reason))
     done, after = commit_merge(handle, snapshot, pairs, timeout_s=timeout_s)
     return MergeReport(after.version, tuple(done), dry_run=False, failed=tuple(failed)), after
-
-
-def merge_group(handle: TopicHandle, group: MergeGroup, *, config: TopicConfig, read_version: int) -> SegmentInfo:
-    """Write the segment that replaces the group, at the group's offsets; no commit names it yet.
-
-    Memory is bounded by a few chunks. Raises CorruptRecordError for a batch that is not what was written. After an
-    error there is no partial file and no upload left.
-    """
-    first, last = group.segments[0], group.segments[-1]
-    newest = max(group.segments, key=lambda segment: segment.max_timestamp)
-    file = SegmentFile(handle.storage, handle.name, group.partition, handle.new_stem(read_version), config)
-    try:
-        join = BatchJoin.of(config)
-        for chunk in whole_logs(handle.reader, group.segments):
-            for part in join.apply(chunk.timed()):
-                _append(part, first.base_offset, file)
-        merged = file.seal(handle.clock())
-    except BaseException:
-        file.abort()
-        raise
-    return dataclasses.replace(
-        merged,
-        base_offset=first.base_offset,
-        next_offset=last.next_offset,
-        offset_of_max_timestamp=newest.offset_of_max_timestamp,
-        compacted=any(segment.compacted for segment in group.segments),
-        # Kafka keeps the file's time too: retention counts from it if records have no time
-        created_ms=last.created_ms,
-    )
-
-
-def _append(joined: JoinedBatches, base_offset: int, file: SegmentFile) -> None:
-    moved = joined.base_offsets - base_offset
-    # the offset of the largest timestamp is needed for the segment only, not for each batch
-    file.write(joined.data, joined.batches, moved, moved, joined.min_timestamps)
 
 
 def commit_merge(
@@ -120,7 +84,8 @@ def commit_merge(
         live = _live_stems(current, [group for group, _ in pairs])
         left = [(group, merged) for group, merged in pairs if live.issuperset(_stems(group))]
         done[:] = [group for group, _ in left]
-        return [action for group, merged in left for action in _replace(group, merged)] or None
+        removed = [Remove(group.partition, stem) for group, _ in left for stem in group.stems]
+        return [*removed, *(Add(merged) for _, merged in left)] or None
 
     _, after = handle.log.commit(snapshot, "compact", plan, read_version=snapshot.version, timeout_s=timeout_s)
     return done, after
@@ -137,8 +102,3 @@ def _live_stems(snapshot: Snapshot, groups: Sequence[MergeGroup]) -> set[tuple[i
 
 def _stems(group: MergeGroup) -> set[tuple[int, str]]:
     return {(group.partition, stem) for stem in group.stems}
-
-
-def _replace(group: MergeGroup, merged: SegmentInfo) -> list[Action]:
-    removed: list[Action] = [Remove(group.partition, stem) for stem in group.stems]
-    return [*removed, Add(merged)]

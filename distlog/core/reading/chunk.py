@@ -69,6 +69,15 @@ class Chunk:
         part = piece._replace(position=piece.position + low, start=0, end=high - low)
         return Chunk([part], self.data[low:high], batches, self.owner[start:end])
 
+    def part(self, first: int, end: int) -> Chunk:
+        """The chunk of the pieces [first, end), at least one."""
+        start, stop = self.pieces[first].start, self.pieces[end - 1].end
+        rows = slice(*np.searchsorted(self.owner, (first, end)))
+        batches = self.batches[rows].copy()
+        batches["position"] -= start
+        pieces = [replace(one, start=one.start - start, end=one.end - start) for one in self.pieces[first:end]]
+        return Chunk(pieces, self.data[start:stop], batches, self.owner[rows] - first)
+
     def timed(self) -> Chunk:
         """The chunk with the LogAppendTime of its rows written into its bytes.
 

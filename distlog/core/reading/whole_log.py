@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 
 from crc32c import crc32c
 
@@ -34,12 +35,21 @@ def whole_logs(reader: SegmentReader, segments: Iterable[SegmentInfo]) -> Iterat
         if len(group) == 1:
             yield from whole_log(reader, group[0].segment)
             continue
-        chunk = reader.whole(group)
-        chunk.check()
-        for piece in chunk.pieces:
-            data = chunk.data[piece.start : piece.end]
-            _compare(reader, piece.slice.segment, len(data), crc32c(data))
-        yield chunk
+        yield from whole_groups(reader, [[one.segment for one in group]])
+
+
+def whole_groups(reader: SegmentReader, groups: Sequence[Sequence[SegmentInfo]]) -> Iterator[Chunk]:
+    """A chunk for each of `groups`, whose segments are small: all are read at once, close ranges by one request.
+
+    All must fit into memory. Raises what `whole_log` raises, for the first error in any of the groups.
+    """
+    chunk = reader.whole([_whole(segment) for group in groups for segment in group])
+    chunk.check()
+    for piece in chunk.pieces:
+        data = chunk.data[piece.start : piece.end]
+        _compare(reader, piece.slice.segment, len(data), crc32c(data))
+    ends = list(itertools.accumulate(map(len, groups)))
+    return (chunk.part(end - len(group), end) for group, end in zip(groups, ends, strict=True))
 
 
 def _whole(segment: SegmentInfo) -> SegmentSlice:

@@ -15,7 +15,7 @@ from distlog.core.maintenance.reports import counted
 Result = TypeVar("Result")
 
 #: Errors that come from a partition's own files, so they say nothing about other partitions.
-_OF_ITS_FILES = (CorruptionError, SnapshotTooOldError, UnsupportedVersionError)
+OF_ITS_FILES = (CorruptionError, SnapshotTooOldError, UnsupportedVersionError)
 _COUNTED = ("segments", "bytes", "records")
 
 
@@ -31,7 +31,7 @@ def unless_uncleanable(partition: int, work: Callable[[], Result]) -> Result | U
     """The result of `work`, or what is wrong with the partition's files. Raises all other errors."""
     try:
         return work()
-    except _OF_ITS_FILES as error:
+    except OF_ITS_FILES as error:
         return Uncleanable(partition, str(error))
 
 
