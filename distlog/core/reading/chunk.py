@@ -75,7 +75,7 @@ class Chunk:
         rows = slice(*np.searchsorted(self.owner, (first, end)))
         batches = self.batches[rows].copy()
         batches["position"] -= start
-        pieces = [replace(one, start=one.start - start, end=one.end - start) for one in self.pieces[first:end]]
+        pieces = [one._replace(start=one.start - start, end=one.end - start) for one in self.pieces[first:end]]
         return Chunk(pieces, self.data[start:stop], batches, self.owner[rows] - first)
 
     def timed(self) -> Chunk:
