@@ -89,3 +89,7 @@ __all__ = [
     "topics",
     "warm_up",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__
