@@ -60,6 +60,7 @@ def test_there_are_no_other_extras() -> None:
         "spark",
         "s3",
         "cli",
+        "gateway",
         "metrics",
         "plot",
         "duckdb",

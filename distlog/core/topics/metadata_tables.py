@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distlog.core.arrow_arrays import booleans, integers, numbers_of
 from distlog.core.commits.actions import Add, Remove, SetTransaction
 from distlog.core.commits.commit import Commit
 from distlog.core.commits.snapshot import PartitionState, Snapshot
@@ -66,14 +67,13 @@ def _history_row(commit: Commit) -> dict[str, object]:
 def segments(snapshot: Snapshot) -> Listing:
     """One row per live segment, by partition and base offset, with every fact that the snapshot holds.
 
-    A time is null where the snapshot has none.
-
-    `is_active` says that a segment still grows: the row is what readers of this snapshot see of it.
+    A time is null where the snapshot has none. `is_active` says that a segment still grows: the row is what readers
+    of this snapshot see of it.
     """
     table = pa.Table.from_batches([state.segments.columns() for state in snapshot.partitions])
     for name in _TIMES:
         table = table.set_column(table.schema.get_field_index(name), name, _times(table[name]))
-    is_active = pa.array(np.concatenate([_active(each) for each in snapshot.partitions]))
+    is_active = booleans(np.concatenate([_active(each) for each in snapshot.partitions]))
     return Listing(table.append_column("is_active", is_active), "segments", _SEGMENT)
 
 
@@ -95,11 +95,12 @@ def partitions(snapshot: Snapshot) -> pa.Table:
         "records": [int(state.segments.record_counts.sum()) for state in states],
         "bytes": [int(state.segments.log_bytes.sum()) for state in states],
     }
-    table = pa.table({name: pa.array(column, pa.int64()) for name, column in columns.items()})
-    return table.append_column("newest_record", _times(pa.chunked_array([newest], pa.int64())))
+    table = pa.table({name: integers(column) for name, column in columns.items()})
+    return table.append_column("newest_record", _times(integers(newest)))
 
 
-def _times(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def _times(column: pa.Array | pa.ChunkedArray) -> pa.ChunkedArray:
     """Times in ms since 1970 as Arrow has them; null where there is none, which is below 0."""
-    known = pc.greater_equal(column, 0)
-    return pc.if_else(known, column, None).cast(pa.timestamp("ms", "UTC"))
+    values = numbers_of(column)
+    known = pc.if_else(booleans(values >= 0), integers(values), pa.nulls(len(values), pa.int64()))
+    return pa.chunked_array([known.cast(pa.timestamp("ms", "UTC"))])
