@@ -91,3 +91,7 @@ __all__ = [
     "topics",
     "warm_up",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -9,8 +9,8 @@ import typer
 import distlog
 from distlog.cli.options import Json, Storage, Url, usage
 from distlog.console import arguments, output
-from distlog.console.progress import Progress
 from distlog.console.report import Report, print_report, status_of
+from distlog.core.display.progress import Progress
 from distlog.core.maintenance.integrity.rebuild import rebuild_indexes
 from distlog.core.maintenance.integrity.verify import verify as verify_all
 from distlog.core.maintenance.vacuum import vacuum as vacuum_files

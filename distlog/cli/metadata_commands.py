@@ -10,7 +10,7 @@ import distlog
 from distlog.cli.options import Json, Storage, Url, settings, usage
 from distlog.console import arguments, output
 from distlog.console.report import Summary, print_report
-from distlog.core.maintenance.reports import counted
+from distlog.core.display.units import counted
 
 #: The columns of the printed tables. JSON has all columns.
 _SEGMENT_COLUMNS = ("partition", "base_offset", "next_offset", "log_bytes", "stem")
@@ -68,7 +68,7 @@ def describe(
 
 def segments(url: Url, *, storage: Storage, as_json: Json = False) -> None:
     """List the live segments, by partition and offset."""
-    rows = output.rows_of(distlog.open(url, storage_options=dict(storage)).segments())
+    rows = output.rows_of(distlog.open(url, storage_options=dict(storage)).segments().to_table())
     print_report(Summary("", {"segments": rows}, rows, _SEGMENT_COLUMNS), as_json=as_json)
 
 
@@ -80,7 +80,7 @@ def history(
     as_json: Json = False,
 ) -> None:
     """List the commits, newest first."""
-    rows = output.rows_of(distlog.open(url, storage_options=dict(storage)).history(limit))
+    rows = output.rows_of(distlog.open(url, storage_options=dict(storage)).history(limit).to_table())
     shown = [{**row, "segments": f"+{row['segments_added']} -{row['segments_removed']}"} for row in rows]
     print_report(Summary("", {"commits": rows}, shown, _COMMIT_COLUMNS), as_json=as_json)
 

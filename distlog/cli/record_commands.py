@@ -12,11 +12,11 @@ import typer
 import distlog
 from distlog.cli import following, line_formats, reading
 from distlog.cli.options import Follow, Group, Json, StartOffset, Storage, Tail, Timeout, Url, time, usage
-from distlog.console.progress import Progress
 from distlog.console.records import print_batch
 from distlog.console.report import Summary, print_report
 from distlog.core.batches.record_batch import COLUMNS
-from distlog.core.maintenance.reports import counted
+from distlog.core.display.progress import Progress
+from distlog.core.display.units import counted
 from distlog.core.reading.scan import check_columns
 from distlog.core.topics.retention_warning import expiry_text
 

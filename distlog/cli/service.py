@@ -12,12 +12,11 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from distlog.console.metrics_server import metrics_server
-from distlog.console.progress import size_text
 from distlog.console.report import DONE, FAILED, Summary, print_report
 from distlog.console.status_line import StatusLine
+from distlog.core.display.units import counted, size_text
 from distlog.core.log_manager.log_manager import LogManager
 from distlog.core.log_manager.task_run import TaskRun
-from distlog.core.maintenance.reports import counted
 
 _REDRAW_S = 1.0
 

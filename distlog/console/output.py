@@ -15,13 +15,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from distlog.core.display.cells import text as text
 from distlog.core.times import iso
 
 Row = Mapping[str, Any]
 
 #: Rows of one table. More rows make several tables, so the first rows show before the last are laid out.
 _TABLE_ROWS = 200
-_ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {9: "\\t", 10: "\\n", 13: "\\r"}
 
 
 class Milliseconds(int):
@@ -103,14 +103,3 @@ def _print_table(rows: Sequence[Row], names: Sequence[str], *, titles: bool) -> 
     for row in rows:
         table.add_row(*(Text(text(row[name])) for name in names))
     Console().print(table)
-
-
-def text(value: object) -> str:
-    """A value as one line for people; a header is key=value. Control characters are escaped for the terminal."""
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "backslashreplace").translate(_ESCAPES)
-    if isinstance(value, list):
-        return " ".join(text(item) for item in value)
-    if isinstance(value, dict):
-        return f"{text(value['key'])}={text(value['value'])}"
-    return "null" if value is None else str(value).translate(_ESCAPES)

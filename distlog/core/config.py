@@ -1,9 +1,8 @@
 """A topic's settings, under Kafka's names, with Kafka's defaults and ranges (`LogConfig`, Kafka 4.1).
 
-There are three differences. `batch.bytes` is distlog's own, since there is no producer to decide it.
-`file.delete.delay.ms` is one day, not a minute, since a Spark reader may hold a snapshot for hours. `flush.messages`
-is 1, so what is acknowledged is on the device: Kafka leaves that to replicas, and there are none here.
-`internal.segment.bytes` is for tests, as in Kafka: it replaces `segment.bytes`, and may be smaller.
+Three differ: `batch.bytes` is distlog's own, since no producer decides it; `file.delete.delay.ms` is one day, since a
+Spark reader may hold a snapshot for hours; `flush.messages` is 1, so what is acknowledged is on the device, as there
+are no replicas. `internal.segment.bytes` is for tests, as in Kafka: it replaces `segment.bytes`, and may be smaller.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from distlog.core.display.shown import ShownSettings
 from distlog.core.errors import InvalidConfigError, UnsupportedVersionError
 
 MAX_INT = 2**31 - 1
@@ -41,8 +41,8 @@ def _one_of(default: str, choices: tuple[str, ...], doc: str) -> Any:
     return _setting(default, lambda value: value in choices, f"one of {', '.join(choices)}", doc)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicConfig:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class TopicConfig(ShownSettings):
     """The settings of one topic; a field's name is Kafka's with `_` for `.`.
 
     Raises InvalidConfigError when a value is out of its range, and of the range of earlier versions.

@@ -10,8 +10,8 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Literal
 
+from distlog.core.display.units import counted
 from distlog.core.log_manager.metrics import Metric
-from distlog.core.maintenance.reports import counted
 from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms
 from distlog.gateway.broker import Broker

@@ -17,7 +17,7 @@ from topics import Clock, contents, files, named_files, topic_on, values
 
 import distlog
 from distlog.cli import maintenance_commands
-from distlog.console.progress import Progress
+from distlog.core.display.progress import Progress
 from distlog.core.errors import ReadOnlyTopicError
 from distlog.core.maintenance.integrity.rebuild import rebuild_indexes
 from distlog.core.maintenance.integrity.verify import verify

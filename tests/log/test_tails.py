@@ -231,7 +231,7 @@ def test_the_table_of_segments_tells_which_still_grow(process: Process) -> None:
     append(process[0], b"5")
     append(process[1], b"6")
     commit_sealed(process, partitions=[1])
-    table = reader(process).segments()
+    table = reader(process).segments().to_table()
     assert table.select(["partition", "base_offset", "is_active"]).to_pylist() == [
         {"partition": 0, "base_offset": 0, "is_active": False},
         {"partition": 0, "base_offset": 5, "is_active": True},

@@ -39,7 +39,10 @@ def local_url(tmp_path: Path) -> Address:
     [
         (distlog.create, "url, partitions=1, config=None, storage_options=None"),
         (distlog.open, "url, version=None, timestamp=None, storage_options=None"),
-        (distlog.Topic.append, "self, table, partition=None, app_id=None, batch_id=None, compression=None"),
+        (
+            distlog.Topic.append,
+            "self, table, partition=None, app_id=None, batch_id=None, compression=None, *, progress=None",
+        ),
         (distlog.Topic.transaction, "self, app_id=None, batch_id=None, compression=None"),
         (distlog.Topic.writer, "self, *, linger_ms=100, compression=None, on_delivery=None"),
         (

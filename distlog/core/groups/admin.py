@@ -11,6 +11,7 @@ import pyarrow as pa
 from distlog.core import paths
 from distlog.core.commits.fields import UUID
 from distlog.core.commits.snapshot import Snapshot
+from distlog.core.display.listing import Listing
 from distlog.core.errors import InvalidConfigError
 from distlog.core.groups.group_log import GroupLog
 from distlog.core.groups.group_state import GroupState
@@ -37,13 +38,13 @@ def group_states(storage: Storage, topic_id: str) -> list[GroupState]:
     return [state for state in states if state.exists]
 
 
-def group_table(storage: Storage, snapshot: Snapshot) -> pa.Table:
+def group_table(storage: Storage, snapshot: Snapshot) -> Listing:
     """A row per group and partition: the group's position, the log end, the lag, and the member that owns it.
 
     A member that died is shown until another member, or the next one that joins, has watched its lease run out.
     """
     rows = [row for state in group_states(storage, snapshot.topic_id) for row in _rows(state, snapshot)]
-    return pa.Table.from_pylist(rows, _TABLE)
+    return Listing(pa.Table.from_pylist(rows, _TABLE), "groups and partitions")
 
 
 def _rows(state: GroupState, snapshot: Snapshot) -> list[dict[str, object]]:

@@ -16,6 +16,8 @@ from typing import Any
 import pyarrow as pa
 
 from distlog.core.commits.snapshot import Snapshot
+from distlog.core.display.shown import Shown
+from distlog.core.display.units import counted
 from distlog.core.kafka_directory.broker_lock import without_broker
 from distlog.core.kafka_directory.checkpoint_files import (
     FIRST_DIRTY_OFFSETS,
@@ -27,15 +29,14 @@ from distlog.core.kafka_directory.checkpoint_files import (
 )
 from distlog.core.kafka_directory.directory_names import PartitionName
 from distlog.core.kafka_directory.exported_partition import ExportedPartition, export_partition
-from distlog.core.maintenance.reports import counted
 from distlog.core.storage.storage import Storage
 from distlog.core.topic_handle import TopicHandle
 
 _COLUMNS = ("partition", "log_start_offset", "log_end_offset", "segments", "segments_written", "bytes_written")
 
 
-@dataclass(frozen=True, slots=True)
-class ExportReport:
+@dataclass(frozen=True, slots=True, repr=False)
+class ExportReport(Shown):
     """What is in the log directory `log_dir` after an export, and what that export wrote."""
 
     log_dir: str

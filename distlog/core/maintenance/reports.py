@@ -11,6 +11,8 @@ from typing import Any
 import pyarrow as pa
 
 from distlog.core.config import TopicConfig
+from distlog.core.display.shown import Shown
+from distlog.core.display.units import counted
 from distlog.core.maintenance.merge_plan import MergeGroup
 from distlog.core.maintenance.restore import PartitionRestore
 from distlog.core.maintenance.retention import PartitionRetention
@@ -24,8 +26,8 @@ _RESTORE = ("partition", "segments", "records", "bytes", "lost", "log_start_offs
 _MERGE = ("partition", "segments_before", "segments_after", "bytes", "records")
 
 
-@dataclass(frozen=True, slots=True)
-class RetentionReport:
+@dataclass(frozen=True, slots=True, repr=False)
+class RetentionReport(Shown):
     """What retention deleted, or would delete with `dry_run`. Holds only the partitions that lose something."""
 
     version: int
@@ -77,8 +79,8 @@ class RetentionReport:
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class RestoreReport:
+@dataclass(frozen=True, slots=True, repr=False)
+class RestoreReport(Shown):
     """What came back of version `restored`, or would with `dry_run`.
 
     `expired` counts the segments that retention would delete now, among them perhaps those that came back.
@@ -125,8 +127,8 @@ class RestoreReport:
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteRecordsReport:
+@dataclass(frozen=True, slots=True, repr=False)
+class DeleteRecordsReport(Shown):
     """The new log start offsets of the partitions in the request: {partition: log start offset}."""
 
     version: int
@@ -163,8 +165,8 @@ class Unmergeable:
         return f"cannot merge {offsets} of partition {self.partition}: {self.reason}"
 
 
-@dataclass(frozen=True, slots=True)
-class MergeReport:
+@dataclass(frozen=True, slots=True, repr=False)
+class MergeReport(Shown):
     """The groups that were merged into one segment each, or would be with `dry_run`, and the groups that failed.
 
     `backlog` says how far merging is behind: the segments of `version` that are worth merging, as those that came
@@ -215,11 +217,6 @@ class MergeReport:
             }
             for partition, each in sorted(groups.items())
         ]
-
-
-def counted(number: int, noun: str, nouns: str | None = None) -> str:
-    """The number as text for people, with its noun: `1 byte`, `2,000 bytes`; `nouns` is an irregular plural."""
-    return f"{number:,} {noun if number == 1 else nouns or f'{noun}s'}"
 
 
 def _sums(rows: list[dict[str, int]], *names: str) -> dict[str, int]:

@@ -24,6 +24,8 @@ from distlog.core import paths
 from distlog.core.commits.actions import Action, GcFloor
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot import Snapshot
+from distlog.core.display.shown import Shown
+from distlog.core.display.units import counted
 from distlog.core.errors import StorageFullError
 from distlog.core.groups.admin import group_files, group_folders
 from distlog.core.maintenance.dead_uploads import dead_uploads
@@ -36,14 +38,13 @@ from distlog.core.maintenance.obsolete_files import (
     obsolete_producers,
 )
 from distlog.core.maintenance.removed_files import removed_files_held
-from distlog.core.maintenance.reports import counted
 from distlog.core.maintenance.unreferenced_files import Referenced, removed_stems, unreferenced_files
 from distlog.core.maintenance.unreferenced_manifests import unreferenced_manifests
 from distlog.core.storage.storage import FileInfo, Storage, UnfinishedUpload
 
 
-@dataclass(frozen=True, slots=True)
-class VacuumReport:
+@dataclass(frozen=True, slots=True, repr=False)
+class VacuumReport(Shown):
     """What vacuum deleted, or would delete with `dry_run`, and the gc floor that makes it safe.
 
     `uploads` are the uploads of dead writers that it aborted, or would abort.

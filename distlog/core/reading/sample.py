@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from distlog.core.arrow_arrays import integers
 from distlog.core.reading.counted_slices import count, is_every_offset_a_record
 from distlog.core.reading.pipeline import read
 from distlog.core.reading.segment_reader import INDEX_WORTH_BYTES, SegmentReader
@@ -41,7 +42,7 @@ def sample(
     begin = 0
     for batch in read(reader, pieces, columns, isolation, max_workers):
         low, high = np.searchsorted(rows, [begin, begin + batch.num_rows])
-        yield batch.take(pa.array(rows[low:high] - begin))
+        yield batch.take(integers(rows[low:high] - begin))
         begin += batch.num_rows
 
 

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from distlog.core.batches.record_batch import COLUMNS, SCHEMA
+from distlog.core.display import tables
+from distlog.core.display.progress import Progress
 from distlog.core.errors import InvalidConfigError, InvalidRecordError
 from distlog.core.optional import optional
-from distlog.core.reading import json_fields
-from distlog.core.reading.counted_slices import count
+from distlog.core.reading import json_fields, scan_plot
+from distlog.core.reading.counted_slices import by_partition, count, most_records
 from distlog.core.reading.first_and_last import first, last
 from distlog.core.reading.json_fields import OnError
 from distlog.core.reading.pipeline import read
@@ -24,6 +26,10 @@ from distlog.core.whole_number import whole_number
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+#: What plots and Spark use of a scan. Completion does not offer it.
+_INTERNAL = {"isolation", "max_workers", "slices", "times"}
 
 
 def check_columns(columns: str | Iterable[str] | None) -> tuple[str, ...]:
@@ -89,21 +95,25 @@ class Scan:
         batches = pa.RecordBatchReader.from_batches(self.schema, self)
         return batches.__arrow_c_stream__(requested_schema)
 
-    def to_table(self) -> pa.Table:
-        """All records as one Arrow table."""
-        return pa.Table.from_batches(self, self.schema)
+    def to_table(self, *, progress: bool | None = None) -> pa.Table:
+        """All records as one Arrow table.
 
-    def to_pandas(self, *, text: bool = False) -> pd.DataFrame:
+        By default who types in a notebook or a terminal sees the `progress` of what takes longer than a second; true
+        shows it to every terminal, false to none.
+        """
+        return pa.Table.from_batches(self._watched(self, progress), self.schema)
+
+    def to_pandas(self, *, text: bool = False, progress: bool | None = None) -> pd.DataFrame:
         """All records as a pandas DataFrame; pandas must be installed. `text` makes keys and values texts of UTF-8.
 
-        Raises InvalidRecordError if some key or value is not UTF-8.
+        Raises InvalidRecordError if some key or value is not UTF-8. `progress` as in `to_table`.
         """
-        table = self.to_table()
+        table = self.to_table(progress=progress)
         return (as_text(table) if text else table).to_pandas()
 
-    def to_polars(self) -> Any:
-        """All records as a Polars DataFrame; Polars must be installed."""
-        return optional("polars", "to_polars()", "polars").DataFrame(self)
+    def to_polars(self, *, progress: bool | None = None) -> Any:
+        """All records as a Polars DataFrame; Polars must be installed. `progress` as in `to_table`."""
+        return optional("polars", "to_polars()", "polars").DataFrame(self.to_table(progress=progress))
 
     def to_duckdb(self, connection: Any = None) -> Any:
         """The records as a DuckDB relation, which reads them when it is used; DuckDB must be installed."""
@@ -121,7 +131,7 @@ class Scan:
             spark, self._reader.storage, self._reader.topic, self.slices, self.columns, self.isolation
         )
 
-    def json(self, *paths: str, on_error: OnError = "fail", **named: str) -> pa.Table:
+    def json(self, *paths: str, on_error: OnError = "fail", progress: bool | None = None, **named: str) -> pa.Table:
         """All records as one Arrow table, with fields of the value, which is JSON, in place of `value`.
 
         A path is `$.user.name`, `$.tags[0]` or `$."odd.name"`; `json("$.user", city="$.address.city")` makes the
@@ -131,12 +141,13 @@ class Scan:
 
         Raises InvalidRecordError, with partition and offset, for a value that is no JSON, unless `on_error` is null:
         then its fields are null. Raises InvalidConfigError for a wrong path, or for two columns of one name.
+        `progress` as in `to_table`.
         """
         others = [name for name in self.columns if name != "value"]
         chosen = json_fields.named_paths(paths, named, others)
         columns = dict.fromkeys((*self.columns, *json_fields.NEEDED))
         batches = read(self._reader, self.slices, list(columns), self.isolation, self.max_workers)
-        return json_fields.json_fields(batches, self.columns, chosen, on_error)
+        return json_fields.json_fields(self._watched(batches, progress), self.columns, chosen, on_error)
 
     def head(self, limit: int = 10) -> pa.Table:
         """The first records; a small limit reads little."""
@@ -157,6 +168,19 @@ class Scan:
         chosen = sample(self._reader, self.slices, self.columns, self.isolation, rows, seed, self.max_workers)
         return pa.Table.from_batches(chosen, self.schema)
 
+    def plot(self, *, exact: bool = False, progress: bool | None = None) -> Any:
+        """A matplotlib figure: the records over time, and bytes by partition; matplotlib must be installed.
+
+        It is drawn from metadata. Records over time are estimates from the times of segments; `exact` reads the times
+        of all records. `progress` as in `to_table`.
+        """
+        return scan_plot.plot(self.slices, self._reader.topic, self.times(progress) if exact else None)
+
+    def times(self, progress: bool | None = None) -> Iterator[pa.RecordBatch]:
+        """Batches with the column `timestamp` alone. `progress` as in `to_table`."""
+        batches = read(self._reader, self.slices, ("timestamp",), self.isolation, self.max_workers)
+        return self._watched(batches, progress)
+
     def __len__(self) -> int:
         return self.count()
 
@@ -167,6 +191,15 @@ class Scan:
         """The number of records; a segment is only read if its metadata does not say how many of them it has."""
         return count(self._reader, self.slices, self.isolation, self.max_workers)
 
+    def _watched(self, batches: Iterable[pa.RecordBatch], progress: bool | None) -> Iterator[pa.RecordBatch]:
+        return Progress("reading", total_rows=most_records(self.slices), shown=progress).of(batches)
+
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name not in _INTERNAL]
+
     def __repr__(self) -> str:
         size = sum(piece.estimated_bytes for piece in self.slices)
         return f"Scan(segments={len(self.slices)}, bytes={size}, columns={list(self.columns)})"
+
+    def _repr_html_(self) -> str:
+        return f"<p>Scan of {', '.join(self.columns)}</p>{tables.html(by_partition(self.slices))}"

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-import pyarrow as pa
-
+from distlog.core.display.listing import Listing
 from distlog.core.errors import ReadOnlyTopicError
 from distlog.core.maintenance.integrity.verify import VerifyReport
 from distlog.core.tiered.bucket import find_topic
@@ -51,11 +50,11 @@ class TieredTopic(Topic):
         self.advance(load(self._bucket, self.version + 1))
         return self
 
-    def history(self, limit: int | None = None) -> pa.Table:
+    def history(self, limit: int | None = None) -> Listing:
         """Not here: a bucket has no commits."""
         self._refuse("history")
 
-    def groups(self) -> pa.Table:
+    def groups(self) -> Listing:
         """Not here: Kafka's groups are in its brokers."""
         self._refuse("groups")
 

@@ -12,12 +12,13 @@ from typing import Any
 import pyarrow as pa
 
 from distlog.core.config import TopicConfig
+from distlog.core.display.shown import Shown
+from distlog.core.display.units import counted
 from distlog.core.errors import DistlogError, InvalidTopicError
 from distlog.core.kafka_directory.adopt import AdoptedTopic, adopt_topic, by_topic
 from distlog.core.kafka_directory.broker_lock import without_broker
 from distlog.core.kafka_directory.directory_names import PartitionName
 from distlog.core.kafka_directory.log_dir import LogDir, read_log_dir
-from distlog.core.maintenance.reports import counted
 from distlog.core.storage.storage import Storage
 from distlog.core.topic_handle import TopicHandle, topic_log
 from distlog.core.topics.topic import Topic
@@ -30,8 +31,8 @@ _COLUMNS = (
 _KEEP_ALL = {"retention.ms": "-1"}
 
 
-@dataclass(frozen=True, slots=True)
-class AdoptReport:
+@dataclass(frozen=True, slots=True, repr=False)
+class AdoptReport(Shown):
     """What was adopted, or would be with `dry_run`, and what was cut, left out or made anew on the way.
 
     `topics` are the topics that were made, or that an earlier adoption of the same made, by name. `left_out` says

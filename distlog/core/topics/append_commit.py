@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import pyarrow as pa
+
 from distlog.core.commits import fields
 from distlog.core.commits.actions import Action, Add, SetTransaction
 from distlog.core.commits.commit import UNNAMED, Origin
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
+from distlog.core.display.shown import Shown
 from distlog.core.errors import CommitConflictError, InvalidRecordError
 from distlog.core.log.sealed_commit import sealed_commit
 from distlog.core.maintenance.retention import records_beyond
@@ -22,9 +25,12 @@ from distlog.core.topics.placement import offsets_of, place
 
 BatchId = int | str
 
+#: How many partitions the text of a result names.
+_SPANS = 4
 
-@dataclass(frozen=True, slots=True)
-class AppendResult:
+
+@dataclass(frozen=True, slots=True, repr=False)
+class AppendResult(Shown):
     """The result of an append: the version of its commit and, by partition, the (first, end) offsets it got.
 
     `replayed` says that this (app_id, batch_id) was committed before; the result is that of the first commit.
@@ -41,6 +47,19 @@ class AppendResult:
     def record_count(self) -> int:
         """How many records were appended."""
         return sum(end - first for first, end in self.offsets.values())
+
+    def __str__(self) -> str:
+        version = "" if self.version is None else f", version {self.version}"
+        spans = [f"{number}: {first:,} to {end:,}" for number, (first, end) in list(self.offsets.items())[:_SPANS]]
+        more = ["..."] if len(self.offsets) > _SPANS else []
+        again = "appended before" if self.replayed else "appended"
+        return f"{again} {self.record_count:,} records{version}; offsets {', '.join([*spans, *more]) or 'none'}"
+
+    def to_table(self) -> pa.Table:
+        """A row per partition: the offsets from `start_offset` (in) to `end_offset` (out)."""
+        firsts, ends = ([span[side] for span in self.offsets.values()] for side in (0, 1))
+        columns = {"partition": list(self.offsets), "start_offset": firsts, "end_offset": ends}
+        return pa.table({name: pa.array(column, pa.int64()) for name, column in columns.items()})
 
 
 def commit_append(

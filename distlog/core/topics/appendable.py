@@ -52,6 +52,14 @@ def batches(data: Appendable) -> Iterator[pa.RecordBatch]:
         yield from (batch.slice(start, rows) for start in range(0, batch.num_rows, rows))
 
 
+def rows_of(data: Appendable) -> int | None:
+    """How many rows `data` has, if it says so without being read."""
+    if isinstance(data, pa.Table | pa.RecordBatch):
+        return int(data.num_rows)
+    # a scan would read for its length
+    return len(data) if isinstance(data, list | tuple) or hasattr(data, "iloc") else None
+
+
 def _check_memory(batch: pa.RecordBatch) -> None:
     """Raise InvalidRecordError if an array points outside its memory, which Arrow itself does not check.
 

@@ -14,13 +14,14 @@ from distlog.core import paths
 from distlog.core.batches.record_input import RecordInput
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.config import TopicConfig
+from distlog.core.display.progress import Progress
 from distlog.core.segments.bundles import Bundles
 from distlog.core.segments.segment_writer import SegmentWriter, codec_of
 from distlog.core.storage.crew import Crew
 from distlog.core.storage.parallel import cores, in_order
 from distlog.core.storage.storage import Storage
 from distlog.core.storage.task import Task
-from distlog.core.topics.appendable import Appendable, batches, normalize
+from distlog.core.topics.appendable import Appendable, batches, normalize, rows_of
 from distlog.core.topics.partition_queue import PartitionQueue
 from distlog.core.topics.partitioner import Longs, Partitioner
 
@@ -65,13 +66,16 @@ class Appender:
         self._bundles = Bundles(storage, lambda: paths.new_stem(read_version, new_id()))
         self._is_closing = False
 
-    def append(self, data: Appendable, partition: int | None = None) -> int:
+    def append(self, data: Appendable, partition: int | None = None, progress: bool | None = False) -> int:
         """Take Arrow, pandas or dicts; returns the number of rows. InvalidRecordError tells what does not fit.
 
         After an error only `abort` may be called: some of the rows may have been taken.
         """
         ahead = 2 * self._workers if self._workers > 1 else 0
-        return sum(in_order(self._tasks(data, partition), ahead, workers=self._workers, joined=True))
+        with Progress("appending", total_rows=rows_of(data), shown=progress) as done:
+            for rows in in_order(self._tasks(data, partition), ahead, workers=self._workers, joined=True):
+                done.add(rows)
+        return done.rows
 
     def _tasks(self, data: Appendable, partition: int | None) -> Iterator[Callable[[], int]]:
         """Yield calls that each write some rows and return their number, slice by slice, in each by partition."""

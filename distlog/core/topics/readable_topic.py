@@ -3,105 +3,30 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
-import pyarrow as pa
-
-from distlog.core.commits.commit_log import CommitLog
-from distlog.core.commits.current_snapshot import AT_A_VERSION, CurrentSnapshot
-from distlog.core.commits.snapshot import Snapshot
-from distlog.core.config import TopicConfig
-from distlog.core.errors import TopicNotFoundError
+from distlog.core.display.listing import Listing
 from distlog.core.following.begin import LEASE_S, Following
 from distlog.core.following.follower import Follower
 from distlog.core.following.start import Start
 from distlog.core.groups.admin import group_table
 from distlog.core.kafka_directory.export import ExportReport, export_topic
-from distlog.core.log.live_snapshot import LiveSnapshot
 from distlog.core.maintenance.integrity.verify import VerifyReport, verify
 from distlog.core.reading import scan_plan
 from distlog.core.reading.fetch import FetchedBatches, fetch
 from distlog.core.reading.scan import Scan, check_columns
-from distlog.core.reading.segment_reader import SegmentReader
 from distlog.core.reading.slices import OutOfRange
 from distlog.core.reading.time_lookup import Found, offset_for_time
-from distlog.core.storage.storage import Storage
 from distlog.core.times import Time, to_ms
-from distlog.core.topic_handle import TopicHandle
-from distlog.core.topics import metadata_tables
+from distlog.core.topics import metadata_tables, topic_plot
 from distlog.core.topics.record import Record, records_of
+from distlog.core.topics.snapshot_of_topic import SnapshotOfTopic
 from distlog.core.transactions.isolation import IsolationLevel
-from distlog.core.whole_number import whole_number
 
 
-class ReadableTopic:
-    """A topic as readers use it: one snapshot, and the ways to read it.
-
-    `current` holds the commit log's snapshot; transactions and writers of this object share it, and move it on.
-    `live` holds what is read: the same, with the active segments.
-    """
-
-    def __init__(
-        self, handle: TopicHandle, snapshot: Snapshot, *, pinned: bool = False, why: str = AT_A_VERSION
-    ) -> None:
-        self.handle = handle
-        self.current = CurrentSnapshot(handle.log, snapshot, pinned=pinned, why=why)
-        self.live = LiveSnapshot(handle, self.current)
-
-    @property
-    def storage(self) -> Storage:
-        """The topic's folder."""
-        return self.handle.storage
-
-    @property
-    def log(self) -> CommitLog:
-        """The topic's commits."""
-        return self.handle.log
-
-    @property
-    def reader(self) -> SegmentReader:
-        """The reader of this topic's segments."""
-        return self.handle.reader
-
-    @property
-    def clock(self) -> Callable[[], int]:
-        """The time of new records, in ms since 1970."""
-        return self.handle.clock
-
-    @property
-    def snapshot(self) -> Snapshot:
-        """The commit log's snapshot, without active segments: the base of a commit."""
-        return self.current.snapshot
-
-    @property
-    def live_snapshot(self) -> Snapshot:
-        """The snapshot that this object reads, with the active segments up to their ends at the last refresh."""
-        return self.live.snapshot
-
-    @property
-    def url(self) -> str:
-        """The topic's address, without credentials."""
-        return self.storage.url
-
-    @property
-    def name(self) -> str:
-        """The topic's name: the last part of its address when it was created."""
-        return self.snapshot.name
-
-    @property
-    def version(self) -> int:
-        """The version of the snapshot that this object reads."""
-        return self.snapshot.version
-
-    @property
-    def config(self) -> TopicConfig:
-        """The topic's settings."""
-        return self.snapshot.config
-
-    @property
-    def partitions(self) -> int:
-        """How many partitions there are, numbered from 0."""
-        return len(self.snapshot.partitions)
+class ReadableTopic(SnapshotOfTopic):
+    """A topic as readers use it: one snapshot, and the ways to read it."""
 
     def scan(
         self,
@@ -187,14 +112,6 @@ class ReadableTopic:
         state = self.live_snapshot.partitions[partition]
         return fetch(self.reader, state, partition, offset, max_bytes, check=check_crcs)
 
-    def start_offsets(self) -> dict[int, int]:
-        """The first readable offset of each partition."""
-        return {number: state.log_start_offset for number, state in enumerate(self.live_snapshot.partitions)}
-
-    def end_offsets(self) -> dict[int, int]:
-        """The next offset to be assigned in each partition."""
-        return {number: state.log_end_offset for number, state in enumerate(self.live_snapshot.partitions)}
-
     def offsets_for_times(self, times: Time | Mapping[int, Time]) -> dict[int, Found | None]:
         """By partition, (offset, timestamp in ms) of the first record at or after the time, or None.
 
@@ -207,17 +124,25 @@ class ReadableTopic:
         states = self.live_snapshot.partitions
         return {number: offset_for_time(self.reader, states[number], to_ms(time)) for number, time in asked.items()}
 
-    def history(self, limit: int | None = None) -> pa.Table:
+    def history(self, limit: int | None = None) -> Listing:
         """The commits, newest first: version, time, operation, writer, and what they added and removed."""
         return metadata_tables.history(self.log.history(limit))
 
-    def segments(self) -> pa.Table:
+    def segments(self) -> Listing:
         """The live segments, one row each, by partition and base offset."""
         return metadata_tables.segments(self.live_snapshot)
 
-    def groups(self) -> pa.Table:
+    def groups(self) -> Listing:
         """The groups of followers, a row for each partition: position, lag, and the member that has it."""
         return group_table(self.storage, self.live_snapshot)
+
+    def plot(self, *, exact: bool = False, progress: bool | None = None) -> Any:
+        """A matplotlib figure: records over time, bytes by partition, and the ages of segments against retention.
+
+        It is drawn from metadata. Records over time are estimates from the times of segments; `exact` reads the times
+        of all records. `progress` as in `Scan.to_table`. matplotlib must be installed.
+        """
+        return topic_plot.plot(self.live_snapshot, self.clock(), self.scan().times(progress) if exact else None)
 
     def verify(self) -> VerifyReport:
         """Check every checksum, record, index entry and metadata invariant of the snapshot; it changes nothing."""
@@ -233,14 +158,3 @@ class ReadableTopic:
         for partition in chosen:
             self.check_partition(partition)
         return export_topic(self.handle, self.live_snapshot, log_dir, chosen)
-
-    def check_partition(self, partition: int) -> None:
-        """Raise TopicNotFoundError unless the topic has this partition."""
-        if not 0 <= whole_number("partition", partition) < self.partitions:
-            raise TopicNotFoundError(f"the topic has partitions 0 to {self.partitions - 1}", partition=partition)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.url!r}, version={self.version}, partitions={self.partitions})"
-
-    def _repr_html_(self) -> str:
-        return metadata_tables.html(self.live_snapshot, self.url)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import warnings
 
 from distlog.core.commits.snapshot import Snapshot
+from distlog.core.display.units import counted
 from distlog.core.errors import RetentionWarning
-from distlog.core.maintenance.reports import counted
 
 #: From the caller of `Topic.append`, by the transaction's end and commit, to here.
 _CALLS = 5

@@ -61,18 +61,21 @@ class Topic(ReadableTopic):
         app_id: str | None = None,
         batch_id: BatchId | None = None,
         compression: str | None = None,
+        *,
+        progress: bool | None = None,
     ) -> AppendResult:
         """Append Arrow, Polars, pandas, DuckDB or an iterable of dicts in one commit, all partitions or none.
 
         Columns: value, and perhaps key, timestamp (ms or Arrow timestamps; missing is now), headers, partition
         (missing: murmur2 of the key, without a key sticky runs); `partition` is for all rows. `compression` is used
-        if the topic's is producer. The same (app_id, batch_id) again returns the first result.
+        if the topic's is producer. The same (app_id, batch_id) again returns the first result. By default who types
+        in a notebook or a terminal sees the `progress` after a second; true: on any terminal, false: never.
 
         Raises InvalidRecordError, TopicNotFoundError (it was dropped), StorageError, CommitConflictError (nothing
         was appended), CommitStateUnknownError (it may have been; repeat with the same app_id and batch_id).
         """
         with self.transaction(app_id, batch_id, compression) as transaction:
-            transaction.append(table, partition)
+            transaction.append(table, partition, progress=progress)
         return transaction.result
 
     def transaction(

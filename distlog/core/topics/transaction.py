@@ -66,16 +66,16 @@ class Transaction:
         self._process = os.getpid()
         self.result = AppendResult(None)
 
-    def append(self, data: Appendable, partition: int | None = None) -> int:
+    def append(self, data: Appendable, partition: int | None = None, *, progress: bool | None = None) -> int:
         """Take Arrow, pandas or dicts; returns the number of rows. InvalidRecordError tells what does not fit.
 
-        The rows of a replayed (app_id, batch_id) are not looked at.
+        The rows of a replayed (app_id, batch_id) are not looked at. `progress` as in `Scan.to_table`.
         """
         appender = self._open_appender()
         if self._is_replay:
             return 0
         try:
-            return appender.append(data, partition)
+            return appender.append(data, partition, progress)
         except BaseException as error:
             self.abort()
             self._error, self._trace = error, error.__traceback__

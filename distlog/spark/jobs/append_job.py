@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from distlog.console.report import Summary
+from distlog.core.display.units import counted
 from distlog.core.errors import InvalidConfigError
-from distlog.core.maintenance.reports import counted
 from distlog.core.topics.append_commit import AppendResult
 from distlog.core.topics.open_topic import open as open_topic
 from distlog.core.topics.open_topic import open_or_create

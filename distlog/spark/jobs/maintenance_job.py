@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from distlog.console.report import DONE, FAILED, Report, Summary, fail, print_report, status_of
+from distlog.core.display.units import counted
 from distlog.core.errors import TopicNotFoundError
 from distlog.core.maintenance.compact_or_merge import CompactReport
 from distlog.core.maintenance.compaction.clean_partition import DEDUPE_BUFFER_BYTES
 from distlog.core.maintenance.integrity.rebuild_report import RebuildReport
 from distlog.core.maintenance.integrity.verify import VerifyReport
-from distlog.core.maintenance.reports import RetentionReport, counted
+from distlog.core.maintenance.reports import RetentionReport
 from distlog.core.maintenance.vacuum import VacuumReport, vacuum
 from distlog.core.storage.storage import Storage
 from distlog.core.topic_handle import topic_log

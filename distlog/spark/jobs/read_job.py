@@ -11,8 +11,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from distlog.console.output import Milliseconds, text
 from distlog.console.report import Summary
+from distlog.core.display.units import counted
 from distlog.core.errors import InvalidConfigError
-from distlog.core.maintenance.reports import counted
 from distlog.spark.frames import read
 
 #: How many records are printed if no limit is given: enough to see what the topic holds.

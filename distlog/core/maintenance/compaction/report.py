@@ -9,8 +9,9 @@ from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
+from distlog.core.display.shown import Shown
+from distlog.core.display.units import counted
 from distlog.core.errors import CorruptionError, SnapshotTooOldError, UnsupportedVersionError
-from distlog.core.maintenance.reports import counted
 
 Result = TypeVar("Result")
 
@@ -74,8 +75,8 @@ class PartitionCompaction:
     error: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CompactionReport:
+@dataclass(frozen=True, slots=True, repr=False)
+class CompactionReport(Shown):
     """What compaction did in each partition, or would look at with `dry_run`."""
 
     partitions: tuple[PartitionCompaction, ...]

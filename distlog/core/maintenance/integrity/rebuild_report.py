@@ -9,8 +9,9 @@ from typing import Any
 import pyarrow as pa
 
 from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.display.shown import Shown
+from distlog.core.display.units import counted
 from distlog.core.maintenance.integrity.index_files import State
-from distlog.core.maintenance.reports import counted
 
 _REPORT = pa.schema(
     [
@@ -59,8 +60,8 @@ class SegmentRebuild:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class RebuildReport:
+@dataclass(frozen=True, slots=True, repr=False)
+class RebuildReport(Shown):
     """The rebuild of every segment of a topic; with `dry_run`, `written` is what would be written."""
 
     version: int

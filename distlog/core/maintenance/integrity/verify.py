@@ -9,13 +9,14 @@ from typing import Any
 import pyarrow as pa
 
 from distlog.core.commits.snapshot import Snapshot
+from distlog.core.display.shown import Shown
+from distlog.core.display.units import counted
 from distlog.core.log.tails import with_tails, without_tails
 from distlog.core.maintenance.integrity.anomalies import Anomaly
 from distlog.core.maintenance.integrity.rebuild import live_segment
 from distlog.core.maintenance.integrity.transaction_rebuild import with_missing_transactions
 from distlog.core.maintenance.integrity.verify_commits import verify_commits, verify_table
 from distlog.core.maintenance.integrity.verify_segment import SegmentVerdict, verify_segment
-from distlog.core.maintenance.reports import counted
 from distlog.core.maintenance.run import Run, Tell, each_segment, run_here, tell_nothing
 from distlog.core.reading.segment_reader import SegmentReader
 from distlog.core.topic_handle import TopicHandle
@@ -35,8 +36,8 @@ _TABLE = pa.schema(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class VerifyReport:
+@dataclass(frozen=True, slots=True, repr=False)
+class VerifyReport(Shown):
     """What verify found in each segment, in the commits, in the checkpoints and in the order of the segments."""
 
     version: int

@@ -1,0 +1,1 @@
+"""How things are shown to people: tables, units and progress, in a notebook and as text."""

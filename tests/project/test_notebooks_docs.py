@@ -1,0 +1,43 @@
+"""docs/notebooks.md cannot drift: its examples run, and what it names is there."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_project import PROJECT
+
+import distlog
+from distlog.core.display import progress
+from distlog.core.reading.first_and_last import FIRST_OFFSETS
+from distlog.core.reading.scan import Scan
+
+TEXT = (Path(__file__).parents[2] / "docs" / "notebooks.md").read_text(encoding="utf-8")
+
+
+def test_the_examples_run(tmp_path: Path) -> None:
+    for library in ("pandas", "polars", "duckdb", "matplotlib"):
+        pytest.importorskip(library)
+    pytest.importorskip("matplotlib").use("Agg")
+    topic = distlog.create(f"{tmp_path}/clicks", partitions=2)
+    value = '{"user": "ann", "items": [{"id": 7}], "address": {"city": "Bern"}}'
+    topic.append([{"key": f"k{number}", "value": value} for number in range(20)])
+    names: dict[str, Any] = {"topic": topic, "picture": tmp_path / "topic.png"}
+    for code in re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL):
+        exec(code, names)
+    assert names["table"].schema.names == ["partition", "offset", "timestamp", "user", "items[0].id", "city"]
+    assert (names["polars_frame"].height, len(topic.scan())) == (20, 41)
+    assert (tmp_path / "topic.png").stat().st_size > 10_000
+
+
+def test_what_it_names_is_there() -> None:
+    for extra in re.findall(r"distlog\[(\w+)\]", TEXT):
+        assert extra in PROJECT["optional-dependencies"]
+    assert f"the last {FIRST_OFFSETS:,} offsets" in TEXT
+    assert progress.PATIENCE_S == 1
+    (sentence,) = re.findall(r"nowhere; (.*?) take it", TEXT, re.DOTALL)
+    for name in re.findall(r"`(\w+)`", sentence):
+        assert "progress" in inspect.signature(getattr(Scan, name, None) or getattr(distlog.Topic, name)).parameters
