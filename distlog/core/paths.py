@@ -86,7 +86,7 @@ def stem_read_version(stem: str) -> int | None:
     return int(match["read_version"]) if match and match["read_version"] else None
 
 
-@lru_cache
+@lru_cache(1024, typed=True)
 def partition_dir(topic: str, partition: int) -> str:
     """The relative name of a partition's folder."""
     return f"{check_topic_name(topic)}-{partition}"
