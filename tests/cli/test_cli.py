@@ -123,7 +123,9 @@ def test_a_missing_topic_is_a_failure(cli: CommandLine) -> None:
         (["read", "--columns", "offset,size"], "no column size"),
         (["read", "--offset", "1", "--since", "1"], "--offset"),
         (["append", "--format", "jsonl", "--key-separator", ":"], "--key-separator"),
-        (["append", "--format", "csv"], "--format"),
+        (["append", "--format", "xml"], "--format"),
+        (["append", "--key", "user"], "a line of text has no fields"),
+        (["append", "--format", "parquet"], "needs a file"),
         (["compress"], "compress"),
     ],
 )
