@@ -15,6 +15,7 @@ from distlog.cli import (
     maintenance_commands,
     metadata_commands,
     read_command,
+    serve_command,
     service_command,
     topic_commands,
     warmup_command,
@@ -67,4 +68,5 @@ app.command()(dump_command.dump)
 app.command()(kafka_commands.adopt)
 app.command()(kafka_commands.export)
 app.command()(service_command.run)
+app.command()(serve_command.serve)
 app.command()(warmup_command.warmup)

@@ -1,4 +1,4 @@
-"""docs/spark-setup.md cannot drift: its jobs exist and understand their command lines, its statuses are those of jobs."""
+"""docs/spark-setup.md cannot drift: its jobs exist and take what it gives them, its statuses are those of jobs."""
 
 from __future__ import annotations
 
