@@ -133,6 +133,8 @@ def test_a_wrong_command_line_is_status_2(filled: CommandLine, command: list[str
     outcome = filled(*command)
     assert (outcome.status, outcome.out) == (2, "")
     assert words in outcome.err
+    # also as one object
+    assert words in filled(*command, "--json").json["error"]
 
 
 def test_an_unknown_setting_is_a_wrong_command_line_and_the_known_one_is_suggested(cli: CommandLine) -> None:
