@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import re
+import select
 import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn, TypeVar
@@ -91,17 +93,31 @@ def exit_status(
     a reader of the output who went away end it without a word.
     """
     given = sys.argv[1:] if given is None else given
+    # py4j logs the stack of what an interrupt ended, by the root logger itself
+    logging.getLogger().addFilter(_is_no_interrupt)
     with errors_apart():
         try:
             return run(parser.parse_args(given))
         except KeyboardInterrupt:
             return INTERRUPTED
-        except BrokenPipeError:
-            # Python flushes standard output once more at its end
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return FAILED
         except Exception as error:
+            if isinstance(error, BrokenPipeError) and _nobody_reads():
+                return FAILED
             return fail(parser.prog, error, reason(error), as_json="--json" in given)
+
+
+def _is_no_interrupt(record: logging.LogRecord) -> bool:
+    return not (record.exc_info and isinstance(record.exc_info[1], KeyboardInterrupt))
+
+
+def _nobody_reads() -> bool:
+    """Whether it is standard output that is closed; Python flushes it once more at its end, which then works."""
+    output = select.poll()
+    output.register(sys.stdout.fileno(), 0)
+    is_closed = any(event & select.POLLERR for _, event in output.poll(0))
+    if is_closed:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return is_closed
 
 
 def job_session(name: str) -> SparkSession:
