@@ -1,6 +1,6 @@
-# make demo | test | soak | bench | lint: each sets up .venv first (Python 3.11+, Java 17+; see tools/bootstrap.sh).
+# make demo | test | soak | bench | lint | dist: each sets up .venv first (Python 3.11+, Java 17+; see tools/bootstrap.sh).
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak bench lint clean
+.PHONY: help setup demo test soak bench lint dist clean
 PYTHON_BIN := .venv/bin/python
 
 # The set-up looks for Python and Java as the user has them, so it gets these two as they were.
@@ -27,6 +27,7 @@ help:
 	@echo 'make soak [MINUTES=10]  kill processes, fill disks, fail syncs and cut the power under the log'
 	@echo 'make bench              measure, beside other tools that do the same'
 	@echo 'make lint               ruff and mypy alone'
+	@echo 'make dist               build a wheel, and a zip for spark-submit --py-files, in dist/'
 	@echo 'make clean              remove .venv and everything that was built or cached'
 
 setup:
@@ -49,6 +50,12 @@ lint: setup
 	@$(PYTHON_BIN) -m ruff check .
 	@$(PYTHON_BIN) -m ruff format --check .
 	@$(PYTHON_BIN) -m mypy
+
+dist: setup
+	@rm -rf build dist
+	@$(PYTHON_BIN) -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+	@wheel=$$(echo dist/*.whl); $(PYTHON_BIN) tools/spark_zip.py $${wheel%-py3-none-any.whl}.zip
+	@ls dist/*
 
 clean:
 	rm -rf .venv .demo build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse artifacts

@@ -38,7 +38,7 @@ from pyspark.sql.types import StructType
 import distlog
 from distlog.spark import append, read, session
 from distlog.spark.data_source import DistlogDataSource
-from distlog.spark.tasks.worker import freeze_imports
+from distlog.spark.tasks.worker import settle
 
 #: The number of rows for each size of value: some 200 to 700 MB.
 ROWS = {16: 6_000_000, 100: 5_000_000, 1000: 600_000}
@@ -191,7 +191,7 @@ class ReadyReader(DataSourceReader):
         return [InputPartition(number) for number in range(len(self._splits))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        freeze_imports()
+        settle()
         which = pickle.dumps(self._splits)
         if which not in _made:
             _made.clear()
@@ -216,7 +216,7 @@ class DroppedRows(DataSource):
 
 class DroppingWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        freeze_imports()
+        settle()
         for _ in iterator:
             pass
         return WriterCommitMessage()

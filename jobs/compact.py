@@ -2,9 +2,9 @@
 
 import sys
 
-from distlog.spark.jobs.maintenance_job import compact_topic, compaction_parser, run_maintenance
+from distlog.jobs.compact import main, parser
 
-parser = compaction_parser(__doc__)
+__all__ = ["main", "parser"]
 
 if __name__ == "__main__":
-    sys.exit(run_maintenance(parser, compact_topic))
+    sys.exit(main())

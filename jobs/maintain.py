@@ -2,9 +2,9 @@
 
 import sys
 
-from distlog.spark.jobs.maintenance_job import compaction_parser, maintain_topic, run_maintenance
+from distlog.jobs.maintain import main, parser
 
-parser = compaction_parser(__doc__)
+__all__ = ["main", "parser"]
 
 if __name__ == "__main__":
-    sys.exit(run_maintenance(parser, maintain_topic))
+    sys.exit(main())

@@ -2,14 +2,9 @@
 
 import sys
 
-from distlog.spark.jobs.maintenance_job import maintenance_parser, rebuild_topic, run_maintenance
+from distlog.jobs.rebuild_index import main, parser
 
-parser = maintenance_parser(__doc__)
-parser.add_argument(
-    "--force",
-    action="store_true",
-    help="also rebuild good indexes that the topic's present settings would make differently",
-)
+__all__ = ["main", "parser"]
 
 if __name__ == "__main__":
-    sys.exit(run_maintenance(parser, rebuild_topic))
+    sys.exit(main())

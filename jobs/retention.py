@@ -2,9 +2,9 @@
 
 import sys
 
-from distlog.spark.jobs.maintenance_job import maintenance_parser, retain, run_maintenance
+from distlog.jobs.retention import main, parser
 
-parser = maintenance_parser(__doc__)
+__all__ = ["main", "parser"]
 
 if __name__ == "__main__":
-    sys.exit(run_maintenance(parser, retain))
+    sys.exit(main())

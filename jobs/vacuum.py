@@ -2,9 +2,9 @@
 
 import sys
 
-from distlog.spark.jobs.maintenance_job import maintenance_parser, run_maintenance, vacuum_topic
+from distlog.jobs.vacuum import main, parser
 
-parser = maintenance_parser(__doc__)
+__all__ = ["main", "parser"]
 
 if __name__ == "__main__":
-    sys.exit(run_maintenance(parser, vacuum_topic))
+    sys.exit(main())

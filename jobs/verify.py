@@ -2,9 +2,9 @@
 
 import sys
 
-from distlog.spark.jobs.maintenance_job import maintenance_parser, run_maintenance, verify_topic
+from distlog.jobs.verify import main, parser
 
-parser = maintenance_parser(__doc__, read_only=True)
+__all__ = ["main", "parser"]
 
 if __name__ == "__main__":
-    sys.exit(run_maintenance(parser, verify_topic))
+    sys.exit(main())

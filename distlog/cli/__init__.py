@@ -28,3 +28,15 @@ def main() -> None:
         from distlog.console.report import fail
 
         sys.exit(fail("distlog", error, as_json="--json" in sys.argv))
+    except SystemExit as ended:
+        _tell_as_json(ended.__context__)
+        raise
+
+
+def _tell_as_json(wrong: BaseException | None) -> None:
+    """Print what is wrong with the command line as JSON too, if that is asked for: typer told it to people."""
+    if wrong is not None and "--json" in sys.argv and hasattr(wrong, "format_message"):
+        from distlog.console.output import print_json
+
+        print_json({"error": wrong.format_message(), "type": type(wrong).__name__})
+        sys.stdout.flush()

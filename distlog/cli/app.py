@@ -8,12 +8,13 @@ import typer
 
 from distlog import __version__
 from distlog.cli import (
+    append_command,
     dump_command,
     group_commands,
     kafka_commands,
     maintenance_commands,
     metadata_commands,
-    record_commands,
+    read_command,
     serve_command,
     service_command,
     topic_commands,
@@ -53,8 +54,8 @@ app.command()(metadata_commands.describe)
 app.command()(metadata_commands.segments)
 app.command()(metadata_commands.history)
 app.command()(metadata_commands.offsets)
-app.command()(record_commands.append)
-app.command()(record_commands.read)
+app.command()(append_command.append)
+app.command()(read_command.read)
 app.command()(group_commands.groups)
 app.command()(maintenance_commands.retention)
 app.command()(maintenance_commands.delete_records)

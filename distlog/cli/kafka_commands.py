@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 import distlog
-from distlog.cli.options import Json, Storage, Url, settings
+from distlog.cli.options import DryRun, Json, Storage, Url, settings
 from distlog.console.report import print_report, status_of
 
 
@@ -31,9 +31,7 @@ def adopt(
     config: Annotated[
         list[Any], settings("--config", "A setting of the topics by Kafka's name, as in cleanup.policy=compact.")
     ],
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Change nothing; only print what would be done.")
-    ] = False,
+    dry_run: DryRun = False,
     storage: Storage,
     as_json: Json = False,
 ) -> None:

@@ -1,30 +1,49 @@
-"""Parses the lines of a file into Arrow tables that can be appended.
+"""Parses lines into Arrow tables that can be appended. Lines that are no records are left out, and named.
 
 text    A line is a value. With a key separator, the text before the first separator is the key.
 jsonl   A line is an object, as `read --json` prints it: `value` (required), `key`, `timestamp`, `partition`,
         `headers`. Bytes are text, null, or {"base64": "..."}. A timestamp is ms since 1970 or ISO 8601.
+        If fields are named, it is an object of any kind: `field_formats`.
+csv     `csv_format`.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from distlog.core.batches.record_batch import HEADERS_TYPE
 from distlog.core.config import MAX_INT, MAX_LONG
-from distlog.core.errors import InvalidRecordError
 from distlog.core.times import to_ms
 from distlog.core.topics.appendable import ACCEPTED, IGNORED
 
-BLOCK_BYTES = 4 << 20
 
-#: Makes a table from a block of whole lines and the number of lines before the block.
-LineFormat = Callable[[bytes, int], pa.Table]
+@dataclass(frozen=True, slots=True)
+class BadLine:
+    """A line that is no record: its number from 1, how many records of its block stand before it, what is wrong."""
+
+    line: int
+    records_before: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """The records of a block of lines, and the lines that are none."""
+
+    records: pa.Table
+    bad: Sequence[BadLine] = ()
+
+
+#: Parses a block of whole lines; its second argument is the number of lines before the block.
+LineFormat = Callable[[bytes, int], Parsed]
 
 _SCHEMA = pa.schema(
     [
@@ -37,70 +56,68 @@ _SCHEMA = pa.schema(
 )
 
 
-def blocks(file: BinaryIO, size: int = BLOCK_BYTES) -> Iterator[bytes]:
-    """The file in blocks of whole lines, of about `size` bytes. A block has no newline at its end."""
-    kept = b""
-    while block := file.read(size):
-        lines, newline, rest = (kept + block).rpartition(b"\n")
-        kept = rest
-        if newline:
-            yield lines
-    if kept:
-        yield kept
-
-
 def text_format(key_separator: str | None) -> LineFormat:
-    """A parser of lines as values, or as keys and values.
+    """A parser of lines as values, or as keys and values: then a line without the separator is bad."""
 
-    The parser raises InvalidRecordError for a line without the separator.
-    """
-
-    def parse(block: bytes, lines_before: int) -> pa.Table:
+    def parse(block: bytes, lines_before: int) -> Parsed:
         text = pa.scalar(block.replace(b"\r\n", b"\n").removesuffix(b"\r"), pa.binary())
         lines = pc.split_pattern(text, "\n").values
         if key_separator is None:
-            return pa.table({"value": lines})
+            return Parsed(pa.table({"value": lines}))
         return _keyed(lines, key_separator, lines_before)
 
     return parse
 
 
-def _keyed(lines: pa.Array, separator: str, lines_before: int) -> pa.Table:
+def _keyed(lines: pa.Array, separator: str, lines_before: int) -> Parsed:
     parts = pc.split_pattern(lines, separator, max_splits=1)
-    row = pc.index(pc.list_value_length(parts), pa.scalar(1, pa.int32())).as_py()
-    if row >= 0:
-        raise InvalidRecordError(
-            "a line has no key separator: correct it, or leave out --key-separator", line=lines_before + row + 1
-        )
-    return pa.table({"key": pc.list_element(parts, 0), "value": pc.list_element(parts, 1)})
+    good = pc.equal(pc.list_value_length(parts), 2)
+    reason = "the line has no key separator: correct it, or leave out --key-separator"
+    rows = np.flatnonzero(~good.to_numpy(zero_copy_only=False)).tolist()
+    bad = [BadLine(lines_before + row + 1, row - number, reason) for number, row in enumerate(rows)]
+    parts = parts.filter(good) if bad else parts
+    return Parsed(pa.table({"key": pc.list_element(parts, 0), "value": pc.list_element(parts, 1)}), bad)
 
 
-def jsonl_format(block: bytes, lines_before: int) -> pa.Table:
-    """Objects as records. Skips blank lines. Raises InvalidRecordError, which names the line and what is wrong."""
-    rows = []
+def jsonl_format(block: bytes, lines_before: int) -> Parsed:
+    """Objects as records. Blank lines are skipped."""
+    return parsed_one_by_one(block, lines_before, _record)
+
+
+def parsed_one_by_one(
+    block: bytes, lines_before: int, row_of: Callable[[bytes, Any], dict[str, Any]], schema: pa.Schema = _SCHEMA
+) -> Parsed:
+    """The rows that `row_of` makes of the lines and their JSON; it raises ValueError. Blank lines are skipped."""
+    rows: list[dict[str, Any]] = []
+    bad: list[BadLine] = []
     for number, line in enumerate(block.split(b"\n"), lines_before + 1):
         if line.strip():
             try:
-                rows.append(_row(json.loads(line)))
+                rows.append(row_of(line, json.loads(line)))
             except (ValueError, RecursionError) as error:
-                raise InvalidRecordError(f"not a record: {error}", line=number) from None
-    return pa.Table.from_pylist(rows, _SCHEMA)
+                bad.append(BadLine(number, len(rows), f"not a record: {error}"))
+    return Parsed(pa.Table.from_pylist(rows, schema), bad)
 
 
-def _row(record: Any) -> dict[str, Any]:
+def _record(line: bytes, record: Any) -> dict[str, Any]:
     if not isinstance(record, dict) or "value" not in record:
-        raise ValueError('it must be an object with at least a "value"')
+        raise ValueError('it must be an object with at least a "value", or give --value, --key or --timestamp')
     unknown = sorted(record.keys() - set(ACCEPTED) - set(IGNORED))
     if unknown:
         raise ValueError(f"unknown field {unknown[0]}; known are {', '.join(ACCEPTED)}")
     time = record.get("timestamp")
     return {
         "partition": _integer("partition", record.get("partition"), MAX_INT),
-        "timestamp": _integer("timestamp", to_ms(time) if isinstance(time, str) else time, MAX_LONG),
+        "timestamp": time_of(time),
         "key": _bytes(record.get("key")),
         "value": _bytes(record["value"]),
         "headers": _headers(record.get("headers")),
     }
+
+
+def time_of(value: Any) -> int | None:
+    """A time as ms since 1970; raises ValueError."""
+    return _integer("timestamp", to_ms(value) if isinstance(value, str) else value, MAX_LONG)
 
 
 def _integer(name: str, value: Any, limit: int) -> int | None:
@@ -131,3 +148,16 @@ def _bytes(value: Any) -> bytes | None:
     if isinstance(value, dict) and value.keys() == {"base64"} and isinstance(value["base64"], str):
         return base64.b64decode(value["base64"], validate=True)
     raise ValueError('bytes must be text, null or {"base64": "..."}')
+
+
+def with_headers(records: pa.Table, headers: Iterable[tuple[str, str]]) -> pa.Table:
+    """The records with these headers behind those that they have."""
+    added = [{"key": name, "value": value.encode()} for name, value in headers]
+    if not added or not records.num_rows:
+        return records
+    if "headers" not in records.schema.names:
+        column = pa.repeat(pa.scalar(added, HEADERS_TYPE), records.num_rows)
+        return records.append_column("headers", column)
+    lists = [[*given, *added] for given in records["headers"].to_pylist()]
+    place = records.schema.get_field_index("headers")
+    return records.set_column(place, "headers", pa.array(lists, HEADERS_TYPE))

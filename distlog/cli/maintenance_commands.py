@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 import distlog
-from distlog.cli.options import Json, Storage, Url, usage
+from distlog.cli.options import DryRun, Json, Storage, Url, usage
 from distlog.console import arguments, output
 from distlog.console.report import Report, print_report, status_of
 from distlog.core.display.progress import Progress
@@ -16,8 +16,6 @@ from distlog.core.maintenance.integrity.verify import verify as verify_all
 from distlog.core.maintenance.vacuum import vacuum as vacuum_files
 from distlog.core.storage.storage import Storage as TopicStorage
 from distlog.core.topic_handle import topic_log
-
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing; only print what would be done.")]
 
 
 def retention(url: Url, *, dry_run: DryRun = False, storage: Storage, as_json: Json = False) -> None:

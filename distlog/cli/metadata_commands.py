@@ -93,7 +93,8 @@ def offsets(
         typer.Option(
             metavar="TIME",
             parser=usage(arguments.time_or_special),
-            help="The first offset at or after TIME: ms since 1970, ISO 8601, earliest, latest or max-timestamp.",
+            help="The first offset at or after TIME: ms since 1970, ISO 8601, now, -1h, earliest, latest or "
+            "max-timestamp.",
         ),
     ] = None,
     storage: Storage,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
 import typer
 
 from distlog.console import arguments
+from distlog.core.paths import COMMITS_DIR
 
 T = TypeVar("T")
 
@@ -41,9 +43,24 @@ def time(about: str) -> Any:
     return typer.Option(metavar="TIME", parser=usage(arguments.record_time), help=about)
 
 
+def _topics(incomplete: str) -> list[str]:
+    """Completes the path of a topic on a local disk: topics, and folders that may hold some."""
+    folder, start = os.path.split(incomplete)
+    try:
+        found = [each for each in os.scandir(folder or ".") if each.name.startswith(start) and each.is_dir()]
+    except OSError:
+        return []
+    paths = [os.path.join(folder, each.name) for each in found if start or not each.name.startswith(".")]
+    return sorted(path if os.path.isdir(os.path.join(path, COMMITS_DIR)) else f"{path}/" for path in paths)
+
+
 Url = Annotated[
-    str, typer.Argument(metavar="URL", help="The path or URL of the topic, as in s3://bucket/logs/clicks.")
+    str,
+    typer.Argument(
+        metavar="URL", help="The path or URL of the topic, as in s3://bucket/logs/clicks.", autocompletion=_topics
+    ),
 ]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing; only print what would be done.")]
 Storage = Annotated[list[Any], settings("--storage", "A setting of the storage client, as in endpoint_url=URL.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 StartOffset = Annotated[
@@ -53,7 +70,7 @@ StartOffset = Annotated[
         "-o",
         metavar="OFFSET",
         parser=usage(arguments.offset_or_end),
-        help="Start at this offset, or earliest; with --follow also latest, for what comes from now on.",
+        help="Start here; -5 is --tail 5. Or earliest; with --follow also latest, for what comes from now on.",
     ),
 ]
 Tail = Annotated[

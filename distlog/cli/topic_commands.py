@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 import distlog
-from distlog.cli.options import Json, Storage, Url, settings, usage
+from distlog.cli.options import DryRun, Json, Storage, Url, settings, usage
 from distlog.console import arguments
 from distlog.console.report import Summary, print_report
 
@@ -78,9 +78,7 @@ def restore(
     version: Annotated[
         int, typer.Option("--version", metavar="N", parser=usage(arguments.version), help="What it had at version N.")
     ],
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Change nothing; only print what would be done.")
-    ] = False,
+    dry_run: DryRun = False,
     storage: Storage,
     as_json: Json = False,
 ) -> None:

@@ -55,16 +55,26 @@ def time_or_special(text: str) -> int:
     return _SPECIAL_TIMES[text] if text in _SPECIAL_TIMES else time(text)
 
 
-def offset_or_end(text: str) -> int:
-    """An offset, or the number that stands for `earliest` or `latest`."""
+class FromEnd(int):
+    """So many offsets before the end of a partition."""
+
+
+def offset_or_end(text: str) -> int | FromEnd:
+    """An offset, one from the end like `-5`, or the number that stands for `earliest` or `latest`."""
     if text in ("earliest", "latest"):
         return _SPECIAL_TIMES[text]
-    return _number_or(text, f"{text!r} is none of an offset like 100, earliest, and latest")
+    number = _number_or(text.removeprefix("-"), f"{text!r} is none of an offset like 100 or -5, earliest, and latest")
+    return FromEnd(number) if text.startswith("-") else number
 
 
 def version(text: str) -> int:
     """A topic's version: a number from 0."""
     return _number_or(text, f"{text!r} is no version: `distlog history` lists them")
+
+
+def count(text: str) -> int:
+    """A number from 0."""
+    return _number_or(text, f"{text!r} is not a number from 0")
 
 
 def start(text: str) -> int | str | dict[int, int]:

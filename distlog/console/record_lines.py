@@ -5,11 +5,13 @@ No Python object is made per record. Only values that hold control characters or
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Callable
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import csv
 
 from distlog.console import output
 from distlog.core.times import NO_TIMESTAMP, iso
@@ -26,26 +28,43 @@ _Format = Callable[[pa.Array], pa.Array]
 def tabbed(batch: pa.RecordBatch) -> memoryview:
     """The rows as UTF-8 lines, their columns separated by tabs."""
     columns = [_or_null(_text(column)) for column in batch.columns]
-    return _bytes(pc.binary_join_element_wise(pc.binary_join_element_wise(*columns, "\t"), "\n", ""))
+    return joined_bytes(pc.binary_join_element_wise(pc.binary_join_element_wise(*columns, "\t"), "\n", ""))
 
 
 def json_objects(batch: pa.RecordBatch) -> memoryview:
     """The rows as UTF-8 lines of JSON objects."""
+    return joined_bytes(json_texts(batch, "\n"))
+
+
+def json_texts(rows: pa.RecordBatch | pa.Table, end: str = "") -> pa.Array:
+    """The rows as JSON objects, each with `end` behind it."""
     parts: list[pa.Array | str] = []
-    for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        parts += [f'{", " if parts else "{"}"{name}": ', _or_null(_json(column))]
-    return _bytes(pc.binary_join_element_wise(*parts, "}\n", ""))
+    for name in rows.schema.names:
+        parts += [f"{', ' if parts else '{'}{output.json_text(name)}: ", _or_null(_json(rows[name]))]
+    return pc.binary_join_element_wise(*parts, "}" + end, "")
 
 
 def _or_null(column: pa.Array) -> pa.Array:
     return pc.fill_null(column, "null") if column.null_count else column
 
 
-def _bytes(lines: pa.Array) -> memoryview:
-    """The texts back to back."""
+def csv_rows(batch: pa.RecordBatch, *, titles: bool) -> bytes:
+    """The rows as CSV: bytes as they are, null as nothing, times in ISO 8601, headers as name=value."""
+    texts = [pa.types.is_timestamp(column.type) or pa.types.is_list(column.type) for column in batch.columns]
+    columns = [_text(column) if text else column for text, column in zip(texts, batch.columns, strict=True)]
+    table = pa.table(columns, batch.schema.names)
+    written = io.BytesIO()
+    csv.write_csv(table, written, csv.WriteOptions(include_header=titles))
+    return written.getvalue()
+
+
+def joined_bytes(lines: pa.Array) -> memoryview:
+    """The texts or bytes back to back."""
     if not len(lines):
         return memoryview(b"")
-    _, offsets, data = lines.cast(pa.large_string()).buffers()
+    _, offsets, data = lines.cast(
+        pa.large_string() if pa.types.is_string(lines.type) else pa.large_binary()
+    ).buffers()
     ends = memoryview(offsets).cast("q")
     return memoryview(data)[ends[lines.offset] : ends[lines.offset + len(lines)]]
 

@@ -16,10 +16,14 @@ def print_batch(batch: pa.RecordBatch, *, as_json: bool, titles: bool) -> None:
         return output.print_json(*rows) if as_json else output.print_rows(rows, batch.schema.names, titles=titles)
     if titles and not as_json:
         sys.stdout.write("\t".join(batch.schema.names) + "\n")
-    sys.stdout.flush()
-    lines = record_lines.json_objects(batch) if as_json else record_lines.tabbed(batch)
-    sys.stdout.buffer.write(lines)
+    print_bytes(record_lines.json_objects(batch) if as_json else record_lines.tabbed(batch))
     return None
+
+
+def print_bytes(lines: bytes | memoryview) -> None:
+    """Print bytes as they are."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(lines)
 
 
 def _takes_utf8() -> bool:

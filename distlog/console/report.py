@@ -16,6 +16,8 @@ from distlog.console import output
 from distlog.core.errors import InvalidConfigError
 
 DONE, FAILED, WRONG_USAGE = 0, 1, 2
+#: 128 and the number of SIGINT, as shells have it.
+INTERRUPTED = 130
 
 
 class Report(Protocol):

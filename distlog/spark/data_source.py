@@ -26,7 +26,7 @@ from distlog.spark.source.read_options import ReadOptions
 from distlog.spark.streaming.stream_options import StreamOptions
 from distlog.spark.streaming.stream_sink import DistlogStreamWriter
 from distlog.spark.streaming.stream_source import DistlogStreamReader
-from distlog.spark.tasks.worker import freeze_imports
+from distlog.spark.tasks.worker import settle
 
 
 class DistlogDataSource(DataSource):
@@ -40,7 +40,7 @@ class DistlogDataSource(DataSource):
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
-        freeze_imports()
+        settle()
 
     @classmethod
     def name(cls) -> str:
@@ -56,7 +56,7 @@ class DistlogDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader that plans the read and reads `schema`. The schema is checked: it may come from the user."""
-        freeze_imports()
+        settle()
         check_schema(schema)
         # this object is sent to the tasks later, and the snapshot is too large to send
         loaded, self._loaded = self._loaded, None
@@ -67,7 +67,7 @@ class DistlogDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """The reader of a stream of `schema`, which is checked. Spark asks for two: one plans, and one reads."""
-        freeze_imports()
+        settle()
         check_schema(schema)
         # as in `reader`; a stream loads its own, since a query may start long after `load()`
         self._loaded = None
@@ -75,7 +75,7 @@ class DistlogDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """The writer that appends rows of `schema`, all of them in one commit."""
-        freeze_imports()
+        settle()
         if overwrite:
             raise InvalidConfigError("a log is only appended to: use mode('append'), or drop the topic first")
         return DistlogWriter.open(WriteOptions.parse(self.options), schema)
@@ -84,7 +84,7 @@ class DistlogDataSource(DataSource):
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamArrowWriter:
         """The writer that appends the rows of one micro-batch, all of them in one commit."""
-        freeze_imports()
+        settle()
         if overwrite:
             raise InvalidConfigError("a log is only appended to: use outputMode('append')")
         return DistlogStreamWriter.open(WriteOptions.parse(self.options, is_stream=True), schema)

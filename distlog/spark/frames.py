@@ -12,7 +12,7 @@ from pyspark.sql.pandas.utils import require_minimum_pandas_version
 
 from distlog.core.reading import scan_plan
 from distlog.core.reading.scan import names_of
-from distlog.core.reading.slices import OutOfRange, SegmentSlice
+from distlog.core.reading.slices import OutOfRange, SegmentSlice, first_offsets
 from distlog.core.storage.storage import Storage
 from distlog.core.times import Time, to_ms
 from distlog.core.topics.append_commit import AppendResult, BatchId
@@ -21,13 +21,14 @@ from distlog.core.topics.open_topic import open as open_topic
 from distlog.core.topics.retention_warning import warn_of_retention
 from distlog.core.topics.topic import Topic
 from distlog.core.transactions.isolation import Isolation, IsolationLevel
+from distlog.core.whole_number import whole_number
 from distlog.spark.options import storage_texts
 from distlog.spark.sink.frame_write import append_to
 from distlog.spark.source.kafka_rows import SPARK_NAMES, schema_of
 from distlog.spark.source.map_in_arrow import read_splits
 from distlog.spark.source.offsets import format_assign, format_offsets
 from distlog.spark.source.splits import Split, SplitSize, split
-from distlog.spark.spark_session import activate, cores
+from distlog.spark.spark_session import cores, make_ready
 
 StorageSettings = Mapping[str, Any]
 
@@ -99,32 +100,39 @@ def read(
     out_of_range: OutOfRange = "fail",
     include_headers: bool = False,
     min_partitions: int | None = None,
+    limit: int | None = None,
     storage_options: StorageSettings | None = None,
 ) -> DataFrame:
     """The records from `start` (in) to `end` (out) as a DataFrame with the columns of Spark's Kafka source.
 
     The arguments mean what they mean in `Topic.scan`. The version is the newest one now, or one given by number or
-    time. If pandas is installed, rows come by `mapInArrow`, which is faster than the data source.
+    time. `limit` gives the first records; tasks end where it is reached, and are not cut off as by `DataFrame.limit`.
+    If pandas is installed, rows come by `mapInArrow`, which is faster than the data source.
     """
     schema = schema_of(None if columns is None else names_of(columns), include_headers)
     topic = open_topic(url, version, timestamp, storage_options)
     times = scan_plan.times(start, end, start_time, end_time)
     asked = scan_plan.bounds(topic.live_snapshot, partitions, start, end)
     slices, visible = scan_plan.plan(topic.reader, topic.live_snapshot, asked, isolation, out_of_range, times)
+    exact = True
+    if limit is not None:
+        slices, exact = first_offsets(slices, whole_number("limit", limit))
     if _has_map_in_arrow():
         groups = split(slices, SplitSize(cores(spark), min_partitions))
-        return read_splits(spark, topic.storage, topic.name, schema, [Split(group, visible) for group in groups])
-    options = _source_options(topic, _spans(slices) or {0: (topic.end_offsets()[0],) * 2})
-    options |= {
-        name: str(to_ms(time))
-        for name, time in (("startTime", start_time), ("endTime", end_time))
-        if time is not None
-    }
-    if min_partitions is not None:
-        options["minPartitions"] = str(min_partitions)
-    activate(spark)
-    options |= {"kafka.isolation.level": isolation, **storage_texts(storage_options)}
-    return spark.read.format("distlog").schema(schema).options(**options).load(url)
+        rows = read_splits(spark, topic.storage, topic.name, schema, [Split(group, visible) for group in groups])
+    else:
+        options = _source_options(topic, _spans(slices) or {0: (topic.end_offsets()[0],) * 2})
+        options |= {
+            name: str(to_ms(time))
+            for name, time in (("startTime", start_time), ("endTime", end_time))
+            if time is not None
+        }
+        if min_partitions is not None:
+            options["minPartitions"] = str(min_partitions)
+        options |= {"kafka.isolation.level": isolation, **storage_texts(storage_options)}
+        make_ready(spark)
+        rows = spark.read.format("distlog").schema(schema).options(**options).load(url)
+    return rows if limit is None or exact else rows.limit(limit)
 
 
 def of_slices(

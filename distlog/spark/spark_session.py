@@ -6,6 +6,7 @@ import os
 import sys
 import warnings
 from collections.abc import Mapping
+from weakref import WeakSet
 
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
@@ -26,6 +27,9 @@ DEFAULTS: Mapping[str, str] = {
     "spark.log.level": "ERROR",
 }
 
+#: Sessions that know the format. To register it again costs each of them a process of Python.
+_registered: WeakSet[SparkSession] = WeakSet()
+
 
 def session(app_name: str = "distlog", **conf: str) -> SparkSession:
     """The Spark session, with settings that suit distlog unless others were chosen. `distlog` is registered in it.
@@ -45,8 +49,16 @@ def session(app_name: str = "distlog", **conf: str) -> SparkSession:
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format `distlog` known to a session; needed if distlog came by `--py-files`."""
+    """Make the format `distlog` known to a session; needed for `format("distlog")` if it came by `--py-files`."""
     spark.dataSource.register(DistlogDataSource)
+    _registered.add(spark)
+
+
+def make_ready(spark: SparkSession) -> None:
+    """Let a session that somebody else made find the format `distlog`, in this thread too."""
+    if spark not in _registered:
+        register(spark)
+    activate(spark)
 
 
 def activate(spark: SparkSession) -> None:

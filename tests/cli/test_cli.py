@@ -123,7 +123,9 @@ def test_a_missing_topic_is_a_failure(cli: CommandLine) -> None:
         (["read", "--columns", "offset,size"], "no column size"),
         (["read", "--offset", "1", "--since", "1"], "--offset"),
         (["append", "--format", "jsonl", "--key-separator", ":"], "--key-separator"),
-        (["append", "--format", "csv"], "--format"),
+        (["append", "--format", "xml"], "--format"),
+        (["append", "--key", "user"], "a line of text has no fields"),
+        (["append", "--format", "parquet"], "needs a file"),
         (["compress"], "compress"),
     ],
 )
@@ -131,6 +133,8 @@ def test_a_wrong_command_line_is_status_2(filled: CommandLine, command: list[str
     outcome = filled(*command)
     assert (outcome.status, outcome.out) == (2, "")
     assert words in outcome.err
+    # also as one object
+    assert words in filled(*command, "--json").json["error"]
 
 
 def test_an_unknown_setting_is_a_wrong_command_line_and_the_known_one_is_suggested(cli: CommandLine) -> None:

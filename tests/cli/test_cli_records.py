@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import uuid
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import distlog
-from distlog.cli import line_formats, reading
+from distlog.cli import reading
 from distlog.console import arguments
 
 
@@ -107,7 +106,9 @@ def test_append_takes_lines_of_text_from_standard_input(cli: CommandLine) -> Non
         "version": 2,
         "records": 1,
         "offsets": {"0": [2, 3]},
+        "skipped": 0,
         "expired": 0,
+        "interrupted": False,
     }
     assert [row[0] for row in cli.ok("read", "--columns", "value").rows[1:]] == ["one", "two", "three"]
 
@@ -129,7 +130,8 @@ def test_a_key_decides_the_partition_as_in_kafka(cli: CommandLine) -> None:
 
 def test_an_append_of_nothing_commits_nothing(cli: CommandLine) -> None:
     cli.ok("create")
-    assert cli.ok("append", "--json").json == {"version": None, "records": 0, "offsets": {}, "expired": 0}
+    found = cli.ok("append", "--json").json
+    assert (found["version"], found["records"], found["offsets"]) == (None, 0, {})
     assert distlog.open(cli.url).version == 0
 
 
@@ -147,20 +149,13 @@ def test_what_read_prints_as_json_can_be_appended(cli: CommandLine, tmp_path: Pa
     assert lines[0]["key"] == {"base64": "/wA="}
 
 
-def test_a_bad_line_appends_nothing_at_all(filled: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line_formats, "blocks", partial(line_formats.blocks, size=4))
-    outcome = filled("append", "--key-separator", ":", stdin=b"a:1\nb:2\nno\n")
-    assert (outcome.status, outcome.out) == (1, "")
-    assert outcome.err == "distlog: a line has no key separator: correct it, or leave out --key-separator (line=3)\n"
-    assert distlog.open(filled.url).end_offsets() == {0: 5}
-
-
 @pytest.mark.parametrize(
     ("options", "offsets"),
     [
         (["--tail", "2"], "34"),
         (["--tail", "9"], "01234"),
         (["--tail", "0"], ""),
+        (["-o", "-2"], "34"),
         (["--tail", "3", "-n", "1"], "2"),
         (["-o", "earliest", "-n", "2"], "01"),
         (["-p", "0", "-o", "3"], "34"),
@@ -174,6 +169,24 @@ def test_read_starts_and_ends_where_hands_used_to_kcat_expect(
 ) -> None:
     lines = filled.ok("read", *options, "--columns", "offset", "--json").out.splitlines()
     assert [json.loads(line)["offset"] for line in lines] == [int(offset) for offset in offsets]
+
+
+def test_read_prints_in_a_format_of_choice(filled: CommandLine) -> None:
+    assert filled.ok("read", "-n", "2", "--format", r"%o %k=%v\n").out == "0 k0=v0\n1 k1=v1\n"
+    assert filled.ok("read", "-o", "-1", "--format", "csv", "--columns", "offset,value").out == (
+        '"offset","value"\n4,"v4"\n'
+    )
+    assert filled.ok("read", "--format", "json").out == filled.ok("read", "--json").out
+    for wrong in (["--format", "%v", "--columns", "value"], ["--format", "csv", "--json"], ["--format", "%"]):
+        assert filled("read", *wrong).status == 2
+
+
+def test_what_read_prints_as_csv_can_be_appended(filled: CommandLine) -> None:
+    printed = filled.ok("read", "--format", "csv").out
+    fields = ("--key", "key", "--value", "value", "--timestamp", "timestamp")
+    filled.ok("append", "--format", "csv", *fields, stdin=printed.encode())
+    lines = filled.ok("read", "--format", r"%k %v %T\n").out.splitlines()
+    assert lines[:5] == lines[5:]
 
 
 def test_a_time_ago_counts_from_now() -> None:

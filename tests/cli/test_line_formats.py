@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import io
 import json
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distlog.cli.line_formats import blocks, jsonl_format, text_format
+from distlog.cli.incoming import blocks
+from distlog.cli.line_formats import jsonl_format, text_format
 from distlog.console import output
-from distlog.core.errors import InvalidRecordError
 
 
 def values(block: bytes) -> list[bytes]:
-    return text_format(None)(block, 0).column("value").to_pylist()
+    return text_format(None)(block, 0).records.column("value").to_pylist()
 
 
 def one(**record: object) -> dict[str, object]:
-    return jsonl_format(json.dumps(record).encode(), 0).to_pylist()[0]
+    return jsonl_format(json.dumps(record).encode(), 0).records.to_pylist()[0]
 
 
 @given(st.lists(st.binary(max_size=20).map(lambda line: line.replace(b"\n", b"")), min_size=1), st.integers(1, 50))
@@ -39,14 +40,16 @@ def test_each_line_of_text_is_a_value_without_its_end() -> None:
 
 
 def test_the_first_separator_ends_the_key() -> None:
-    table = text_format("::")(b"k::v::w\n::x\ny::", 0)
+    table = text_format("::")(b"k::v::w\n::x\ny::", 0).records
     assert table.column("key").to_pylist() == [b"k", b"", b"y"]
     assert table.column("value").to_pylist() == [b"v::w", b"x", b""]
 
 
-def test_a_line_without_the_separator_is_refused_with_its_number() -> None:
-    with pytest.raises(InvalidRecordError, match=r"no key separator: .* \(line=12\)"):
-        text_format(":")(b"a:b\nab\ncd", 10)
+def test_a_line_without_the_separator_is_left_out_and_named() -> None:
+    parsed = text_format(":")(b"a:b\nab\ncd\ne:f", 10)
+    assert parsed.records.to_pylist() == [{"key": b"a", "value": b"b"}, {"key": b"e", "value": b"f"}]
+    assert [(bad.line, bad.records_before) for bad in parsed.bad] == [(12, 1), (13, 1)]
+    assert "no key separator" in parsed.bad[0].reason
 
 
 def test_an_object_is_a_record() -> None:
@@ -79,9 +82,9 @@ def test_what_a_scan_adds_is_left_out() -> None:
 
 
 def test_blank_lines_are_skipped_but_counted() -> None:
-    assert jsonl_format(b'\n{"value": "a"}\n  \n{"value": "b"}', 0).num_rows == 2
-    with pytest.raises(InvalidRecordError, match="line=103"):
-        jsonl_format(b'\n{"value": "a"}\n{', 100)
+    assert jsonl_format(b'\n{"value": "a"}\n  \n{"value": "b"}', 0).records.num_rows == 2
+    (bad,) = jsonl_format(b'\n{"value": "a"}\n{', 100).bad
+    assert (bad.line, bad.records_before) == (103, 1)
 
 
 @pytest.mark.parametrize(
@@ -108,8 +111,8 @@ def test_blank_lines_are_skipped_but_counted() -> None:
     ],
 )
 def test_what_is_no_record_is_refused_with_the_reason(line: bytes, reason: str) -> None:
-    with pytest.raises(InvalidRecordError, match=reason):
-        jsonl_format(line, 0)
+    (bad,) = jsonl_format(line, 0).bad
+    assert re.search(reason, bad.reason)
 
 
 @given(
@@ -123,4 +126,4 @@ def test_what_read_prints_as_json_comes_back_as_it_was(
 ) -> None:
     record = {"partition": 3, "timestamp": timestamp, "key": key, "value": value, "headers": headers}
     line = json.dumps(record, default=output.to_json)
-    assert jsonl_format(line.encode(), 0).to_pylist() == [record]
+    assert jsonl_format(line.encode(), 0).records.to_pylist() == [record]

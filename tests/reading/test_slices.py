@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from itertools import accumulate
 
@@ -9,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import distlog
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.segment_table import SegmentTable
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.errors import OffsetOutOfRangeError
-from distlog.core.reading.slices import SegmentSlice, plan, split_by_bytes
+from distlog.core.reading.slices import SegmentSlice, first_offsets, plan, split_by_bytes
 
 
 def segment(base: int, end: int, log_bytes: int = 1000) -> SegmentInfo:
@@ -120,3 +122,21 @@ def test_a_slice_knows_whether_it_is_the_whole_segment() -> None:
     assert not piece._replace(end_offset=19).whole
     assert not piece._replace(start_position=1).whole
     assert piece._replace(start_offset=15).estimated_bytes == 500
+
+
+def test_the_first_records_are_those_of_the_first_offsets_where_each_offset_is_a_record() -> None:
+    topic = distlog.create(f"memory://{uuid.uuid4().hex}/first", 3)
+    for partition in range(3):
+        topic.append([{"value": b"%d" % number, "timestamp": number} for number in range(10)], partition=partition)
+
+    def first(limit: int, **asked: int) -> tuple[list[tuple[int, int]], bool]:
+        slices, exact = first_offsets(topic.scan(**asked).slices, limit)
+        return [piece.span for piece in slices], exact
+
+    assert first(14) == ([(0, 10), (0, 4)], True)
+    assert first(3, start=8) == ([(8, 10), (8, 9)], True)
+    assert first(0) == ([], True)
+    assert first(99) == ([(0, 10)] * 3, True)
+    # of times nobody knows how many records have them
+    assert first(1, start_time=5) == ([(0, 10)] * 3, False)
+    assert first(1, start_time=0) == ([(0, 1)], True)

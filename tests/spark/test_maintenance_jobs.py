@@ -177,6 +177,7 @@ def test_retention_and_vacuum_start_no_java(tmp_path: Path) -> None:
     for name in ("retention", "vacuum"):
         command = [sys.executable, JOBS / f"{name}.py", "--root", tmp_path, "--json"]
         environment = {"PATH": "/nonexistent", "JAVA_HOME": "/nonexistent", "HOME": str(tmp_path)}
+        environment["PYTHONPATH"] = str(JOBS.parent)
         ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         assert (ran.returncode, ran.stderr) == (0, "")
         assert json.loads(ran.stdout)["failed"] == 0

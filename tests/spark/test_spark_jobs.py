@@ -1,14 +1,10 @@
-"""The jobs: what they take, do, print and return; a few as spark-submit runs them, the rest in this process."""
+"""The jobs: what they take, do, print and return."""
 
 from __future__ import annotations
 
 import base64
 import json
-import os
 import runpy
-import shutil
-import subprocess
-import sys
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -16,20 +12,19 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import Address
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
+from submitted import JOBS, NO_TOPIC, Ran
 
 import distlog
 from distlog.console.arguments import offsets, partitions
 from distlog.core.errors import InvalidConfigError
-from distlog.spark.jobs.job import reason, run_job
+from distlog.spark.jobs.job import reason
 from distlog.spark.jobs.job_inputs import Input, java_pattern
 from distlog.spark.jobs.time_format import spark_pattern
 
 pytestmark = pytest.mark.spark
 
-JOBS = Path(__file__).parents[2] / "jobs"
 LOG_LINES = [
     '10.0.0.1 - - [17/May/2015:10:05:03 +0000] "GET /a" 200',
     '10.0.0.2 - - [17/May/2015:12:05:43 +0200] "GET /b" 404',
@@ -37,20 +32,6 @@ LOG_LINES = [
 ]
 PATTERN = r"^(?P<key>\S+) \S+ \S+ \[(?P<timestamp>[^]]+)\]"
 TIME_FORMAT = "%d/%b/%Y:%H:%M:%S %z"
-
-NO_TOPIC = "there is no topic here: check the address, or create the topic"
-
-
-class Ran:
-    """What a job printed and returned."""
-
-    def __init__(self, status: int, out: str, err: str) -> None:
-        self.status, self.out, self.err = status, out, err
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """The object in the last line of standard output."""
-        return json.loads(self.out.splitlines()[-1])  # type: ignore[no-any-return]
 
 
 @pytest.fixture
@@ -61,11 +42,7 @@ def job(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> Any:
     def run(name: str, *given: object) -> Ran:
         module = runpy.run_path(str(JOBS / f"{name}.py"))
         capfd.readouterr()
-        work = module["append_files"] if name == "append" else module["read_topic"]
-        try:
-            status = run_job(module["parser"], work, [str(each) for each in given])
-        except SystemExit as error:
-            status = int(error.code or 0)
+        status = module["main"]([str(each) for each in given])
         return Ran(status, *capfd.readouterr())
 
     return run
@@ -405,35 +382,11 @@ def test_of_a_stack_trace_one_line_is_shown() -> None:
     assert reason(ValueError("two\nlines")) == "two lines"
 
 
-def submit(*given: object) -> Ran:
-    """Run a job as a user does."""
-    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    command = shutil.which("spark-submit", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    assert command
-    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
-    master = ("--master", "local[2]", "--conf", "spark.ui.enabled=false")
-    arguments = [command, *master, *map(str, given)]
-    ran = subprocess.run(arguments, env=environment, capture_output=True, text=True, check=False)
-    return Ran(ran.returncode, ran.stdout, ran.stderr)
-
-
-def test_spark_submit_appends_to_an_object_store_of_which_a_job_reads(
-    job: Any, s3_url: Address, tmp_path: Path
-) -> None:
-    log = lines_file(tmp_path, "access.log", LOG_LINES)
-    storage = [part for name, value in s3_url.options.items() for part in ("--storage", f"{name}={value}")]
-    given = ("--pattern", PATTERN, "--time-format", TIME_FORMAT, "--create", "--partitions", 2, "--json")
-    appended = submit(JOBS / "append.py", "--input", log, "--topic", s3_url.url, *given, *storage)
-    assert (appended.status, appended.facts["records"]) == (0, 3), appended.err
-    assert len(records(s3_url.url, storage_options=s3_url.options)) == 3
-    read = job("read", "--topic", s3_url.url, "--json", *storage)
-    assert (read.status, read.facts["records"]) == (0, 3), read.err
-    for ran in (appended, read):
-        assert s3_url.options["secret"] not in ran.out + ran.err
-
-
-def test_spark_submit_returns_the_jobs_status(tmp_path: Path) -> None:
-    missing = submit(JOBS / "read.py", "--topic", tmp_path / "nothing")
-    assert missing.status == 1
-    assert f"read.py: {NO_TOPIC} (url={tmp_path / 'nothing'})" in missing.out + missing.err
-    assert submit(JOBS / "append.py").status == 2
+def test_a_limit_is_planned_as_offsets_so_no_task_is_cut_off(job: Any, url: str) -> None:
+    topic = distlog.create(url, 3)
+    for partition in range(3):
+        topic.append([{"value": b"%d" % number} for number in range(10)], partition=partition)
+    ran = job("read", "--topic", url, "--limit", 14, "--json")
+    assert (ran.status, ran.facts["records"], ran.out.count("\n")) == (0, 14, 15)
+    assert job("read", "--topic", url, "--limit", 0, "--json").facts["records"] == 0
+    assert job("read", "--topic", url, "--limit", -1).status == 2

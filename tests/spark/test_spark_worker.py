@@ -1,4 +1,4 @@
-"""What a Python process of Spark takes out of garbage collection, and that nobody else's is touched."""
+"""What a Python process of Spark takes out of garbage collection and does not print, and that no other is touched."""
 
 from __future__ import annotations
 
@@ -26,3 +26,27 @@ print(gc.get_freeze_count() > 0)
 def test_only_sparks_own_processes_stop_collecting_what_was_imported(program: str, frozen: bool) -> None:
     run = subprocess.run([sys.executable, "-c", PROGRAM, program], capture_output=True, text=True, check=False)
     assert (run.stdout, run.returncode) == (f"{frozen}\n", 0), run.stderr
+
+
+HANG_UP = """
+import sys, traceback
+from importlib.machinery import ModuleSpec
+
+sys.modules["__main__"].__spec__ = ModuleSpec("pyspark.daemon", None)
+from distlog.spark.data_source import DistlogDataSource
+
+DistlogDataSource({})
+for error in (BrokenPipeError, ValueError):
+    try:
+        raise error("said")
+    except BaseException:
+        traceback.print_exc()
+"""
+
+
+def test_a_worker_says_nothing_when_spark_hangs_up_and_all_about_other_errors() -> None:
+    """As the main module, which is Spark's daemon, prints what ends a worker."""
+    run = subprocess.run([sys.executable, "-c", HANG_UP], capture_output=True, text=True, check=False)
+    assert (run.stdout, run.returncode) == ("", 0)
+    assert run.stderr.splitlines()[-1] == "ValueError: said"
+    assert run.stderr.count("Traceback") == 1

@@ -126,6 +126,26 @@ def windows(slices: Iterable[SegmentSlice], step: int) -> Iterator[list[SegmentS
         yield run
 
 
+def first_offsets(slices: Iterable[SegmentSlice], limit: int) -> tuple[list[SegmentSlice], bool]:
+    """The slices that hold the first `limit` records, and whether they hold just these.
+
+    Slices that have offsets without a record, or times to look at, are taken whole: nobody knows what they hold.
+    """
+    taken: list[SegmentSlice] = []
+    exact = True
+    for piece in slices:
+        if limit <= 0:
+            break
+        if not piece.segment.dense or piece.times != ALWAYS:
+            taken.append(piece)
+            exact = False
+            continue
+        start, end = piece.span
+        taken.append(piece._replace(end_offset=min(end, start + limit)))
+        limit -= end - start
+    return taken, exact
+
+
 def windows_from_end(slices: Sequence[SegmentSlice], step: int) -> Iterator[list[SegmentSlice]]:
     """Cut `slices` into runs from the end: the last of `step` offsets (positive), each one ahead twice as many."""
     run: list[SegmentSlice] = []

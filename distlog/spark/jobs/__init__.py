@@ -1,1 +1,1 @@
-"""The work of the programs in `jobs/`: they parse arguments, make one call, print a summary, set an exit status."""
+"""The work of the programs in `distlog.jobs`: parse, make one call, print a summary, set an exit status."""

@@ -1,4 +1,4 @@
-"""The job that appends files to a topic; `jobs/append.py` is its command line."""
+"""The job that appends files to a topic; `distlog.jobs.append` is its command line."""
 
 from __future__ import annotations
 

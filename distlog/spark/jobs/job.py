@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import logging
+import os
 import re
+import select
+import sys
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from pyspark.sql import SparkSession
 
 from distlog.console import arguments
-from distlog.console.report import DONE, Summary, fail, print_report
-from distlog.spark.spark_session import session
+from distlog.console.report import DONE, FAILED, INTERRUPTED, Summary, fail, print_report
+from distlog.core.errors import InvalidConfigError
+from distlog.spark.jobs.standard_error import errors_apart
+from distlog.spark.spark_session import default_settings, session
 
 T = TypeVar("T")
 
@@ -20,9 +26,21 @@ _RAISED = re.compile(r"^\s*(?:\w+\.)*(\w+(?:Error|Exception)): (.+)$", re.MULTIL
 _USER_RAISED = re.compile(r"\[USER_RAISED_EXCEPTION\] (.+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
 
 
-def job_parser(description: str) -> argparse.ArgumentParser:
+class JobParser(argparse.ArgumentParser):
+    """A parser that raises InvalidConfigError for wrong arguments, after it printed what is right."""
+
+    def __init__(self, description: str | None) -> None:
+        super().__init__(description=description, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        """Print the usage, and raise."""
+        self.print_usage(sys.stderr)
+        raise InvalidConfigError(message)
+
+
+def job_parser(description: str | None) -> argparse.ArgumentParser:
     """A parser with the arguments of every job: --topic, --storage and --json."""
-    parser = argparse.ArgumentParser(description=description, allow_abbrev=False)
+    parser = JobParser(description)
     parser.add_argument("--topic", required=True, metavar="URL", help="the path or URL of the topic")
     add_shared_arguments(parser)
     return parser
@@ -58,13 +76,53 @@ def run_job(
     given: Sequence[str] | None = None,
 ) -> int:
     """Parse the arguments, do the work in a session, print its summary. Returns the exit status."""
-    chosen = parser.parse_args(given)
-    try:
-        summary = work(session(parser.prog), chosen)
-    except Exception as error:
-        return fail(parser.prog, error, reason(error))
-    print_report(summary, as_json=chosen.json)
-    return DONE
+
+    def run(chosen: argparse.Namespace) -> int:
+        print_report(work(job_session(parser.prog), chosen), as_json=chosen.json)
+        return DONE
+
+    return exit_status(parser, run, given)
+
+
+def exit_status(
+    parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace], int], given: Sequence[str] | None
+) -> int:
+    """Parse the arguments and run a job, which returns its status.
+
+    If it fails, one line of standard error says why, and with --json an object on standard output. An interrupt and
+    a reader of the output who went away end it without a word.
+    """
+    given = sys.argv[1:] if given is None else given
+    # py4j logs the stack of what an interrupt ended, by the root logger itself
+    logging.getLogger().addFilter(_is_no_interrupt)
+    with errors_apart():
+        try:
+            return run(parser.parse_args(given))
+        except KeyboardInterrupt:
+            return INTERRUPTED
+        except Exception as error:
+            if isinstance(error, BrokenPipeError) and _nobody_reads():
+                return FAILED
+            return fail(parser.prog, error, reason(error), as_json="--json" in given)
+
+
+def _is_no_interrupt(record: logging.LogRecord) -> bool:
+    return not (record.exc_info and isinstance(record.exc_info[1], KeyboardInterrupt))
+
+
+def _nobody_reads() -> bool:
+    """Whether it is standard output that is closed; Python flushes it once more at its end, which then works."""
+    output = select.poll()
+    output.register(sys.stdout.fileno(), 0)
+    is_closed = any(event & select.POLLERR for _, event in output.poll(0))
+    if is_closed:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return is_closed
+
+
+def job_session(name: str) -> SparkSession:
+    """The session of a job. Spark logs nothing unless asked to: why a job failed is the job's own last line."""
+    return session(name, **({"spark.log.level": "OFF"} if "spark.log.level" in default_settings() else {}))
 
 
 def reason(error: BaseException) -> str:

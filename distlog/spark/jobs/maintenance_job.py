@@ -9,6 +9,7 @@ import argparse
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from distlog.console.report import DONE, FAILED, Report, Summary, fail, print_report, status_of
@@ -24,9 +25,8 @@ from distlog.core.storage.storage import Storage
 from distlog.core.topic_handle import topic_log
 from distlog.core.topics.open_topic import find_topics
 from distlog.core.topics.open_topic import open as open_topic
-from distlog.spark.jobs.job import add_shared_arguments, argument, reason
+from distlog.spark.jobs.job import JobParser, add_shared_arguments, argument, exit_status, job_session, reason
 from distlog.spark.maintenance import compact, rebuild_indexes, verify
-from distlog.spark.spark_session import session
 
 #: Kafka's minimum. With far less, a partition would be shared by more tasks than Spark can plan.
 _LEAST_BUFFER_BYTES = 1 << 20
@@ -40,7 +40,7 @@ def maintenance_parser(description: str | None, *, read_only: bool = False) -> a
 
     A job that is `read_only` has no --dry-run, since it changes nothing.
     """
-    parser = argparse.ArgumentParser(description=description, allow_abbrev=False)
+    parser = JobParser(description)
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--topic", metavar="URL", help="the path or URL of the topic")
     where.add_argument("--root", metavar="URL", help="a folder: all topics right below it")
@@ -71,13 +71,13 @@ def _size(text: str) -> int:
 
 def run_maintenance(parser: argparse.ArgumentParser, work: Work, given: Sequence[str] | None = None) -> int:
     """Parse the arguments, do the work on each topic and print its report. Returns the exit status."""
-    chosen = parser.parse_args(given)
+    return exit_status(parser, partial(_run, parser.prog, work), given)
+
+
+def _run(prog: str, work: Work, chosen: argparse.Namespace) -> int:
     started = time.monotonic()
-    try:
-        urls = [chosen.topic] if chosen.topic else _below(chosen.root, dict(chosen.storage))
-    except Exception as error:
-        return fail(parser.prog, error, reason(error))
-    done = [one for url in urls if (one := _maintain(parser.prog, url, work, chosen))]
+    urls = [chosen.topic] if chosen.topic else _below(chosen.root, dict(chosen.storage))
+    done = [one for url in urls if (one := _maintain(prog, url, work, chosen))]
     failed = sum(one.status != DONE for one in done)
     if chosen.root or chosen.json:
         print_report(_summary(done, failed, time.monotonic() - started), as_json=chosen.json)
@@ -123,14 +123,14 @@ def _summary(done: Sequence[Maintained], failed: int, seconds: float) -> Summary
 
 
 def retain(url: str, chosen: argparse.Namespace) -> RetentionReport:
-    """Delete the old segments of a topic; the work of `jobs/retention.py`."""
+    """Delete the old segments of a topic; the work of `distlog.jobs.retention`."""
     return open_topic(url, storage_options=dict(chosen.storage)).retention(dry_run=chosen.dry_run)
 
 
 def compact_topic(url: str, chosen: argparse.Namespace) -> CompactReport:
-    """Compact a topic, or merge its small segments, by Spark tasks; the work of `jobs/compact.py`."""
+    """Compact a topic, or merge its small segments, by Spark tasks; the work of `distlog.jobs.compact`."""
     return compact(
-        session("compact"),
+        job_session("compact"),
         url,
         dry_run=chosen.dry_run,
         dedupe_buffer_bytes=chosen.dedupe_buffer_size,
@@ -139,20 +139,20 @@ def compact_topic(url: str, chosen: argparse.Namespace) -> CompactReport:
 
 
 def vacuum_topic(url: str, chosen: argparse.Namespace) -> VacuumReport:
-    """Delete the files that no reader or writer can need, also those of a dropped topic; for `jobs/vacuum.py`."""
+    """Delete the files that no reader or writer can need, also of a dropped topic; for `distlog.jobs.vacuum`."""
     storage = Storage(url, dict(chosen.storage))
     return vacuum(storage, topic_log(storage), dry_run=chosen.dry_run)
 
 
 def verify_topic(url: str, chosen: argparse.Namespace) -> VerifyReport:
-    """Check all of a topic by Spark tasks; the work of `jobs/verify.py`."""
-    return verify(session("verify"), url, storage_options=dict(chosen.storage))
+    """Check all of a topic by Spark tasks; the work of `distlog.jobs.verify`."""
+    return verify(job_session("verify"), url, storage_options=dict(chosen.storage))
 
 
 def rebuild_topic(url: str, chosen: argparse.Namespace) -> RebuildReport:
-    """Repair the indexes of a topic by Spark tasks; the work of `jobs/rebuild_index.py`."""
+    """Repair the indexes of a topic by Spark tasks; the work of `distlog.jobs.rebuild_index`."""
     return rebuild_indexes(
-        session("rebuild_index"),
+        job_session("rebuild_index"),
         url,
         force=chosen.force,
         dry_run=chosen.dry_run,
@@ -176,7 +176,7 @@ class Upkeep:
 
 
 def maintain_topic(url: str, chosen: argparse.Namespace) -> Upkeep:
-    """Do all maintenance that a topic's config asks for; the work of `jobs/maintain.py`.
+    """Do all maintenance that a topic's config asks for; the work of `distlog.jobs.maintain`.
 
     Retention comes first, so that no segment is compacted that retention deletes. Vacuum comes last, and deletes the
     files of segments that were removed more than `file.delete.delay.ms` ago. A dropped topic is only vacuumed.

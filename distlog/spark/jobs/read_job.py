@@ -1,4 +1,4 @@
-"""The job that reads a topic to the console or to files; `jobs/read.py` is its command line."""
+"""The job that reads a topic to the console or to files; `distlog.jobs.read` is its command line."""
 
 from __future__ import annotations
 
@@ -33,11 +33,9 @@ def read_topic(spark: SparkSession, chosen: argparse.Namespace) -> Summary:
         end_time=chosen.until,
         partitions=chosen.partitions,
         include_headers=True,
+        limit=chosen.limit if chosen.output or chosen.limit is not None else CONSOLE_LIMIT,
         storage_options=dict(chosen.storage),
     ).drop("topic")
-    limit = chosen.limit if chosen.output or chosen.limit is not None else CONSOLE_LIMIT
-    if limit is not None:
-        rows = rows.limit(limit)
     count = _write(rows, chosen) if chosen.output else _print(rows, as_json=chosen.json)
     seconds = time.monotonic() - started
     place = chosen.output or "the console"

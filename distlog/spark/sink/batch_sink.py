@@ -26,7 +26,7 @@ from distlog.spark.sink.topic_facts import TopicFacts
 from distlog.spark.sink.write_commit import Transaction, commit_segments
 from distlog.spark.sink.write_options import WriteOptions
 from distlog.spark.source.kafka_rows import check_writable
-from distlog.spark.tasks.worker import freeze_imports
+from distlog.spark.tasks.worker import settle
 
 
 class DistlogWriter(DataSourceArrowWriter):
@@ -68,7 +68,7 @@ class DistlogWriter(DataSourceArrowWriter):
         Raises CommitConflictError (nothing was appended) or CommitStateUnknownError (the rows may have been appended;
         repeat the write with the same txnAppId and txnVersion).
         """
-        freeze_imports()
+        settle()
         written = all_written(messages)
         if self._topic.done_in is not None:
             self._check_done(self._topic.done_in)

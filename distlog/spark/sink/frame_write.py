@@ -15,7 +15,7 @@ from distlog.spark.sink.commits import find_write
 from distlog.spark.sink.routing import partition_column
 from distlog.spark.sink.topic_facts import TopicFacts
 from distlog.spark.sink.write_options import parse_batch_id
-from distlog.spark.spark_session import activate
+from distlog.spark.spark_session import make_ready
 
 
 def append_to(
@@ -37,7 +37,7 @@ def append_to(
     if shuffle:
         rows = rows.withColumn("partition", partition_column(rows, topic.partitions))
         rows = rows.repartitionById(topic.partitions, "partition")
-    activate(rows.sparkSession)
+    make_ready(rows.sparkSession)
     write_id, facts = uuid.uuid4().hex, TopicFacts.of(topic.snapshot, app_id, batch_id)
     options = {**storage_texts(storage_options), "writeId": write_id, "topicFacts": str(facts)}
     if app_id is not None:

@@ -23,7 +23,7 @@ from distlog.core.times import now_ms
 from distlog.core.topics.appender import Appender
 from distlog.spark.sink.commits import MicroBatch
 from distlog.spark.sink.topic_facts import TopicFacts
-from distlog.spark.tasks.worker import freeze_imports
+from distlog.spark.tasks.worker import settle
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def write_rows(
     try:
         for batch in batches:
             appender.append(batch)
-            freeze_imports()
+            settle()
         return Written(tuple(appender.close()), _micro_batch(context), topic)
     except BaseException:
         appender.abort()

@@ -21,7 +21,7 @@ from distlog.spark.source.bounds import Ranges, read_bounds
 from distlog.spark.source.kafka_rows import RowFormat
 from distlog.spark.source.read_options import ReadOptions
 from distlog.spark.source.splits import Split, SplitSize, split
-from distlog.spark.tasks.worker import freeze_imports
+from distlog.spark.tasks.worker import settle
 
 
 class SplitReader:
@@ -41,7 +41,7 @@ class SplitReader:
         batches = read(reader, part.slices, self._format.stored_columns, part.isolation, max_workers=1)
         for batch in self._format.format(batches):
             yield batch
-            freeze_imports()
+            settle()
 
 
 class DistlogReader(DataSourceReader):

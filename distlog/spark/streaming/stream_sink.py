@@ -28,7 +28,7 @@ from distlog.spark.sink.topic_facts import TopicFacts
 from distlog.spark.sink.write_commit import Transaction, commit_segments
 from distlog.spark.sink.write_options import WriteOptions
 from distlog.spark.source.kafka_rows import check_writable
-from distlog.spark.tasks.worker import freeze_imports
+from distlog.spark.tasks.worker import settle
 
 _log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class DistlogStreamWriter(DataSourceStreamArrowWriter):
         A batch without rows is no commit. Raises CommitConflictError (nothing was appended) or
         CommitStateUnknownError (the rows may have been appended). After both the query can be started again.
         """
-        freeze_imports()
+        settle()
         written = all_written(messages)
         segments = [segment for message in written for segment in message.segments]
         planned = next((message.topic for message in written if message.segments), None)

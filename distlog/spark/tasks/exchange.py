@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from distlog.core.maintenance.compaction.key_exchange import Blobs
-from distlog.spark.tasks.worker import freeze_imports
+from distlog.spark.tasks.worker import settle
 
 _SPARK_SCHEMA = "target int, kind int, data binary"
 _SCHEMA = pa.schema([("target", pa.int32()), ("kind", pa.int32()), ("data", pa.binary())])
@@ -68,7 +68,7 @@ def run_stage(frame: DataFrame, targets: int, make: Callable[[], Stage]) -> Data
         def terminate(self) -> Iterator[pa.Table]:
             for stage in self._stages.values():
                 yield from map(_table, stage.finish())
-            freeze_imports()
+            settle()
 
     shuffled = frame.repartitionById(targets, "target").sortWithinPartitions("kind")
     function: Any = F.arrow_udtf(Distlog, returnType=_SPARK_SCHEMA)

@@ -18,7 +18,7 @@ from distlog.core.maintenance.run import Item as SizedItem
 from distlog.core.maintenance.run import Sized
 from distlog.spark.source.splits import SplitSize
 from distlog.spark.spark_session import cores
-from distlog.spark.tasks.worker import freeze_imports
+from distlog.spark.tasks.worker import settle
 
 #: What a segment costs besides its bytes, in bytes. On an object store it takes one to three requests, one after the
 #: other, of about 30 ms each: the time in which one stream gets about 3 MB. A local file costs less, but then a task
@@ -82,7 +82,7 @@ def run_tasks(spark: SparkSession, work: Callable[[Item], Result], items: Sequen
 
     def run(item: bytes) -> bytes:
         result = pickle.dumps(work(pickle.loads(item)))
-        freeze_imports()
+        settle()
         return result
 
     table = pa.table(

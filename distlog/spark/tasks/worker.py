@@ -1,20 +1,44 @@
-"""Code that a Python worker of Spark runs once in its life."""
+"""What makes a Python process of Spark a good worker. In other processes nothing is done."""
 
 from __future__ import annotations
 
 import gc
 import sys
+import traceback
 from functools import cache
+from types import ModuleType
+
+_main = sys.modules["__main__"]
+_is_sparks = str(getattr(getattr(_main, "__spec__", None), "name", "")).startswith("pyspark.")
 
 
 @cache
-def freeze_imports() -> None:
-    """Exclude all objects imported so far from garbage collection, but only in Spark's Python processes.
+def settle() -> None:
+    """Exclude all objects imported so far from garbage collection.
 
     Spark's daemons, one for tasks and one for each step of planning, collect garbage after each piece of work. With
     numba's many objects that takes 50 ms each time, without them 1 ms.
     """
-    program = getattr(sys.modules["__main__"], "__spec__", None)
-    if program is not None and program.name.startswith("pyspark."):
+    if _is_sparks:
         gc.collect()
         gc.freeze()
+
+
+def _let_spark_hang_up(daemon: ModuleType) -> None:
+    """Print no stack trace if the JVM has closed its end of the socket: at a limit, or when the task or job ended.
+
+    The daemon prints what ends a worker by a function of its module `traceback`, so it gets another such module.
+    """
+    quiet = ModuleType(traceback.__name__)
+    vars(quiet).update(vars(traceback), print_exc=_print_unless_closed)
+    vars(daemon)["traceback"] = quiet
+
+
+def _print_unless_closed() -> None:
+    if not isinstance(sys.exc_info()[1], ConnectionError):
+        traceback.print_exc()
+
+
+# at once, since a task can fail before it has called anything here
+if _is_sparks:
+    _let_spark_hang_up(_main)

@@ -1,0 +1,30 @@
+"""docs/command-line.md cannot drift: its commands have these options, its formats are those of the commands."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+from typer.main import get_command
+
+from distlog.cli.app import app
+from distlog.cli.inputs import Format
+from distlog.console import conversions
+
+TEXT = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text(encoding="utf-8")
+COMMANDS = re.findall(r"distlog ((?:append|read) /.*)$", TEXT, re.MULTILINE)
+
+
+def test_the_commands_take_what_the_page_gives_them() -> None:
+    assert len(COMMANDS) == 8
+    for line in COMMANDS:
+        name, *given = shlex.split(line)
+        command = get_command(app).commands[name]  # type: ignore[attr-defined]
+        assert command.make_context(name, given).params["url"] == "/data/logs/clicks"
+
+
+def test_the_formats_are_those_of_the_commands() -> None:
+    assert re.findall(r"^\| `([a-z]+)` \|", TEXT, re.MULTILINE) == [each.value for each in Format]
+    rows = "".join(re.findall(r"^\| (`%.*?) \|", TEXT, re.MULTILINE))
+    assert set(re.findall(r"`%(.)`", rows)) == {*conversions._SHOWN, "t", "%"}

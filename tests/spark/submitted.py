@@ -1,0 +1,45 @@
+"""Runs the jobs as their users do: by spark-submit."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+JOBS = Path(__file__).parents[2] / "jobs"
+NO_TOPIC = "there is no topic here: check the address, or create the topic"
+
+
+class Ran:
+    """What a job printed and returned."""
+
+    def __init__(self, status: int, out: str, err: str) -> None:
+        self.status, self.out, self.err = status, out, err
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The object in the last line of standard output."""
+        return json.loads(self.out.splitlines()[-1])  # type: ignore[no-any-return]
+
+
+def environment() -> dict[str, str]:
+    """The environment of somebody who activated the virtual environment of these tests."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "PATH": path}
+
+
+def command(*given: object) -> list[str]:
+    """The command line of spark-submit."""
+    found = shutil.which("spark-submit", path=environment()["PATH"])
+    assert found
+    return [found, "--master", "local[2]", "--conf", "spark.ui.enabled=false", *map(str, given)]
+
+
+def submit(*given: object) -> Ran:
+    """Run a job as a user does."""
+    ran = subprocess.run(command(*given), env=environment(), capture_output=True, text=True, check=False)
+    return Ran(ran.returncode, ran.stdout, ran.stderr)

@@ -1,0 +1,58 @@
+"""How a job ends, without Spark: its status, and what it says where."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+PROGRAM = """
+import sys
+from distlog.spark.jobs.job import exit_status, job_parser
+
+def run(chosen):
+    {body}
+
+sys.exit(exit_status(job_parser("Do it."), run, {given!r}))
+"""
+
+
+def ended(body: str, *given: str, shell: str = "{}") -> subprocess.CompletedProcess[str]:
+    """Run a job whose work is `body`."""
+    program = PROGRAM.format(body=body, given=["--topic", "t", *given])
+    command = ["bash", "-c", 'set -o pipefail; "$0" -c "$1" ' + shell, sys.executable, program]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_a_failure_is_a_line_and_an_object() -> None:
+    run = ended('raise OSError("two\\nlines")', "--json", shell="")
+    assert (run.returncode, run.stderr) == (1, "-c: two lines\n")
+    assert json.loads(run.stdout) == {"error": "two lines", "type": "OSError"}
+
+
+def test_a_wrong_command_line_is_too() -> None:
+    run = ended("return 0", "--json", "--no", shell="")
+    assert (run.returncode, run.stderr.splitlines()[-1]) == (2, "-c: unrecognized arguments: --no")
+    assert json.loads(run.stdout)["error"] == "unrecognized arguments: --no"
+
+
+def test_an_interrupt_and_a_reader_who_went_away_end_it_without_a_word() -> None:
+    run = ended("raise KeyboardInterrupt", "--json", shell="")
+    assert (run.returncode, run.stdout, run.stderr) == (130, "", "")
+    run = ended("[print('x' * 1000) for _ in range(1000)]", shell="| head -n 1")
+    assert (run.returncode, run.stdout.count("\n"), run.stderr) == (1, 1, "")
+
+
+def test_what_py4j_logs_of_an_interrupt_is_not_shown() -> None:
+    logged = "__import__('logging').exception('said', exc_info=({0}, {0}(), None)); raise KeyboardInterrupt"
+    assert ended(logged.format("KeyboardInterrupt"), shell="").stderr == ""
+    assert ended(logged.format("ValueError"), shell="").stderr.splitlines()[-1] == "ValueError"
+
+
+def test_a_pipe_of_somebody_else_that_broke_is_a_failure() -> None:
+    run = ended("raise BrokenPipeError(32, 'Broken pipe')", shell="")
+    assert (run.returncode, run.stderr) == (1, "-c: [Errno 32] Broken pipe\n")

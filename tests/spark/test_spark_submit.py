@@ -1,0 +1,96 @@
+"""The jobs as spark-submit runs them: status, outputs, interrupts, and a library that comes as a zip."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import venv
+from pathlib import Path
+
+import pyarrow
+import pytest
+from conftest import Address
+from submitted import JOBS, command, environment, submit
+
+import distlog
+
+pytestmark = pytest.mark.spark
+
+ROOT = Path(__file__).parents[2]
+PATTERN = r"^(?P<key>\S+) \S+ \S+ \[(?P<timestamp>[^]]+)\]"
+TIME_FORMAT = "%d/%b/%Y:%H:%M:%S %z"
+LOG_LINES = [
+    '10.0.0.1 - - [17/May/2015:10:05:03 +0000] "GET /a" 200',
+    '10.0.0.2 - - [17/May/2015:12:05:43 +0200] "GET /b" 404',
+]
+
+
+def lines_file(folder: Path, name: str, lines: list[str]) -> Path:
+    path = folder / name
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def test_an_append_to_an_object_store(s3_url: Address, tmp_path: Path) -> None:
+    log = lines_file(tmp_path, "access.log", LOG_LINES)
+    storage = [part for name, value in s3_url.options.items() for part in ("--storage", f"{name}={value}")]
+    given = ("--pattern", PATTERN, "--time-format", TIME_FORMAT, "--create", "--partitions", 2, "--json")
+    ran = submit(JOBS / "append.py", "--input", log, "--topic", s3_url.url, *given, *storage)
+    assert (ran.status, ran.facts["records"]) == (0, 2), ran.err
+    assert distlog.open(s3_url.url, storage_options=s3_url.options).scan().count() == 2
+    assert s3_url.options["secret"] not in ran.out + ran.err
+
+
+def test_a_failure_in_a_task_is_one_line_of_standard_error_and_one_object(tmp_path: Path) -> None:
+    lines = lines_file(tmp_path, "app.jsonl", ['{"value": 1}', "{no"])
+    ran = submit(JOBS / "append.py", "--input", lines, "--topic", tmp_path / "new", "--create", "--json")
+    assert ran.status == 1
+    assert ran.out.count("\n") == 1
+    assert ran.facts["error"] == ran.err.splitlines()[-1].removeprefix("append.py: ")
+    assert "{no" in ran.facts["error"]
+    assert "Traceback" not in ran.err
+    assert "\tat " not in ran.err
+
+
+def test_an_interrupt_is_quiet(tmp_path: Path) -> None:
+    """Ctrl-C reaches all processes of the job, here when it has made the topic and not yet read a line."""
+    given = ("--input", lines_file(tmp_path, "lines", ["x"]), "--topic", tmp_path / "new", "--create")
+    outputs = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    child = subprocess.Popen(
+        command(JOBS / "append.py", *given), env=environment(), start_new_session=True, **outputs
+    )
+    while not (tmp_path / "new" / "_commits" / f"{0:020d}.json").exists():
+        assert child.poll() is None
+        time.sleep(0.05)
+    os.killpg(child.pid, signal.SIGINT)
+    out, err = child.communicate(timeout=120)
+    assert (child.returncode, out) == (130, "")
+    assert "Traceback" not in err
+    assert "append.py" not in err
+
+
+def test_a_zip_brings_the_library_to_a_session_that_knows_nothing_of_it(tmp_path: Path) -> None:
+    """The interpreter has what distlog needs, but not distlog; the program is the example of docs/spark-setup.md."""
+    clean = tmp_path / "clean"
+    venv.create(clean, symlinks=True)
+    (site,) = clean.glob("lib/python*/site-packages")
+    (site / "needs.pth").write_text(f"{Path(pyarrow.__file__).parents[1]}\n")
+    archive, program = tmp_path / "distlog.zip", tmp_path / "plain.py"
+    subprocess.run([sys.executable, ROOT / "tools" / "spark_zip.py", archive], check=True)
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "spark-setup.md").read_text(), re.DOTALL)
+    where = 'import sys\n\nprint(*sys.modules["distlog"].__path__)\n'
+    program.write_text(f"url = {str(tmp_path / 'clicks')!r}\n{example}\n{where}")
+    distlog.create(str(tmp_path / "clicks"))
+    python = {"PYSPARK_PYTHON": str(clean / "bin/python"), "PYSPARK_DRIVER_PYTHON": str(clean / "bin/python")}
+    # one record is not worth compiling kernels, which a zip keeps for no other process
+    python |= {"NUMBA_DISABLE_JIT": "1", "PYTHONWARNINGS": "ignore::FutureWarning"}
+    env = {name: value for name, value in environment().items() if name != "PYTHONPATH"} | python
+    given = command("--py-files", archive, program, tmp_path / "clicks")
+    ran = subprocess.run(given, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    assert ran.stdout.splitlines()[-1].endswith("distlog.zip/distlog")
+    assert [record.value for record in distlog.open(str(tmp_path / "clicks")).records()] == [b"v"]

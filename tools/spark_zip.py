@@ -1,0 +1,12 @@
+"""Writes the library as a zip for `spark-submit --py-files`: python tools/spark_zip.py FILE."""
+
+import sys
+from pathlib import Path
+from zipfile import ZIP_DEFLATED, ZipFile
+
+ROOT = Path(__file__).parents[1]
+
+if __name__ == "__main__":
+    with ZipFile(sys.argv[1], "w", ZIP_DEFLATED) as archive:
+        for path in sorted([*ROOT.glob("distlog/**/*.py"), ROOT / "distlog/py.typed", ROOT / "pyspark_distlog.py"]):
+            archive.write(path, path.relative_to(ROOT))
