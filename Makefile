@@ -1,6 +1,6 @@
-# make demo | test | soak | bench | lint: each sets up .venv first (Python 3.11+, Java 17+; see tools/bootstrap.sh).
+# make demo | test | soak | bench | docs | lint: each sets up .venv first (Python 3.11+, Java 17+; see tools/bootstrap.sh).
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak bench lint clean
+.PHONY: help setup demo test soak bench docs lint clean
 PYTHON_BIN := .venv/bin/python
 
 # The set-up looks for Python and Java as the user has them, so it gets these two as they were.
@@ -26,6 +26,7 @@ help:
 	@echo 'make test               ruff, mypy and every test'
 	@echo 'make soak [MINUTES=10]  kill processes, fill disks, fail syncs and cut the power under the log'
 	@echo 'make bench              measure, beside other tools that do the same'
+	@echo 'make docs               build the documentation into build/docs; open build/docs/index.html'
 	@echo 'make lint               ruff and mypy alone'
 	@echo 'make clean              remove .venv and everything that was built or cached'
 
@@ -44,6 +45,10 @@ soak: setup
 
 bench: setup
 	@$(PYTHON_BIN) -m benchmarks
+
+docs: setup
+	@NO_MKDOCS_2_WARNING=1 $(PYTHON_BIN) -m mkdocs build --strict --quiet
+	@echo 'built build/docs/index.html'
 
 lint: setup
 	@$(PYTHON_BIN) -m ruff check .
