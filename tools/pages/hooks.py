@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -12,11 +13,20 @@ from tools.pages import command_page, job_page, settings_page
 
 ROOT = Path(__file__).parents[2]
 
+
+def from_root(name: str) -> str:
+    """A file of the root, with its links as they are from docs/."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    return text.replace("](docs/", "](").replace("](CHANGELOG.md", "](changelog.md")
+
+
 #: The text of each page that no file in docs/ holds.
 GENERATED: dict[str, Callable[[], str]] = {
     "reference/cli.md": command_page.text,
     "reference/jobs.md": job_page.text,
     "reference/settings.md": settings_page.text,
+    "changelog.md": partial(from_root, "CHANGELOG.md"),
+    "contributing.md": partial(from_root, "CONTRIBUTING.md"),
 }
 
 
