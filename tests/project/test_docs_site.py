@@ -101,3 +101,9 @@ def test_every_command_setting_and_job_is_in_the_reference(site: Path, pages: di
     assert [one.name for one in settings() if f"<code>{one.name}</code>" not in text["settings"]] == []
     jobs = pages[site / "reference" / "jobs.html"].anchors
     assert {f"jobs{path.stem}py" for path in (ROOT / "jobs").glob("*.py")} <= jobs
+
+
+def test_every_page_is_in_the_navigation(site: Path, pages: dict[Path, Page]) -> None:
+    home = pages[site / "index.html"]
+    linked = {(site / link.split("#")[0]).resolve() for link in home.links}
+    assert set(pages) <= linked | {site / "index.html"}

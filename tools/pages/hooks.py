@@ -1,7 +1,11 @@
-"""What mkdocs calls while it builds the site: adds the pages that are made from code, and from files of the root."""
+"""What mkdocs calls while it builds the site: adds pages that docs/ does not hold, and completes the navigation.
+
+Those pages are made from the code, or are files of the root.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -28,6 +32,14 @@ GENERATED: dict[str, Callable[[], str]] = {
     "changelog.md": partial(from_root, "CHANGELOG.md"),
     "contributing.md": partial(from_root, "CONTRIBUTING.md"),
 }
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Put the pages that the navigation does not name at the end of its section `How to`."""
+    named = set(re.findall(r"'([^']+\.md)'", repr(config.nav)))
+    found = {path.relative_to(config.docs_dir).as_posix() for path in Path(config.docs_dir).rglob("*.md")}
+    next(each["How to"] for each in config.nav or [] if "How to" in each).extend(sorted(found - named))
+    return config
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
