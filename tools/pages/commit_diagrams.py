@@ -72,26 +72,21 @@ def exactly_once() -> str:
     for name, x in lanes.items():
         drawing.box(x - 75, 20, 150, 34, name)
         drawing.line((x, 54), (x, 412), kind="axis")
-    steps = [
-        (90, 110, 330, "batch 7 of query q"),
-        (130, 330, 110, "segments, in no commit yet"),
-        (170, 110, 570, "commit: segments, (q, 7), offsets"),
-    ]
-    for y, start, end, text in steps:
-        drawing.arrow((start, y), (end, y))
-        drawing.text((start + end) / 2, y - 7, text, "small", "middle")
+    steps = ["batch 7 of query q", "segments, in no commit yet", "commit: segments, (q, 7), offsets"]
+    _conversation(drawing, 90, steps)
     drawing.box(450, 182, 240, 40, "version 31 has (q, 7)\n~the batch is there", "new")
     drawing.box(35, 196, 150, 44, "the driver dies\n~before Spark notes it", "gone")
-    again = [
-        (276, 110, 330, "batch 7 of query q, again"),
-        (316, 330, 110, "other segments, other names"),
-        (356, 110, 570, "commit: segments, (q, 7)"),
-    ]
-    for y, start, end, text in again:
-        drawing.arrow((start, y), (end, y))
-        drawing.text((start + end) / 2, y - 7, text, "small", "middle")
+    again = ["batch 7 of query q, again", "other segments, other names", "commit: segments, (q, 7)"]
+    _conversation(drawing, 276, again)
     drawing.box(450, 366, 240, 44, "seen: the first result is returned\n~vacuum deletes the new files", "hot")
     return drawing.svg()
+
+
+def _conversation(drawing: Drawing, y: int, texts: list[str]) -> None:
+    """Driver to tasks, tasks to driver, driver to commit log."""
+    for number, (text, start, end) in enumerate(zip(texts, (110, 330, 110), (330, 110, 570), strict=True)):
+        drawing.arrow((start, y + 40 * number), (end, y + 40 * number))
+        drawing.text((start + end) / 2, y + 40 * number - 7, text, "small", "middle")
 
 
 PICTURES = {"overview": overview, "commit-race": commit_race, "vacuum": vacuum, "exactly-once": exactly_once}
