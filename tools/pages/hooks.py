@@ -13,7 +13,7 @@ from pathlib import Path
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-from tools.pages import command_page, job_page, settings_page
+from tools.pages import command_page, error_page, job_page, settings_page
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,6 +27,7 @@ def from_root(name: str) -> str:
 #: The text of each page that no file in docs/ holds.
 GENERATED: dict[str, Callable[[], str]] = {
     "reference/cli.md": command_page.text,
+    "reference/errors.md": error_page.text,
     "reference/jobs.md": job_page.text,
     "reference/settings.md": settings_page.text,
     "changelog.md": partial(from_root, "CHANGELOG.md"),
