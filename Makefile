@@ -1,6 +1,6 @@
-# make demo | test | soak | bench | lint | dist: each sets up .venv first (Python 3.11+, Java 17+; see tools/bootstrap.sh).
+# make demo | test | soak | bench | docs | lint | dist: each sets up .venv first (Python 3.11+, Java 17+).
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak bench lint dist clean
+.PHONY: help setup demo test soak bench docs lint dist clean
 PYTHON_BIN := .venv/bin/python
 
 # The set-up looks for Python and Java as the user has them, so it gets these two as they were.
@@ -26,6 +26,7 @@ help:
 	@echo 'make test               ruff, mypy and every test'
 	@echo 'make soak [MINUTES=10]  kill processes, fill disks, fail syncs and cut the power under the log'
 	@echo 'make bench              measure, beside other tools that do the same'
+	@echo 'make docs               build the documentation into build/docs; open build/docs/index.html'
 	@echo 'make lint               ruff and mypy alone'
 	@echo 'make dist               build a wheel, and a zip for spark-submit --py-files, in dist/'
 	@echo 'make clean              remove .venv and everything that was built or cached'
@@ -45,6 +46,10 @@ soak: setup
 
 bench: setup
 	@$(PYTHON_BIN) -m benchmarks
+
+docs: setup
+	@NO_MKDOCS_2_WARNING=1 $(PYTHON_BIN) -m mkdocs build --strict --quiet
+	@echo 'built build/docs/index.html'
 
 lint: setup
 	@$(PYTHON_BIN) -m ruff check .

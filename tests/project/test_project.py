@@ -49,6 +49,7 @@ def test_numba_of_which_private_parts_are_used_is_bounded_by_what_was_tested() -
         ("duckdb", {"duckdb"}),
         ("test", {"pytest", "moto[server]", "hypothesis"}),
         ("bench", {"matplotlib"}),
+        ("docs", {"mkdocs-material", "mkdocstrings[python]"}),
     ],
 )
 def test_extras_bring_what_their_name_says(extra: str, needed: set[str]) -> None:
@@ -66,6 +67,7 @@ def test_there_are_no_other_extras() -> None:
         "duckdb",
         "test",
         "bench",
+        "docs",
     }
 
 

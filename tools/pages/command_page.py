@@ -1,0 +1,48 @@
+"""The reference of the command line, from the typer application."""
+
+from __future__ import annotations
+
+import re
+from inspect import cleandoc
+from typing import Any
+
+from typer.main import get_command
+
+from distlog.cli.app import app
+from tools.pages.markdown import code, table
+
+#: What the framework says of an argument's type, behind its name.
+_KIND = re.compile(r" <(str|path)>$")
+_NO_BRACES = str.maketrans("", "", "{}")
+
+_HEAD = """# Commands
+
+`pip install 'distlog[cli]'` brings the command `distlog`. It prints tables on a terminal, tab-separated lines to a
+file or a pipe, and JSON with `--json`, then also when it fails. The exit status is 0 (done), 1 (it failed, or
+something is wrong with the topic) or 2 (the command line was wrong).
+
+`distlog --install-completion` sets up tab completion. Credentials come from the environment, as
+[S3 and other stores](../s3.md#credentials) says.
+
+"""
+
+
+def text() -> str:
+    """The page."""
+    return _HEAD + "\n".join(_section(name, command) for name, command in commands().items())
+
+
+def commands() -> dict[str, Any]:
+    """The commands by name, in the order of `distlog --help`."""
+    found: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
+    return found
+
+
+def _section(name: str, command: Any) -> str:
+    context = command.make_context(f"distlog {name}", [], resilient_parsing=True)
+    pieces = command.collect_usage_pieces(context)
+    usage = " ".join([f"distlog {name}", *pieces]).translate(_NO_BRACES).replace("[[", "[").replace("]]", "]")
+    records = [each.get_help_record(context) for each in command.params]
+    rows = [[code(_KIND.sub("", names)), meaning] for names, meaning in filter(None, records)]
+    parts = [f"## distlog {name}", f"```\n{usage}\n```", cleandoc(command.help or "")]
+    return "\n\n".join([*parts, table(["argument or option", "meaning"], rows)])

@@ -1,0 +1,50 @@
+"""What mkdocs calls while it builds the site: adds pages that docs/ does not hold, and completes the navigation.
+
+Those pages are made from the code, or are files of the root.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+from tools.pages import command_page, error_page, job_page, settings_page
+
+ROOT = Path(__file__).parents[2]
+
+
+def from_root(name: str) -> str:
+    """A file of the root, with its links as they are from docs/."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    return text.replace("](docs/", "](").replace("](CHANGELOG.md", "](changelog.md")
+
+
+#: The text of each page that no file in docs/ holds.
+GENERATED: dict[str, Callable[[], str]] = {
+    "reference/cli.md": command_page.text,
+    "reference/errors.md": error_page.text,
+    "reference/jobs.md": job_page.text,
+    "reference/settings.md": settings_page.text,
+    "changelog.md": partial(from_root, "CHANGELOG.md"),
+    "contributing.md": partial(from_root, "CONTRIBUTING.md"),
+}
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Put the pages that the navigation does not name at the end of its section `How to`."""
+    named = set(re.findall(r"'([^']+\.md)'", repr(config.nav)))
+    found = {path.relative_to(config.docs_dir).as_posix() for path in Path(config.docs_dir).rglob("*.md")}
+    next(each["How to"] for each in config.nav or [] if "How to" in each).extend(sorted(found - named))
+    return config
+
+
+def on_files(files: Files, *, config: MkDocsConfig) -> Files:
+    """Add the generated pages."""
+    for name, text in GENERATED.items():
+        files.append(File.generated(config, name, content=text()))
+    return files

@@ -1,0 +1,37 @@
+"""The reference of the jobs for spark-submit, from the parsers of jobs/*.py."""
+
+from __future__ import annotations
+
+import argparse
+import runpy
+from pathlib import Path
+
+from tools.pages.markdown import code, table
+
+JOBS = Path(__file__).parents[2] / "jobs"
+
+_HEAD = """# Jobs
+
+Each runs by `spark-submit jobs/NAME.py ...`, on this machine or on a cluster. With `--json` the last line of standard
+output is one JSON object. The exit status is 0 (done), 1 (the job failed) or 2 (the command line was wrong).
+
+"""
+
+
+def text() -> str:
+    """The page."""
+    return _HEAD + "\n".join(_section(path) for path in sorted(JOBS.glob("*.py")))
+
+
+def _section(path: Path) -> str:
+    parser: argparse.ArgumentParser = runpy.run_path(str(path))["parser"]
+    rows = [_row(action) for action in parser._actions if action.dest != "help"]
+    told = (parser.description or "").split(": spark-submit")[0].rstrip(".")
+    return "\n\n".join([f"## jobs/{path.name}", f"{told}.", table(["option", "meaning"], rows)])
+
+
+def _row(action: argparse.Action) -> list[str]:
+    metavar = action.metavar or ("|".join(map(str, action.choices)) if action.choices else action.dest.upper())
+    given = "" if action.nargs == 0 else f" {metavar}"
+    required = " (required)" if action.required else ""
+    return [code(f"{', '.join(action.option_strings)}{given}"), (action.help or "").replace("%%", "%") + required]
