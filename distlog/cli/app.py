@@ -14,6 +14,7 @@ from distlog.cli import (
     maintenance_commands,
     metadata_commands,
     record_commands,
+    serve_command,
     service_command,
     topic_commands,
     warmup_command,
@@ -66,4 +67,5 @@ app.command()(dump_command.dump)
 app.command()(kafka_commands.adopt)
 app.command()(kafka_commands.export)
 app.command()(service_command.run)
+app.command()(serve_command.serve)
 app.command()(warmup_command.warmup)

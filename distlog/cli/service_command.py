@@ -26,26 +26,28 @@ def broker_settings(text: str) -> dict[str, str]:
         raise ValueError(f"cannot read {text}: {error}") from None
 
 
+BrokerSettings = Annotated[
+    list[Any],
+    typer.Option(
+        metavar="FILE|NAME=VALUE",
+        parser=usage(broker_settings),
+        default_factory=list,
+        show_default=False,
+        help="Kafka's broker settings: a server.properties, or one setting. May be repeated; the last counts.",
+    ),
+]
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(metavar="PORT", min=0, max=65535, help="Serve metrics for Prometheus on this port; 0: a free one."),
+]
+
+
 def run(
     *,
     root: Annotated[list[str], typer.Option(metavar="URL", help="A folder of topics. May be repeated.")],
-    config: Annotated[
-        list[Any],
-        typer.Option(
-            metavar="FILE|NAME=VALUE",
-            parser=usage(broker_settings),
-            default_factory=list,
-            show_default=False,
-            help="Kafka's broker settings: a server.properties, or one setting. May be repeated; the last counts.",
-        ),
-    ],
+    config: BrokerSettings,
     once: Annotated[bool, typer.Option("--once", help="Run each task once, then end.")] = False,
-    metrics_port: Annotated[
-        int | None,
-        typer.Option(
-            metavar="PORT", min=0, max=65535, help="Serve metrics for Prometheus on this port; 0: a free one."
-        ),
-    ] = None,
+    metrics_port: MetricsPort = None,
     storage: Storage,
     as_json: Json = False,
 ) -> None:

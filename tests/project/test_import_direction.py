@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 #: Lowest first: modules and packages of distlog.core. A module imports its own layer and those below.
 CORE_LAYERS = (
-    "errors config whole_number paths times buffers locks kernel_tuples",
+    "errors config optional whole_number paths times buffers arrow_arrays locks kernel_tuples",
     "storage kernels",
     "batches",
     "indexes",
@@ -35,14 +35,27 @@ CORE_LAYERS = (
 #: Above the core, lowest first: what a program imports, then its faces, then what runs them.
 OUTER_LAYERS = (
     "distlog distlog.console",
-    "distlog.cli distlog.spark",
+    "distlog.gateway distlog.spark",
+    "distlog.cli",
     "jobs demo benchmarks pyspark_distlog",
 )
 
 MAX_FILE_LINES = 250
 MAX_FUNCTION_LINES = 60
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "base", "common", "misc"}
-OPTIONAL = ("pyspark", "s3fs", "typer", "rich", "pandas", "matplotlib", "prometheus_client")
+OPTIONAL = (
+    "pyspark",
+    "s3fs",
+    "typer",
+    "rich",
+    "pandas",
+    "matplotlib",
+    "prometheus_client",
+    "polars",
+    "duckdb",
+    "IPython",
+    "kio",
+)
 
 
 @cache
@@ -163,6 +176,13 @@ def test_jobs_only_say_what_they_take() -> None:
 def test_only_the_spark_package_and_what_runs_it_import_pyspark() -> None:
     allowed = ("distlog.spark", "jobs", "demo", "benchmarks", "pyspark_distlog")
     assert [module for module in importers("pyspark") if not module.startswith(allowed)] == []
+
+
+def test_only_the_gateway_imports_kio_and_nothing_below_it_imports_the_gateway() -> None:
+    assert {module for module in importers("kio") if not module.startswith("distlog.gateway.")} == set()
+    above = ("distlog.gateway", "distlog.cli", "benchmarks")
+    named = {module for module in modules() if any(name.startswith("distlog.gateway") for name in imports(module))}
+    assert {module for module in named if not module.startswith(above)} == set()
 
 
 def test_no_module_has_a_name_that_says_nothing() -> None:

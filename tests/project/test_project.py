@@ -46,6 +46,7 @@ def test_numba_of_which_private_parts_are_used_is_bounded_by_what_was_tested() -
         ("cli", {"typer", "rich"}),
         ("metrics", {"prometheus-client"}),
         ("plot", {"matplotlib"}),
+        ("duckdb", {"duckdb"}),
         ("test", {"pytest", "moto[server]", "hypothesis"}),
         ("bench", {"matplotlib"}),
     ],
@@ -55,7 +56,17 @@ def test_extras_bring_what_their_name_says(extra: str, needed: set[str]) -> None
 
 
 def test_there_are_no_other_extras() -> None:
-    assert set(PROJECT["optional-dependencies"]) == {"spark", "s3", "cli", "metrics", "plot", "test", "bench"}
+    assert set(PROJECT["optional-dependencies"]) == {
+        "spark",
+        "s3",
+        "cli",
+        "gateway",
+        "metrics",
+        "plot",
+        "duckdb",
+        "test",
+        "bench",
+    }
 
 
 def test_python_and_license_are_stated() -> None:

@@ -6,8 +6,15 @@ from collections.abc import Sequence
 
 from distlog.core import paths
 from distlog.core.commits.action_columns import uses_columns
-from distlog.core.commits.actions import Action, Active, Add, Remove, Restore, Seal
-from distlog.core.commits.features import ACTIVE_SEGMENTS, APPEND_TIME, BUNDLES, COLUMNS, Requires
+from distlog.core.commits.actions import Action, Active, Add, ProducerTransaction, Remove, Restore, Seal
+from distlog.core.commits.features import (
+    ACTIVE_SEGMENTS,
+    APPEND_TIME,
+    BUNDLES,
+    COLUMNS,
+    PRODUCER_TRANSACTIONS,
+    Requires,
+)
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import TransactionTooOldError
 
@@ -40,6 +47,7 @@ def features(actions: Sequence[Action]) -> Requires:
         *((APPEND_TIME,) if any(segment.append_time_ms >= 0 for segment in added) else ()),
         *((BUNDLES,) if any(segment.is_bundled for segment in added) else ()),
         *((COLUMNS,) if uses_columns(actions) else ()),
+        *((PRODUCER_TRANSACTIONS,) if any(isinstance(each, ProducerTransaction) for each in actions) else ()),
     )
     has_active = any(isinstance(action, Active) for action in actions)
     return Requires(reader=reader, writer=(ACTIVE_SEGMENTS,) if has_active else ())

@@ -29,7 +29,10 @@ BUNDLES = "bundles"
 #: Many actions of a commit may be one, in columns.
 COLUMNS = "columns"
 
-KNOWN = frozenset({APPEND_TIME, MANIFEST, ACTIVE_SEGMENTS, BUNDLES, COLUMNS})
+#: Transactions in place may be decided, but not finished: whoever ends one reads its decision in the commit log.
+PRODUCER_TRANSACTIONS = "producer-transactions"
+
+KNOWN = frozenset({APPEND_TIME, MANIFEST, ACTIVE_SEGMENTS, BUNDLES, COLUMNS, PRODUCER_TRANSACTIONS})
 
 FEATURE = Text("[A-Za-z0-9_.-]{1,100}")
 _MOST = 1000

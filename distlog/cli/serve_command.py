@@ -1,0 +1,79 @@
+"""`distlog serve`: the gateway as a service."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Annotated, Any
+
+import typer
+
+from distlog.cli.options import Json, Storage, usage
+from distlog.cli.service_command import BrokerSettings, MetricsPort
+from distlog.core.errors import InvalidConfigError
+
+
+def host_and_port(text: str) -> tuple[str, int]:
+    """`HOST:PORT` as a pair; ValueError if it is none."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"{text!r} is not HOST:PORT, as 127.0.0.1:9092")
+    return host.strip("[]"), int(port)
+
+
+Listen = Annotated[
+    Any, typer.Option(metavar="HOST:PORT", parser=usage(host_and_port), help="Where to listen; port 0: a free one.")
+]
+Advertised = Annotated[
+    Any,
+    typer.Option(
+        metavar="HOST:PORT",
+        parser=usage(host_and_port),
+        help="What clients are told to connect to; by default, where they did.",
+    ),
+]
+
+
+def serve(
+    *,
+    root: Annotated[str, typer.Option(metavar="URL", help="The folder of the topics.")],
+    listen: Listen = "127.0.0.1:9092",
+    advertised: Advertised = None,
+    insecure: Annotated[
+        bool,
+        typer.Option("--insecure", help="Listen on another address than loopback, for everybody who reaches it."),
+    ] = False,
+    config: BrokerSettings,
+    metrics_port: MetricsPort = None,
+    storage: Storage,
+    as_json: Json = False,
+) -> None:
+    """Let Kafka's clients read and write the topics below a root, until SIGTERM.
+
+    It speaks Kafka's protocol, and stands for all brokers of a cluster. With --json each line is an object.
+    """
+    try:
+        from distlog.cli.gateway_service import serve as serve_until_signal
+        from distlog.gateway.config import GatewayConfig
+        from distlog.gateway.gateway_server import GatewayServer
+    except ModuleNotFoundError as error:
+        if error.name != "kio":
+            raise
+        raise InvalidConfigError("the gateway needs kio: pip install 'distlog[gateway]'") from None
+    host, port = listen
+    if not insecure and not is_loopback(host):
+        raise InvalidConfigError(
+            "anybody who reaches this address could read and write all topics: add --insecure if that is meant",
+            listen=f"{host}:{port}",
+        )
+    settings = {name: value for each in config for name, value in each.items()}
+    limits, options = GatewayConfig(advertised=advertised), dict(storage)
+    gateway = GatewayServer(root, host, port, config=limits, settings=settings, storage_options=options)
+    raise typer.Exit(serve_until_signal(gateway, metrics_port=metrics_port, as_json=as_json))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches the address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

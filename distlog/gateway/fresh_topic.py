@@ -1,0 +1,60 @@
+"""A topic that moves on when others change it."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+from distlog.core import paths
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.topics.topic import Topic
+
+
+class FreshTopic:
+    """The topic in the folder `name`; safe between threads.
+
+    On a local disk a look for the next commit costs next to nothing, so each use is fresh. On an object store it is
+    a request.
+    """
+
+    def __init__(self, name: str, topic: Topic) -> None:
+        self.name, self.topic = name, topic
+        self.is_local = topic.storage.is_local_disk
+        self._lock = threading.Lock()
+        self._refreshed_ms = _monotonic_ms()
+        self._next: tuple[Snapshot | None, str] = None, ""
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The newest snapshot that is known, without active segments."""
+        return self.topic.snapshot
+
+    def refresh(self, max_age_ms: int = 0) -> Snapshot:
+        """Move on to the newest version; on an object store, unless that was done less than `max_age_ms` ago.
+
+        Raises TopicNotFoundError when the topic was dropped, StorageError.
+        """
+        if self.is_local:
+            return self.topic.current.refresh() if self._has_next_commit() else self.snapshot
+        asked_ms = _monotonic_ms()
+        if asked_ms - self._refreshed_ms >= max_age_ms:
+            with self._lock:
+                # others may have waited for the same
+                if self._refreshed_ms <= asked_ms:
+                    begun_ms = _monotonic_ms()
+                    self.topic.current.refresh()
+                    self._refreshed_ms = begun_ms
+        return self.snapshot
+
+    def _has_next_commit(self) -> bool:
+        known, path = self._next
+        snapshot = self.snapshot
+        if known is not snapshot:
+            path = self.topic.storage.local_path(paths.commit_file(snapshot.version + 1))
+            self._next = snapshot, path
+        return os.path.exists(path)
+
+
+def _monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000

@@ -1,0 +1,68 @@
+"""Which function handles which API: Kafka's KafkaApis. To add an API, add its module to the table."""
+
+from __future__ import annotations
+
+import time
+
+from distlog.gateway.apis import (
+    api_versions,
+    delete_groups,
+    describe_groups,
+    fetch,
+    find_coordinator,
+    heartbeat,
+    init_producer_id,
+    join_group,
+    leave_group,
+    list_groups,
+    list_offsets,
+    metadata,
+    offset_commit,
+    offset_delete,
+    offset_fetch,
+    produce,
+    sync_group,
+)
+from distlog.gateway.broker import Api, Broker
+from distlog.gateway.protocol.request_frame import InvalidRequestError, RequestHead
+from distlog.gateway.request_metrics import RequestMetrics
+from distlog.gateway.server.request import Request
+
+_TOPICS = (produce, fetch, list_offsets, metadata, api_versions, init_producer_id)
+_GROUPS = (find_coordinator, join_group, sync_group, heartbeat, leave_group)
+_POSITIONS = (offset_commit, offset_fetch, offset_delete)
+_GROUP_ADMIN = (list_groups, describe_groups, delete_groups)
+#: All APIs, by their keys.
+APIS: dict[int, Api] = {module.API.key: module.API for module in (*_TOPICS, *_GROUPS, *_POSITIONS, *_GROUP_ADMIN)}
+
+
+def supports(head: RequestHead) -> RequestHead | None:
+    """The head by which a request's body is read; None for a version of ApiVersions that we do not know.
+
+    Raises InvalidRequestError for other APIs and versions: a client that asked what we speak does not send them.
+    """
+    api = APIS.get(head.api_key)
+    if api is not None and api.oldest <= head.api_version <= api.newest:
+        return head
+    if head.api_key == api_versions.KEY:
+        return None
+    raise InvalidRequestError(
+        "an API or version that the gateway does not speak", api_key=head.api_key, version=head.api_version
+    )
+
+
+class KafkaApis:
+    """Handles requests, from many threads, and counts them in `metrics`."""
+
+    def __init__(self, broker: Broker, metrics: RequestMetrics) -> None:
+        self._broker, self._metrics = broker, metrics
+
+    def handle(self, request: Request) -> None:
+        """Handle one request, and send its response unless its handler does that itself."""
+        api, begun_s = APIS[request.head.api_key], time.perf_counter()
+        try:
+            fields = api.handle(request, self._broker)
+            if fields is not None:
+                request.respond(fields)
+        finally:
+            self._metrics.note(api.name, time.perf_counter() - begun_s)

@@ -1,0 +1,113 @@
+"""Kafka's clients write and read through the gateway, with their defaults; distlog reads what they wrote."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from gateways import gateway as gateway
+from gateways import opened
+
+from distlog.gateway.gateway_server import GatewayServer
+
+confluent_kafka = pytest.importorskip("confluent_kafka")
+
+
+def confluent_values(gateway: GatewayServer, partition: int, count: int) -> list[bytes]:
+    """The first values of a partition, as librdkafka reads them."""
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": gateway.address, "group.id": "a-test", "enable.auto.commit": False}
+    )
+    consumer.assign([confluent_kafka.TopicPartition("clicks", partition, 0)])
+    try:
+        found = [consumer.poll(30) for _ in range(count)]
+        assert [record.error() for record in found] == [None] * count
+        return [record.value() for record in found]
+    finally:
+        consumer.close()
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_confluent_kafka_writes_and_reads_in_each_codec(gateway: GatewayServer, codec: str) -> None:
+    told: list[tuple[Any, int]] = []
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": gateway.address, "enable.idempotence": True, "compression.type": codec}
+    )
+    for number in range(1000):
+        producer.produce(
+            "clicks",
+            f"value {number}",
+            key=f"key {number}",
+            partition=number % 2,
+            on_delivery=lambda error, record: told.append((error, record.offset())),
+        )
+    assert producer.flush(60) == 0
+    assert sorted(told, key=lambda each: each[1]) == [(None, number // 2) for number in range(1000)]
+    assert confluent_values(gateway, 1, 500) == [b"value %d" % number for number in range(1, 1000, 2)]
+    rows = opened(gateway).scan(partitions=[0]).to_table().to_pylist()
+    assert [(row["offset"], row["key"], row["value"]) for row in rows] == [
+        (number // 2, b"key %d" % number, b"value %d" % number) for number in range(0, 1000, 2)
+    ]
+
+
+def test_kafka_python_writes_and_reads(gateway: GatewayServer) -> None:
+    kafka = pytest.importorskip("kafka")
+    producer = kafka.KafkaProducer(bootstrap_servers=gateway.address)
+    sent = [producer.send("clicks", b"%d" % number, partition=0) for number in range(100)]
+    producer.flush(30)
+    assert [each.get(30).offset for each in sent] == list(range(100))
+    producer.close()
+    consumer = kafka.KafkaConsumer(bootstrap_servers=gateway.address, auto_offset_reset="earliest")
+    part = kafka.TopicPartition("clicks", 0)
+    consumer.assign([part])
+    assert [next(consumer).value for _ in range(100)] == [b"%d" % number for number in range(100)]
+    assert (consumer.beginning_offsets([part]), consumer.end_offsets([part])) == ({part: 0}, {part: 100})
+    consumer.close()
+
+
+def test_aiokafka_writes_and_reads(gateway: GatewayServer) -> None:
+    aiokafka = pytest.importorskip("aiokafka")
+
+    async def both() -> list[bytes]:
+        async with aiokafka.AIOKafkaProducer(bootstrap_servers=gateway.address, enable_idempotence=True) as producer:
+            for number in range(100):
+                await producer.send("clicks", b"%d" % number, partition=0)
+        consumer = aiokafka.AIOKafkaConsumer(bootstrap_servers=gateway.address, auto_offset_reset="earliest")
+        async with consumer:
+            consumer.assign([aiokafka.TopicPartition("clicks", 0)])
+            return [(await consumer.getone()).value for _ in range(100)]
+
+    assert asyncio.run(both()) == [b"%d" % number for number in range(100)]
+
+
+def test_a_client_reads_what_programs_append_in_place_and_by_commits(gateway: GatewayServer) -> None:
+    topic = opened(gateway)
+    topic.append([{"value": b"committed"}], partition=0)
+    with topic.writer() as writer:
+        writer.append(b"in place", partition=0)
+    topic.append([{"value": b"committed after"}], partition=0)
+    assert confluent_values(gateway, 0, 3) == [b"committed", b"in place", b"committed after"]
+
+
+def test_programs_and_clients_append_in_turn(gateway: GatewayServer) -> None:
+    producer = confluent_kafka.Producer({"bootstrap.servers": gateway.address})
+    topic = opened(gateway)
+    for number in range(3):
+        producer.produce("clicks", b"client %d" % number, partition=0)
+        assert producer.flush(30) == 0
+        topic.append([{"value": b"program %d" % number}], partition=0)
+    expected = [b"%s %d" % (who, number) for number in range(3) for who in (b"client", b"program")]
+    assert confluent_values(gateway, 0, 6) == expected
+
+
+def test_records_are_there_when_the_gateway_is_started_again(gateway: GatewayServer) -> None:
+    producer = confluent_kafka.Producer({"bootstrap.servers": gateway.address})
+    producer.produce("clicks", b"before", partition=0)
+    assert producer.flush(30) == 0
+    gateway.stop()
+    with GatewayServer(gateway.root, port=0) as again:
+        producer = confluent_kafka.Producer({"bootstrap.servers": again.address})
+        producer.produce("clicks", b"after", partition=0)
+        assert producer.flush(30) == 0
+        assert confluent_values(again, 0, 2) == [b"before", b"after"]

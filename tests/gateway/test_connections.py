@@ -1,0 +1,220 @@
+"""Connections: frames in any pieces, order, limits; whatever a client sends costs nothing but its connection."""
+
+from __future__ import annotations
+
+import random
+import socket
+import struct
+from pathlib import Path
+
+import pytest
+from gateways import (
+    API_VERSIONS,
+    FETCH,
+    INIT_PRODUCER_ID,
+    METADATA,
+    NO_WAIT,
+    PRODUCE,
+    Wire,
+    fetch_fields,
+    fetching,
+    framed,
+    opened,
+    produce_fields,
+    producing,
+    request,
+    serving,
+    until,
+)
+from gateways import gateway as gateway
+from kio.schema.errors import ErrorCode
+from raw_batches import batch, record
+
+import distlog
+from distlog.gateway.gateway_server import GatewayServer
+from distlog.gateway.kafka_apis import APIS
+
+SOFTWARE = {"client_software_name": "a-test", "client_software_version": "1"}
+DATA = batch([record(0)])
+LARGE = batch([record(0, 0, None, b"x" * 700_000)])
+
+
+def is_well(gateway: GatewayServer) -> bool:
+    """Whether another client is served."""
+    with Wire(gateway) as wire:
+        return bool(wire.ask(API_VERSIONS, 3, **SOFTWARE).error_code is ErrorCode.none)
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_a_client_is_told_what_the_gateway_speaks(gateway: GatewayServer, version: int) -> None:
+    with Wire(gateway) as wire:
+        told = wire.ask(API_VERSIONS, version, **(SOFTWARE if version >= 3 else {}))
+    expected = {(api.key, api.oldest, api.newest) for api in APIS.values()}
+    assert {(each.api_key, each.min_version, each.max_version) for each in told.api_keys} == expected
+
+
+def test_a_newer_client_is_told_in_version_0_and_may_ask_again(gateway: GatewayServer) -> None:
+    with Wire(gateway) as wire:
+        wire.socket.sendall(framed(struct.pack(">hhi", API_VERSIONS, 99, 1) + b"\xff\xff whatever it has"))
+        told = wire.answer(API_VERSIONS, 0, 1)
+        assert told.error_code is ErrorCode.unsupported_version
+        assert API_VERSIONS in {each.api_key for each in told.api_keys}
+        assert wire.ask(API_VERSIONS, 3, **SOFTWARE).error_code is ErrorCode.none
+
+
+def test_a_request_may_come_byte_by_byte(gateway: GatewayServer) -> None:
+    with Wire(gateway) as wire:
+        for byte in framed(request(API_VERSIONS, 3, 7, **SOFTWARE)):
+            wire.socket.send(bytes([byte]))
+        assert wire.answer(API_VERSIONS, 3, 7).error_code is ErrorCode.none
+
+
+def test_requests_that_come_together_are_answered_in_their_order(gateway: GatewayServer) -> None:
+    fields = produce_fields(9, [("clicks", 0, DATA)])
+    with Wire(gateway) as wire:
+        wire.socket.sendall(b"".join(framed(request(PRODUCE, 9, number, **fields)) for number in range(200)))
+        for number in range(200):
+            ((told,),) = [each.partition_responses for each in wire.answer(PRODUCE, 9, number).responses]
+            assert told.base_offset == number
+
+
+def test_large_and_small_requests_that_come_together_are_told_apart(gateway: GatewayServer) -> None:
+    chosen = random.Random(1)
+    sizes = [chosen.choice((1, 100, 60_000, 70_000, 200_000)) for _ in range(40)]
+    frames = [
+        framed(request(PRODUCE, 9, n, **produce_fields(9, [("clicks", 0, batch([record(0, value=b"x" * size)]))])))
+        for n, size in enumerate(sizes)
+    ]
+    with Wire(gateway) as wire:
+        stream, at = b"".join(frames), 0
+        while at < len(stream):
+            at += wire.socket.send(stream[at : at + chosen.randrange(1, 150_000)])
+        for number in range(len(sizes)):
+            wire.answer(PRODUCE, 9, number)
+    assert [len(value) for value in opened(gateway).scan().to_table().column("value").to_pylist()] == sizes
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        struct.pack(">i", -1),
+        struct.pack(">i", 0),
+        struct.pack(">i", (100 << 20) + 1),
+        framed(b"\0"),
+        framed(struct.pack(">hhi", 999, 0, 1)),
+        framed(struct.pack(">hhi", PRODUCE, 2, 1)),
+        framed(struct.pack(">hhi", FETCH, -1, 1)),
+        # a client id that is longer than the request
+        framed(struct.pack(">hhih", METADATA, 1, 1, 30_000)),
+        # arrays of two thousand million items
+        framed(struct.pack(">hhihi", METADATA, 1, 1, -1, 0x7FFFFFFF)),
+        framed(struct.pack(">hhihihihi", FETCH, 4, 1, -1, -1, 0, 1, 0, 0x7FFFFFFF) + bytes(40)),
+        framed(request(METADATA, 1, 1, topics=None) + b"more"),
+        framed(struct.pack(">hhi", PRODUCE, 9, 1) + bytes([0xFF] * 100)),
+    ],
+)
+def test_what_is_no_request_ends_the_connection(gateway: GatewayServer, sent: bytes) -> None:
+    with Wire(gateway) as wire:
+        wire.socket.sendall(sent)
+        assert wire.is_closed
+    assert is_well(gateway)
+
+
+def test_garbage_ends_nothing_but_its_connections(gateway: GatewayServer) -> None:
+    chosen = random.Random(7)
+    for _ in range(300):
+        head = struct.pack(">hhi", chosen.choice([*APIS]), chosen.randrange(13), 1)
+        with Wire(gateway) as wire:
+            wire.socket.sendall(framed(head + chosen.randbytes(chosen.randrange(200))))
+            wire.socket.shutdown(socket.SHUT_WR)
+    assert is_well(gateway)
+    until(lambda: gateway.connections == 0)
+
+
+def test_a_half_request_is_waited_for_only_so_long(tmp_path: Path) -> None:
+    with serving(tmp_path, request_timeout_ms=50) as gateway, Wire(gateway) as half, Wire(gateway) as silent:
+        half.socket.sendall(framed(request(API_VERSIONS, 3, 1, **SOFTWARE))[:-1])
+        assert half.is_closed
+        assert silent.ask(API_VERSIONS, 3, **SOFTWARE).error_code is ErrorCode.none
+
+
+def test_an_idle_connection_is_closed(tmp_path: Path) -> None:
+    with serving(tmp_path, connections_max_idle_ms=50) as gateway, Wire(gateway) as wire:
+        assert wire.is_closed
+
+
+def test_a_length_alone_costs_no_memory_and_keeps_nobody_else_from_working(tmp_path: Path) -> None:
+    distlog.create(str(tmp_path / "clicks"))
+    with serving(tmp_path, queued_max_request_bytes=150 << 20) as gateway:
+        hostile = [Wire(gateway) for _ in range(20)]
+        for wire in hostile:
+            wire.socket.sendall(struct.pack(">i", 99 << 20))
+        assert is_well(gateway)
+        with Wire(gateway) as wire:
+            assert producing(wire, DATA).base_offset == 0
+        for wire in hostile:
+            wire.socket.close()
+        until(lambda: gateway.connections == 0)
+        with Wire(gateway) as wire:
+            assert producing(wire, LARGE).base_offset == 1
+
+
+def test_large_requests_wait_for_memory_and_are_all_answered(tmp_path: Path) -> None:
+    distlog.create(str(tmp_path / "clicks"))
+    with serving(tmp_path, queued_max_request_bytes=1 << 20) as gateway:
+        wires = [Wire(gateway) for _ in range(5)]
+        asked = [wire.send(PRODUCE, 9, **produce_fields(9, [("clicks", 0, LARGE)])) for wire in wires]
+        offsets = set()
+        for wire, number in zip(wires, asked, strict=True):
+            ((told,),) = [each.partition_responses for each in wire.answer(PRODUCE, 9, number).responses]
+            offsets.add(told.base_offset)
+            wire.socket.close()
+        assert offsets == set(range(5))
+
+
+def test_a_client_that_reads_nothing_is_closed_and_others_are_served(tmp_path: Path) -> None:
+    distlog.create(str(tmp_path / "clicks"))
+    with serving(tmp_path, request_timeout_ms=300) as gateway, Wire(gateway) as producer:
+        for _ in range(16):
+            producing(producer, LARGE)
+        with Wire(gateway, receive_bytes=4096) as slow:
+            slow.send(FETCH, 12, **fetch_fields(12, [("clicks", 0, 0)], partition_max_bytes=16 << 20))
+            assert len(fetching(producer, 0).records) > 700_000
+            until(lambda: gateway.connections == 1)
+        until(lambda: gateway.broker.fetch_memory.used == 0)
+
+
+def test_there_are_no_more_connections_than_are_allowed(tmp_path: Path) -> None:
+    with serving(tmp_path, max_connections=3) as gateway:
+        allowed = [Wire(gateway) for _ in range(3)]
+        for wire in allowed:
+            assert wire.ask(API_VERSIONS, 3, **SOFTWARE).error_code is ErrorCode.none
+        with Wire(gateway) as one_more:
+            assert one_more.is_closed
+        allowed.pop().socket.close()
+        until(lambda: gateway.connections == 2)
+        assert is_well(gateway)
+
+
+def test_more_requests_than_the_queue_holds_are_all_answered(tmp_path: Path) -> None:
+    with serving(tmp_path, queued_max_requests=2, num_io_threads=1) as gateway:
+        wires = [Wire(gateway) for _ in range(30)]
+        asked = [wire.send(API_VERSIONS, 3, **SOFTWARE) for wire in wires]
+        for wire, number in zip(wires, asked, strict=True):
+            assert wire.answer(API_VERSIONS, 3, number).error_code is ErrorCode.none
+            wire.socket.close()
+
+
+def test_a_request_that_fails_unexpectedly_ends_its_connection(
+    gateway: GatewayServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("a mistake of ours")
+
+    monkeypatch.setitem(APIS, INIT_PRODUCER_ID, APIS[INIT_PRODUCER_ID]._replace(handle=broken))
+    with Wire(gateway) as wire:
+        wire.send(INIT_PRODUCER_ID, 4, transactional_id=None, transaction_timeout=NO_WAIT)
+        assert wire.is_closed
+    assert is_well(gateway)

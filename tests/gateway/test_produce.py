@@ -1,0 +1,181 @@
+"""Produce, word for word: acks, errors by their codes, and the sequence numbers of idempotent producers."""
+
+from __future__ import annotations
+
+import pytest
+from gateways import PRODUCE, Wire, opened, produce_fields, producing
+from gateways import gateway as gateway
+from kio.schema.errors import ErrorCode
+from raw_batches import batch, record, with_right_crc
+
+import distlog
+from distlog.gateway.gateway_server import GatewayServer
+
+
+def data(*values: bytes, sequence: int = -1, producer: int = -1, epoch: int = 0, **fields: int) -> bytes:
+    """A producer's batch."""
+    numbers = (producer, epoch if producer >= 0 else -1, sequence)
+    return batch([record(n, 0, b"k", value) for n, value in enumerate(values)], producer=numbers, **fields)
+
+
+def values(gateway: GatewayServer) -> list[bytes]:
+    return opened(gateway).scan(partitions=[0]).to_table().column("value").to_pylist()
+
+
+@pytest.mark.parametrize("version", range(3, 13))
+def test_each_version_is_told_the_offset(gateway: GatewayServer, version: int) -> None:
+    with Wire(gateway) as wire:
+        for first in (0, 2):
+            told = producing(wire, data(b"a", b"b"), version=version)
+            assert (told.error_code, told.base_offset, told.log_append_time) == (ErrorCode.none, first, None)
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+def test_what_is_acknowledged_is_in_the_log(gateway: GatewayServer, acks: int) -> None:
+    with Wire(gateway) as wire:
+        assert producing(wire, data(b"a"), acks=acks).base_offset == 0
+        assert values(gateway) == [b"a"]
+
+
+def test_without_acks_there_is_no_response_and_the_next_request_is_answered(gateway: GatewayServer) -> None:
+    with Wire(gateway) as wire:
+        wire.send(PRODUCE, 9, **produce_fields(9, [("clicks", 0, data(b"a"))], acks=0))
+        assert producing(wire, data(b"b")).base_offset == 1
+        assert values(gateway) == [b"a", b"b"]
+
+
+def test_without_acks_an_error_ends_the_connection(gateway: GatewayServer) -> None:
+    with Wire(gateway) as wire:
+        wire.send(PRODUCE, 9, **produce_fields(9, [("clicks", 7, data(b"a"))], acks=0))
+        assert wire.is_closed
+
+
+def test_other_acks_are_refused(gateway: GatewayServer) -> None:
+    with Wire(gateway) as wire:
+        assert producing(wire, data(b"a"), acks=2).error_code is ErrorCode.invalid_required_acks
+    assert values(gateway) == []
+
+
+def test_partitions_succeed_and_fail_by_themselves(gateway: GatewayServer) -> None:
+    asked = [("clicks", 0, data(b"a")), ("clicks", 5, data(b"b")), ("none", 0, data(b"c")), ("clicks", 1, data(b"d"))]
+    with Wire(gateway) as wire:
+        body = wire.ask(PRODUCE, 9, **produce_fields(9, asked))
+    told = {(each.name, one.index): one.error_code for each in body.responses for one in each.partition_responses}
+    unknown = ErrorCode.unknown_topic_or_partition
+    assert told == {
+        ("clicks", 0): ErrorCode.none,
+        ("clicks", 5): unknown,
+        ("none", 0): unknown,
+        ("clicks", 1): ErrorCode.none,
+    }
+
+
+def corrupt() -> bytes:
+    broken = bytearray(data(b"a"))
+    broken[-1] ^= 1
+    return bytes(broken)
+
+
+@pytest.mark.parametrize(
+    ("records", "code"),
+    [
+        (corrupt(), ErrorCode.corrupt_message),
+        (data(b"a")[:-1], ErrorCode.invalid_record),
+        (data(b"a") + data(b"b"), ErrorCode.invalid_record),
+        (b"", ErrorCode.invalid_record),
+        (data(b"x" * 1_048_577), ErrorCode.message_too_large),
+        (data(b"a", attributes=8), ErrorCode.invalid_timestamp),
+        (data(b"a", attributes=32), ErrorCode.invalid_record),
+        (data(b"a", base_timestamp=1 << 60, max_timestamp=1 << 60), ErrorCode.invalid_timestamp),
+        (batch([record(0)], count=2, last_delta=1), ErrorCode.invalid_record),
+    ],
+)
+def test_a_bad_batch_gets_kafkas_code_and_appends_nothing(
+    gateway: GatewayServer, records: bytes, code: ErrorCode
+) -> None:
+    with Wire(gateway) as wire:
+        told = producing(wire, records)
+        assert (told.error_code, told.base_offset) == (code, -1)
+        assert told.error_message
+        assert producing(wire, data(b"good")).base_offset == 0
+
+
+def test_the_records_that_a_topic_does_not_take_are_named(gateway: GatewayServer) -> None:
+    opened(gateway).alter_config({"cleanup.policy": "compact"})
+    with Wire(gateway) as wire:
+        told = producing(wire, batch([record(0, key=b"k"), record(1, key=None)]))
+    assert told.error_code is ErrorCode.invalid_record
+    assert [each.batch_index for each in told.record_errors] == [1]
+
+
+def test_a_batch_that_is_sent_again_is_told_its_first_offset(gateway: GatewayServer) -> None:
+    with Wire(gateway) as wire, Wire(gateway) as other:
+        for sequence in range(3):
+            assert producing(wire, data(b"v", producer=7, sequence=sequence)).base_offset == sequence
+        again = producing(other, data(b"v", producer=7, sequence=1))
+        assert (again.error_code, again.base_offset) == (ErrorCode.none, 1)
+    assert values(gateway) == [b"v"] * 3
+
+
+def test_a_gap_in_the_sequence_numbers_is_refused(gateway: GatewayServer) -> None:
+    with Wire(gateway) as wire:
+        producing(wire, data(b"v", producer=7, sequence=0))
+        told = producing(wire, data(b"v", producer=7, sequence=2))
+        assert told.error_code is ErrorCode.out_of_order_sequence_number
+        assert producing(wire, data(b"v", producer=7, sequence=1)).base_offset == 1
+
+
+def test_an_older_epoch_is_fenced(gateway: GatewayServer) -> None:
+    with Wire(gateway) as wire:
+        producing(wire, data(b"v", producer=7, epoch=3, sequence=0))
+        told = producing(wire, data(b"v", producer=7, epoch=2, sequence=1))
+        assert told.error_code is ErrorCode.invalid_producer_epoch
+
+
+def test_sequence_numbers_are_known_after_a_restart(gateway: GatewayServer) -> None:
+    with Wire(gateway) as wire:
+        producing(wire, data(b"v", producer=7, sequence=0))
+    gateway.stop()
+    with GatewayServer(gateway.root, port=0) as again, Wire(again) as wire:
+        assert producing(wire, data(b"v", producer=7, sequence=0)).base_offset == 0
+        assert producing(wire, data(b"v", producer=7, sequence=5)).error_code.value == 45
+
+
+def test_each_producer_id_is_another(gateway: GatewayServer) -> None:
+    with Wire(gateway) as wire:
+        found = {
+            wire.ask(22, 4, transactional_id=None, transaction_timeout=wire_ms(0)).producer_id for _ in range(50)
+        }
+    assert len(found) == 50
+    assert min(found) >= 0
+
+
+def wire_ms(ms: int) -> object:
+    import datetime
+
+    return datetime.timedelta(milliseconds=ms)
+
+
+def test_the_append_time_is_told(gateway: GatewayServer) -> None:
+    opened(gateway).alter_config({"message.timestamp.type": "LogAppendTime"})
+    with Wire(gateway) as wire:
+        told = producing(wire, data(b"a"))
+    (row,) = opened(gateway).scan(partitions=[0]).to_table().to_pylist()
+    assert told.log_append_time == row["timestamp"]
+
+
+def test_a_dropped_topic_is_unknown_and_one_that_is_created_again_is_another(gateway: GatewayServer) -> None:
+    with Wire(gateway) as wire:
+        producing(wire, data(b"old"))
+        opened(gateway).drop()
+        assert producing(wire, data(b"v")).error_code is ErrorCode.unknown_topic_or_partition
+        distlog.create(f"{gateway.root}/clicks")
+        assert producing(wire, data(b"new")).base_offset == 0
+    assert values(gateway) == [b"new"]
+
+
+def test_a_crc_that_was_made_anew_does_not_hide_a_record_that_does_not_decode(gateway: GatewayServer) -> None:
+    broken = bytearray(data(b"a"))
+    broken[61] = 0xFF
+    with Wire(gateway) as wire:
+        assert producing(wire, with_right_crc(bytes(broken))).error_code is ErrorCode.invalid_record
