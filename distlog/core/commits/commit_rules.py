@@ -46,8 +46,8 @@ def features(actions: Sequence[Action]) -> Requires:
     reader = (
         *((APPEND_TIME,) if any(segment.append_time_ms >= 0 for segment in added) else ()),
         *((BUNDLES,) if any(segment.is_bundled for segment in added) else ()),
-        *((PRODUCER_TRANSACTIONS,) if any(isinstance(each, ProducerTransaction) for each in actions) else ()),
         *((COLUMNS,) if uses_columns(actions) else ()),
+        *((PRODUCER_TRANSACTIONS,) if any(isinstance(each, ProducerTransaction) for each in actions) else ()),
     )
     has_active = any(isinstance(action, Active) for action in actions)
     return Requires(reader=reader, writer=(ACTIVE_SEGMENTS,) if has_active else ())

@@ -26,11 +26,11 @@ ACTIVE_SEGMENTS = "active-segments"
 #: A segment may be a part of a bundle (SegmentInfo.log_position).
 BUNDLES = "bundles"
 
-#: Transactions in place may be decided, but not finished: whoever ends one reads its decision in the commit log.
-PRODUCER_TRANSACTIONS = "producer-transactions"
-
 #: Many actions of a commit may be one, in columns.
 COLUMNS = "columns"
+
+#: Transactions in place may be decided, but not finished: whoever ends one reads its decision in the commit log.
+PRODUCER_TRANSACTIONS = "producer-transactions"
 
 KNOWN = frozenset({APPEND_TIME, MANIFEST, ACTIVE_SEGMENTS, BUNDLES, COLUMNS, PRODUCER_TRANSACTIONS})
 
