@@ -19,6 +19,7 @@ from distlog.core.batches.record_batch import COLUMNS
 from distlog.core.maintenance.reports import counted
 from distlog.core.reading.scan import check_columns
 from distlog.core.topics.retention_warning import expiry_text
+from distlog.core.transactions.isolation import IsolationLevel
 
 #: The columns of the printed tables unless others are requested.
 _SHOWN = tuple(name for name in COLUMNS if name != "timestamp_type")
@@ -123,6 +124,9 @@ def read(
     follow: Follow = False,
     group: Group = None,
     timeout: Timeout = None,
+    committed: Annotated[
+        bool, typer.Option("--committed", help="Only records that no open or aborted transaction holds.")
+    ] = False,
     storage: Storage,
     as_json: Json = False,
 ) -> None:
@@ -139,7 +143,8 @@ def read(
         raise typer.BadParameter("latest is where to begin to --follow", param_hint="--offset")
     topic = distlog.open(url, storage_options=dict(storage))
     columns = columns or (COLUMNS if as_json else _SHOWN)
-    bounds = reading.Bounds(offset=offset, tail=tail, since=since, until=until)
+    isolation: IsolationLevel = "read_committed" if committed else "read_uncommitted"
+    bounds = reading.Bounds(offset=offset, tail=tail, since=since, until=until, isolation=isolation)
     if follows:
         batches = following.batches(topic, partition, bounds, limit, columns, group, timeout)
     else:

@@ -51,12 +51,16 @@ def names_of(columns: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def first(
-    reader: SegmentReader, slices: Iterable[SegmentSlice], columns: Sequence[str], limit: int
+    reader: SegmentReader,
+    slices: Iterable[SegmentSlice],
+    columns: Sequence[str],
+    limit: int,
+    isolation: Isolation = READ_UNCOMMITTED,
 ) -> Iterator[pa.RecordBatch]:
     """The first `limit` records of `slices`, or all if there are fewer; a small limit reads little."""
     # each window has more offsets: few of them may be records, or have the times asked for
     for window in windows(slices, min(limit, FIRST_OFFSETS)) if limit > 0 else ():
-        for batch in read(reader, window, columns, READ_UNCOMMITTED, max_workers=1):
+        for batch in read(reader, window, columns, isolation, max_workers=1):
             yield batch.slice(0, limit)
             limit -= batch.num_rows
             if limit <= 0:
@@ -135,7 +139,7 @@ class Scan:
 
     def head(self, limit: int = 10) -> pa.Table:
         """The first records; a small limit reads little."""
-        batches = first(self._reader, self.slices, self.columns, whole_number("limit", limit))
+        batches = first(self._reader, self.slices, self.columns, whole_number("limit", limit), self.isolation)
         return pa.Table.from_batches(batches, self.schema)
 
     def __len__(self) -> int:
