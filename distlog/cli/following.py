@@ -33,7 +33,8 @@ def batches(
     if bounds.tail is None:
         start = bounds.offset if bounds.since is None else datetime.fromtimestamp(bounds.since / 1000, timezone.utc)
     read = (*columns, *(name for name in ("partition", "offset") if name not in columns))
-    with topic.follow(partitions, start, group, timeout, read) as follower, _ended_by_signal(follower):
+    follower = topic.follow(partitions, start, group, timeout, read, isolation=bounds.isolation)
+    with follower, _ended_by_signal(follower):
         while limit is None or limit > 0:
             batch = next(follower, None)
             if batch is None:

@@ -13,6 +13,7 @@ from distlog.cli.options import Follow, Group, Json, StartOffset, Storage, Tail,
 from distlog.cli.printing import RecordFormat, printing
 from distlog.console.arguments import FromEnd
 from distlog.core.reading.scan import check_columns
+from distlog.core.transactions.isolation import IsolationLevel
 
 
 def read(
@@ -42,6 +43,9 @@ def read(
     follow: Follow = False,
     group: Group = None,
     timeout: Timeout = None,
+    committed: Annotated[
+        bool, typer.Option("--committed", help="Only records that no open or aborted transaction holds.")
+    ] = False,
     storage: Storage,
     as_json: Json = False,
 ) -> None:
@@ -60,7 +64,8 @@ def read(
         raise typer.BadParameter("latest is where to begin to --follow", param_hint="--offset")
     topic = distlog.open(url, storage_options=dict(storage))
     how = printing(topic.name, columns, shown, as_json=as_json)
-    bounds = reading.Bounds(offset=offset, tail=tail, since=since, until=until)
+    isolation: IsolationLevel = "read_committed" if committed else "read_uncommitted"
+    bounds = reading.Bounds(offset=offset, tail=tail, since=since, until=until, isolation=isolation)
     if follows:
         batches = following.batches(topic, partition, bounds, limit, how.columns, group, timeout)
     else:

@@ -12,6 +12,7 @@ from distlog.core.reading.first_and_last import first
 from distlog.core.reading.time_lookup import EARLIEST
 from distlog.core.reading.time_range import TimeRange
 from distlog.core.topics.topic import Topic
+from distlog.core.transactions.isolation import IsolationLevel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +26,7 @@ class Bounds:
     tail: int | None = None
     since: int | None = None
     until: int | None = None
+    isolation: IsolationLevel = "read_uncommitted"
 
     def start(self, topic: Topic, partition: int) -> int | None:
         """The offset at which to start in a partition."""
@@ -53,8 +55,16 @@ def _from_partition(
     topic: Topic, partition: int, bounds: Bounds, limit: int | None, columns: Sequence[str]
 ) -> Iterable[pa.RecordBatch]:
     start = bounds.start(topic, partition)
-    if limit is None:
-        return topic.scan([partition], start, start_time=bounds.since, end_time=bounds.until, columns=columns)
+    if limit is None or bounds.isolation == "read_committed":
+        scan = topic.scan(
+            [partition],
+            start,
+            start_time=bounds.since,
+            end_time=bounds.until,
+            columns=columns,
+            isolation=bounds.isolation,
+        )
+        return scan if limit is None else first(topic.reader, scan.slices, columns, limit, scan.isolation)
     times = TimeRange.between(bounds.since, bounds.until)
     slices = scan_plan.slices_of(topic.reader, topic.live_snapshot, partition, start, times)
     return first(topic.reader, slices, columns, limit)

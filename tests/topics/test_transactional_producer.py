@@ -6,6 +6,7 @@ In place and, where each commit is atomic by itself, on object storage.
 from __future__ import annotations
 
 import pickle
+import subprocess
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -293,6 +294,29 @@ def test_a_commit_without_an_answer_is_made_once_or_known_when_it_is_tried_again
             fill(producer, 2)
         producer.close()
         assert seen(again(topic)) == {0: [b"0", b"2"], 1: [b"1"]}
+
+
+def test_all_ways_to_read_know_what_is_committed(local: distlog.Topic) -> None:
+    with local.producer("payments") as producer:
+        for number in range(6):
+            producer.begin()
+            fill(producer, 2 * number)
+            producer.flush()
+            producer.abort() if number % 2 else producer.commit()
+        producer.begin()
+        fill(producer, 12)
+        producer.flush()
+        topic = again(local)
+        assert [record.value for record in topic.records(0, isolation="read_committed")] == [b"0", b"4", b"8"]
+        assert [record.value for record in topic.records(0, 1, 1, isolation="read_committed")] == [b"4"]
+        assert len(list(topic.records(0))) == 7
+        scan = topic.scan(isolation="read_committed")
+        assert scan.head(2)["value"].to_pylist() == [b"0", b"4"]
+        assert (scan.count(), topic.scan().count()) == (3, 7)
+        for options, lines in (((), 7), (("--committed",), 3), (("--committed", "--limit", "2"), 2)):
+            command = ["distlog", "read", topic.url, "--json", *options]
+            printed = subprocess.run(command, capture_output=True, check=True, text=True).stdout
+            assert len(printed.splitlines()) == lines
 
 
 def test_threads_share_a_transaction(topic: distlog.Topic) -> None:

@@ -27,13 +27,18 @@ class CommittedTransactions(IdempotentCommits):
 
     _appender: Appender | None = None
     _read_version = 0
-    #: What the transaction wrote, once its commit was tried.
+    #: What the transaction wrote, once its commit was tried, and the number that it is committed under.
     _written: list[SegmentInfo] | None = None
+    _number = 0
 
     def begin(self) -> None:
         """Begin a transaction."""
-        self._producer.identity.check(self._current.refresh())
+        identity = self._producer.identity
+        identity.check(self._current.refresh())
         self._read_version, self._written = self._current.snapshot.version, None
+        # each has a number of its own, so that it is known again even if an interrupt came behind its commit
+        self._sent[identity.app_id] += 1
+        self._number = identity.first_number + self._sent[identity.app_id]
         self._appender = open_appender(self._handle, self._current, self._compression)
 
     def send(self, records: pa.RecordBatch) -> Sent:
@@ -75,9 +80,8 @@ class CommittedTransactions(IdempotentCommits):
         return self._appender
 
     def _committed_once(self, segments: Sequence[SegmentInfo]) -> AppendResult:
-        """Commit the segments under the next number of the producer, unless something is committed under it."""
+        """Commit the segments under the transaction's number, unless something is committed under it."""
         identity, deadline = self._producer.identity, Deadline(self._timeout_s)
-        number = identity.first_number + 1 + self._sent[identity.app_id]
         while True:
             try:
                 result, snapshot = commit_append(
@@ -86,7 +90,7 @@ class CommittedTransactions(IdempotentCommits):
                     segments,
                     read_version=self._read_version,
                     app_id=identity.app_id,
-                    batch_id=number,
+                    batch_id=self._number,
                     in_order=True,
                     written_by=self._open_appender().config,
                 )
@@ -98,5 +102,4 @@ class CommittedTransactions(IdempotentCommits):
         if result.replayed and result.version is None:
             identity.check(snapshot)
             raise ProducerFencedError("a transaction of this producer is not known any more: begin a new producer")
-        self._sent[identity.app_id] += 1
         return result

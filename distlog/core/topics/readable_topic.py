@@ -93,10 +93,16 @@ class ReadableTopic(SnapshotOfTopic):
             lease=lease,
         ).begin(self.handle, self.snapshot)
 
-    def records(self, partition: int = 0, start: int | None = None, limit: int | None = None) -> Iterator[Record]:
+    def records(
+        self,
+        partition: int = 0,
+        start: int | None = None,
+        limit: int | None = None,
+        isolation: IsolationLevel = "read_uncommitted",
+    ) -> Iterator[Record]:
         """Records as Python objects, for people; a few at a time, so a small limit reads little."""
         self.check_partition(partition)
-        return records_of(self.reader, self.live_snapshot, partition, start, limit)
+        return records_of(self.reader, self.live_snapshot, partition, start, limit, isolation)
 
     def read(
         self, partition: int, offset: int, max_bytes: int = 1_048_576, *, check_crcs: bool = False

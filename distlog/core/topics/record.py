@@ -13,6 +13,7 @@ from distlog.core.reading.first_and_last import first
 from distlog.core.reading.point_read import PointRecord, first_records
 from distlog.core.reading.segment_reader import SegmentReader
 from distlog.core.reading.slices import bounded_start
+from distlog.core.transactions.isolation import READ_UNCOMMITTED, IsolationLevel
 from distlog.core.whole_number import whole_number
 
 
@@ -29,7 +30,12 @@ class Record(NamedTuple):
 
 
 def records_of(
-    reader: SegmentReader, snapshot: Snapshot, partition: int, start: int | None, limit: int | None
+    reader: SegmentReader,
+    snapshot: Snapshot,
+    partition: int,
+    start: int | None,
+    limit: int | None,
+    isolation: IsolationLevel = "read_uncommitted",
 ) -> Iterator[Record]:
     """The records of one partition from `start` (default: the log start), at most `limit` of them.
 
@@ -39,10 +45,15 @@ def records_of(
     most = MAX_LONG if limit is None else whole_number("limit", limit)
     if most <= 0:
         return
-    for few in _few(reader, snapshot.partitions[partition], partition, low, most):
-        yield Record(partition, *few)
-        low, most = few.offset + 1, most - 1
-    for batch in first(reader, scan_plan.slices_of(reader, snapshot, partition, low), COLUMNS, most):
+    if isolation == "read_uncommitted":
+        for few in _few(reader, snapshot.partitions[partition], partition, low, most):
+            yield Record(partition, *few)
+            low, most = few.offset + 1, most - 1
+        slices, visible = scan_plan.slices_of(reader, snapshot, partition, low), READ_UNCOMMITTED
+    else:
+        found, visible = scan_plan.plan(reader, snapshot, {partition: (low, None)}, isolation)
+        slices = iter(found)
+    for batch in first(reader, slices, COLUMNS, most, visible):
         batch = batch.set_column(2, "timestamp", batch.column("timestamp").cast("int64"))
         for row in batch.to_pylist():
             yield Record(**{**row, "headers": [(each["key"], each["value"]) for each in row["headers"]]})
