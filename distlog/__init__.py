@@ -30,6 +30,7 @@ from distlog.core.errors import (
     StorageFullError,
     TopicExistsError,
     TopicNotFoundError,
+    TransactionAbortedError,
     TransactionTooOldError,
     UnsupportedVersionError,
 )
@@ -78,6 +79,7 @@ __all__ = [
     "TopicConfig",
     "TopicExistsError",
     "TopicNotFoundError",
+    "TransactionAbortedError",
     "TransactionTooOldError",
     "UnsupportedVersionError",
     "__version__",

@@ -15,6 +15,7 @@ DistlogError                     one base; `details` holds the facts that the me
 ├── CommitConflictError          the commit did not happen: read the reason, decide again
 │   ├── TransactionTooOldError   its files may have been vacuumed: write them again
 │   ├── FencedMemberError        another member of the group has the partitions now: read on
+│   ├── TransactionAbortedError  it was open for longer than its timeout: abort it, and begin another
 │   └── ProducerFencedError      a newer producer with the same transactional id took over: end this one
 ├── OutOfOrderSequenceError      batches of a producer are missing before this one: begin a new producer
 ├── CommitStateUnknownError      the commit may have happened: keep the data files, look again later
@@ -125,6 +126,10 @@ class TransactionTooOldError(CommitConflictError):
 
 class FencedMemberError(CommitConflictError):
     """The member is no longer in its group, so it cannot commit positions: others have its partitions now."""
+
+
+class TransactionAbortedError(CommitConflictError):
+    """The transaction of a producer was aborted by others, since it was open for longer than its timeout."""
 
 
 class ProducerFencedError(CommitConflictError):

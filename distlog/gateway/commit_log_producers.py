@@ -16,7 +16,8 @@ import numpy.typing as npt
 from distlog.core.commits.snapshot import PartitionState
 from distlog.core.reading.segment_reader import SegmentReader
 from distlog.core.reading.whole_log import whole_log
-from distlog.core.transactions.producer_states import KnownBatch, ProducerStates
+from distlog.core.transactions.producer_state import KnownBatch
+from distlog.core.transactions.producer_states import ProducerStates
 
 #: How far back a gateway reads when it begins.
 REMEMBERED_MS = 15 * 60_000

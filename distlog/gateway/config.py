@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from distlog.gateway.groups.classic_group import GroupSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,3 +33,5 @@ class GatewayConfig:
     linger_ms: int = 250
     linger_bytes: int = 8 << 20
     metadata_max_age_ms: int = 1000
+    offsets_retention_ms: int = 7 * 86_400_000
+    groups: GroupSettings = field(default_factory=GroupSettings)

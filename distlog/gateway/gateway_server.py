@@ -19,6 +19,9 @@ from distlog.gateway.broker import Broker
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.delayed_fetches import DelayedFetches
 from distlog.gateway.fetch_memory import FetchMemory
+from distlog.gateway.groups.of_broker import PART
+from distlog.gateway.groups.offsets_topic import OffsetsTopic
+from distlog.gateway.groups.services import GroupServices
 from distlog.gateway.kafka_apis import APIS, KafkaApis, supports
 from distlog.gateway.metadata_cache import MetadataCache, topic_defaults
 from distlog.gateway.request_metrics import RequestMetrics
@@ -61,6 +64,13 @@ class GatewayServer:
         metadata = MetadataCache(Storage(root, storage_options), topic_defaults(settings or {}), clock, config)
         fetches = DelayedFetches(self._channel.again, config.metadata_max_age_ms)
         self.broker = Broker(config, metadata, fetches, clock, APIS, FetchMemory(config.fetch_memory_bytes))
+        store = OffsetsTopic(
+            self.root,
+            linger_ms=0 if metadata.root.is_local_disk else config.linger_ms,
+            storage_options=storage_options,
+        )
+        self._groups = GroupServices(store, config.groups, retention_ms=config.offsets_retention_ms)
+        self.broker.parts[PART] = self._groups
         self._requests = RequestMetrics()
         apis = KafkaApis(self.broker, self._requests)
         self._handlers = KafkaRequestHandlerPool(self._channel, apis.handle, config.num_io_threads)
@@ -120,6 +130,7 @@ class GatewayServer:
 
     def start(self) -> GatewayServer:
         """Begin to answer. Raises StorageError if it cannot listen."""
+        self._groups.start()
         self._thread.start()
         try:
             self._in_loop(self._acceptor.listen(self._host, self._asked_port, self._tls)).result()
@@ -141,6 +152,7 @@ class GatewayServer:
         stopping = self._in_loop(self._acceptor.stop(timeout_s))
         self.broker.fetches.stop()
         self.broker.metadata.hurry()
+        self._groups.stop()
         finished = stopping.result()
         finished = self._handlers.stop(timeout_s) and finished
         finished = self._scheduler.stop(timeout_s) and finished

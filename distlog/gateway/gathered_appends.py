@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from distlog.core.batches.record_batch import TRANSACTIONAL
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CommitStateUnknownError, InvalidRecordError, TopicNotFoundError
@@ -23,7 +22,7 @@ from distlog.core.log.appended import SEALED, Appended, AppendInfo
 from distlog.core.log.log_validator import ValidBatch, validate
 from distlog.core.times import NO_TIMESTAMP
 from distlog.core.topics.append_commit import commit_append
-from distlog.core.transactions.producer_states import KnownBatch
+from distlog.core.transactions.producer_state import KnownBatch
 from distlog.gateway.bundled_batches import write_bundle
 from distlog.gateway.commit_log_producers import CommitLogProducers
 from distlog.gateway.fresh_topic import FreshTopic
@@ -67,8 +66,6 @@ class GatheredAppends:
         topic = self._fresh.topic
         config = self._fresh.snapshot.config
         valid = validate(records, config, topic.clock())
-        if valid.rows[0]["attributes"] & TRANSACTIONAL:
-            raise InvalidRecordError("transactions need a topic on a local disk")
         gathered = _Gathered(partition, valid, config)
         with self._changed:
             if self._is_closing:

@@ -8,40 +8,45 @@ from distlog.gateway.apis import (
     api_versions,
     create_partitions,
     create_topics,
+    delete_groups,
     delete_records,
     delete_topics,
     describe_cluster,
     describe_configs,
+    describe_groups,
     describe_log_dirs,
     fetch,
+    find_coordinator,
+    heartbeat,
     incremental_alter_configs,
     init_producer_id,
+    join_group,
+    leave_group,
+    list_groups,
     list_offsets,
     metadata,
+    offset_commit,
+    offset_delete,
+    offset_fetch,
     offset_for_leader_epoch,
     produce,
+    sync_group,
 )
 from distlog.gateway.broker import Api, Broker
 from distlog.gateway.protocol.request_frame import InvalidRequestError, RequestHead
 from distlog.gateway.request_metrics import RequestMetrics
 from distlog.gateway.server.request import Request
 
-_MODULES = (
-    *(
-        produce,
-        fetch,
-        list_offsets,
-        metadata,
-        api_versions,
-        init_producer_id,
-        offset_for_leader_epoch,
-        delete_records,
-    ),
-    *(create_topics, delete_topics, create_partitions, describe_configs, incremental_alter_configs),
-    *(describe_cluster, describe_log_dirs),
-)
+_RECORDS = (produce, fetch, list_offsets, offset_for_leader_epoch, delete_records, init_producer_id)
+_TOPICS = (create_topics, delete_topics, create_partitions, describe_configs, incremental_alter_configs)
+_CLUSTER = (api_versions, metadata, describe_cluster, describe_log_dirs)
+_GROUPS = (find_coordinator, join_group, sync_group, heartbeat, leave_group)
+_POSITIONS = (offset_commit, offset_fetch, offset_delete)
+_GROUP_ADMIN = (list_groups, describe_groups, delete_groups)
 #: All APIs, by their keys.
-APIS: dict[int, Api] = {module.API.key: module.API for module in sorted(_MODULES, key=lambda module: module.API.key)}
+APIS: dict[int, Api] = {
+    module.API.key: module.API for module in (*_RECORDS, *_TOPICS, *_CLUSTER, *_GROUPS, *_POSITIONS, *_GROUP_ADMIN)
+}
 
 
 def supports(head: RequestHead) -> RequestHead | None:

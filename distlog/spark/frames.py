@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -13,16 +13,17 @@ from pyspark.sql.pandas.utils import require_minimum_pandas_version
 from distlog.core.reading import scan_plan
 from distlog.core.reading.scan import names_of
 from distlog.core.reading.slices import OutOfRange, SegmentSlice
+from distlog.core.storage.storage import Storage
 from distlog.core.times import Time, to_ms
 from distlog.core.topics.append_commit import AppendResult, BatchId
 from distlog.core.topics.appendable import ACCEPTED, IGNORED
 from distlog.core.topics.open_topic import open as open_topic
 from distlog.core.topics.retention_warning import warn_of_retention
 from distlog.core.topics.topic import Topic
-from distlog.core.transactions.isolation import IsolationLevel
+from distlog.core.transactions.isolation import Isolation, IsolationLevel
 from distlog.spark.options import storage_texts
 from distlog.spark.sink.frame_write import append_to
-from distlog.spark.source.kafka_rows import schema_of
+from distlog.spark.source.kafka_rows import SPARK_NAMES, schema_of
 from distlog.spark.source.map_in_arrow import read_splits
 from distlog.spark.source.offsets import format_assign, format_offsets
 from distlog.spark.source.splits import Split, SplitSize, split
@@ -112,7 +113,7 @@ def read(
     slices, visible = scan_plan.plan(topic.reader, topic.live_snapshot, asked, isolation, out_of_range, times)
     if _has_map_in_arrow():
         groups = split(slices, SplitSize(cores(spark), min_partitions))
-        return read_splits(spark, topic, schema, [Split(group, visible) for group in groups])
+        return read_splits(spark, topic.storage, topic.name, schema, [Split(group, visible) for group in groups])
     options = _source_options(topic, _spans(slices) or {0: (topic.end_offsets()[0],) * 2})
     options |= {
         name: str(to_ms(time))
@@ -124,6 +125,20 @@ def read(
     activate(spark)
     options |= {"kafka.isolation.level": isolation, **storage_texts(storage_options)}
     return spark.read.format("distlog").schema(schema).options(**options).load(url)
+
+
+def of_slices(
+    spark: SparkSession,
+    storage: Storage,
+    topic: str,
+    slices: Sequence[SegmentSlice],
+    columns: Sequence[str],
+    isolation: Isolation,
+) -> DataFrame:
+    """The records of slices that were planned already, with the columns of Spark's Kafka source for `columns`."""
+    schema = schema_of([SPARK_NAMES.get(name, name) for name in columns], include_headers=True)
+    groups = split(slices, SplitSize(cores(spark)))
+    return read_splits(spark, storage, topic, schema, [Split(group, isolation) for group in groups])
 
 
 def _has_map_in_arrow() -> bool:

@@ -20,6 +20,7 @@ from distlog.core.commits.actions import (
     GcFloor,
     Manifest,
     Pin,
+    ProducerTransaction,
     Remove,
     Restore,
     Seal,
@@ -44,6 +45,7 @@ EVERY_ACTION = (
     Restore(1, 5, 2),
     SetTransaction("app", 7, {0: (0, 10), 2: (5, 5)}),
     SetTransaction("app", "7", {}),
+    ProducerTransaction("payments", 2, 7, 2**63 - 1, 2**15 - 1, "prepare_abort", (0, 2), 60_000, 5_000),
     Cleaned(0, 5),
     Active(0, STEM, 10),
     Seal(0, STEM),
@@ -85,7 +87,8 @@ def test_a_commit_is_one_json_object_with_kafka_like_names(commit: Commit) -> No
     ]  # fmt: skip
     assert [name for action in body["actions"] for name in action] == [
         "create", "partitions", "config", "add", "remove", "log_start_offset", "restore",
-        "transaction", "transaction", "cleaned", "active", "seal", "gc_floor", "pin", "unpin", "manifest", "drop",
+        "transaction", "transaction", "producer_transaction", "cleaned", "active", "seal", "gc_floor", "pin", "unpin",
+        "manifest", "drop",
     ]  # fmt: skip
     assert body["actions"][7] == {
         "transaction": {

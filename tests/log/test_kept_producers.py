@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import shutil
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
-from partition_logs import Process, append, new_topic
+from bundled import rows
+from partition_logs import Killed, Killer, Process, append, new_topic
 from test_partition_producers import send
+from topics import topic_on
 
 import distlog
 from distlog.core.errors import OutOfOrderSequenceError, ProducerFencedError
 from distlog.core.maintenance.merge import merge
+from distlog.core.storage.storage import Storage
 
 
 @pytest.fixture
@@ -103,3 +110,61 @@ def test_vacuum_deletes_what_retention_kept_when_the_log_begins_later_or_the_top
     topic.drop()
     topic.vacuum()
     assert list(process.folder(0).iterdir()) == []
+
+
+def test_retention_asks_storage_for_nothing_where_no_batch_has_a_producer(tmp_path: Path) -> None:
+    topic = topic_on(Storage(str(tmp_path / "events")), 1000, {"retention.bytes": 0})
+    for first in range(2):
+        topic.append(rows(1000, 1, first))
+        counters, before = topic.storage.counters, dataclasses.replace(topic.storage.counters)
+        assert len(topic.retention().partitions) == 1000
+        # the commit alone; what is deleted is from a topic that was here before
+        assert (counters.puts - before.puts, counters.gets, counters.lists) == (1, before.gets, before.lists)
+        assert counters.deletes - before.deletes == 1000
+
+
+def test_a_plan_that_is_made_again_stores_only_what_is_new(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """1. Retention stored what it needs. 2. It loses a race, and more is to go. 3. It stores what that told."""
+    process, racer = Process(folder), Process(folder)
+    send(process[0], 0)
+    process[0].roll()
+    send(process[0], 1)
+    process[0].roll()
+    append(process[0], b"plain")
+    topic = process.topic()
+    topic.delete_records({0: 1})
+    stored, put, put_if_absent = list[str](), Storage.put, Storage.put_if_absent
+
+    def race(storage: Storage, name: str, data: bytes, **options: Any) -> bytes:
+        monkeypatch.setattr(Storage, "put_if_absent", put_if_absent)
+        racer.topic().delete_records({0: 2})
+        return put_if_absent(storage, name, data, **options)
+
+    monkeypatch.setattr(Storage, "put_if_absent", race)
+    monkeypatch.setattr(Storage, "put", lambda *given: (stored.append(given[1]), put(*given)))
+    topic.retention()
+    assert [name for name in stored if "events-0" in name] == [
+        f"events-0/{offset:020d}.snapshot" for offset in (1, 2)
+    ]
+    topic.vacuum()
+    assert send(Process(folder)[0], 1) == (1, 2)
+
+
+def test_a_retention_that_is_killed_anywhere_forgets_no_producer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killer = Killer(monkeypatch)
+    for step in itertools.count():
+        process = Process(new_topic(tmp_path / str(step), file_delete_delay_ms=0))
+        send(process[0], 0)
+        process[0].roll()
+        append(process[0], b"plain")
+        topic = process.topic()
+        topic.delete_records({0: 1})
+        with suppress(Killed), killer.killing(before=step):
+            topic.retention()
+        process.topic().vacuum()
+        assert send(Process(tmp_path / str(step))[0], 0) == (0, 1), step
+        if step == len(killer.steps):
+            break
+    assert "link" in killer.steps

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 #: Lowest first: modules and packages of distlog.core. A module imports its own layer and those below.
 CORE_LAYERS = (
-    "errors config whole_number paths times buffers locks kernel_tuples",
+    "errors config optional whole_number paths times buffers arrow_arrays locks kernel_tuples",
     "storage kernels",
     "batches",
     "indexes",
@@ -43,7 +43,19 @@ OUTER_LAYERS = (
 MAX_FILE_LINES = 250
 MAX_FUNCTION_LINES = 60
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "base", "common", "misc"}
-OPTIONAL = ("pyspark", "s3fs", "typer", "rich", "pandas", "matplotlib", "prometheus_client", "kio")
+OPTIONAL = (
+    "pyspark",
+    "s3fs",
+    "typer",
+    "rich",
+    "pandas",
+    "matplotlib",
+    "prometheus_client",
+    "polars",
+    "duckdb",
+    "IPython",
+    "kio",
+)
 
 
 @cache

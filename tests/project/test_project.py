@@ -46,6 +46,7 @@ def test_numba_of_which_private_parts_are_used_is_bounded_by_what_was_tested() -
         ("cli", {"typer", "rich"}),
         ("metrics", {"prometheus-client"}),
         ("plot", {"matplotlib"}),
+        ("duckdb", {"duckdb"}),
         ("test", {"pytest", "moto[server]", "hypothesis"}),
         ("bench", {"matplotlib"}),
     ],
@@ -62,6 +63,7 @@ def test_there_are_no_other_extras() -> None:
         "gateway",
         "metrics",
         "plot",
+        "duckdb",
         "test",
         "bench",
     }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import uuid
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -75,3 +77,18 @@ def test_duckdb_reads_and_is_appended(topic: distlog.Topic) -> None:
     assert duckdb.sql("SELECT count(*) FROM scan WHERE partition = 1").fetchall() == [(5,)]
     relation = topic.scan().to_duckdb().filter("partition = 0").project("value")
     assert topic.append(relation, partition=1).record_count == 5
+
+
+def test_a_library_that_is_missing_is_named_with_what_to_install(
+    topic: distlog.Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("duckdb", "polars"):
+        monkeypatch.setitem(sys.modules, name, None)
+    scan = topic.scan()
+    for call, hint in (
+        (scan.to_polars, "pip install polars"),
+        (scan.to_duckdb, r"pip install 'distlog\[duckdb\]'"),
+        (partial(scan.json, "$.x"), r"json\(\) needs duckdb"),
+    ):
+        with pytest.raises(ModuleNotFoundError, match=hint):
+            call()

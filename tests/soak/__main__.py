@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
-from soak import disk_errors, gateway_kills, kills, merging, power, stops, streams, streams_on_s3
+from soak import disk_errors, gateway_kills, kills, merge_plans, merging, power, stops, streams, streams_on_s3
 from soak.tally import Tally
 
 #: By name, one short run of the campaign in a folder, with a seed.
@@ -25,6 +25,7 @@ CAMPAIGNS: dict[str, Callable[[Path, int], Tally]] = {
     "streams": partial(streams.run, kills=12),
     "streams-on-s3": partial(streams_on_s3.run, kills=12),
     "merging": merging.run,
+    "merge-plans": merge_plans.run,
 }
 
 

@@ -1,110 +1,105 @@
-"""A simulated week of an append a second over many partitions, with merges on a schedule: do merges keep up?
+"""Appends every second over many partitions, with merges on a schedule, for real, in memory: what do they cost?
 
-The planner and the tables are the real ones; only the files are not there. All partitions get the same, so one stands
-for all of them.
+Only the time is not real, so minutes take as long as their appends do. Everything else is: bundles, commits,
+checkpoints, merges, vacuum, and a scan at the end. `merge_plans` does a week of the plans alone.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from distlog.core import paths
-from distlog.core.commits.segment_info import OWN_FILE, SegmentInfo
-from distlog.core.commits.segment_table import SegmentTable
-from distlog.core.commits.snapshot import PartitionState, Snapshot
-from distlog.core.commits.transaction_table import EMPTY
-from distlog.core.config import TopicConfig
-from distlog.core.maintenance.merge_plan import MergeGroup, plan_merge
+import numpy as np
+import pyarrow as pa
+from store_clock import TimedStorage
+from topics import Clock, topic_on
+
+from distlog.core.maintenance.merge import merge
+from distlog.core.maintenance.merge_plan import plan_merge
+from distlog.core.storage.storage import Storage, StorageCounters
+from distlog.core.topics.topic import Topic
 from soak.tally import Tally, demand
 
-#: What an append puts into a partition, and how often `maintain` runs.
-PART_BYTES, RECORDS, EVERY_S = 5_000, 50, 60
+#: Records and bytes of a value that an append puts into a partition; how often `maintain` runs.
+RECORDS, VALUE_BYTES, EVERY_S = 10, 100, 60
 #: Live segments that a partition may have: those since the last run, and a few of each size.
 MOST_SEGMENTS = EVERY_S + 40
 
-DAY_S = 86_400
+
+def run(folder: Path, seed: int, *, seconds: int = 600, every_s: int = EVERY_S, partitions: int = 200) -> Tally:
+    """Append every second, merge and vacuum every `every_s`; raises Violation if merges do not keep up."""
+    week = _Week(partitions)
+    for second in range(1, seconds + 1):
+        week.append()
+        if second % every_s == 0:
+            week.maintain(every_s + MOST_SEGMENTS - EVERY_S)
+    return week.end(seconds)
 
 
-def run(folder: Path, seed: int, *, seconds: int = 7 * DAY_S, every_s: int = EVERY_S) -> Tally:
-    """Append every second, merge every `every_s`; raises Violation if the segments of a partition become many."""
-    tally, state, base = Tally(), PartitionState(), 0
-    for second in range(0, seconds, every_s):
-        appended = [_part(base + RECORDS * number, second + number) for number in range(every_s)]
-        base += RECORDS * every_s
-        table = state.segments.appended(appended)
-        state = PartitionState(log_end_offset=base, segments=table)
-        tally["segments at most"] = max(tally["segments at most"], len(table))
-        demand(len(table) <= every_s + MOST_SEGMENTS - EVERY_S, f"{len(table)} segments after {second} s")
-        groups = plan_merge(_snapshot(state))
-        state = PartitionState(log_end_offset=base, segments=_merged(state.segments, groups))
-        tally["merges"] += len(groups)
-        tally["bytes copied"] += sum(group.log_bytes for group in groups)
-        tally["segments read"] += sum(len(group.segments) for group in groups)
-    tally["appends"] += seconds
-    tally["bytes appended"] += seconds * PART_BYTES
-    demand(int(state.segments.log_bytes.sum()) == seconds * PART_BYTES, "bytes were lost")
-    return tally
+@dataclass
+class _Week:
+    """A topic, and what its appends and merges have cost so far."""
 
+    partitions: int
+    tally: Tally = field(default_factory=Tally)
 
-def _part(base_offset: int, second: int) -> SegmentInfo:
-    """The part of a bundle that an append makes."""
-    time_ms = 1_700_000_000_000 + 1000 * second
-    return SegmentInfo(
-        partition=0,
-        stem=paths.new_stem(second, uuid.UUID(int=second + 1).hex),
-        base_offset=base_offset,
-        next_offset=base_offset + RECORDS,
-        stored_base_offset=0,
-        record_count=RECORDS,
-        log_bytes=PART_BYTES,
-        offset_index_bytes=0,
-        time_index_bytes=12,
-        txn_index_bytes=0,
-        first_timestamp=time_ms,
-        max_timestamp=time_ms + 999,
-        offset_of_max_timestamp=base_offset,
-        compression="none",
-        created_ms=time_ms + 999,
-        crc32c=0,
-        min_timestamp=time_ms,
-        log_position=0,
-        time_index_position=PART_BYTES,
-    )
-
-
-def _merged(table: SegmentTable, groups: list[MergeGroup]) -> SegmentTable:
-    """The table with a segment of its own files in the place of each group."""
-    gone = {stem for group in groups for stem in group.stems}
-    made = []
-    for group in groups:
-        first, last = group.segments[0], group.segments[-1]
-        made.append(
-            dataclasses.replace(
-                first,
-                stem=paths.new_stem(0, uuid.uuid4().hex),
-                next_offset=last.next_offset,
-                record_count=group.records,
-                log_bytes=group.log_bytes,
-                max_timestamp=last.max_timestamp,
-                created_ms=last.created_ms,
-                log_position=OWN_FILE,
-                time_index_position=OWN_FILE,
-            )
+    def __post_init__(self) -> None:
+        self.clock = Clock()
+        storage = TimedStorage(Storage(f"memory://{uuid.uuid4().hex}/t"), self.clock)
+        self.topic = topic_on(storage, self.partitions, {"file.delete.delay.ms": 1000}, self.clock)
+        numbers = np.repeat(np.arange(self.partitions, dtype=np.int32), RECORDS)
+        values = np.random.default_rng(0).bytes(len(numbers) * VALUE_BYTES)
+        value = pa.FixedSizeBinaryArray.from_buffers(
+            pa.binary(VALUE_BYTES), len(numbers), [None, pa.py_buffer(values)]
         )
-    return table.replaced(gone, made) if groups else table
+        self.columns = {"partition": pa.array(numbers), "value": value.cast(pa.binary())}
+
+    def append(self) -> None:
+        """A second passes, and an append comes."""
+        self.clock.now_ms += 1000
+        times = pa.array(np.full(self.partitions * RECORDS, self.clock.now_ms))
+        with self._counted("appends"):
+            self.topic.append(pa.table({**self.columns, "timestamp": times}))
+        self.tally["bytes appended"] += sum(int(one.segments.log_bytes[-1]) for one in self.topic.snapshot.partitions)
+
+    def maintain(self, most: int) -> None:
+        """Merge and vacuum; merging must leave nothing that is worth it, and a partition `most` segments before."""
+        self.topic.refresh()
+        live = max(len(state.segments) for state in self.topic.snapshot.partitions)
+        demand(live <= most, f"{live} segments after {self.tally['appends']} appends")
+        self.tally["segments at most"] = max(self.tally["segments at most"], live)
+        begin = time.thread_time()
+        demand(bool(plan_merge(self.topic.snapshot)), "nothing to merge")
+        self.tally["milliseconds to plan"] = int((time.thread_time() - begin) * 1000)
+        with self._counted("merges"):
+            report, after = merge(self.topic.handle, self.topic.snapshot)
+        self.topic.advance(after)
+        demand(report.ok and not report.backlog, f"{report.backlog} segments left to merge")
+        self.tally["segments read"] += sum(len(group.segments) for group in report.groups)
+        self.tally["bytes copied"] += sum(group.log_bytes for group in report.groups)
+        self.topic.vacuum()
+
+    def end(self, seconds: int) -> Tally:
+        """Check that all records are there; returns what was counted."""
+        count = self.topic.scan(columns=["offset"]).count()
+        demand(count == seconds * self.partitions * RECORDS, f"{count} records are left")
+        demand(self.topic.verify().ok, "verify finds errors")
+        return self.tally
+
+    @contextmanager
+    def _counted(self, what: str) -> Iterator[None]:
+        before, begin = _counts(self.topic), time.thread_time()
+        yield
+        self.tally[what] += 1
+        for name, count in _counts(self.topic).items():
+            self.tally[f"{name} of {what}"] += count - before[name]
+        self.tally[f"milliseconds of {what}"] += int((time.thread_time() - begin) * 1000)
 
 
-def _snapshot(state: PartitionState) -> Snapshot:
-    return Snapshot(
-        version=1,
-        commit_id=str(uuid.UUID(int=1)),
-        topic_id=str(uuid.UUID(int=2)),
-        name="t",
-        timestamp_ms=0,
-        config=TopicConfig(),
-        partitions=(state,),
-        transactions=EMPTY,
-        pins={},
-    )
+def _counts(topic: Topic) -> dict[str, int]:
+    counters: StorageCounters = topic.storage.counters
+    return {"gets": counters.gets, "puts": counters.puts, "bytes written": counters.bytes_written}

@@ -259,3 +259,12 @@ def test_a_read_has_the_active_segments_up_to_their_ends_at_the_call(
         assert sorted(offsets(frame)) == [(0, 0), (0, 1), (0, 2), (1, 0)]
         assert offsets(none) == []
         assert offsets(pinned) == [(0, 0)]
+
+
+def test_a_scan_is_a_frame_with_what_the_scan_has(spark: SparkSession, filled: distlog.Topic) -> None:
+    columns = ["offset", "timestamp_type", "value"]
+    frame = filled.scan(partitions=1, start_time=3000, end_time=12_000, columns=columns).to_spark(spark)
+    assert frame.columns == ["offset", "timestampType", "value"]
+    assert [tuple(row) for row in frame.orderBy("offset").collect()] == [(i, 0, b"%d" % i) for i in range(3, 12)]
+    assert filled.scan(partitions=2).to_spark(spark).count() == 0
+    assert filled.scan().to_spark(spark).schema.fieldNames()[-2:] == ["value", "headers"]

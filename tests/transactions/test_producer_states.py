@@ -16,7 +16,8 @@ from distlog.core.batches.record_batch import ABORT, COMMIT, CONTROL, TRANSACTIO
 from distlog.core.config import MAX_INT
 from distlog.core.errors import InvalidRecordError, OutOfOrderSequenceError, ProducerFencedError
 from distlog.core.transactions.producer_snapshot import read_producer_snapshot
-from distlog.core.transactions.producer_states import EXPIRATION_MS, KnownBatch, ProducerStates
+from distlog.core.transactions.producer_state import EXPIRATION_MS, KnownBatch
+from distlog.core.transactions.producer_states import ProducerStates
 
 NOW = 1_700_000_000_000
 PID = 7

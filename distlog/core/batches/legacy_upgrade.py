@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from distlog.core.arrow_arrays import numbers_of
 from distlog.core.batches.record_batch import APPEND_TIME, CODEC_MASK
 from distlog.core.batches.record_decoder import decode
 from distlog.core.batches.record_encoder import EncodedBatches, encode
@@ -45,7 +46,7 @@ def upgraded(data: Any, batches: Rows, *, file: str = "", file_position: int = 0
 
 def _upgraded(data: Any, batches: Rows, file: str, file_position: int) -> list[tuple[memoryview, Rows]]:
     records = decode(data, batches, columns=_COLUMNS, file=file, file_position=file_position)
-    offsets = records.column(0).to_numpy()
+    offsets = numbers_of(records.column(0))
     owner = np.repeat(np.arange(len(batches)), batches["record_count"])
     # what may be in one batch: adjacent offsets, no codec, and the times of the records, not of the append
     alone = (batches["attributes"] & (CODEC_MASK | APPEND_TIME) != 0)[owner]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from distlog.core.arrow_arrays import booleans
 from distlog.core.batches.record_batch import (
     APPEND_TIME,
     COLUMNS,
@@ -124,7 +125,7 @@ def _decode_run(asked: AskedBatches, names: tuple[str, ...], enough: int) -> tup
     """Returns how many of the batches were opened, and their records."""
     kind = struct_of(names)
     if not asked.batches.size:
-        return 0, pa.RecordBatch.from_pylist([], schema=pa.schema(kind))
+        return 0, pa.RecordBatch.from_struct_array(pa.nulls(0, kind))
     data, sections = open_sections(asked, enough)
     if sections.size < asked.batches.size:
         asked = asked.of_rows(np.arange(sections.size))
@@ -156,7 +157,7 @@ def records_in_time(
         bound if isinstance(bound, int) else np.repeat(bound, counts) for bound in (asked.oldest, asked.newest)
     )
     chosen = (timestamps >= oldest) & (timestamps <= newest)
-    return records if chosen.all() else records.filter(pa.array(chosen))
+    return records if chosen.all() else records.filter(booleans(chosen))
 
 
 def scan_sections(asked: AskedBatches, data: np.ndarray, sections: np.ndarray, fields: RecordFields) -> int:

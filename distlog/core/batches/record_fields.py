@@ -15,7 +15,7 @@ from distlog.core.kernel_tuples import HeaderPlaces, Slices
 from distlog.core.kernels.record_scan import locate_headers
 
 _HEADERS = SCHEMA.field("headers").type
-_NO_HEADERS = pa.array([], _HEADERS.value_type)
+_NO_HEADERS = pa.nulls(0, _HEADERS.value_type)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from distlog.core.arrow_arrays import flags_of
 from distlog.core.batches.record_batch import HEADERS_TYPE
 from distlog.core.buffers import byte_array
 from distlog.core.errors import InvalidRecordError
@@ -120,7 +121,7 @@ def _offsets(array: pa.Array, buffer: pa.Buffer | None, kind: Any, end: int, nam
 
 
 def _valid(array: pa.Array) -> np.ndarray:
-    return _frozen(array.is_valid().to_numpy(zero_copy_only=False)) if array.null_count else _NO_NULLS
+    return _frozen(flags_of(array.is_valid())) if array.null_count else _NO_NULLS
 
 
 def _timestamps(array: pa.Array) -> np.ndarray:

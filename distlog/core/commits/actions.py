@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from distlog.core import paths
 from distlog.core.commits import fields
@@ -92,6 +92,45 @@ class SetTransaction:
     unknown: str = unknown_fields()
 
 
+#: Kafka's names for the states of a transaction: it is open; it is decided; its markers are in all partitions.
+ONGOING, PREPARE_COMMIT, PREPARE_ABORT, COMPLETE = "ongoing", "prepare_commit", "prepare_abort", "complete"
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerTransaction:
+    """The newest transaction of a transactional id: in place, over the `partitions` that it may have written to.
+
+    `generation` counts the producers with this id, `number` the transactions of one of them. The commit that begins
+    one gives it `started_ms`. It goes from ONGOING to PREPARE_COMMIT or PREPARE_ABORT, which is the decision, and
+    then to COMPLETE, or gives way to the next one.
+    """
+
+    transactional_id: str = stored(NAME)
+    generation: int = stored(LONG)
+    number: int = stored(LONG)
+    producer_id: int = stored(LONG)
+    producer_epoch: int = stored(Integer(0, 2**15 - 1))
+    state: str = stored(Text(f"{ONGOING}|{PREPARE_COMMIT}|{PREPARE_ABORT}|{COMPLETE}"))
+    partitions: tuple[int, ...] = stored(fields.numbers_of(PARTITION))
+    timeout_ms: int = stored(LONG)
+    started_ms: int = stored(LONG, default=0)
+    unknown: str = unknown_fields()
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Which transaction of the transactional id it is: later ones have a higher place."""
+        return self.generation, self.number
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether it is to be committed or aborted, and nothing can change that."""
+        return self.state in (PREPARE_COMMIT, PREPARE_ABORT)
+
+    def of(self, state: str) -> ProducerTransaction:
+        """This transaction in another state."""
+        return replace(self, state=state)
+
+
 @dataclass(frozen=True, slots=True)
 class Cleaned:
     """Compaction has cleaned the partition below `first_dirty_offset` (Kafka's cleaner-offset-checkpoint)."""
@@ -168,6 +207,7 @@ Action = (
     | SetLogStartOffset
     | Restore
     | SetTransaction
+    | ProducerTransaction
     | Cleaned
     | Active
     | Seal

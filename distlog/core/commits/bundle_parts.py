@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 import pyarrow as pa
 
+from distlog.core.arrow_arrays import numbers_of
 from distlog.core.commits.actions import Action, Add
 from distlog.core.config import MAX_LONG
 
@@ -28,8 +29,8 @@ def check_added(actions: Iterable[Action]) -> None:
 
 def check(segments: pa.RecordBatch) -> None:
     """Raise ValueError if parts of `segments`, with columns as in SegmentTable's SCHEMA, overlap or end too far."""
-    stems = segments["stem"].dictionary_encode().indices.to_numpy()
-    columns = [(segments[begin].to_numpy(), segments[size].to_numpy()) for begin, size in PARTS]
+    stems = numbers_of(segments["stem"].dictionary_encode().indices)
+    columns = [(numbers_of(segments[begin]), numbers_of(segments[size])) for begin, size in PARTS]
     owners = np.concatenate([stems[begins >= 0] for begins, _ in columns])
     begins = np.concatenate([begins[begins >= 0] for begins, _ in columns])
     sizes = np.concatenate([sizes[begins >= 0] for begins, sizes in columns])

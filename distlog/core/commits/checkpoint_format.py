@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from distlog.core.commits import checkpoint_table, fields, json_text, segment_table
-from distlog.core.commits.actions import MAX_PARTITIONS, Active, Pin
+from distlog.core.commits.actions import MAX_PARTITIONS, Active, Pin, ProducerTransaction
 from distlog.core.commits.checkpoint_rows import segments_of, transactions_of
 from distlog.core.commits.columns import join
 from distlog.core.commits.commit import FORMAT
@@ -67,6 +67,7 @@ class _State:
     active: tuple[Active, ...] = stored(_all(Active))
     transactions: int = stored(LONG)
     requires: Requires = stored(Requires.of, default=NOTHING)
+    producer_transactions: tuple[ProducerTransaction, ...] = stored(_all(ProducerTransaction), default=())
     unknown: str = unknown_fields()
 
 
@@ -119,6 +120,7 @@ def _state(snapshot: Snapshot) -> _State:
         active=tuple(partition.active for partition in snapshot.partitions if partition.active),
         transactions=len(snapshot.transactions),
         requires=snapshot.requires,
+        producer_transactions=tuple(snapshot.producer_transactions.values()),
         unknown=snapshot.unknown,
     )
 
@@ -163,6 +165,7 @@ def _snapshot(state: _State, table: pa.Table) -> Snapshot:
         dropped=state.dropped,
         commit_bytes=state.commit_bytes,
         requires=state.requires,
+        producer_transactions={each.transactional_id: each for each in state.producer_transactions},
         unknown=state.unknown,
     )
 

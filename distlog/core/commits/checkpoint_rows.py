@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distlog.core.arrow_arrays import booleans, numbers_of, texts
 from distlog.core.commits import bundle_parts, fields, segment_table, transaction_columns
 from distlog.core.commits.fields import Integer, Text
 from distlog.core.commits.segment_info import SegmentInfo
@@ -66,7 +67,7 @@ def _unknown_of(rows: pa.StructArray, known: Container[str]) -> pa.Array:
     """The fields of each row that only a newer library knows: kept as unknown before, or columns of its own."""
     stored = [spec.name for spec in rows.type]
     newer = [name for name in stored if name not in known]
-    kept = rows.field("unknown") if "unknown" in stored else pa.array([""] * len(rows), pa.string())
+    kept = rows.field("unknown") if "unknown" in stored else texts([""] * len(rows))
     if not newer:
         return kept
     columns = zip(kept.to_pylist(), *(rows.field(name).to_pylist() for name in newer), strict=True)
@@ -78,7 +79,7 @@ def _in_order_of(rows: pa.StructArray, unknown: pa.Array) -> tuple[pa.Array, pa.
     if "in_order" in [spec.name for spec in rows.type]:
         return rows.field("in_order"), unknown
     if not pc.any(pc.not_equal(unknown, ""), min_count=0).as_py():
-        return pa.array(np.zeros(len(rows), bool)), unknown
+        return booleans(np.zeros(len(rows), bool)), unknown
     kept = [dict(json.loads(text or "{}")) for text in unknown.to_pylist()]
     in_order = pa.array([fields.boolean(one.pop("in_order", False)) for one in kept], pa.bool_())
     return in_order, pa.array([json.dumps(one, sort_keys=True) if one else "" for one in kept], pa.string())
@@ -99,16 +100,16 @@ def _check_segments(segments: pa.RecordBatch, counts: Sequence[int], log_end_off
     """Check all segments at once, as `fields` and `SegmentInfo.check` check one, and `fold` their order."""
     for name, check in fields.checks(SegmentInfo).items():
         _check_column(name, segments[name], check)
-    owner, base, end = (segments[name].to_numpy() for name in ("partition", "base_offset", "next_offset"))
+    owner, base, end = (numbers_of(segments[name]) for name in ("partition", "base_offset", "next_offset"))
     if not np.array_equal(owner, np.repeat(np.arange(len(counts)), counts)):
         raise ValueError("its segments are not in the order of their partitions")
     limit = np.array(log_end_offsets, np.int64)[owner]
     limit[:-1] = np.where(owner[:-1] == owner[1:], base[1:], limit[:-1])
-    if np.any(base >= end) or np.any(end > limit) or np.any(segments["record_count"].to_numpy() > end - base):
+    if np.any(base >= end) or np.any(end > limit) or np.any(numbers_of(segments["record_count"]) > end - base):
         raise ValueError("its segments overlap, or end above their log")
-    is_bundled = segments["log_position"].to_numpy() >= 0
+    is_bundled = numbers_of(segments["log_position"]) >= 0
     if np.any(is_bundled):
-        bundle_parts.check(segments.filter(pa.array(is_bundled)))
+        bundle_parts.check(segments.filter(booleans(is_bundled)))
 
 
 def _check_column(name: str, column: pa.Array, check: fields.Check) -> None:
@@ -124,9 +125,9 @@ def _check_column(name: str, column: pa.Array, check: fields.Check) -> None:
 
 
 def _check_transactions(transactions: pa.RecordBatch, now_ms: int) -> None:
-    times = transactions["timestamp_ms"].to_numpy()
+    times = numbers_of(transactions["timestamp_ms"])
     if np.any(np.diff(times) < 0) or np.any(times > now_ms) or np.any(times < 0):
         raise ValueError("its transactions are not in the order of time")
     for column in transactions["offsets"].flatten().flatten():
-        if column.null_count or np.any(column.to_numpy(zero_copy_only=False) < 0):
+        if column.null_count or np.any(numbers_of(column) < 0):
             raise ValueError("the offsets of a transaction are malformed")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from distlog.core import paths
-from distlog.core.commits.actions import Action, Active, Add, Remove, Restore, Seal
-from distlog.core.commits.features import ACTIVE_SEGMENTS, APPEND_TIME, BUNDLES, Requires
+from distlog.core.commits.actions import Action, Active, Add, ProducerTransaction, Remove, Restore, Seal
+from distlog.core.commits.features import ACTIVE_SEGMENTS, APPEND_TIME, BUNDLES, PRODUCER_TRANSACTIONS, Requires
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import TransactionTooOldError
 
@@ -38,6 +38,7 @@ def features(actions: Sequence[Action]) -> Requires:
     reader = (
         *((APPEND_TIME,) if any(segment.append_time_ms >= 0 for segment in added) else ()),
         *((BUNDLES,) if any(segment.is_bundled for segment in added) else ()),
+        *((PRODUCER_TRANSACTIONS,) if any(isinstance(each, ProducerTransaction) for each in actions) else ()),
     )
     has_active = any(isinstance(action, Active) for action in actions)
     return Requires(reader=reader, writer=(ACTIVE_SEGMENTS,) if has_active else ())

@@ -26,7 +26,10 @@ ACTIVE_SEGMENTS = "active-segments"
 #: A segment may be a part of a bundle (SegmentInfo.log_position).
 BUNDLES = "bundles"
 
-KNOWN = frozenset({APPEND_TIME, MANIFEST, ACTIVE_SEGMENTS, BUNDLES})
+#: Transactions in place may be decided, but not finished: whoever ends one reads its decision in the commit log.
+PRODUCER_TRANSACTIONS = "producer-transactions"
+
+KNOWN = frozenset({APPEND_TIME, MANIFEST, ACTIVE_SEGMENTS, BUNDLES, PRODUCER_TRANSACTIONS})
 
 FEATURE = Text("[A-Za-z0-9_.-]{1,100}")
 _MOST = 1000

@@ -73,6 +73,17 @@ def by_partition(check: Check) -> Check:
     return checked
 
 
+def numbers_of(check: Check) -> Check:
+    """Check: a list of what `check` takes, in ascending order, as a tuple."""
+
+    def checked(value: Any) -> tuple[int, ...]:
+        if not isinstance(value, list) or sorted({check(each) for each in value}) != value:
+            raise ValueError("must be a list of ascending numbers")
+        return tuple(value)
+
+    return checked
+
+
 def settings(value: Any) -> dict[str, str]:
     """Check: an object of strings; TopicConfig checks the names and values."""
     if not isinstance(value, dict) or not all(isinstance(setting, str) for setting in value.values()):

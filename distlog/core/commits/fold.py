@@ -21,6 +21,7 @@ from distlog.core.commits.actions import (
     GcFloor,
     Manifest,
     Pin,
+    ProducerTransaction,
     Remove,
     Restore,
     Seal,
@@ -34,6 +35,7 @@ from distlog.core.commits.actions import (
 from distlog.core.commits.commit import Commit
 from distlog.core.commits.features import NOTHING, Requires
 from distlog.core.commits.partition_draft import PartitionDraft
+from distlog.core.commits.producer_transactions import ProducerTransactionDraft
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.commits.transaction_columns import TransactionInfo
 from distlog.core.commits.transaction_draft import TransactionDraft
@@ -75,6 +77,7 @@ class _Draft:
         self._changed: dict[int, PartitionDraft] = {}
         self._touched: dict[int, PartitionDraft] = {}
         self._transactions = TransactionDraft(snapshot.transactions if snapshot else EMPTY)
+        self._of_producers = ProducerTransactionDraft(snapshot.producer_transactions if snapshot else {})
 
     def apply(self, commit: Commit) -> None:
         head = self._follow(commit)
@@ -98,6 +101,7 @@ class _Draft:
             partitions=tuple(self._partitions),
             pins=self._pins,
             transactions=self._transactions.finish(self._head.timestamp_ms),
+            producer_transactions=self._of_producers.finish(),
         )
 
     def _follow(self, commit: Commit) -> Snapshot:
@@ -153,6 +157,8 @@ class _Draft:
                 return dataclasses.replace(head, config=_stored(settings, head.config))
             case SetTransaction():
                 self._record(commit, action)
+            case ProducerTransaction():
+                self._of_producers.change(action, commit.timestamp_ms, len(self._partitions))
             case GcFloor(version):
                 _check_past(version, commit)
                 return dataclasses.replace(head, gc_floor=max(head.gc_floor, version))
@@ -199,7 +205,7 @@ class _Draft:
 
     def _drop(self, head: Snapshot) -> Snapshot:
         self._partitions, self._pins, self._changed, self._touched = [], {}, {}, {}
-        self._transactions = TransactionDraft(EMPTY)
+        self._transactions, self._of_producers = TransactionDraft(EMPTY), ProducerTransactionDraft({})
         return dataclasses.replace(head, dropped=True, transactions=EMPTY)
 
     def _set_partitions(self, count: int) -> None:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distlog.core.arrow_arrays import booleans, flags_of, integers, numbers_of, texts
 from distlog.core.commits.columns import join
 from distlog.core.commits.fields import Integer, boolean, checks
 from distlog.core.commits.segment_holes import check_fit, holes
@@ -96,7 +97,8 @@ class SegmentTable(Sequence[SegmentInfo]):
     def array(self, name: str) -> npt.NDArray[Any]:
         """The column `name` of SCHEMA, of numbers or of flags; unlike `columns`, it costs little for a long tail."""
         if name not in self._arrays:
-            first = self._columns[name].to_numpy(zero_copy_only=False)
+            column = self._columns[name]
+            first = flags_of(column) if column.type == pa.bool_() else numbers_of(column)
             array = np.concatenate([first, np.array([getattr(one, name) for one in self._tail], first.dtype)])
             array.flags.writeable = False
             self._arrays[name] = array
@@ -144,12 +146,12 @@ class SegmentTable(Sequence[SegmentInfo]):
         if not segments and set(self._columns["stem"].slice(0, count).to_pylist()) == set(stems):
             return SegmentTable(self._columns.slice(count), self._tail)
         columns = self.columns()
-        gone = pc.is_in(columns["stem"], value_set=pa.array(stems, pa.string())).to_numpy(zero_copy_only=False)
+        gone = flags_of(pc.is_in(columns["stem"], value_set=texts([*stems])))
         if np.count_nonzero(gone) != count:
             raise ValueError("a removed segment is not live")
         added = sorted(segments, key=lambda segment: segment.base_offset)
         check_fit(added, *holes(self.base_offsets, self.next_offsets, gone, front))
-        kept = SegmentTable(columns.filter(pa.array(~gone))).appended(added).columns()
+        kept = SegmentTable(columns.filter(booleans(~gone))).appended(added).columns()
         return SegmentTable(kept.take(pc.sort_indices(kept["base_offset"])))
 
     def check_append_times(self) -> None:
@@ -160,7 +162,7 @@ class SegmentTable(Sequence[SegmentInfo]):
 
     def live(self, stems: Collection[str]) -> set[str]:
         """Those of `stems` that name a segment of this table."""
-        wanted = pa.array(stems, pa.string())
+        wanted = texts([*stems])
         found: list[Any] = self._columns["stem"].filter(pc.is_in(self._columns["stem"], value_set=wanted)).to_pylist()
         return {*found, *(segment.stem for segment in self._tail if segment.stem in stems)}
 
@@ -213,15 +215,18 @@ class SegmentTable(Sequence[SegmentInfo]):
         return _restore, (self._columns.serialize().to_pybytes(), self._tail)
 
 
-EMPTY = SegmentTable(pa.RecordBatch.from_pylist([], schema=SCHEMA))
+EMPTY = SegmentTable(pa.RecordBatch.from_arrays([pa.nulls(0, spec.type) for spec in SCHEMA], schema=SCHEMA))
 
 
 def _restore(columns: bytes, tail: tuple[SegmentInfo, ...]) -> SegmentTable:
     return SegmentTable(pa.ipc.read_record_batch(pa.py_buffer(columns), SCHEMA), tail)
 
 
+_COLUMNS = {pa.int64(): integers, pa.bool_(): booleans, pa.string(): texts}
+
+
 def _to_columns(segments: Sequence[SegmentInfo]) -> pa.RecordBatch:
-    columns = [pa.array([getattr(segment, spec.name) for segment in segments], spec.type) for spec in SCHEMA]
+    columns = [_COLUMNS[spec.type]([getattr(segment, spec.name) for segment in segments]) for spec in SCHEMA]
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from distlog.core.commits.actions import Active, Pin
+from distlog.core.commits.actions import Active, Pin, ProducerTransaction
 from distlog.core.commits.features import NOTHING, Requires
 from distlog.core.commits.segment_info import NO_OFFSET
 from distlog.core.commits.segment_table import EMPTY, SegmentTable
@@ -41,7 +41,8 @@ class Snapshot:
 
     `name` is the prefix of the partition folders: the topic's name when it was created. A commit is refused if the
     read version of its files is below `gc_floor`. `commit_bytes` is the size of all commits so far. `requires` names
-    the features that readers and writers must know. `unknown` holds fields that only a newer library knows.
+    the features that readers and writers must know. `producer_transactions` are those that are not complete, by
+    transactional id. `unknown` holds fields that only a newer library knows.
     """
 
     version: int
@@ -58,6 +59,7 @@ class Snapshot:
     requires: Requires = NOTHING
     unknown: str = ""
     commit_bytes: int = 0
+    producer_transactions: Mapping[str, ProducerTransaction] = field(default_factory=dict)
 
     def transaction(self, app_id: str, batch_id: int | str) -> TransactionInfo | None:
         """The set transaction of the application's batch; None if it was not committed, or was forgotten.

@@ -10,6 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distlog.core.arrow_arrays import texts
+
 _RANGE = pa.struct(
     [pa.field("partition", pa.int32()), pa.field("start_offset", pa.int64()), pa.field("end_offset", pa.int64())]
 )
@@ -73,13 +75,13 @@ def info_at(columns: pa.RecordBatch, row: int) -> TransactionInfo:
 
 def find(columns: pa.RecordBatch, app_id: str, batch_id: int | str) -> TransactionInfo | None:
     """The last row of the application's batch, or None."""
-    same_batch = pc.equal(columns["batch_id"], pa.scalar(json.dumps(batch_id)))
-    same_app = pc.equal(columns["app_id"], pa.scalar(app_id))
+    same_batch = pc.equal(columns["batch_id"], texts([json.dumps(batch_id)])[0])
+    same_app = pc.equal(columns["app_id"], texts([app_id])[0])
     rows = pc.indices_nonzero(pc.and_(same_batch, same_app))
     return info_at(columns, rows[-1].as_py()) if len(rows) else None
 
 
 def ids_of(columns: pa.RecordBatch, app_id: str) -> Iterator[tuple[int, int | str]]:
     """The rows of the application with their batch ids, the last one first."""
-    for row in reversed(pc.indices_nonzero(pc.equal(columns["app_id"], pa.scalar(app_id))).to_pylist()):
+    for row in reversed(pc.indices_nonzero(pc.equal(columns["app_id"], texts([app_id])[0])).to_pylist()):
         yield row, json.loads(columns["batch_id"][row].as_py())

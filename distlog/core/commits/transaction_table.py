@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distlog.core.arrow_arrays import booleans, numbers_of, texts
 from distlog.core.commits.columns import join
 from distlog.core.commits.ordered_batches import OrderedBatches
 from distlog.core.commits.transaction_columns import SCHEMA, Batch, TransactionInfo, find, ids_of, to_columns
@@ -56,7 +57,7 @@ class TransactionTable:
         self._columns, self._ordered = columns, ordered
         self._tail = dict(tail or {})
         self._silent = columns.slice(0, 0) if silent is None else silent
-        self._passed = _passed(columns["timestamp_ms"].to_numpy()) if passed is None else passed
+        self._passed = _passed(numbers_of(columns["timestamp_ms"])) if passed is None else passed
 
     def get(self, app_id: str, batch_id: int | str) -> TransactionInfo | None:
         """The batch's commit and offsets; None if it was not committed, or is old and was forgotten."""
@@ -90,13 +91,13 @@ class TransactionTable:
         kept = np.ones(len(columns), bool)
         for row, number in ids_of(columns, app_id):
             kept[row] = isinstance(number, str) or number > up_to
-        return TransactionTable(columns.filter(pa.array(kept)))
+        return TransactionTable(columns.filter(booleans(kept)))
 
     def columns(self) -> pa.RecordBatch:
         """All batches as one Arrow batch of SCHEMA, in the order of their commits."""
         parts = (self._silent, self._columns, to_columns(self._tail.items()), to_columns(self._ordered.items()))
         rows = join([part for part in parts if len(part)] or [self._columns])
-        return rows.take(np.argsort(rows["version"].to_numpy(), kind="stable")) if len(self._ordered) else rows
+        return rows.take(np.argsort(numbers_of(rows["version"]), kind="stable")) if len(self._ordered) else rows
 
     def updated(self, added: Mapping[Batch, TransactionInfo], now_ms: int) -> TransactionTable:
         """This table with the later batches `added`, and without batches older than KEPT_MS at `now_ms`.
@@ -159,7 +160,7 @@ def _time_within(times: Sequence[int]) -> int:
 
 
 def _without_applications(columns: pa.RecordBatch, app_ids: Iterable[str]) -> pa.RecordBatch:
-    found = pc.is_in(columns["app_id"], value_set=pa.array(app_ids, pa.string()))
+    found = pc.is_in(columns["app_id"], value_set=texts([*app_ids]))
     return columns.filter(pc.invert(found)) if pc.any(found).as_py() else columns
 
 
@@ -173,7 +174,7 @@ def _newest_of_silent(old: pa.RecordBatch, rest: pa.Array, active: Container[str
     return old.take(pa.array(sorted(row for app_id, row in last.items() if app_id not in later), pa.int64()))
 
 
-EMPTY = TransactionTable(pa.RecordBatch.from_pylist([], schema=SCHEMA))
+EMPTY = TransactionTable(pa.RecordBatch.from_arrays([pa.nulls(0, spec.type) for spec in SCHEMA], schema=SCHEMA))
 
 
 def _restore(columns: bytes, tail: Mapping[Batch, TransactionInfo]) -> TransactionTable:

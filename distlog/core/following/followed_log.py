@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
+from distlog.core.arrow_arrays import numbers_of
 from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.log.live_snapshot import LiveSnapshot
@@ -119,7 +120,7 @@ class Window:
 
 def ends_of(batch: pa.RecordBatch) -> dict[int, int]:
     """The next offset behind the records of each partition in `batch`, which are in (partition, offset) order."""
-    partitions, offsets = batch.column("partition").to_numpy(), batch.column("offset").to_numpy()
+    partitions, offsets = numbers_of(batch.column("partition")), numbers_of(batch.column("offset"))
     if partitions[0] == partitions[-1]:
         # so are most batches
         return {int(partitions[0]): int(offsets[-1]) + 1}

@@ -106,16 +106,24 @@ class TransactionIndex:
             return b""
 
     def _entries(self) -> npt.NDArray[np.void]:
-        data = self._read()
-        entries = np.frombuffer(data[: len(data) // ENTRY.itemsize * ENTRY.itemsize], ENTRY)
-        later = entries["version"] >> 8 > VERSION
-        if later.any():
-            raise UnsupportedVersionError(
-                "an aborted transaction has a version that is not known: upgrade, or recover the segment",
-                file=self.path,
-                position=int(later.argmax()) * ENTRY.itemsize,
-            )
-        return entries
+        return _whole_entries(self._read(), self.path)
+
+
+def decode_transactions(data: bytes, file: str) -> list[AbortedTransaction]:
+    """The transactions in the content of the index `file`; UnsupportedVersionError for one of a later version."""
+    return _transactions(_whole_entries(data, file))
+
+
+def _whole_entries(data: bytes, file: str) -> npt.NDArray[np.void]:
+    entries = np.frombuffer(data[: len(data) // ENTRY.itemsize * ENTRY.itemsize], ENTRY)
+    later = entries["version"] >> 8 > VERSION
+    if later.any():
+        raise UnsupportedVersionError(
+            "an aborted transaction has a version that is not known: upgrade, or recover the segment",
+            file=file,
+            position=int(later.argmax()) * ENTRY.itemsize,
+        )
+    return entries
 
 
 def encode_transactions(transactions: Iterable[AbortedTransaction]) -> bytes:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from distlog.core.arrow_arrays import numbers_of
 from distlog.core.batches.record_batch import CONTROL
 from distlog.core.batches.record_decoder import decode, decode_parts
 from distlog.core.batches.record_sections import AskedBatches
@@ -188,7 +189,7 @@ def _first_newest(data: memoryview, batch: Any) -> int:
     if batch["attributes"][0] & CONTROL:
         return -1
     records = decode(data, batch, columns=("offset", "timestamp"))
-    timestamps = records.column(1).cast("int64").to_numpy()
+    timestamps = numbers_of(records.column(1).cast("int64"))
     found = np.flatnonzero(timestamps == batch["max_timestamp"][0])
     return int(records.column(0)[int(found[0])].as_py()) if len(found) else -1
 

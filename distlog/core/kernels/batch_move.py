@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import numpy as np
 
-from distlog.core.kernels.batch_scan import CONTROL, HEADER_SIZE, TRANSACTIONAL
+from distlog.core.kernels.batch_scan import HEADER_SIZE
 from distlog.core.kernels.native.jit import fill_kernel
 from distlog.core.kernels.native.memory import put_at
 
-#: What is wrong with batches: nothing, they are not all of their bytes, they are not of format 2 or are of
-#: transactions, or their offsets are not those from 0 on.
+#: What is wrong with batches: nothing, they are not all of their bytes, they are not of format 2 or have attributes
+#: that are refused, or their offsets are not those from 0 on.
 FINE, NOT_ALL, BAD_FORMAT, BAD_OFFSETS = range(4)
 
 _FORMAT = 2
 
 
 @fill_kernel
-def look_at_batches(batches: np.ndarray, size: int) -> tuple[int, int, int, int, bool]:
+def look_at_batches(batches: np.ndarray, size: int, refused: int) -> tuple[int, int, int, int, bool]:
     """What is wrong with `batches` (BATCH rows) that should fill `size` bytes, with offsets from 0 on.
 
-    Then the size of the largest one, the offset behind them, the largest timestamp, and whether any has a producer
-    id; there must be one batch.
+    `refused` are attribute bits that none may have. Then the size of the largest one, the offset behind them, the
+    largest timestamp, and whether any has a producer id; there must be one batch.
     """
     verdict = FINE
     position = 0
@@ -32,7 +32,7 @@ def look_at_batches(batches: np.ndarray, size: int) -> tuple[int, int, int, int,
         batch = batches[row]
         if batch["position"] != position or not HEADER_SIZE <= batch["size"] <= size - position:
             return NOT_ALL, largest, end_offset, newest, of_producers
-        if batch["magic"] != _FORMAT or batch["attributes"] & (TRANSACTIONAL | CONTROL):
+        if batch["magic"] != _FORMAT or batch["attributes"] & refused:
             verdict = BAD_FORMAT
         elif batch["base_offset"] != end_offset and verdict == FINE:
             verdict = BAD_OFFSETS

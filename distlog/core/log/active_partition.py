@@ -36,7 +36,6 @@ from distlog.core.log.sync_mark import Sync
 from distlog.core.segments.segment_state import SegmentState
 from distlog.core.storage.local.file_lock import TIMEOUT_S, Held
 from distlog.core.topic_handle import TopicHandle
-from distlog.core.transactions.open_transactions import OpenTransactions
 
 #: How long a commit is tried while its process holds a lock that others wait for.
 COMMIT_TIMEOUT_S = TIMEOUT_S / 2
@@ -131,7 +130,7 @@ class ActivePartition:
     def take_back(self, before: SegmentState) -> None:
         """Make the segment active again as it was before its seal, which was not committed and will not be."""
         with closed_on_error(self._opener.opened(before)) as segment:
-            segment.recover_tail(OpenTransactions.before(before.first_unstable_offset))
+            segment.drop_uncounted()
         self._use(segment)
 
     def seal(self) -> None:

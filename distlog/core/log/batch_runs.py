@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from distlog.core.batches.record_batch import CONTROL, TRANSACTIONAL
 from distlog.core.batches.record_encoder import EncodedBatches
 from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidRecordError, RecordTooLargeError
@@ -27,15 +28,22 @@ _BAD_OFFSETS = "batches that are appended have the offsets from 0 on, without a 
 
 
 class BatchRun(NamedTuple):
-    """Batches from offset 0 on, as `PartitionLog.append` takes them."""
+    """Batches from offset 0 on, as `PartitionLog.append` takes them.
+
+    `in_transaction` says that they are of a transaction that is open, or its end marker: only who has asked the
+    commit log, with the partition's lock held, may say so.
+    """
 
     data: npt.NDArray[np.uint8]
     rows: npt.NDArray[Any]
     newest_offsets: Longs
     min_timestamps: Longs
+    in_transaction: bool = False
 
 
-def runs(batches: EncodedBatches, config: TopicConfig, now_ms: int) -> Iterator[BatchRun]:
+def runs(
+    batches: EncodedBatches, config: TopicConfig, now_ms: int, *, in_transaction: bool = False
+) -> Iterator[BatchRun]:
     """Cut `batches` where a segment must end by size, by time or by a full index; most often there is one run."""
     data, rows = np.frombuffer(batches.data, np.uint8), batches.batches
     first = 0
@@ -51,6 +59,7 @@ def runs(batches: EncodedBatches, config: TopicConfig, now_ms: int) -> Iterator[
             run,
             np.where(newest < 0, newest, newest - base_offset),
             batches.min_timestamps[first:end],
+            in_transaction,
         )
         first = end
 
@@ -65,15 +74,19 @@ def _room(rows: npt.NDArray[Any], smallest: int, config: TopicConfig, now_ms: in
     return max(1, min(by_size, by_index, time.room(rows, now_ms)))
 
 
-def look_at(rows: npt.NDArray[Any], config: TopicConfig, size: int) -> tuple[int, int, bool]:
-    """Check batches that are to be appended: all of `size` bytes.
+def look_at(
+    rows: npt.NDArray[Any], config: TopicConfig, size: int, *, in_transaction: bool = False
+) -> tuple[int, int, bool]:
+    """Check batches that are to be appended: all of `size` bytes. Those of transactions must be `in_transaction`.
 
     Returns the offset behind them, their largest timestamp, and whether any is of a producer. Raises
     InvalidRecordError, RecordTooLargeError.
     """
     if not len(rows):
         raise InvalidRecordError("there is no batch to append")
-    verdict, largest, end, newest, of_producers = look_at_batches(rows, size)
+    verdict, largest, end, newest, of_producers = look_at_batches(
+        rows, size, 0 if in_transaction else TRANSACTIONAL | CONTROL
+    )
     check_size(largest, config)
     if size > config.segment_size:
         raise RecordTooLargeError(

@@ -129,8 +129,8 @@ class LogSegment(ReadableSegment):
         return must_roll(self._numbers, self.config, self._span_ms, self._clock, size, max_timestamp, max_offset)
 
     def recover_tail(self, transactions: OpenTransactions) -> Recovery:
-        """Walk the log behind the state's end, where `transactions` are open, and cut off a torn end."""
-        return self._recovered(self._numbers, transactions)
+        """Walk the log behind the state's end, and cut off a torn end; see `recover`."""
+        return self._recovered(self._numbers, self._open_at_end(transactions))
 
     def write_again(self, transactions: OpenTransactions, *, only_read: bool = False) -> bool:
         """Write what is not known to be on the device again, for the next sync: the end of one before is not known.

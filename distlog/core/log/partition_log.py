@@ -20,23 +20,18 @@ from distlog.core import paths
 from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import DistlogError, StorageFullError
-from distlog.core.kernels.batch_move import move_batches
 from distlog.core.log.active_file import FileCalls
 from distlog.core.log.active_partition import ActivePartition
-from distlog.core.log.append_time import append_time, stamped
-from distlog.core.log.appended import SEALED, Appended, AppendInfo, LogEnd
-from distlog.core.log.batch_runs import BatchRun, look_at
-from distlog.core.log.flush_policy import is_flush_due
-from distlog.core.log.log_segment import LogSegment
+from distlog.core.log.appended import Appended, AppendInfo, LogEnd
+from distlog.core.log.batch_runs import BatchRun
 from distlog.core.log.log_validator import validate
+from distlog.core.log.partition_append import PartitionAppend
 from distlog.core.log.partition_flush import PartitionFlush
 from distlog.core.log.partition_producers import PartitionProducers
-from distlog.core.log.segment_begin import begin_segments, open_segments, roll
+from distlog.core.log.segment_begin import open_segments, roll
 from distlog.core.segments.state_fold import BY_HEADERS, Longs
 from distlog.core.storage.local.file_lock import TIMEOUT_S
-from distlog.core.times import NO_TIMESTAMP
 from distlog.core.topic_handle import TopicHandle
-from distlog.core.transactions.producer_states import KnownBatch
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -62,7 +57,8 @@ class PartitionLog:
         self._active = ActivePartition(handle, partition, snapshots, calls=calls, timeout_s=timeout_s)
         self._flush = PartitionFlush(self._active, timeout_s)
         folder = handle.storage.child(paths.partition_dir(handle.name, partition))
-        self._producers = PartitionProducers(partition, folder, snapshots, handle.clock)
+        producers = PartitionProducers(partition, folder, snapshots, handle.clock)
+        self._appends = PartitionAppend(self._active, producers, handle.clock)
 
     def append(
         self,
@@ -78,6 +74,7 @@ class PartitionLog:
         `data`, and with LogAppendTime the time. `newest_offsets`, in the batches' own offsets, and `min_timestamps`
         are those of `LogSegment.append`.
         Batches of a producer that are there already are not appended again: the result is that of the first time.
+        Those of transactions are refused.
         Raises InvalidRecordError for batches that the topic or a segment cannot take, OutOfOrderSequenceError,
         ProducerFencedError, StorageError, TopicNotFoundError, CommitStateUnknownError; then nothing was appended.
         """
@@ -101,9 +98,19 @@ class PartitionLog:
                 yield self._append(asked_ns, run)
                 asked_ns = perf_counter_ns()
 
+    def end_transaction(self, marker: BatchRun, fence: Callable[[Snapshot], None]) -> Appended | None:
+        """Append the end marker of a producer's transaction, if it is open here; returns None if it is not.
+
+        `fence` is that of `append_runs`. Raises what that raises.
+        """
+        asked_ns = perf_counter_ns()
+        with self._active.held():
+            fence(self._snapshots.refresh())
+            return self._append(asked_ns, marker) if self._appends.has_open(marker.rows[0]) else None
+
     def _append(self, asked_ns: int, run: BatchRun) -> Appended:
         try:
-            appended = self._append_active(*run)
+            appended = self._appends.append(run)
         except StorageFullError:
             # without space for that either, the segment stays active, and takes appends when there is space again
             with suppress(DistlogError):
@@ -111,44 +118,6 @@ class PartitionLog:
             raise
         self._active.lock.count(1, run.data.nbytes, perf_counter_ns() - asked_ns)
         return appended
-
-    def _append_active(
-        self, data: npt.NDArray[np.uint8], rows: npt.NDArray[Any], newest_offsets: Longs, min_timestamps: Longs
-    ) -> Appended:
-        end, newest, of_producers = look_at(rows, self._snapshots.snapshot.config, data.nbytes)
-        active = self._active
-        segment = active.recover() or begin_segments([active])[0]
-        if of_producers and (known := self._producers.check(rows, segment)):
-            return self._appended_before(known, end, segment)
-        time_ms = NO_TIMESTAMP
-        if segment.config.message_timestamp_type == "LogAppendTime":
-            state = self._snapshots.snapshot.partitions[self.partition]
-            time_ms = append_time(state, segment, self._clock())
-            rows, newest_offsets, min_timestamps = stamped(data, rows, time_ms)
-            newest = time_ms
-        if segment.should_roll(data.nbytes, newest, segment.next_offset + end - 1):
-            segment = roll(active)
-            if of_producers:
-                self._producers.catch_up(segment)
-        first = segment.next_offset
-        moved = np.empty(len(rows), rows.dtype)
-        move_batches(data, rows, first, moved)
-        if len(newest_offsets):
-            newest_offsets = newest_offsets + first
-        self._write(segment, data, moved, newest_offsets, min_timestamps)
-        if of_producers:
-            self._producers.appended(data, moved, segment)
-        due = is_flush_due(segment.unflushed, segment.config, self._clock())
-        return Appended(first, first + end, segment.stem, self._snapshots.snapshot.version, due, time_ms)
-
-    def _appended_before(self, known: KnownBatch, count: int, segment: LogSegment) -> Appended:
-        """What is told of batches that a producer appends again."""
-        end, version = known.last_offset + 1, self._snapshots.snapshot.version
-        is_active = known.last_offset >= segment.base_offset
-        due = is_active and is_flush_due(segment.unflushed, segment.config, self._clock())
-        by_log = segment.config.message_timestamp_type == "LogAppendTime"
-        time_ms = known.timestamp if by_log else NO_TIMESTAMP
-        return Appended(end - count, end, segment.stem if is_active else SEALED, version, due, time_ms)
 
     def append_batches(self, data: Buffer) -> AppendInfo:
         """Append the batch that a Kafka producer made, after the checks of `log_validator.validate`.
@@ -164,16 +133,6 @@ class PartitionLog:
             min_timestamps=np.array([valid.min_timestamp]),
         )
         return AppendInfo(appended, snapshot.partitions[self.partition].log_start_offset)
-
-    def _write(
-        self, segment: LogSegment, data: npt.NDArray[np.uint8], rows: npt.NDArray[Any], newest: Longs, oldest: Longs
-    ) -> None:
-        try:
-            segment.append(data.data, rows, newest_offsets=newest, min_timestamps=oldest)
-            self._active.moved_on()
-        except BaseException:
-            self._active.doubt()
-            raise
 
     def roll(self) -> None:
         """End the active segment and begin the next one; does nothing if none is active, or it is empty."""

@@ -13,12 +13,26 @@ from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
+from distlog.core.batches.record_batch import TRANSACTIONAL
 from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.indexes.transaction_index import AbortedTransaction
 from distlog.core.log.log_segment import LogSegment
 from distlog.core.log.stored_producers import StoredProducers
 from distlog.core.storage.storage import Storage
-from distlog.core.transactions.producer_states import EXPIRATION_CHECK_MS, KnownBatch, ProducerStates
+from distlog.core.transactions.open_transactions import OpenTransactions
+from distlog.core.transactions.producer_state import KnownBatch
+from distlog.core.transactions.producer_states import EXPIRATION_CHECK_MS, ProducerStates
+
+
+class Effect(NamedTuple):
+    """The transactions that batches abort, and the first unstable offset behind them; None if it stays."""
+
+    aborted: Sequence[AbortedTransaction]
+    first_unstable_offset: int | None
+
+
+NO_EFFECT = Effect((), None)
 
 
 class _Read(NamedTuple):
@@ -52,6 +66,18 @@ class PartitionProducers:
         self._states.expire(now_ms, None if is_time else set(rows["producer_id"].tolist()))
         self._expired_ms = now_ms if is_time else self._expired_ms
         return self._states.check(rows)
+
+    def has_open(self, producer_id: int, epoch: int, segment: LogSegment) -> bool:
+        """See `ProducerStates.has_open`."""
+        self.catch_up(segment)
+        return self._states.has_open(producer_id, epoch)
+
+    def effect_of(self, data: npt.NDArray[Any], rows: npt.NDArray[Any]) -> Effect:
+        """What batches that come next do to the transactions: to those open behind all that was read."""
+        if not (rows["attributes"] & TRANSACTIONAL).any():
+            return NO_EFFECT
+        transactions = OpenTransactions(self._states.opened)
+        return Effect(transactions.see(data, rows), transactions.first_offset)
 
     def appended(self, data: npt.NDArray[Any], rows: npt.NDArray[Any], segment: LogSegment) -> None:
         """Take the batches that were appended after their `check`."""

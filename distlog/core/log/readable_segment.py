@@ -7,7 +7,14 @@ from collections.abc import Iterator
 
 from distlog.core.config import TopicConfig
 from distlog.core.kernels.index_build import MAX_TIMESTAMP
-from distlog.core.kernels.segment_fold import BASE_OFFSET, NEXT_OFFSET, POSITION, PRODUCER_BITS, PRODUCERS
+from distlog.core.kernels.segment_fold import (
+    BASE_OFFSET,
+    NEXT_OFFSET,
+    POSITION,
+    PRODUCER_BITS,
+    PRODUCERS,
+    TRANSACTIONS,
+)
 from distlog.core.log import segment_reads, segment_recovery
 from distlog.core.log.active_file import FileCalls
 from distlog.core.log.batch_walk import WALK_BYTES, Batches, batches_from
@@ -99,8 +106,16 @@ class ReadableSegment:
 
     def look_through(self, transactions: OpenTransactions) -> SegmentState:
         """The state that `LogSegment.recover_tail` would come to; nothing is written or cut."""
-        numbers = segment_recovery.look_through(self._files, self._numbers, self._interval, transactions)
+        opened = self._open_at_end(transactions)
+        numbers = segment_recovery.look_through(self._files, self._numbers, self._interval, opened)
         return SegmentState.of_numbers(self.stem, numbers)
+
+    def _open_at_end(self, transactions: OpenTransactions) -> OpenTransactions:
+        """The transactions that are open at the known end, if `transactions` are where the segment begins."""
+        if self._numbers[PRODUCER_BITS] & TRANSACTIONS:
+            for found in self.batches(0):
+                transactions.see(found.data, found.rows)
+        return transactions
 
     def has_its_bytes(self) -> bool:
         """Whether the log is as long as the state says, and the indexes have the entries that it counts.

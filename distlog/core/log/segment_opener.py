@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from distlog.core import paths
 from distlog.core.commits.actions import Active
 from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.log.active_file import FileCalls
 from distlog.core.log.log_segment import LogSegment, closed_on_error
 from distlog.core.log.state_record import Status
+from distlog.core.log.stored_producers import transactions_before
 from distlog.core.log.sync_mark import Sync, mark_doubted, stored_mark
 from distlog.core.segments.segment_state import SegmentState
 from distlog.core.topic_handle import TopicHandle
@@ -55,7 +57,7 @@ class SegmentOpener:
             elif status == Status.TORN:
                 segment.drop_uncounted()
             elif unknown > 0 or status != Status.ACTIVE:
-                segment.recover_tail(OpenTransactions.before(state.first_unstable_offset))
+                segment.recover_tail(self.transactions_before())
             # who began to seal it may have died when a sync had failed
             if status == Status.CHANGING:
                 is_whole = self.write_again(segment, Sync.BEGUN)
@@ -89,7 +91,7 @@ class SegmentOpener:
             if recovery_point is None or not segment.has_its_bytes():
                 segment.recover(self.transactions_before())
             elif segment.unknown_bytes():
-                segment.recover_tail(OpenTransactions.before(recovery_point.first_unstable_offset))
+                segment.recover_tail(self.transactions_before())
             else:
                 # zeros, as far as anybody looked
                 segment.drop_uncounted()
@@ -116,5 +118,5 @@ class SegmentOpener:
 
     def transactions_before(self) -> OpenTransactions:
         """The transactions that are open where the active segment begins."""
-        state = self._snapshots.snapshot.partitions[self._partition]
-        return OpenTransactions.before(state.first_unstable_offset)
+        folder = self._handle.storage.child(paths.partition_dir(self._handle.name, self._partition))
+        return transactions_before(folder, self._snapshots.refresh().partitions[self._partition])

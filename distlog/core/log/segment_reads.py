@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from distlog.core.arrow_arrays import numbers_of
 from distlog.core.batches.record_batch import check_crcs
 from distlog.core.batches.record_decoder import decode
 from distlog.core.errors import CorruptRecordError
@@ -134,7 +135,7 @@ def _first_in_batch(
         file=files.log.path,
         file_position=where,
     )
-    timestamps = records.column(1).cast("int64").to_numpy()
+    timestamps = numbers_of(records.column(1).cast("int64"))
     matches = np.flatnonzero(timestamps >= timestamp)
     if not len(matches):
         return None

@@ -12,10 +12,12 @@ from contextlib import closing, suppress
 
 from distlog.core import paths
 from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.snapshot import PartitionState
 from distlog.core.errors import CorruptIndexError, StorageError
 from distlog.core.log.active_file import ActiveFile
 from distlog.core.log.batch_walk import WALK_BYTES, batches_from
 from distlog.core.storage.storage import Storage
+from distlog.core.transactions.open_transactions import OpenTransactions
 from distlog.core.transactions.producer_snapshot import read_producer_snapshot
 from distlog.core.transactions.producer_states import ProducerStates
 
@@ -35,6 +37,11 @@ class StoredProducers:
         with suppress(FileNotFoundError, CorruptIndexError):
             return ProducerStates.of_snapshot(read_producer_snapshot(self._folder.read(name), file=name), offset)
         return None
+
+    def at(self, offset: int) -> ProducerStates:
+        """What was stored at `offset`, where the log begins."""
+        # nothing was before offset 0
+        return (self.before(f"{offset:020d}", offset) if offset else None) or ProducerStates()
 
     def newest(self, segments: Sequence[SegmentInfo], log_end_offset: int) -> ProducerStates:
         """The states by the newest snapshot of a partition's `segments`, which end at `log_end_offset`.
@@ -68,6 +75,16 @@ class StoredProducers:
         with closing(ActiveFile(path, writable=False)) as file:
             for found in batches_from(file, 0, sealed.log_bytes, WALK_BYTES):
                 states.see(found.data, found.rows, sealed.shift)
+
+
+def transactions_before(folder: Storage, state: PartitionState) -> OpenTransactions:
+    """The transactions that are open where the active segment begins, in the partition of `folder`; see `behind`."""
+    stored, active = StoredProducers(folder), state.active
+    assert active is not None
+    known = stored.before(active.stem)
+    if known is None:
+        known = stored.behind(state.segments.without_active(), active.base_offset)
+    return OpenTransactions(known.opened)
 
 
 def _snapshots(segments: Sequence[SegmentInfo], log_end_offset: int) -> Iterator[tuple[str, int]]:

@@ -16,6 +16,7 @@ from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.log.readable_segment import ReadableSegment
 from distlog.core.log.state_record import StateRecord, Status, recovery_point, stored_value
+from distlog.core.log.stored_producers import transactions_before
 from distlog.core.reading.missing_files import missing_file
 from distlog.core.segments.segment_state import SegmentState
 from distlog.core.topic_handle import TopicHandle
@@ -90,11 +91,15 @@ def _walked_state(handle: TopicHandle, snapshot: Snapshot, partition: int, activ
     if not os.path.exists(handle.storage.local_path(name)):
         raise missing_file(name, partition)
     folder, config = os.path.dirname(page), snapshot.config
-    unstable = snapshot.partitions[partition].first_unstable_offset
-    begin = SegmentState.new(active.stem, active.base_offset, handle.clock(), unstable)
+    begin = SegmentState.new(active.stem, active.base_offset, handle.clock())
     point = recovery_point(stored_value(page), snapshot.topic_id, active)
     if point is not None:
         with closing(ReadableSegment(folder, point, config)) as segment:
             begin = point if segment.has_its_bytes() else begin
     with closing(ReadableSegment(folder, begin, config)) as segment:
-        return segment.look_through(OpenTransactions.before(begin.first_unstable_offset))
+        return segment.look_through(_transactions_before(handle, snapshot, partition))
+
+
+def _transactions_before(handle: TopicHandle, snapshot: Snapshot, partition: int) -> OpenTransactions:
+    child = handle.storage.child(paths.partition_dir(handle.name, partition))
+    return transactions_before(child, snapshot.partitions[partition])

@@ -23,7 +23,7 @@ from distlog.core.commits.actions import Action, Remove, SetLogStartOffset
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.config import TopicConfig
-from distlog.core.log.kept_producers import keep_producers
+from distlog.core.log.kept_producers import KeptProducers
 from distlog.core.log.sealed_commit import sealed_commit
 from distlog.core.log.tails import with_tails
 from distlog.core.times import NO_TIMESTAMP
@@ -141,16 +141,41 @@ def retention(
     if dry_run:
         return plan_retention(with_tails(handle, snapshot), now_ms), snapshot
     snapshot = _seal_expired(handle, snapshot, now_ms)
-    deleted: list[PartitionRetention] = []
+    deletion = _Deletion(handle, now_ms)
+    while True:
+        _, snapshot = handle.log.commit(snapshot, "retention", deletion)
+        if deletion.is_ready:
+            return deletion.partitions, snapshot
+        deletion.keep_producers()
 
-    def plan(current: Snapshot) -> list[Action] | None:
-        deleted[:] = plan_retention(with_tails(handle, current), now_ms, keep_tails=True)
-        for partition in deleted:
-            keep_producers(handle, current, partition.partition, len(partition.segments))
-        return [action for partition in deleted for action in _actions(partition)] or None
 
-    _, after = handle.log.commit(snapshot, "retention", plan)
-    return deleted, after
+class _Deletion:
+    """The plan of a commit that deletes segments: only those behind which the producers are stored.
+
+    If it finds others, since another writer was first, nothing is committed before `keep_producers` was called again.
+    """
+
+    def __init__(self, handle: TopicHandle, now_ms: int) -> None:
+        self._handle, self._now_ms, self._producers = handle, now_ms, KeptProducers(handle)
+
+    def __call__(self, current: Snapshot) -> list[Action] | None:
+        """Plan the deletion from `current`."""
+        self.snapshot = current
+        self.partitions = plan_retention(with_tails(self._handle, current), self._now_ms, keep_tails=True)
+        return [action for one in self.partitions for action in _actions(one)] or None if self.is_ready else None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether all of what was planned may go."""
+        return self._producers.has(self.snapshot, self._counts)
+
+    def keep_producers(self) -> None:
+        """Store what of producers is still missing."""
+        self._producers.keep(self.snapshot, self._counts)
+
+    @property
+    def _counts(self) -> dict[int, int]:
+        return {one.partition: len(one.segments) for one in self.partitions}
 
 
 def _seal_expired(handle: TopicHandle, snapshot: Snapshot, now_ms: int) -> Snapshot:

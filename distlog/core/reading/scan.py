@@ -1,8 +1,7 @@
-"""A scan: the records of one snapshot as Arrow, in (partition, offset) order; their number, and the first of them."""
+"""A scan: the records of one snapshot, in (partition, offset) order, in whatever shape they are wanted."""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,19 +9,21 @@ import pyarrow as pa
 
 from distlog.core.batches.record_batch import COLUMNS, SCHEMA
 from distlog.core.errors import InvalidConfigError, InvalidRecordError
+from distlog.core.optional import optional
+from distlog.core.reading import json_fields
+from distlog.core.reading.counted_slices import count
+from distlog.core.reading.first_and_last import first, last
+from distlog.core.reading.json_fields import OnError
 from distlog.core.reading.pipeline import read
+from distlog.core.reading.sample import sample
 from distlog.core.reading.segment_reader import SegmentReader
-from distlog.core.reading.slices import SegmentSlice, windows
-from distlog.core.reading.time_range import ALWAYS
+from distlog.core.reading.slices import SegmentSlice
 from distlog.core.storage.parallel import cores
-from distlog.core.transactions.isolation import READ_UNCOMMITTED, Isolation
+from distlog.core.transactions.isolation import Isolation
 from distlog.core.whole_number import whole_number
 
 if TYPE_CHECKING:
     import pandas as pd
-
-#: How many offsets `first` looks at to begin with, unless its limit is smaller.
-FIRST_OFFSETS = 10_000
 
 
 def check_columns(columns: str | Iterable[str] | None) -> tuple[str, ...]:
@@ -48,30 +49,6 @@ def as_text(table: pa.Table) -> pa.Table:
 def names_of(columns: str | Iterable[str]) -> tuple[str, ...]:
     """The names of columns, of which one needs no list."""
     return (columns,) if isinstance(columns, str) else tuple(columns)
-
-
-def first(
-    reader: SegmentReader, slices: Iterable[SegmentSlice], columns: Sequence[str], limit: int
-) -> Iterator[pa.RecordBatch]:
-    """The first `limit` records of `slices`, or all if there are fewer; a small limit reads little."""
-    # each window has more offsets: few of them may be records, or have the times asked for
-    for window in windows(slices, min(limit, FIRST_OFFSETS)) if limit > 0 else ():
-        for batch in read(reader, window, columns, READ_UNCOMMITTED, max_workers=1):
-            yield batch.slice(0, limit)
-            limit -= batch.num_rows
-            if limit <= 0:
-                return
-
-
-def _known_count(piece: SegmentSlice) -> int | None:
-    """How many records the slice has; None if the metadata do not tell."""
-    segment = piece.segment
-    if piece.times != ALWAYS:
-        return None
-    if segment.dense and (piece.start_position, piece.end_position) == (0, segment.log_bytes):
-        start, end = piece.span
-        return end - start
-    return segment.record_count if piece.whole and not segment.has_transactions else None
 
 
 def checked_workers(asked: int | None) -> int:
@@ -126,17 +103,59 @@ class Scan:
 
     def to_polars(self) -> Any:
         """All records as a Polars DataFrame; Polars must be installed."""
-        return importlib.import_module("polars").DataFrame(self)
+        return optional("polars", "to_polars()", "polars").DataFrame(self)
 
     def to_duckdb(self, connection: Any = None) -> Any:
         """The records as a DuckDB relation, which reads them when it is used; DuckDB must be installed."""
         reader = pa.RecordBatchReader.from_batches(self.schema, self)
-        return (connection or importlib.import_module("duckdb")).from_arrow(reader)
+        return (connection or optional("duckdb", "to_duckdb()", "'distlog[duckdb]'")).from_arrow(reader)
+
+    def to_spark(self, spark: Any) -> Any:
+        """The records as a DataFrame of a Spark session, with the names and types of Spark's Kafka source.
+
+        Tasks read them when it is used, from the storage, which must be one that all executors reach. PySpark and
+        pandas must be installed.
+        """
+        frames = optional("distlog.spark.frames", "to_spark()", "'distlog[spark]' pandas")
+        return frames.of_slices(
+            spark, self._reader.storage, self._reader.topic, self.slices, self.columns, self.isolation
+        )
+
+    def json(self, *paths: str, on_error: OnError = "fail", **named: str) -> pa.Table:
+        """All records as one Arrow table, with fields of the value, which is JSON, in place of `value`.
+
+        A path is `$.user.name`, `$.tags[0]` or `$."odd.name"`; `json("$.user", city="$.address.city")` makes the
+        columns `user` and `city`. A column is int64, double or bool if all its values are; else it is text, an
+        object or an array as JSON. A missing field is null, and so is each one of a null value. DuckDB must be
+        installed.
+
+        Raises InvalidRecordError, with partition and offset, for a value that is no JSON, unless `on_error` is null:
+        then its fields are null. Raises InvalidConfigError for a wrong path, or for two columns of one name.
+        """
+        others = [name for name in self.columns if name != "value"]
+        chosen = json_fields.named_paths(paths, named, others)
+        columns = dict.fromkeys((*self.columns, *json_fields.NEEDED))
+        batches = read(self._reader, self.slices, list(columns), self.isolation, self.max_workers)
+        return json_fields.json_fields(batches, self.columns, chosen, on_error)
 
     def head(self, limit: int = 10) -> pa.Table:
         """The first records; a small limit reads little."""
-        batches = first(self._reader, self.slices, self.columns, whole_number("limit", limit))
+        batches = first(self._reader, self.slices, self.columns, whole_number("limit", limit), self.isolation)
         return pa.Table.from_batches(batches, self.schema)
+
+    def tail(self, limit: int = 10) -> pa.Table:
+        """The last records, in their order; a small limit reads little."""
+        batches = last(self._reader, self.slices, self.columns, whole_number("limit", limit), self.isolation)
+        return pa.Table.from_batches(batches, self.schema)
+
+    def sample(self, limit: int = 10, seed: int | None = None) -> pa.Table:
+        """Different records by chance, each with the same chance, in their order; the same ones for the same `seed`.
+
+        Reads what it chooses, and segments whose metadata does not say how many records they have.
+        """
+        rows = max(0, whole_number("limit", limit))
+        chosen = sample(self._reader, self.slices, self.columns, self.isolation, rows, seed, self.max_workers)
+        return pa.Table.from_batches(chosen, self.schema)
 
     def __len__(self) -> int:
         return self.count()
@@ -146,11 +165,7 @@ class Scan:
 
     def count(self) -> int:
         """The number of records; a segment is only read if its metadata does not say how many of them it has."""
-        known = [_known_count(piece) for piece in self.slices]
-        unknown = [piece for piece, count in zip(self.slices, known, strict=True) if count is None]
-        batches = read(self._reader, unknown, ("offset",), self.isolation, self.max_workers)
-        looked_at = sum(len(batch) for batch in batches)
-        return looked_at + sum(count for count in known if count is not None)
+        return count(self._reader, self.slices, self.isolation, self.max_workers)
 
     def __repr__(self) -> str:
         size = sum(piece.estimated_bytes for piece in self.slices)

@@ -14,7 +14,7 @@ from distlog.core.reading import slices
 from distlog.core.reading.read_ahead import DEPTH
 from distlog.core.reading.segment_reader import INDEX_WORTH_BYTES, SegmentReader
 from distlog.core.reading.slices import OutOfRange, SegmentSlice
-from distlog.core.reading.stable_offset import last_stable_offset, transactional_segments
+from distlog.core.reading.stable_offset import aborted_transactions, last_stable_offset
 from distlog.core.reading.time_lookup import start_by_index
 from distlog.core.reading.time_range import ALWAYS, TimeRange
 from distlog.core.storage.parallel import in_order
@@ -99,10 +99,10 @@ def plan(
         end[number] = min(end[number], last_stable_offset(reader, state))
         # a transaction that ended before the first offset has nothing behind it
         first = slices.bounded_start(number, start[number], state, out_of_range)
-        if segments := transactional_segments(state, first):
-            aborted[number] = [each for segment in segments for each in reader.aborted_transactions(segment)]
-    found = slices.plan(snapshot, start, end, out_of_range, times)
-    return _begun_later(reader, found), Isolation.of(aborted)
+        if found := aborted_transactions(reader, state, first):
+            aborted[number] = found
+    chosen = slices.plan(snapshot, start, end, out_of_range, times)
+    return _begun_later(reader, chosen), Isolation.of(aborted)
 
 
 def slices_of(

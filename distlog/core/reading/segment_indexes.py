@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+from crc32c import crc32c
+
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.errors import CorruptIndexError, StorageError, UnsupportedVersionError
 from distlog.core.indexes.growing_index import GrowingOffsetIndex, GrowingTimeIndex, ReadBytes
@@ -18,7 +20,7 @@ from distlog.core.indexes.index_cache import IndexCache
 from distlog.core.indexes.mapped_index import MappedIndex
 from distlog.core.indexes.offset_index import OffsetIndex
 from distlog.core.indexes.time_index import TimeIndex
-from distlog.core.indexes.transaction_index import ENTRY, AbortedTransaction, TransactionIndex
+from distlog.core.indexes.transaction_index import ENTRY, AbortedTransaction, TransactionIndex, decode_transactions
 from distlog.core.reading.open_files import OpenFiles
 from distlog.core.segments.index_facts import checksum_error, index_checksum, index_size
 from distlog.core.segments.segment_parts import part_of
@@ -86,6 +88,8 @@ class SegmentIndexes:
 
         if not segment.txn_index_bytes:
             return []
+        if segment.is_active:
+            return self._growing_transactions(segment)
         try:
             return self._fetched(segment, ".txnindex", read)
         except (FileNotFoundError, StorageError):
@@ -114,6 +118,14 @@ class SegmentIndexes:
         except (CorruptIndexError, OSError) as error:
             _log.warning("%s: scanning the log instead; rebuild the indexes to be fast again", error)
             return None
+
+    def _growing_transactions(self, segment: SegmentInfo) -> list[AbortedTransaction]:
+        part = self._part(segment, ".txnindex")
+        data = self._read(part.name, 0, part.size)
+        error = checksum_error(segment, ".txnindex", part, crc32c(data))
+        if error is not None:
+            raise error
+        return decode_transactions(data, part.name)
 
     def _growing(self, segment: SegmentInfo, suffix: str) -> tuple[ReadBytes, int, int]:
         part = self._part(segment, suffix)

@@ -5,7 +5,7 @@ No file is read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -123,6 +123,23 @@ def windows(slices: Iterable[SegmentSlice], step: int) -> Iterator[list[SegmentS
             room = step
         if start < end:
             run.append(replace(piece, start_offset=start))
+            room -= end - start
+    if run:
+        yield run
+
+
+def windows_from_end(slices: Sequence[SegmentSlice], step: int) -> Iterator[list[SegmentSlice]]:
+    """Cut `slices` into runs from the end: the last of `step` offsets (positive), each one ahead twice as many."""
+    run: list[SegmentSlice] = []
+    room = step
+    for piece in reversed(slices):
+        start, end = piece.span
+        while end - start >= room:
+            yield [replace(piece, start_offset=end - room, end_offset=end), *run]
+            end, step, run = end - room, 2 * step, []
+            room = step
+        if start < end:
+            run.insert(0, replace(piece, end_offset=end))
             room -= end - start
     if run:
         yield run

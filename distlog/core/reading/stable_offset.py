@@ -9,6 +9,7 @@ import numpy as np
 
 from distlog.core.commits.segment_info import NO_OFFSET, NOT_LOOKED, SegmentInfo
 from distlog.core.commits.snapshot import PartitionState
+from distlog.core.errors import CorruptIndexError
 from distlog.core.indexes.transaction_index import AbortedTransaction
 from distlog.core.reading.segment_reader import SegmentReader
 from distlog.core.reading.whole_log import whole_log
@@ -39,6 +40,25 @@ def transactional_segments(state: PartitionState, start: int = 0) -> list[Segmen
     first = state.segments.find(start)
     rows = np.flatnonzero(state.segments.array("has_transactions")[first:]) + first
     return [state.segments[int(row)] for row in rows]
+
+
+def aborted_transactions(reader: SegmentReader, state: PartitionState, start: int) -> list[AbortedTransaction]:
+    """The aborted transactions that end in the segment of offset `start`, or in a later one.
+
+    Raises as `SegmentReader.aborted_transactions` does, and CorruptRecordError.
+    """
+    return [each for segment in transactional_segments(state, start) for each in _aborted_in(reader, state, segment)]
+
+
+def _aborted_in(reader: SegmentReader, state: PartitionState, segment: SegmentInfo) -> list[AbortedTransaction]:
+    try:
+        return reader.aborted_transactions(segment)
+    except CorruptIndexError:
+        if not segment.is_active:
+            raise
+        # its end was found by a walk, and the index may have less: then the log tells
+        found = (one for one in transactions_of(reader, state) if one.segment.stem == segment.stem)
+        return [each for one in found for each in one.aborted]
 
 
 class SegmentTransactions(NamedTuple):

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from distlog.core.arrow_arrays import numbers_of
 from distlog.core.batches.record_batch import SCHEMA
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import PartitionState
@@ -172,4 +173,4 @@ def _offsets_and_timestamps(chunk: Chunk, row: int) -> tuple[npt.NDArray[np.int6
     """The offsets and timestamps of the records of batch `row` that the chunk's slice asks for."""
     schema = pa.schema([SCHEMA.field(name) for name in _TIMES])
     records = pa.Table.from_batches(chunk.rows(row, row + 1).records(_TIMES, READ_UNCOMMITTED), schema)
-    return records.column(0).to_numpy(), records.column(1).cast("int64").to_numpy()
+    return numbers_of(records.column(0)), numbers_of(records.column(1).cast("int64"))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from distlog.core.arrow_arrays import numbers_of
 from distlog.core.commits.segment_info import UNKNOWN
 from distlog.core.config import MAX_LONG
 from distlog.core.times import NO_TIMESTAMP
@@ -29,7 +30,7 @@ class RecordFacts:
         """Count the next records; their first columns are offset and timestamp."""
         if not records.num_rows:
             return
-        timestamps = records.column(1).cast(pa.int64()).to_numpy()
+        timestamps = numbers_of(records.column(1).cast(pa.int64()))
         if self.count == 0:
             self.first = int(timestamps[0])
         self.count += records.num_rows

@@ -59,6 +59,22 @@ class Destination(Protocol):
         ...
 
 
+class TransactionalDestination(Destination, Protocol):
+    """What is sent between `begin` and `commit` is there for readers of committed records at once, or never."""
+
+    def begin(self) -> None:
+        """Begin a transaction, when the one before it has ended."""
+        ...
+
+    def commit(self) -> Sent:
+        """Make all that was sent durable and visible; the deliveries are those that were not told by `send`."""
+        ...
+
+    def abort(self, *, has_failed: bool) -> None:
+        """Take back all that was sent; `has_failed` says that nobody knows what became of the last records."""
+        ...
+
+
 class WritableTopic(Protocol):
     """What a writer needs of a topic."""
 

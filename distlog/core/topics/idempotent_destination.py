@@ -48,6 +48,11 @@ class _Producer:
             self._identity, self._process = begin_producer(self._handle, self._current), os.getpid()
         return self._identity
 
+    def begin_again(self) -> None:
+        """Become the next producer with the transactional id, whose numbers begin anew, unless another has begun."""
+        before = self.identity
+        self._identity = begin_producer(self._handle, self._current, before.transactional_id, before=before)
+
 
 class IdempotentDestination(InPlaceDestination):
     """Appends each buffer in place, once.

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from distlog.core.arrow_arrays import booleans
 from distlog.core.commits.actions import Add, Remove, SetTransaction
 from distlog.core.commits.commit import Commit
 from distlog.core.commits.snapshot import PartitionState, Snapshot
@@ -57,7 +58,7 @@ def segments(snapshot: Snapshot) -> pa.Table:
     `is_active` says that a segment still grows: the row is what readers of this snapshot see of it.
     """
     table = pa.Table.from_batches([state.segments.columns() for state in snapshot.partitions])
-    return table.append_column("is_active", pa.array(np.concatenate([_active(each) for each in snapshot.partitions])))
+    return table.append_column("is_active", booleans(np.concatenate([_active(each) for each in snapshot.partitions])))
 
 
 def _active(state: PartitionState) -> npt.NDArray[np.bool_]:

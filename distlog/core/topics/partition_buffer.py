@@ -47,6 +47,7 @@ class PartitionBuffer:
         self.partition, self._source, self._rows = partition, source, rows
         self._room = record_bytes + 8 * len(rows) + _SPARE_BYTES
         self._batches: EncodedBatches | None = None
+        self._in_transaction = False
         self._appended: list[Appended] = []
         self._acknowledged = 0
         self._error: BaseException | None = None
@@ -54,6 +55,7 @@ class PartitionBuffer:
 
     def encode(self, encoding: Encoding) -> PartitionBuffer:
         """Make the batches; returns this object."""
+        self._in_transaction = encoding.form.transactional
         try:
             encoder = RecordEncoder(encoding.form, gather_bytes=sys.maxsize, room=self._room)
             # one step takes all rows, since `gather_bytes` has no limit here
@@ -70,7 +72,8 @@ class PartitionBuffer:
             return
         try:
             # closed at once, since it holds the partition's lock
-            left = islice(runs(batches, encoding.config, encoding.now_ms), len(self._appended), None)
+            found = runs(batches, encoding.config, encoding.now_ms, in_transaction=self._in_transaction)
+            left = islice(found, len(self._appended), None)
             with closing(log.append_runs(left, fence)) as places:
                 for appended in places:
                     self._appended.append(appended)

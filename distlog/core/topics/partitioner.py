@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from distlog.core.arrow_arrays import flags_of, integers, numbers_of
 from distlog.core.errors import InvalidRecordError
 from distlog.core.kernels.routing import first_out_of_range
 from distlog.core.topics.routing import StickyState, assign_partitions, group_by_partition
@@ -58,7 +59,9 @@ class Partitioner:
         if "partition" not in records.schema.names:
             return assigned
         given = records.column("partition")
-        chosen = np.where(given.is_valid().to_numpy(zero_copy_only=False), given.fill_null(0).to_numpy(), assigned)
+        chosen = np.where(
+            flags_of(given.is_valid()), numbers_of(given.fill_null(integers([0], given.type)[0])), assigned
+        )
         chosen = chosen.astype(np.int32)
         bad = first_out_of_range(chosen, self._partitions)
         if bad >= 0:

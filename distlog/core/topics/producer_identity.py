@@ -17,6 +17,7 @@ from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import MAX_LONG
 from distlog.core.errors import InvalidConfigError, ProducerFencedError
+from distlog.core.log.transaction_coordinator import abort_ongoing
 from distlog.core.topic_handle import TopicHandle
 
 #: Epochs of one producer id: an int16 that is not negative.
@@ -52,11 +53,16 @@ class ProducerIdentity:
 
 
 def begin_producer(
-    handle: TopicHandle, current: CurrentSnapshot, transactional_id: str | None = None
+    handle: TopicHandle,
+    current: CurrentSnapshot,
+    transactional_id: str | None = None,
+    *,
+    before: ProducerIdentity | None = None,
 ) -> ProducerIdentity:
-    """A new producer; it ends all earlier ones with the same transactional id.
+    """A new producer; it ends all earlier ones with the same transactional id, and aborts their open transaction.
 
-    Raises InvalidConfigError for an id that is not text of 1 to 249 characters, and the errors of `CommitLog.commit`.
+    With `before`, it raises ProducerFencedError if that one was ended already. Raises InvalidConfigError for an id
+    that is not text of 1 to 249 characters, and the errors of `CommitLog.commit`.
     """
     if transactional_id is None:
         unique = handle.new_id()
@@ -68,9 +74,12 @@ def begin_producer(
     generations = list[int]()
 
     def plan(snapshot: Snapshot) -> list[Action]:
+        if before is not None:
+            before.check(snapshot)
         newest = _generation(snapshot, app_id)
         generations.append(0 if newest is None else newest + 1)
-        return [SetTransaction(app_id, generations[-1] << _NUMBER_BITS, {}, in_order=True)]
+        begun = SetTransaction(app_id, generations[-1] << _NUMBER_BITS, {}, in_order=True)
+        return [*abort_ongoing(snapshot, transactional_id), begun]
 
     _, after = handle.log.commit(current.refresh(), "producer", plan)
     current.advance(after)

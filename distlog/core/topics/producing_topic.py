@@ -6,8 +6,10 @@ from collections.abc import Callable
 
 from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.topic_handle import TopicHandle
+from distlog.core.topics.committed_transactions import CommittedTransactions
 from distlog.core.topics.destination import Destination
 from distlog.core.topics.idempotent_destination import IdempotentCommits, IdempotentDestination
+from distlog.core.topics.in_place_transactions import InPlaceTransactions
 
 
 class ProducingTopic:
@@ -19,9 +21,10 @@ class ProducingTopic:
         current: CurrentSnapshot,
         moved_on: Callable[[], None],
         transactional_id: str | None,
+        timeout_ms: int,
     ) -> None:
         self._handle, self.current, self._moved_on = handle, current, moved_on
-        self._transactional_id = transactional_id
+        self._transactional_id, self._timeout_ms = transactional_id, timeout_ms
 
     @property
     def url(self) -> str:
@@ -35,8 +38,11 @@ class ProducingTopic:
 
     def destination(self, compression: str | None) -> Destination:
         """Where buffers go: in place on a disk of this machine, else into commits."""
-        if self._handle.storage.is_local_disk:
-            return IdempotentDestination(
-                self._handle, self.current, compression, self._moved_on, self._transactional_id
-            )
-        return IdempotentCommits(self._handle, self.current, compression, self._transactional_id)
+        id_, handle, current = self._transactional_id, self._handle, self.current
+        if id_ is None and handle.storage.is_local_disk:
+            return IdempotentDestination(handle, current, compression, self._moved_on, None)
+        if id_ is None:
+            return IdempotentCommits(handle, current, compression, None)
+        if handle.storage.is_local_disk:
+            return InPlaceTransactions(handle, current, compression, self._moved_on, id_, self._timeout_ms)
+        return CommittedTransactions(handle, current, compression, id_)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distlog.core.arrow_arrays import integers
 from distlog.core.config import MAX_LONG, TopicConfig
 from distlog.core.errors import InvalidRecordError
 from distlog.core.times import NO_TIMESTAMP
@@ -21,9 +23,9 @@ def timestamps_of(batch: pa.RecordBatch, config: TopicConfig, now_ms: int, first
     Raises InvalidRecordError for a type that is no time, and for a time that the topic does not take.
     """
     if config.message_timestamp_type == "LogAppendTime" or "timestamp" not in batch.schema.names:
-        return pa.repeat(pa.scalar(now_ms, pa.int64()), batch.num_rows)
+        return integers(np.full(batch.num_rows, now_ms))
     column = _in_ms(batch.column("timestamp"))
-    column = pc.fill_null(column, now_ms) if column.null_count else column
+    column = pc.fill_null(column, integers([now_ms])[0]) if column.null_count else column
     low, high = (value.as_py() for value in pc.min_max(column).values())
     before, after = _limits(config, now_ms)
     if low is not None and (low < before or high > after):

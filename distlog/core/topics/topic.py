@@ -30,6 +30,7 @@ from distlog.core.topics.commit_destination import CommitDestination
 from distlog.core.topics.delivery import OnDelivery
 from distlog.core.topics.destination import Destination
 from distlog.core.topics.in_place_destination import InPlaceDestination
+from distlog.core.topics.producer import Producer, checked_timeout
 from distlog.core.topics.producing_topic import ProducingTopic
 from distlog.core.topics.readable_topic import ReadableTopic
 from distlog.core.topics.transaction import Transaction, open_appender
@@ -90,18 +91,21 @@ class Topic(ReadableTopic):
         self,
         transactional_id: str | None = None,
         *,
+        transaction_timeout_ms: int = 60_000,
         linger_ms: int = 100,
         compression: str | None = None,
         on_delivery: OnDelivery | None = None,
-    ) -> Writer:
+    ) -> Producer:
         """A writer that sends again what failed, for two minutes, and doubles nothing (Kafka's idempotent producer).
 
-        A producer with a `transactional_id` ends all earlier ones with that id, in all processes: what they append
-        then raises ProducerFencedError.
+        A producer with a `transactional_id` has transactions: see `Producer.begin`. It ends all earlier ones with
+        that id, in all processes, and aborts what they have not committed: what they append then raises
+        ProducerFencedError. Others may abort a transaction that is open for longer than `transaction_timeout_ms`.
         """
         self._check_writable()
-        producing = ProducingTopic(self.handle, self.current, self.live.look_again, transactional_id)
-        return Writer(producing, linger_ms=linger_ms, compression=compression, on_delivery=on_delivery)
+        timeout_ms = checked_timeout(transaction_timeout_ms)
+        producing = ProducingTopic(self.handle, self.current, self.live.look_again, transactional_id, timeout_ms)
+        return Producer(producing, linger_ms=linger_ms, compression=compression, on_delivery=on_delivery)
 
     def destination(self, compression: str | None = None) -> Destination:
         """Where a writer's buffers go: in place on a disk of this machine, else into commits."""

@@ -12,8 +12,6 @@ from distlog.core.commits.segment_info import NO_OFFSET
 from distlog.core.indexes.transaction_index import AbortedTransaction
 
 _MARKERS = (ABORT, COMMIT)
-#: No producer has this id.
-_NOBODY = -2
 
 
 class OpenTransactions:
@@ -21,14 +19,6 @@ class OpenTransactions:
 
     def __init__(self, opened: Mapping[int, int] | None = None) -> None:
         self._opened = dict(opened or {})
-
-    @classmethod
-    def before(cls, first_unstable_offset: int) -> OpenTransactions:
-        """The start of a walk when only the first offset of the open transactions is known.
-
-        They stay open, since only the batches before tell which producers they belong to.
-        """
-        return cls({_NOBODY: first_unstable_offset} if first_unstable_offset != NO_OFFSET else {})
 
     @property
     def opened(self) -> dict[int, int]:

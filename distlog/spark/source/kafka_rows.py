@@ -21,6 +21,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from distlog.core.arrow_arrays import integers, numbers_of, texts
 from distlog.core.buffers import new_array
 from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidConfigError, InvalidRecordError
@@ -50,6 +51,7 @@ _WRITABLE: Mapping[str, tuple[type[DataType], ...]] = {
 
 #: The core's name of each column, by Spark's name. `topic` is missing: no record holds the topic's name.
 _STORED = {name: "timestamp_type" if name == "timestampType" else name for name in TYPES if name != "topic"}
+SPARK_NAMES = {stored: name for name, stored in _STORED.items()}
 
 
 def schema_of(columns: Sequence[str] | None, include_headers: bool) -> StructType:
@@ -112,7 +114,7 @@ class RowFormat:
         topics = pa.nulls(0, pa.string())
         for batch in batches:
             if len(topics) < batch.num_rows and "topic" in self._schema.names:
-                topics = pa.repeat(pa.scalar(self._topic), batch.num_rows)
+                topics = texts([self._topic]).take(integers(np.zeros(batch.num_rows, np.int64)))
             columns = [
                 topics.slice(0, batch.num_rows)
                 if field.name == "topic"
@@ -127,7 +129,7 @@ def _unchanged(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _to_microseconds(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    times = column.view(pa.int64()).to_numpy()
+    times = numbers_of(column.view(pa.int64()))
     converted = new_array(times.size, np.int64)
     if not to_microseconds(times, converted):
         raise InvalidRecordError(

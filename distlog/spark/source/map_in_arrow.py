@@ -12,14 +12,16 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from distlog.core.topics.topic import Topic
+from distlog.core.storage.storage import Storage
 from distlog.spark.source.batch_source import SplitReader
 from distlog.spark.source.splits import Split
 
 
-def read_splits(spark: SparkSession, topic: Topic, schema: StructType, splits: Sequence[Split]) -> DataFrame:
-    """The records of `splits` as a DataFrame, with one task for each split."""
-    reader = SplitReader(topic.storage, topic.name, schema)
+def read_splits(
+    spark: SparkSession, storage: Storage, topic: str, schema: StructType, splits: Sequence[Split]
+) -> DataFrame:
+    """The records of `splits` of a topic as a DataFrame, with one task for each split."""
+    reader = SplitReader(storage, topic, schema)
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

@@ -14,7 +14,7 @@ from distlog.core.batches.record_batch import COMMIT, CONTROL, DELETE_HORIZON, L
 from distlog.core.indexes.transaction_index import AbortedTransaction
 from distlog.core.maintenance.compaction.offset_map import SLOT_BYTES
 from distlog.core.maintenance.retention import retention
-from distlog.core.transactions.producer_states import EXPIRATION_MS
+from distlog.core.transactions.producer_state import EXPIRATION_MS
 
 LATER = 1000
 """delete.retention.ms of these topics."""

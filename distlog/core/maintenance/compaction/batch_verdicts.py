@@ -20,7 +20,7 @@ from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.indexes.transaction_index import AbortedTransaction
 from distlog.core.maintenance.compaction.scanned_records import ScannedRecords, checked_chunks, scan_records
 from distlog.core.reading.segment_reader import SegmentReader
-from distlog.core.transactions.producer_states import EXPIRATION_MS
+from distlog.core.transactions.producer_state import EXPIRATION_MS
 
 _NO_OFFSETS: npt.NDArray[np.int64] = np.zeros(0, np.int64)
 

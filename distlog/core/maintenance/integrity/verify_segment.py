@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from distlog.core.arrow_arrays import numbers_of
 from distlog.core.batches.append_time import give_append_times
 from distlog.core.batches.record_batch import CONTROL, LOG_OVERHEAD, check_crcs, read_headers
 from distlog.core.batches.record_decoder import OFFSETS_OUT_OF_ORDER, decode_parts
@@ -229,7 +230,7 @@ class _Verifier:
         """
         ends = np.cumsum(batches["record_count"])
         count = int(np.searchsorted(ends, records.num_rows, side="right"))
-        timestamps = records.column("timestamp").cast(pa.int64()).to_numpy()
+        timestamps = numbers_of(records.column("timestamp").cast(pa.int64()))
         newest = np.maximum.reduceat(timestamps, np.append(0, ends[: count - 1]))
         stated = batches["max_timestamp"][:count]
         # format 1 is left out: it is not known as well what old brokers and clients put around its messages

@@ -1,0 +1,19 @@
+"""Libraries that only some methods need: they are imported when such a method is called."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+
+def optional(module: str, what: str, install: str) -> Any:
+    """The module; raises ModuleNotFoundError that says what needs it and what to install.
+
+    Its name is that of the missing module, as of every ModuleNotFoundError.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] != module.split(".")[0]:
+            raise
+        raise ModuleNotFoundError(f"{what} needs {error.name}: pip install {install}", name=error.name) from None

@@ -1,0 +1,86 @@
+"""The buffers of a transactional producer where nothing is appended in place, as on object storage.
+
+There a commit is atomic by itself. So a transaction is written as segments that nobody sees, and is one commit at its
+end, or none. Nothing is left open, and no marker is needed.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from distlog.core.errors import CommitStateUnknownError, ProducerFencedError, StorageError
+from distlog.core.storage.retry import Deadline
+from distlog.core.topics.append_commit import AppendResult, commit_append
+from distlog.core.topics.appender import Appender
+from distlog.core.topics.delivery import delivered
+from distlog.core.topics.destination import Sent
+from distlog.core.topics.idempotent_destination import IdempotentCommits
+from distlog.core.topics.transaction import open_appender
+
+
+class CommittedTransactions(IdempotentCommits):
+    """Commits each transaction at once and, outside of transactions, each buffer."""
+
+    _appender: Appender | None = None
+    _read_version = 0
+
+    def begin(self) -> None:
+        """Begin a transaction."""
+        self._producer.identity.check(self._current.refresh())
+        self._read_version = self._current.snapshot.version
+        self._appender = open_appender(self._handle, self._current, self._compression)
+
+    def send(self, records: pa.RecordBatch) -> Sent:
+        """Write the records of a transaction, or commit those outside of one."""
+        if self._appender is None:
+            return super().send(records)
+        self._appender.append(records)
+        return Sent(AppendResult(None), [])
+
+    def commit(self) -> Sent:
+        """Commit all that was sent. Raises as `Topic.append` does, and ProducerFencedError.
+
+        After CommitStateUnknownError it may be called again.
+        """
+        appender, identity = self._open_appender(), self._producer.identity
+        number = identity.first_number + 1 + self._sent[identity.app_id]
+        segments, deadline = appender.close(), Deadline(self._timeout_s)
+        while segments:
+            try:
+                result, snapshot = commit_append(
+                    self._handle,
+                    self._current.snapshot,
+                    segments,
+                    read_version=self._read_version,
+                    app_id=identity.app_id,
+                    batch_id=number,
+                    in_order=True,
+                    written_by=appender.config,
+                )
+                break
+            except (StorageError, CommitStateUnknownError):
+                if not deadline.pause():
+                    raise
+        else:
+            self._appender = None
+            return Sent(AppendResult(None), [])
+        self._current.advance(snapshot)
+        if result.replayed and result.version is None:
+            identity.check(snapshot)
+            raise ProducerFencedError("a transaction of this producer is not known any more: begin a new producer")
+        self._sent[identity.app_id] += 1
+        self._appender = None
+        return Sent(result, delivered(result))
+
+    def abort(self, *, has_failed: bool) -> None:
+        """Forget all that was sent; vacuum deletes the files that nobody refers to."""
+        self._open_appender().abort()
+        self._appender = None
+
+    def begin_child(self) -> None:
+        """Become usable in a forked child: the transaction is the parent's."""
+        self._appender = None
+
+    def _open_appender(self) -> Appender:
+        assert self._appender is not None
+        return self._appender

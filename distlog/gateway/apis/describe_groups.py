@@ -1,0 +1,45 @@
+"""DescribeGroups: members of groups, and what they were assigned."""
+
+from __future__ import annotations
+
+from kio.schema.errors import ErrorCode
+
+from distlog.gateway.broker import Api, Broker
+from distlog.gateway.groups.group_admin import GroupDescription
+from distlog.gateway.groups.of_broker import groups_of
+from distlog.gateway.protocol.response_frame import Fields
+from distlog.gateway.server.request import Request
+
+#: Kafka's value for "not asked for": there are no authorizations here.
+_NO_OPERATIONS = -(2**31)
+
+
+def handle(request: Request, broker: Broker) -> Fields:
+    """The groups that were asked for; one that is not there is dead, as Kafka says it."""
+    admin = groups_of(broker).admin
+    return {"throttle_time": 0, "groups": [_told(admin.describe(group)) for group in request.body.groups]}
+
+
+def _told(group: GroupDescription) -> Fields:
+    return {
+        "error_code": ErrorCode.none,
+        "group_id": group.group,
+        "group_state": group.phase.value,
+        "protocol_type": group.protocol_type,
+        "protocol_data": group.protocol,
+        "authorized_operations": _NO_OPERATIONS,
+        "members": [
+            {
+                "member_id": member.id,
+                "group_instance_id": member.instance_id,
+                "client_id": member.client_id,
+                "client_host": member.client_host,
+                "member_metadata": member.subscription,
+                "member_assignment": member.assignment,
+            }
+            for member in group.members
+        ],
+    }
+
+
+API = Api(15, "DescribeGroups", 0, 5, handle)

@@ -1,0 +1,65 @@
+"""What a gateway does for the members of groups, in Kafka's words; answers may come later, from any thread."""
+
+from __future__ import annotations
+
+from kio.schema.errors import ErrorCode
+
+from distlog.gateway.groups.exchanges import (
+    AnswerJoin,
+    AnswerSync,
+    GroupRefusedError,
+    Join,
+    JoinReply,
+    Sync,
+    SyncReply,
+)
+from distlog.gateway.groups.join import join
+from distlog.gateway.groups.membership import heartbeat, leave
+from distlog.gateway.groups.registry import MAX_TEXT_BYTES, GroupRegistry
+from distlog.gateway.groups.sync import sync
+
+
+class GroupCoordinator:
+    """Members of the groups in a registry. Each call returns at once, and raises nothing."""
+
+    def __init__(self, groups: GroupRegistry) -> None:
+        self._groups = groups
+
+    def join(self, group: str, request: Join, answer: AnswerJoin) -> None:
+        """Answer when the generation begins, or at once with an error; a group that is not there is made."""
+        try:
+            _check_texts(request.client_id, request.client_host, request.instance_id or "", request.protocol_type)
+            # whoever has an id has it from a group that is there
+            with self._groups.opened(group, make=not request.member_id) as opened:
+                join(opened.membership, request, answer)
+        except GroupRefusedError as refused:
+            answer(JoinReply(error=refused.code, member_id=request.member_id))
+
+    def sync(self, group: str, request: Sync, answer: AnswerSync) -> None:
+        """Answer with the member's assignment when there is one, or at once with an error."""
+        try:
+            with self._groups.opened(group) as opened:
+                sync(opened.membership, request, answer)
+        except GroupRefusedError as refused:
+            answer(SyncReply(error=refused.code))
+
+    def heartbeat(self, group: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
+        """A member lives; the answer tells whether it should join again."""
+        try:
+            with self._groups.opened(group) as opened:
+                return heartbeat(opened.membership, member_id, instance_id, generation)
+        except GroupRefusedError as refused:
+            return refused.code
+
+    def leave(self, group: str, member_id: str, instance_id: str | None = None) -> ErrorCode:
+        """A member goes."""
+        try:
+            with self._groups.opened(group) as opened:
+                return leave(opened.membership, member_id, instance_id)
+        except GroupRefusedError as refused:
+            return refused.code
+
+
+def _check_texts(*texts: str) -> None:
+    if any(len(text.encode("utf-8", "surrogatepass")) > MAX_TEXT_BYTES for text in texts):
+        raise GroupRefusedError(ErrorCode.invalid_request)

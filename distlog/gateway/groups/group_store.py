@@ -1,0 +1,24 @@
+"""Where the coordinator keeps groups and positions: records that survive the gateway."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+from kio.schema.errors import ErrorCode
+
+from distlog.gateway.groups.group_record import GroupRecord
+from distlog.gateway.groups.offsets_format import GroupKey, OffsetKey, Position
+
+#: A key, and what it has now; None where it is deleted.
+GroupChange = tuple[OffsetKey, Position | None] | tuple[GroupKey, GroupRecord | None]
+
+
+class GroupStore(Protocol):
+    """Keeps changes in the order of a group's calls."""
+
+    def load(self) -> Iterator[GroupChange]:
+        """All changes that count, older ones first; raises DistlogError."""
+
+    def store(self, group: str, changes: Sequence[GroupChange], done: Callable[[ErrorCode], None]) -> None:
+        """Keep changes of one group; `done` is called when they are durable, or with what went wrong."""

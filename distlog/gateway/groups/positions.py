@@ -1,0 +1,71 @@
+"""How far one group has come in each partition, and which of that has expired."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from distlog.gateway.groups.classic_group import ClassicGroup, GroupPhase
+from distlog.gateway.groups.offsets_format import OffsetKey, Position
+from distlog.gateway.groups.subscription import subscribed_topics
+
+#: A topic and its partition.
+TopicPartition = tuple[str, int]
+
+
+class Positions:
+    """The positions of `group`, those that are durable."""
+
+    def __init__(self, group: str) -> None:
+        self._group = group
+        self._by_partition: dict[TopicPartition, Position] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_partition)
+
+    def __iter__(self) -> Iterator[TopicPartition]:
+        return iter(sorted(self._by_partition))
+
+    def get(self, topic: str, partition: int) -> Position | None:
+        """The position in a partition, if there is one."""
+        return self._by_partition.get((topic, partition))
+
+    def apply(self, changes: Mapping[TopicPartition, Position | None]) -> None:
+        """Take what was stored; None deletes."""
+        for place, position in changes.items():
+            if position is None:
+                self._by_partition.pop(place, None)
+            else:
+                self._by_partition[place] = position
+
+    def keys(self, changes: Mapping[TopicPartition, Position | None]) -> list[tuple[OffsetKey, Position | None]]:
+        """The changes as they are stored."""
+        return [(OffsetKey(self._group, *place), position) for place, position in changes.items()]
+
+    def expired(self, group: ClassicGroup, now_ms: int, retention_ms: int) -> list[TopicPartition]:
+        """Those that nobody has needed for `retention_ms`: by the time since the group is empty, or since the commit.
+
+        A group with members keeps its positions in the topics that they read (KIP-211). If that is not known, all.
+        """
+        if group.phase is GroupPhase.EMPTY:
+            since_ms, read = group.since_ms, frozenset[str]()
+        else:
+            known = read_topics(group)
+            if known is None or group.phase is not GroupPhase.STABLE:
+                return []
+            since_ms, read = 0, known
+        return [
+            (topic, partition)
+            for (topic, partition), position in self._by_partition.items()
+            if topic not in read and max(position.commit_ms, since_ms) + retention_ms <= now_ms
+        ]
+
+
+def read_topics(group: ClassicGroup) -> frozenset[str] | None:
+    """The topics that the group's members subscribe to; None if that cannot be known."""
+    if group.phase is GroupPhase.EMPTY:
+        return frozenset()
+    if group.members.protocol_type != "consumer":
+        return None
+    topics = [subscribed_topics(member.subscription(group.protocol)) for member in group.members]
+    known = [found for found in topics if found is not None]
+    return frozenset[str]().union(*known) if len(known) == len(topics) else None

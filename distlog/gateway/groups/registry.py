@@ -1,0 +1,197 @@
+"""The groups of a gateway: each behind its lock, stored when it must survive, and woken in time."""
+
+from __future__ import annotations
+
+import heapq
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from math import inf
+
+from kio.schema.errors import ErrorCode
+
+from distlog.gateway.groups.classic_group import ClassicGroup, GroupPhase, GroupSettings, Stored
+from distlog.gateway.groups.exchanges import GroupRefusedError
+from distlog.gateway.groups.group_record import GroupRecord
+from distlog.gateway.groups.group_store import GroupChange, GroupStore
+from distlog.gateway.groups.members import Member
+from distlog.gateway.groups.offsets_format import GroupKey, OffsetKey, Position
+from distlog.gateway.groups.positions import Positions
+
+#: The longest text that a record of `__consumer_offsets` holds, in bytes.
+MAX_TEXT_BYTES = 32_767
+
+
+@dataclass(slots=True)
+class Group:
+    """A group with its positions. `is_gone`: it was forgotten, and whoever waited for its lock looks again."""
+
+    membership: ClassicGroup
+    positions: Positions
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    is_gone: bool = False
+    #: When the timer looks at it next, as far as that is in its queue.
+    wakes_at: float = inf
+
+
+class GroupRegistry:
+    """The groups by name. `clock` gives ms that never go back; `wall_clock` ms since 1970. For several threads."""
+
+    def __init__(
+        self,
+        store: GroupStore,
+        settings: GroupSettings,
+        *,
+        clock: Callable[[], float] = lambda: time.monotonic() * 1000,
+        wall_clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
+        on_earlier_deadline: Callable[[], object] = lambda: None,
+    ) -> None:
+        self.store, self.clock, self.wall_clock = store, clock, wall_clock
+        self._settings, self._new_id, self._on_earlier = settings, new_id, on_earlier_deadline
+        self._lock, self._groups = threading.Lock(), dict[str, Group]()
+        self._queue: list[tuple[float, str]] = []
+
+    def load(self) -> None:
+        """Learn what is stored, before the first call. Members go on as they were: their sessions begin now."""
+        standing: dict[OffsetKey | GroupKey, Position | GroupRecord] = {}
+        for key, value in self.store.load():
+            if value is None:
+                standing.pop(key, None)
+            else:
+                standing[key] = value
+        for key, value in standing.items():
+            with self.opened(key.group, make=True) as group:
+                if isinstance(key, OffsetKey) and isinstance(value, Position):
+                    group.positions.apply({(key.topic, key.partition): value})
+                elif isinstance(value, GroupRecord):
+                    _restore(group.membership, value)
+
+    @contextmanager
+    def opened(
+        self, name: str, *, make: bool = False, missing: ErrorCode = ErrorCode.unknown_member_id
+    ) -> Iterator[Group]:
+        """The group, behind its lock; if it is not there it is made, or GroupRefusedError says what is `missing`."""
+        if not name or len(name.encode("utf-8", "surrogatepass")) > MAX_TEXT_BYTES:
+            raise GroupRefusedError(ErrorCode.invalid_group_id)
+        while True:
+            group = self._found(name, make, missing)
+            with group.lock:
+                if group.is_gone:
+                    continue
+                try:
+                    yield group
+                finally:
+                    self._queue_up(name, group)
+                return
+
+    def names(self) -> list[str]:
+        """The groups that there are."""
+        with self._lock:
+            return sorted(self._groups)
+
+    def _found(self, name: str, make: bool, missing: ErrorCode = ErrorCode.none) -> Group:
+        with self._lock:
+            if name in self._groups:
+                return self._groups[name]
+            if not make:
+                raise GroupRefusedError(missing)
+            membership = ClassicGroup(
+                name,
+                self._settings,
+                clock=self.clock,
+                wall_clock=self.wall_clock,
+                new_id=self._new_id,
+                save=self._save,
+            )
+            group = self._groups[name] = Group(membership, Positions(name))
+            return group
+
+    def forget(self, group: Group, done: Stored) -> None:
+        """Delete a group that has no members, and its positions; the caller has its lock."""
+        membership = group.membership
+        positions = [(key, None) for key, _ in group.positions.keys(dict.fromkeys(group.positions))]
+        membership.phase, group.is_gone = GroupPhase.DEAD, True
+        with self._lock:
+            del self._groups[membership.id]
+        changes: list[GroupChange] = [*positions, (GroupKey(membership.id), None)]
+        self.store.store(membership.id, changes, done)
+
+    def _save(self, record: GroupRecord, done: Stored) -> None:
+        group = self._found(record.group, make=False)
+
+        def locked(code: ErrorCode) -> None:
+            with group.lock:
+                done(code)
+                self._queue_up(record.group, group)
+
+        self.store.store(record.group, [(GroupKey(record.group), record)], locked)
+
+    # --- time
+
+    @property
+    def next_deadline(self) -> float:
+        """When `expire` has something to do, by the clock; `inf` if never."""
+        with self._lock:
+            return self._queue[0][0] if self._queue else inf
+
+    @property
+    def due_s(self) -> float:
+        """The seconds until `expire` has something to do."""
+        return max(0.0, (self.next_deadline - self.clock()) / 1000)
+
+    def end(self) -> None:
+        """Answer whoever waits: another gateway coordinates from now on."""
+        for name in self.names():
+            with suppress(GroupRefusedError), self.opened(name) as group:
+                for member in group.membership.members:
+                    member.refuse(ErrorCode.not_coordinator)
+
+    def expire(self) -> None:
+        """Let each group do what is due by now."""
+        while (name := self._due()) is not None:
+            # a group that was deleted meanwhile has nothing to do
+            with suppress(GroupRefusedError), self.opened(name) as group:
+                group.wakes_at = inf
+                group.membership.expire()
+
+    def _due(self) -> str | None:
+        with self._lock:
+            if self._queue and self._queue[0][0] <= self.clock():
+                return heapq.heappop(self._queue)[1]
+        return None
+
+    def _queue_up(self, name: str, group: Group) -> None:
+        """Have the timer look at a group at its next deadline; a later one is looked up when this one has come."""
+        deadline = group.membership.next_deadline
+        if deadline >= group.wakes_at:
+            return
+        group.wakes_at = deadline
+        with self._lock:
+            heapq.heappush(self._queue, (deadline, name))
+            is_first = self._queue[0][0] == deadline
+        if is_first:
+            self._on_earlier()
+
+
+def _restore(group: ClassicGroup, record: GroupRecord) -> None:
+    group.generation, group.protocol, group.since_ms = record.generation, record.protocol, record.since_ms
+    for stored in record.members:
+        member = Member(
+            id=stored.id,
+            instance_id=stored.instance_id,
+            client_id=stored.client_id,
+            client_host=stored.client_host,
+            rebalance_timeout_ms=stored.rebalance_timeout_ms,
+            session_timeout_ms=stored.session_timeout_ms,
+            protocols=((record.protocol or "", stored.subscription),),
+            assignment=stored.assignment,
+        )
+        group.members.add(member, record.protocol_type)
+        group.renew(member)
+    group.members.protocol_type = record.protocol_type or None
+    if record.members:
+        group.members.leader, group.phase = record.leader, GroupPhase.STABLE

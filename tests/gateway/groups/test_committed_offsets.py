@@ -1,0 +1,204 @@
+"""Positions of groups: who may commit, what is seen when, and when it is forgotten."""
+
+from __future__ import annotations
+
+import pytest
+from consumer_groups import GROUP, RETENTION_MS, Gateway, MemoryStore, stable
+from kio.schema.errors import ErrorCode
+
+from distlog.gateway.groups.classic_group import GroupPhase
+from distlog.gateway.groups.exchanges import GroupRefusedError
+from distlog.gateway.groups.offsets_format import Position
+from distlog.gateway.groups.positions import TopicPartition
+
+CLICKS, VIEWS = ("clicks", 0), ("views", 1)
+SUBSCRIBED = b"\0\0" + b"\0\0\0\1" + b"\0\6clicks" + b"\xff\xff\xff\xff"
+
+
+class Told(list[ErrorCode]):
+    """The codes that a `done` was called with."""
+
+    __call__ = list.append
+
+
+def commit(gateway: Gateway, place: TopicPartition = CLICKS, offset: int = 7, **by: object) -> ErrorCode:
+    told, position = Told(), Position(offset, metadata="m", commit_ms=gateway.now)
+    gateway.offsets.commit(GROUP, {place: position}, told, **by)  # type: ignore[arg-type]
+    (code,) = told
+    return code
+
+
+def position(gateway: Gateway, place: TopicPartition = CLICKS) -> int | None:
+    found = gateway.offsets.fetch(GROUP, [place])[place]
+    return found.offset if found else None
+
+
+def test_without_members_anybody_commits_and_that_makes_the_group() -> None:
+    gateway = Gateway()
+    assert position(gateway) is None
+    assert gateway.offsets.fetch(GROUP, None) == {}
+    assert commit(gateway) is ErrorCode.none
+    assert position(gateway) == 7
+    assert list(gateway.offsets.fetch(GROUP, None)) == [CLICKS]
+    assert [described.phase for described in gateway.admin.list()] == [GroupPhase.EMPTY]
+
+
+def test_a_group_with_members_takes_commits_of_its_members_and_generation_alone() -> None:
+    gateway = Gateway()
+    member = gateway.member("a")
+    stable(gateway, member)
+    assert commit(gateway) is ErrorCode.unknown_member_id
+    assert commit(gateway, member_id=member.id, generation=member.generation) is ErrorCode.none
+    assert commit(gateway, member_id=member.id, generation=member.generation - 1) is ErrorCode.illegal_generation
+    assert commit(gateway, member_id="nobody", generation=member.generation) is ErrorCode.unknown_member_id
+
+
+def test_a_generation_of_a_group_that_is_not_there_is_illegal() -> None:
+    assert commit(Gateway(), member_id="a", generation=1) is ErrorCode.illegal_generation
+
+
+def test_a_member_commits_while_others_join_and_not_while_partitions_are_assigned() -> None:
+    gateway = Gateway()
+    first, second = gateway.member("a"), gateway.member("b")
+    stable(gateway, first)
+    second.join()
+    assert commit(gateway, member_id=first.id, generation=first.generation) is ErrorCode.none
+    first.join()
+    assert commit(gateway, member_id=first.id, generation=first.generation) is ErrorCode.rebalance_in_progress
+
+
+def test_a_position_is_seen_when_it_is_durable_and_not_before() -> None:
+    gateway, told = Gateway(), Told()
+    gateway.store.held = True
+    gateway.offsets.commit(GROUP, {CLICKS: Position(7)}, told)
+    assert (told, position(gateway)) == ([], None)
+    gateway.store.release()
+    assert (told, position(gateway)) == ([ErrorCode.none], 7)
+
+
+def test_a_position_that_was_not_stored_is_not_seen() -> None:
+    gateway = Gateway()
+    commit(gateway)
+    gateway.store.code = ErrorCode.coordinator_not_available
+    assert commit(gateway, offset=9) is ErrorCode.coordinator_not_available
+    assert position(gateway) == 7
+
+
+def test_too_long_a_text_beside_a_position_is_refused() -> None:
+    gateway, told = Gateway(), Told()
+    gateway.offsets.commit(GROUP, {CLICKS: Position(7, metadata="ä" * 2049)}, told)
+    gateway.offsets.commit(GROUP, {CLICKS: Position(7, metadata="ä" * 2048)}, told)
+    assert told == [ErrorCode.offset_metadata_too_large, ErrorCode.none]
+
+
+def test_positions_and_members_survive_the_gateway() -> None:
+    gateway = Gateway()
+    first, second = gateway.member("a"), gateway.member("b")
+    stable(gateway, first)
+    second.join(), first.join()
+    second.sync()
+    first.sync(a=b"0", b=b"1")
+    commit(gateway, member_id=first.id, generation=first.generation)
+    next_one = gateway.restart()
+    first.gateway = second.gateway = next_one
+    assert position(next_one) == 7
+    assert (first.beat(), second.beat()) == (ErrorCode.none, ErrorCode.none)
+    assert second.sync().synced
+    assert second.synced
+    assert second.synced.assignment == b"1"
+    next_one.at(9_999)
+    first.beat()
+    next_one.at(1)
+    assert second.beat() is ErrorCode.unknown_member_id
+    assert first.beat() is ErrorCode.rebalance_in_progress
+
+
+def test_positions_of_an_empty_group_expire_by_the_time_since_it_is_empty() -> None:
+    gateway = Gateway()
+    member = gateway.member("a")
+    stable(gateway, member)
+    commit(gateway, member_id=member.id, generation=member.generation)
+    gateway.now += 10 * RETENTION_MS
+    gateway.offsets.expire()
+    assert position(gateway) == 7  # it has a member
+    member.leave()
+    gateway.now += RETENTION_MS - 1
+    gateway.offsets.expire()
+    assert position(gateway) == 7
+    gateway.now += 1
+    gateway.offsets.expire()
+    assert position(gateway) is None
+
+
+def test_a_group_without_members_and_positions_is_forgotten_for_good() -> None:
+    gateway = Gateway()
+    commit(gateway)
+    gateway.now += RETENTION_MS
+    gateway.offsets.expire()
+    gateway.offsets.expire()
+    assert list(gateway.admin.list()) == []
+    assert gateway.admin.describe(GROUP).phase is GroupPhase.DEAD
+    assert list(gateway.restart().admin.list()) == []
+
+
+def test_a_group_with_members_keeps_its_positions_in_the_topics_that_they_read() -> None:
+    gateway = Gateway()
+    member = gateway.member("a", protocols=(("range", SUBSCRIBED),))
+    stable(gateway, member)
+    by = {"member_id": member.id, "generation": member.generation}
+    assert commit(gateway, CLICKS, **by) is commit(gateway, VIEWS, **by) is ErrorCode.none
+    gateway.now += RETENTION_MS
+    gateway.offsets.expire()
+    assert (position(gateway, CLICKS), position(gateway, VIEWS)) == (7, None)
+
+
+def test_positions_are_deleted_but_in_topics_that_members_read() -> None:
+    gateway, told = Gateway(), Told()
+    member = gateway.member("a", protocols=(("range", SUBSCRIBED),))
+    stable(gateway, member)
+    by = {"member_id": member.id, "generation": member.generation}
+    commit(gateway, CLICKS, **by), commit(gateway, VIEWS, **by)
+    codes: dict[TopicPartition, ErrorCode] = {}
+    gateway.offsets.delete(GROUP, [CLICKS, VIEWS], codes, told)
+    assert codes == {CLICKS: ErrorCode.group_subscribed_to_topic, VIEWS: ErrorCode.none}
+    assert told == [ErrorCode.none]
+    assert (position(gateway, CLICKS), position(gateway, VIEWS)) == (7, None)
+    with pytest.raises(GroupRefusedError, match="group_id_not_found"):
+        gateway.offsets.delete("no-group", [CLICKS], {}, told)
+
+
+def test_positions_of_members_that_say_nothing_of_their_topics_are_not_deleted() -> None:
+    gateway = Gateway()
+    stable(gateway, gateway.member("a"))
+    with pytest.raises(GroupRefusedError, match="non_empty_group"):
+        gateway.offsets.delete(GROUP, [CLICKS], {}, Told())
+
+
+def test_a_group_is_deleted_when_it_has_no_members() -> None:
+    gateway, told = Gateway(), Told()
+    member = gateway.member("a")
+    stable(gateway, member)
+    commit(gateway, member_id=member.id, generation=member.generation)
+    gateway.admin.delete(GROUP, told)
+    member.leave()
+    gateway.admin.delete(GROUP, told)
+    gateway.admin.delete(GROUP, told)
+    assert told == [ErrorCode.non_empty_group, ErrorCode.none, ErrorCode.group_id_not_found]
+    assert position(gateway) is None
+    assert position(gateway.restart()) is None
+
+
+def test_a_commit_under_way_does_not_bring_back_a_group_that_was_deleted() -> None:
+    gateway, told = Gateway(), Told()
+    commit(gateway)
+    gateway.store.held = True
+    gateway.offsets.commit(GROUP, {CLICKS: Position(8)}, told)
+    gateway.admin.delete(GROUP, told)
+    gateway.store.release()
+    assert told == [ErrorCode.none, ErrorCode.none]
+    assert position(gateway) is None
+    assert position(gateway.restart()) is None
+
+
+def test_a_store_with_nothing_in_it_is_a_gateway_without_groups() -> None:
+    assert list(Gateway(store=MemoryStore()).admin.list()) == []

@@ -1,0 +1,111 @@
+"""Static members (KIP-345): an instance that begins anew takes its place again, without a rebalance."""
+
+from __future__ import annotations
+
+from consumer_groups import GROUP, Client, Gateway
+from kio.schema.errors import ErrorCode
+
+from distlog.gateway.groups.classic_group import GroupPhase, GroupSettings
+
+
+def pair() -> tuple[Gateway, Client, Client]:
+    gateway = Gateway(GroupSettings(initial_rebalance_delay_ms=10))
+    first, second = gateway.member("a", instance_id="one"), gateway.member("b", instance_id="two")
+    first.join(), second.join()
+    gateway.at(10)
+    gateway.at(10)
+    second.sync()
+    first.sync(one=b"0", two=b"1")
+    return gateway, first, second
+
+
+def test_an_instance_that_begins_anew_keeps_its_part_and_nobody_joins_again() -> None:
+    gateway, first, second = pair()
+    again = gateway.member("b", instance_id="two").join()
+    assert again.told is ErrorCode.none
+    assert again.generation == second.generation
+    assert again.id != second.id
+    assert again.sync().synced
+    assert again.synced
+    assert again.synced.assignment == b"1"
+    assert first.beat() is ErrorCode.none
+    assert gateway.admin.describe(GROUP).phase is GroupPhase.STABLE
+
+
+def test_the_old_one_of_an_instance_is_fenced() -> None:
+    gateway, _, second = pair()
+    gateway.member("b", instance_id="two").join()
+    assert second.beat() is ErrorCode.fenced_instance_id
+    assert second.join().told is ErrorCode.fenced_instance_id
+    assert second.leave() is ErrorCode.fenced_instance_id
+
+
+def test_an_old_client_that_led_is_not_told_so_and_a_new_one_is_told_to_skip_assigning() -> None:
+    gateway, first, _ = pair()
+    old = gateway.member("a", instance_id="one").join()
+    assert old.joined
+    assert not old.leads
+    assert old.joined.leader == first.id
+    assert old.joined.members == ()
+    new = gateway.member("a", instance_id="one").join(may_skip_assignment=True)
+    assert new.joined
+    assert new.leads
+    assert new.joined.skip_assignment
+    assert len(new.joined.members) == 2
+
+
+def test_an_instance_with_another_subscription_begins_another_generation() -> None:
+    gateway, first, _ = pair()
+    again = gateway.member("b", instance_id="two", protocols=(("range", b"other"),)).join()
+    assert again.told is None
+    assert first.beat() is ErrorCode.rebalance_in_progress
+    assert first.join().generation == again.generation == 2
+
+
+def test_static_members_that_are_away_stay_members_until_their_session_ends() -> None:
+    gateway, first, second = pair()
+    first.join(protocols=(("range", b"other"),))
+    for _ in range(7):
+        gateway.at(9_000)
+        second.beat()
+    assert first.told is ErrorCode.none
+    assert first.joined
+    assert len(first.joined.members) == 2
+    first.sync(one=b"0", two=b"1")
+    gateway.at(10_000)
+    assert second.beat() is ErrorCode.unknown_member_id
+
+
+def test_a_join_that_waits_is_answered_when_a_newer_one_of_the_instance_comes() -> None:
+    gateway, _, second = pair()
+    third = gateway.member("c").join()
+    second.join()
+    assert second.told is None
+    gateway.member("b", instance_id="two").join()
+    assert second.told is ErrorCode.fenced_instance_id
+    assert third.told is None
+
+
+def test_an_instance_whose_place_cannot_be_stored_is_told_so() -> None:
+    gateway, _, _ = pair()
+    gateway.store.code = ErrorCode.coordinator_not_available
+    assert gateway.member("b", instance_id="two").join().told is ErrorCode.coordinator_not_available
+
+
+def test_whoever_runs_the_group_lets_an_instance_go_by_its_name() -> None:
+    gateway, first, second = pair()
+    assert gateway.coordinator.leave(GROUP, "", "two") is ErrorCode.none
+    assert second.beat() is ErrorCode.unknown_member_id
+    assert first.beat() is ErrorCode.rebalance_in_progress
+    assert gateway.coordinator.leave(GROUP, "", "nobody") is ErrorCode.unknown_member_id
+
+
+def test_an_instance_that_begins_anew_while_partitions_are_assigned_begins_another_generation() -> None:
+    gateway, first, second = pair()
+    first.join(protocols=(("range", b"other"),))
+    second.join()
+    assert first.generation == second.generation == 2
+    again = gateway.member("b", instance_id="two").join()
+    assert again.told is None
+    first.join()
+    assert again.generation == first.generation == 3

@@ -1,0 +1,119 @@
+"""Fields of JSON values as columns: their types, paths and names, and values that are no JSON."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from datetime import datetime, timezone
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import distlog
+
+pytest.importorskip("duckdb")
+
+
+def topic_of(*values: Any) -> distlog.Topic:
+    """A topic with these values in one partition, as JSON unless they are bytes or None."""
+    topic = distlog.create(f"memory://{uuid.uuid4().hex}/events", config={"retention.ms": -1})
+    given = [value if isinstance(value, bytes | None) else json.dumps(value, ensure_ascii=False) for value in values]
+    topic.append([{"key": b"k", "value": value, "timestamp": 1000 + n} for n, value in enumerate(given)])
+    return topic
+
+
+def fields(topic: distlog.Topic, *paths: str, **named: str) -> dict[str, list[Any]]:
+    """The fields as lists."""
+    return topic.scan(columns="value").json(*paths, **named).to_pydict()
+
+
+def test_fields_stand_in_place_of_the_value() -> None:
+    topic = topic_of({"user": "ann", "n": 1}, {"user": "bob", "n": 2})
+    table = topic.scan(columns=["offset", "value", "timestamp"]).json("$.user", number="$.n")
+    assert table.schema == pa.schema(
+        [
+            ("offset", pa.int64()),
+            ("user", pa.string()),
+            ("number", pa.int64()),
+            ("timestamp", pa.timestamp("ms", "UTC")),
+        ]
+    )
+    moment = datetime.fromtimestamp(1.001, timezone.utc)
+    assert table.to_pylist()[1] == {"offset": 1, "user": "bob", "number": 2, "timestamp": moment}
+    assert topic.scan(columns="key").json("$.n").schema.names == ["key", "n"]
+    assert topic.scan(columns=["value", "key"]).json("$").schema.names == ["value", "key"]
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "expected"),
+    [
+        ([1, -2, None], pa.int64(), [1, -2, None]),
+        ([1, 2.5], pa.float64(), [1.0, 2.5]),
+        ([True, False], pa.bool_(), [True, False]),
+        (["a", "ü\n"], pa.string(), ["a", "ü\n"]),
+        (["1", 2, True, 1.5], pa.string(), ["1", "2", "true", "1.5"]),
+        ([{"b": [1, 2]}, [3]], pa.string(), ['{"b":[1,2]}', "[3]"]),
+        ([2**64 - 1, 1], pa.string(), [str(2**64 - 1), "1"]),
+        ([None, None], pa.string(), [None, None]),
+    ],
+)
+def test_a_column_has_the_type_that_all_its_values_have(values: list[Any], kind: Any, expected: list[Any]) -> None:
+    table = topic_of(*({"x": value} for value in values)).scan(columns="value").json("$.x")
+    assert table.schema.field("x").type == kind
+    assert table["x"].to_pylist() == expected
+
+
+def test_a_type_is_that_of_all_batches_of_a_scan() -> None:
+    topic = topic_of({"x": 1})
+    topic.append([{"value": '{"x": "text"}'}])
+    assert fields(topic, "$.x") == {"x": ["1", "text"]}
+
+
+def test_paths_go_into_objects_and_arrays_and_odd_names() -> None:
+    topic = topic_of({"a": {"b": [{"c": 5}, {"c": 6}]}, "odd.name": "o"}, {"a": 7})
+    found = fields(topic, "$.a.b[1].c", '$."odd.name"', last="$.a.b[#-1].c", all="$")
+    assert found["a.b[1].c"] == found["last"] == [6, None]
+    assert found['"odd.name"'] == ["o", None]
+    assert json.loads(found["all"][1]) == {"a": 7}
+
+
+def test_what_is_missing_and_what_is_null_are_nulls() -> None:
+    assert fields(topic_of({"x": 1}, {}, {"x": None}, None, [1], 5), "$.x") == {
+        "x": [1, None, None, None, None, None]
+    }
+    assert fields(topic_of(), "$.x", "$.y") == {"x": [], "y": []}
+
+
+BAD = [b"", b"{", b"nope", b'{"x":1}{"x":2}', b'{"x":1},"y":{', b'{"x":"\xff"}']
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_a_value_that_is_no_json_is_named_with_its_partition_and_offset(bad: bytes) -> None:
+    topic = topic_of({"x": 1}, None, bad, {"x": 2}, bad)
+    with pytest.raises(distlog.InvalidRecordError, match=r"no JSON.*on_error='null'.*partition=0 offset=2"):
+        fields(topic, "$.x")
+    assert topic.scan().json("$.x", on_error="null")["x"].to_pylist() == [1, None, None, 2, None]
+
+
+def test_values_that_are_no_json_are_many() -> None:
+    topic = topic_of(*BAD * 50, {"x": 1})
+    assert topic.scan().json("$.x", on_error="null")["x"].to_pylist() == [None] * 300 + [1]
+
+
+@pytest.mark.parametrize("path", ["user", "", "$.", "$.a[", "$.a[*]", "$..a", 5])
+def test_what_is_no_path_of_one_field_is_refused(path: Any) -> None:
+    with pytest.raises(distlog.InvalidConfigError, match="path"):
+        fields(topic_of({"user": 1}), path)
+
+
+def test_each_column_is_there_once() -> None:
+    topic = topic_of({"offset": 1})
+    with pytest.raises(distlog.InvalidConfigError, match="a column is called offset already"):
+        topic.scan().json("$.offset")
+    for wrong in ((), ("$.a", "$.a")):
+        with pytest.raises(distlog.InvalidConfigError, match="each column once"):
+            topic.scan().json(*wrong)
+    assert topic.scan(columns="value").json("$.offset")["offset"].to_pylist() == [1]
+    with pytest.raises(ValueError, match="on_error must be one of fail, null"):
+        topic.scan().json("$.x", on_error="skip")  # type: ignore[arg-type]
