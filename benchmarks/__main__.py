@@ -24,6 +24,7 @@ NAMES = (
     "compaction",
     "maintenance",
     "kafka_directory",
+    "gateway",
     "requests",
     "bundles",
     "micro_batches",

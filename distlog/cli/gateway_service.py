@@ -12,6 +12,7 @@ from distlog.console.metrics_server import metrics_server
 from distlog.console.report import DONE
 from distlog.console.status_line import StatusLine
 from distlog.gateway.gateway_server import GatewayServer
+from distlog.gateway.warm_up import warm_up
 
 _REDRAW_S = 1.0
 
@@ -27,6 +28,7 @@ def serve(gateway: GatewayServer, *, metrics_port: int | None, as_json: bool) ->
     logger.addHandler(line)
     try:
         with metrics as port, ending_signals() as signalled:
+            warm_up()
             gateway.start()
             facts = {"root": gateway.root, "listen": gateway.address, "metrics_port": port}
             _event(line, "started", f"serving {gateway.root} at {gateway.address}", as_json=as_json, **facts)

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from distlog.core.display.units import counted
 from distlog.core.log_manager.metrics import Metric
+from distlog.core.log_manager.scheduler import Scheduler
 from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms
 from distlog.gateway.broker import Broker
@@ -32,6 +33,8 @@ from distlog.gateway.server.request_handler_pool import KafkaRequestHandlerPool
 #: How long the end waits for requests that are under way.
 STOP_TIMEOUT_S = 8.0
 ANONYMOUS = "ANONYMOUS"
+#: How often logs are looked at for which `flush.ms` may have passed.
+_FLUSH_MS = 500
 
 
 class GatewayServer:
@@ -71,6 +74,8 @@ class GatewayServer:
         self._requests = RequestMetrics()
         apis = KafkaApis(self.broker, self._requests)
         self._handlers = KafkaRequestHandlerPool(self._channel, apis.handle, config.num_io_threads)
+        self._scheduler = Scheduler()
+        self._scheduler.schedule("log-flusher", metadata.flush_due, delay_ms=_FLUSH_MS, period_ms=_FLUSH_MS)
         self._thread = threading.Thread(target=self._run_loop, name="kafka-network-thread", daemon=True)
 
     @property
@@ -134,6 +139,7 @@ class GatewayServer:
             self._end_loop()
             raise
         self._handlers.start()
+        self._scheduler.start()
         self.broker.fetches.start()
         return self
 
@@ -150,6 +156,7 @@ class GatewayServer:
         self.broker.metadata.hurry()
         finished = stopping.result()
         finished = self._handlers.stop(timeout_s) and finished
+        finished = self._scheduler.stop(timeout_s) and finished
         self._groups.stop()
         self.broker.metadata.close()
         self._end_loop()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from distlog.core.batches.record_batch import TRANSACTIONAL
 from distlog.core.commits.snapshot import Snapshot
+from distlog.core.config import TopicConfig
 from distlog.core.errors import CommitStateUnknownError, InvalidRecordError, TopicNotFoundError
 from distlog.core.log.appended import SEALED, Appended, AppendInfo
 from distlog.core.log.log_validator import ValidBatch, validate
@@ -30,10 +30,11 @@ from distlog.gateway.fresh_topic import FreshTopic
 
 @dataclass(slots=True, eq=False)
 class _Gathered:
-    """A batch that waits for its commit, and what its producer is told then."""
+    """A batch that waits for its commit, and what its producer is told then; `config` is what it was checked by."""
 
     partition: int
     valid: ValidBatch
+    config: TopicConfig
     told: Future[AppendInfo] = field(default_factory=Future)
 
     @property
@@ -63,10 +64,9 @@ class GatheredAppends:
     def append(self, partition: int, records: bytes) -> Future[AppendInfo]:
         """Have the batch appended with the next commit. Raises what `validate` raises, TopicNotFoundError."""
         topic = self._fresh.topic
-        valid = validate(records, self._fresh.snapshot.config, topic.clock())
-        if valid.rows[0]["attributes"] & TRANSACTIONAL:
-            raise InvalidRecordError("transactions need a topic on a local disk")
-        gathered = _Gathered(partition, valid)
+        config = self._fresh.snapshot.config
+        valid = validate(records, config, topic.clock())
+        gathered = _Gathered(partition, valid, config)
         with self._changed:
             if self._is_closing:
                 raise TopicNotFoundError("the topic was dropped, or the gateway ends", topic=self._fresh.name)
@@ -135,7 +135,7 @@ class GatheredAppends:
             parts = {number: [batch.valid for batch in each] for number, each in accepted.items()}
             segments = write_bundle(topic.handle, snapshot, parts)
             result, after = commit_append(
-                topic.handle, snapshot, segments, read_version=snapshot.version, written_by=snapshot.config
+                topic.handle, snapshot, segments, read_version=snapshot.version, written_by=_checked_by(accepted)
             )
             topic.advance(after)
             for number, each in accepted.items():
@@ -178,6 +178,12 @@ class GatheredAppends:
             appended = Appended(offset, offset + batch.count, SEALED, after.version, False, time_ms)
             batch.told.set_result(AppendInfo(appended, state.log_start_offset))
             offset += batch.count
+
+
+def _checked_by(accepted: Mapping[int, Sequence[_Gathered]]) -> TopicConfig:
+    """Settings by which no batch has been checked more strictly: if any was not looked at for keys, those."""
+    configs = [batch.config for each in accepted.values() for batch in each]
+    return next((config for config in configs if "compact" not in config.cleanup_policy), configs[0])
 
 
 def _rows(batches: Sequence[_Gathered]) -> npt.NDArray[Any]:

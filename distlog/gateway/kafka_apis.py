@@ -38,13 +38,15 @@ from distlog.gateway.request_metrics import RequestMetrics
 from distlog.gateway.server.request import Request
 
 _RECORDS = (produce, fetch, list_offsets, offset_for_leader_epoch, delete_records, init_producer_id)
-_CLUSTER = (api_versions, metadata, describe_cluster, describe_log_dirs)
 _TOPICS = (create_topics, delete_topics, create_partitions, describe_configs, incremental_alter_configs)
-_MEMBERS = (find_coordinator, join_group, sync_group, heartbeat, leave_group)
-_GROUPS = (list_groups, describe_groups, delete_groups, offset_commit, offset_fetch, offset_delete)
-_MODULES = (*_RECORDS, *_CLUSTER, *_TOPICS, *_MEMBERS, *_GROUPS)
+_CLUSTER = (api_versions, metadata, describe_cluster, describe_log_dirs)
+_GROUPS = (find_coordinator, join_group, sync_group, heartbeat, leave_group)
+_POSITIONS = (offset_commit, offset_fetch, offset_delete)
+_GROUP_ADMIN = (list_groups, describe_groups, delete_groups)
 #: All APIs, by their keys.
-APIS: dict[int, Api] = {module.API.key: module.API for module in sorted(_MODULES, key=lambda module: module.API.key)}
+APIS: dict[int, Api] = {
+    module.API.key: module.API for module in (*_RECORDS, *_TOPICS, *_CLUSTER, *_GROUPS, *_POSITIONS, *_GROUP_ADMIN)
+}
 
 
 def supports(head: RequestHead) -> RequestHead | None:

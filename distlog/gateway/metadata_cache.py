@@ -70,7 +70,14 @@ class MetadataCache:
         """Create a topic. Raises TopicExistsError, InvalidTopicError, InvalidPartitionsError, StorageError."""
         check_partitions(partitions)
         storage = self.root.child(paths.check_topic_name(name))
-        return self._keep(name, storage, log := self._log(storage), log.create(partitions, config))
+        log = self._log(storage)
+        snapshot = log.create(partitions, config)
+        with self._lock:
+            dropped = self._topics.pop(name, None)
+        if dropped is not None:
+            # another process has ended it
+            dropped.close()
+        return self._keep(name, storage, log, snapshot)
 
     def check_new(self, name: str, partitions: int) -> None:
         """Raise what `create` would raise; nothing is changed."""
@@ -96,6 +103,10 @@ class MetadataCache:
         """Let no append wait for others: the gateway ends."""
         for hosted in self.loaded.values():
             hosted.hurry()
+
+    def flush_due(self) -> None:
+        """Flush what `flush.ms` asks for, while nobody appends. An error is told to who appends next."""
+        self._logs.flush_due()
 
     def close(self) -> None:
         """Close all topics; each is as after a clean shutdown."""

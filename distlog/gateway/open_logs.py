@@ -5,12 +5,21 @@ from __future__ import annotations
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
+from distlog.core.errors import DistlogError
 from distlog.core.log.partition_log import PartitionLog
 
 #: How many partitions' files stay open; each partition has about ten.
 OPEN_LOGS = 64
+
+
+class _NotOpenError(Exception):
+    """The log was closed meanwhile, so there is nothing to do."""
+
+
+def _not_open() -> PartitionLog:
+    raise _NotOpenError
 
 
 class OpenLogs:
@@ -20,6 +29,8 @@ class OpenLogs:
         self._limit, self._lock = limit, threading.Lock()
         self._logs: OrderedDict[Hashable, PartitionLog] = OrderedDict()
         self._users = Counter[Hashable]()
+        # those that are closed when nobody uses them any more
+        self._ending = set[Hashable]()
 
     @contextmanager
     def use(self, partition: Hashable, open_log: Callable[[], PartitionLog]) -> Iterator[PartitionLog]:
@@ -37,9 +48,21 @@ class OpenLogs:
                 # it may have what the flush policy left unflushed
                 other.close(flushed=False)
 
-    def close(self, partition: Hashable) -> None:
-        """Close the partition's log, after a checkpoint, if it is open; nobody may use it."""
+    def flush_due(self) -> None:
+        """Flush the logs for which their topics' flush policies ask now."""
         with self._lock:
+            partitions = list(self._logs)
+        for partition in partitions:
+            # who waits for such records is told of an error by the log itself
+            with suppress(DistlogError, _NotOpenError), self.use(partition, _not_open) as log:
+                log.flush_if_due()
+
+    def close(self, partition: Hashable) -> None:
+        """Close the partition's log, after a checkpoint, if it is open: now, or when nobody uses it any more."""
+        with self._lock:
+            if partition in self._users:
+                self._ending.add(partition)
+                return
             log = self._logs.pop(partition, None)
         if log is not None:
             try:
@@ -50,8 +73,11 @@ class OpenLogs:
     def _release(self, partition: Hashable) -> list[PartitionLog]:
         with self._lock:
             self._users[partition] -= 1
-            if not self._users[partition]:
-                del self._users[partition]
+            if self._users[partition]:
+                return []
+            del self._users[partition]
             unused = [each for each in self._logs if each not in self._users]
             too_many = max(len(self._logs) - self._limit, 0)
-            return [self._logs.pop(each) for each in unused[:too_many]]
+            closed = set(unused[:too_many]) | (self._ending & {partition})
+            self._ending -= closed
+            return [self._logs.pop(each) for each in unused if each in closed]

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from command_line import CommandLine
+from gateways import until
 
 import distlog
 
@@ -25,6 +26,12 @@ def serve(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], t
     """A command that ends by itself, inside this process."""
     line = CommandLine(str(tmp_path), monkeypatch, capsys)
     return lambda address: line.bare("serve", "--root", str(tmp_path), "--listen", address)
+
+
+def page(port: int) -> str:
+    """The metrics."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/") as response:
+        return str(response.read().decode())
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -40,9 +47,8 @@ def test_a_signal_ends_it_when_what_was_sent_is_answered_and_stored(tmp_path: Pa
         producer = confluent_kafka.Producer({"bootstrap.servers": started["listen"], "log_level": 0})
         producer.produce("clicks", b"v")
         assert producer.flush(60) == 0
-        with urllib.request.urlopen(f"http://127.0.0.1:{started['metrics_port']}/") as page:
-            metrics = page.read().decode()
-        assert 'distlog_gateway_requests_total{api="Produce"} 1.0' in metrics
+        # a request is counted when it is answered
+        until(lambda: 'distlog_gateway_requests_total{api="Produce"} 1.0' in page(started["metrics_port"]))
         process.send_signal(number)
         out, err = process.communicate(timeout=60)
     finally:

@@ -63,7 +63,7 @@ def test_only_the_first_batch_of_a_response_may_be_too_large(gateway: GatewaySer
     with Wire(gateway) as wire:
         filled(wire, 1)
         producing(wire, data(), partition=1)
-        fields = fetch_fields(12, [("clicks", 0, 0), ("clicks", 1, 0)], max_bytes=10)
+        fields = fetch_fields(12, [("clicks", 0, 0), ("clicks", 1, 0)], max_bytes=len(data()) + 10)
         (topic,) = wire.ask(FETCH, 12, **fields).responses
         assert [offsets_in(each.records) for each in topic.partitions] == [[0], []]
 

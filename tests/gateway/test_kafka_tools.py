@@ -1,65 +1,23 @@
-"""Kafka's own tools work with the gateway: groups by the console, verified producers and consumers, its dump."""
+"""Kafka's own tools, which use its Java clients, against the gateway."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from gateways import gateway as gateway
+from gateways import opened
+from kafka_broker import needs_kafka, tool
 
-import pytest
-from gateways import serving
-from kafka_broker import dump, needs_kafka, tool
-
-import distlog
 from distlog.gateway.gateway_server import GatewayServer
-from distlog.gateway.groups.classic_group import GroupSettings
 
 pytestmark = needs_kafka
-TOOLS = "org.apache.kafka.tools"
 
 
-@pytest.fixture
-def gateway(tmp_path: Path) -> Iterator[GatewayServer]:
-    distlog.create(str(tmp_path / "clicks"), partitions=2)
-    with serving(tmp_path, groups=GroupSettings(initial_rebalance_delay_ms=0)) as served:
-        yield served
-
-
-def events(output: str) -> list[Any]:
-    """What a verified client says it did."""
-    return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
-
-
-def test_what_a_verified_producer_sent_a_verified_consumer_takes_and_the_console_describes_its_group(
-    gateway: GatewayServer, tmp_path: Path
-) -> None:
-    at = ("--bootstrap-server", gateway.address)
-    sent = tool(f"{TOOLS}.VerifiableProducer", *at, "--topic", "clicks", "--max-messages", "1000")
-    assert sum(each["name"] == "producer_send_success" for each in events(sent)) == 1000
-    read = tool(
-        f"{TOOLS}.VerifiableConsumer",
-        *at,
-        *("--topic", "clicks", "--group-id", "billing", "--max-messages", "1000", "--reset-policy", "earliest"),
-    )
-    assert sum(each["count"] for each in events(read) if each["name"] == "records_consumed") == 1000
-    shown = tool(f"{TOOLS}.consumer.group.ConsumerGroupCommand", *at, "--describe", "--group", "billing")
-    rows = [line.split() for line in shown.splitlines() if line.startswith("billing")]
-    assert {row[1] for row in rows} == {"clicks"}
-    assert {row[5] for row in rows} == {"0"}  # the lag
-    distlog.open(f"{gateway.root}/__consumer_offsets").export(str(tmp_path / "exported"))
-    (log,) = (file for file in (tmp_path / "exported").glob("*/*.log") if file.stat().st_size)
-    decoded = dump([log], "--offsets-decoder")
-    assert '"group":"billing","topic":"clicks"' in decoded
-    assert '"protocolType":"consumer"' in decoded
-
-
-def test_the_console_moves_a_group(gateway: GatewayServer) -> None:
-    at = ("--bootstrap-server", gateway.address)
-    distlog.open(f"{gateway.root}/clicks").append([{"value": b"x", "partition": n % 2} for n in range(20)])
-    command = (f"{TOOLS}.consumer.group.ConsumerGroupCommand", *at, "--group", "billing")
-    tool(*command, "--reset-offsets", "--to-offset", "4", "--topic", "clicks", "--execute")
-    rows = [line.split() for line in tool(*command, "--describe").splitlines() if line.startswith("billing")]
-    assert [(row[3], row[4], row[5]) for row in rows] == [("4", "10", "6")] * 2
-    tool(*command, "--delete")
-    assert "billing" not in tool(f"{TOOLS}.consumer.group.ConsumerGroupCommand", *at, "--list")
+def test_kafkas_tools_write_read_and_describe(gateway: GatewayServer) -> None:
+    server = ("--bootstrap-server", gateway.address)
+    props = ("--producer-props", f"bootstrap.servers={gateway.address}", "enable.idempotence=true")
+    records = ("--topic", "clicks", "--num-records", "1000", "--record-size", "100", "--throughput", "-1")
+    assert "1000 records sent" in tool("org.apache.kafka.tools.ProducerPerformance", *records, *props)
+    assert sum(opened(gateway).end_offsets().values()) == 1000
+    offsets = tool("org.apache.kafka.tools.GetOffsetShell", *server, "--topic", "clicks")
+    assert sum(int(line.split(":")[2]) for line in offsets.splitlines() if line.startswith("clicks:")) == 1000
+    topic = tool("org.apache.kafka.tools.TopicCommand", *server, "--describe", "--topic", "clicks")
+    assert "PartitionCount: 2" in topic

@@ -86,6 +86,8 @@ def corrupt() -> bytes:
         (data(b"x" * 1_048_577), ErrorCode.message_too_large),
         (data(b"a", attributes=8), ErrorCode.invalid_timestamp),
         (data(b"a", attributes=32), ErrorCode.invalid_record),
+        # of a transaction that nobody would end
+        (data(b"a", attributes=16, producer=7, sequence=0), ErrorCode.invalid_record),
         (data(b"a", base_timestamp=1 << 60, max_timestamp=1 << 60), ErrorCode.invalid_timestamp),
         (batch([record(0)], count=2, last_delta=1), ErrorCode.invalid_record),
     ],

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from gateways import API_VERSIONS, Wire, serving
+from gateways import API_VERSIONS, Wire, serving, until
 
 from distlog.gateway.commit_log_producers import REMEMBERED_MS
 from distlog.gateway.config import GatewayConfig
@@ -58,6 +58,8 @@ def test_the_limits_are_those_of_the_table() -> None:
 def test_the_metrics_are_those_of_the_table(tmp_path: Path) -> None:
     with serving(tmp_path) as gateway, Wire(gateway) as wire:
         wire.ask(API_VERSIONS, 0)
+        # a request is counted when it is answered
+        until(lambda: bool(gateway.metrics()[-1].values))
         metrics = gateway.metrics()
     rows = [
         [one.name + "_total" * (one.kind == "counter"), ", ".join(one.values[0][0]), one.meaning] for one in metrics

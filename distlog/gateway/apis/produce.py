@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from distlog.core.batches.record_batch import TRANSACTIONAL
 from distlog.core.errors import InvalidRecordError, RecordValidationError
 from distlog.core.log.appended import AppendInfo
 from distlog.core.storage.parallel import in_parallel
@@ -22,6 +23,8 @@ from distlog.gateway.server.request import Request
 
 _log = logging.getLogger("distlog.gateway")
 _NO_OFFSET = -1
+#: The low byte of a batch's attributes.
+_ATTRIBUTES_AT = 22
 _ACKS = (-1, 0, 1)
 
 
@@ -86,6 +89,9 @@ def _append(broker: Broker, topic: str, number: int, records: bytes | None) -> _
         partition = hosted.partition(number)
         if not records:
             raise InvalidRecordError("a produce request has no records for a partition")
+        if records[_ATTRIBUTES_AT : _ATTRIBUTES_AT + 1] and records[_ATTRIBUTES_AT] & TRANSACTIONAL:
+            # nobody would ever end the transaction
+            raise InvalidRecordError("the gateway has no transactions")
         return _Asked(_Outcome(topic, number), partition, hosted.append(number, records))
     except Exception as error:
         return _Asked(_Outcome(topic, number, error=error, code=error_code(error)))
