@@ -50,7 +50,7 @@ def local_url(tmp_path: Path) -> Address:
             "self, partitions=None, start=None, end=None, start_time=None, end_time=None, columns=None, "
             "isolation='read_uncommitted', out_of_range='fail', max_workers=None",
         ),
-        (distlog.Topic.records, "self, partition=0, start=None, limit=None"),
+        (distlog.Topic.records, "self, partition=0, start=None, limit=None, isolation='read_uncommitted'"),
         (distlog.Topic.read, "self, partition, offset, max_bytes=1048576, *, check_crcs=False"),
         (distlog.Topic.offsets_for_times, "self, times"),
         (distlog.Topic.history, "self, limit=None"),
