@@ -55,8 +55,9 @@ from distlog.core.commits.actions import (
     SetTransaction,
 )
 from distlog.core.commits.current_snapshot import CurrentSnapshot
+from distlog.core.commits.ongoing_transactions import check_ongoing
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.errors import CommitConflictError, DistlogError, TransactionAbortedError
+from distlog.core.errors import CommitConflictError, DistlogError
 from distlog.core.log.end_marker import end_marker
 from distlog.core.log.partition_log import PartitionLog
 from distlog.core.storage.parallel import in_parallel
@@ -233,23 +234,6 @@ def end_transactions(handle: TopicHandle, current: CurrentSnapshot) -> int:
     for error in errors.values():
         raise error
     return found - len(current.snapshot.producer_transactions)
-
-
-def check_ongoing(snapshot: Snapshot, transaction: ProducerTransaction) -> None:
-    """Raise TransactionAbortedError if a transaction that has begun is decided, or over."""
-    standing = snapshot.producer_transactions.get(transaction.transactional_id)
-    if standing is None or standing.place != transaction.place or standing.state != ONGOING:
-        raise TransactionAbortedError(
-            "the transaction was aborted, since it was open for longer than its timeout: abort it, and begin another",
-            transactional_id=transaction.transactional_id,
-            timeout_ms=transaction.timeout_ms,
-        )
-
-
-def abort_ongoing(snapshot: Snapshot, transactional_id: str) -> list[Action]:
-    """The actions that abort the id's transaction, if it is ongoing: for the commit that begins a newer producer."""
-    standing = snapshot.producer_transactions.get(transactional_id)
-    return [standing.of(PREPARE_ABORT)] if standing is not None and standing.state == ONGOING else []
 
 
 def _check_standing(decided: ProducerTransaction, snapshot: Snapshot) -> None:

@@ -11,9 +11,10 @@ import pyarrow as pa
 
 from distlog.core.commits.actions import ONGOING, ProducerTransaction, SetTransaction
 from distlog.core.commits.current_snapshot import CurrentSnapshot
+from distlog.core.commits.ongoing_transactions import check_ongoing
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import CommitStateUnknownError, DistlogError, ProducerFencedError
-from distlog.core.log.transaction_coordinator import CommittedError, TransactionCoordinator, check_ongoing
+from distlog.core.log.transaction_coordinator import CommittedError, TransactionCoordinator
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.topics.append_commit import AppendResult
 from distlog.core.topics.destination import Sent

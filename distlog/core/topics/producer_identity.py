@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 from distlog.core.commits.actions import Action, SetTransaction
 from distlog.core.commits.current_snapshot import CurrentSnapshot
+from distlog.core.commits.ongoing_transactions import abort_ongoing
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import MAX_LONG
 from distlog.core.errors import InvalidConfigError, ProducerFencedError
-from distlog.core.log.transaction_coordinator import abort_ongoing
 from distlog.core.topic_handle import TopicHandle
 
 #: Epochs of one producer id: an int16 that is not negative.
