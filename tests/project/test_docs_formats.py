@@ -19,8 +19,8 @@ import distlog
 from distlog.core import paths
 from distlog.core.batches import record_batch
 from distlog.core.buffers import PAGE_BYTES
-from distlog.core.commits import bundle_parts, checkpoint_format, features, fields
-from distlog.core.commits.action_json import write_action
+from distlog.core.commits import action_columns, bundle_parts, checkpoint_format, features, fields
+from distlog.core.commits.action_json import write_items
 from distlog.core.commits.actions import Action, Add, Manifest, UnknownAction
 from distlog.core.commits.commit import Commit
 from distlog.core.commits.commit_log import CHECKPOINT_BYTES, CHECKPOINT_COMMITS
@@ -119,17 +119,27 @@ def test_a_commit_has_the_members_of_the_table(topic: distlog.Topic) -> None:
 def test_the_actions_are_those_of_the_table() -> None:
     rows = {names([row])[0]: names([row], 1) for row in table(PAGE, "### Actions")}
     kinds = set(get_args(Action)) - {UnknownAction, Add}
-    known = {next(iter(write_action(kind(*[None] * len(fields.checks(kind)))))): kind for kind in kinds}
+    known = {next(iter(next(write_items([kind(*[None] * len(fields.checks(kind)))])))): kind for kind in kinds}
     assert rows.pop("add") == []
     assert rows == {name: list(fields.checks(kind)) for name, kind in known.items()}
     assert rows["manifest"] == list(fields.checks(Manifest))
+
+
+def test_the_columns_of_differences_are_those_of_the_table(topic: distlog.Topic) -> None:
+    steps, *relative = table(PAGE, "### Actions", 1)
+    assert set(names([steps])) == action_columns.STEPS
+    assert {names([row])[0]: names([row], 1)[0] for row in relative} == action_columns.RELATIVE
+    assert f"more than {action_columns.MOST_ACTIONS:,} actions" in PAGE
+    (body,) = json.loads(topic.storage.read(paths.commit_file(1)))["actions"][0].values()
+    assert body["partition"] == [0, 1]
+    assert body["stems"] == [topic.snapshot.partitions[0].segments[0].stem]
 
 
 def test_a_segment_has_the_members_and_defaults_of_the_table(topic: distlog.Topic) -> None:
     specs = [SegmentInfo.__dataclass_fields__[name] for name in fields.checks(SegmentInfo)]
     expected = [[spec.name, "" if spec.default is MISSING else str(spec.default).lower()] for spec in specs]
     assert [[row[0].strip("`"), row[1]] for row in table(PAGE, "### A segment")] == expected
-    (added, *_) = json.loads(topic.storage.read(paths.commit_file(1)))["actions"]
+    (added,) = write_items([Add(topic.snapshot.partitions[0].segments[0])])
     assert list(added["add"]) == names(table(PAGE, "### A segment"))
 
 

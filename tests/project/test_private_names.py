@@ -72,6 +72,6 @@ def test_tests_take_no_private_attribute_of_another_package() -> None:
 
 
 def test_the_scan_knows_whose_an_attribute_is() -> None:
-    known, source = owners(), "def test() -> None:\n    follower._share.renew()\n"
-    assert list(taken(source, "topics", known)) == ["line 2: follower._share of following"]
-    assert list(taken(source, "following", known)) == []
+    known, source = owners(), "def test() -> None:\n    member._beats.clear()\n"
+    assert list(taken(source, "topics", known)) == ["line 2: member._beats of groups"]
+    assert list(taken(source, "groups", known)) == []

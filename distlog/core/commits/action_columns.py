@@ -4,7 +4,7 @@
     {"removes":{"stems":["<stem>",...],"stem":[0,1,0,0],"partition":[0,0,1,0]}}
 
 A column is a list with a value for each action, or one value for all. `stem` is a number in `stems`. A column of
-_STEPS has the first value, and then the differences. One of _RELATIVE has differences to another column. A column
+STEPS has the first value, and then the differences. One of RELATIVE has differences to another column. A column
 that has its field's default is left out. So a part of a bundle takes a tenth of the bytes that it takes alone.
 """
 
@@ -23,11 +23,11 @@ ADDS, REMOVES = "adds", "removes"
 #: A commit of more actions has no columns: `json_text` refuses a text of too many values.
 MOST_ACTIONS = 28_000
 
-_STEPS = frozenset(
+STEPS = frozenset(
     {"partition", "base_offset", "created_ms", "log_position", "offset_index_position", "time_index_position"}
 )
 #: In the order in which they are read.
-_RELATIVE = {
+RELATIVE = {
     "next_offset": "base_offset",
     "offset_of_max_timestamp": "base_offset",
     "max_timestamp": "created_ms",
@@ -86,9 +86,9 @@ def read_run(kind: str, body: Any) -> list[Action]:
 def _encoded(columns: dict[str, list[Any]]) -> dict[str, Any]:
     stems = {stem: number for number, stem in enumerate(dict.fromkeys(columns["stem"]))}
     encoded = {**columns, "stem": [stems[stem] for stem in columns["stem"]]}
-    for name in _STEPS & columns.keys():
+    for name in STEPS & columns.keys():
         encoded[name] = [after - before for before, after in itertools.pairwise([0, *columns[name]])]
-    for name, other in _RELATIVE.items():
+    for name, other in RELATIVE.items():
         if name in columns:
             encoded[name] = [own - base for own, base in zip(columns[name], columns[other], strict=True)]
     short = {name: _short(column) for name, column in encoded.items() if set(columns[name]) != {_DEFAULTS.get(name)}}
@@ -107,9 +107,9 @@ def _decoded(body: dict[str, Any], stems: Any) -> dict[str, list[Any]]:
         raise ValueError("stems must be a list")
     number = fields.Integer(0, len(stems) - 1)
     columns["stem"] = [stems[number(each)] for each in columns.get("stem", [0] * count)]
-    for name in _STEPS & columns.keys():
+    for name in STEPS & columns.keys():
         columns[name] = list(itertools.accumulate(_numbers(name, columns[name])))
-    for name, other in _RELATIVE.items():
+    for name, other in RELATIVE.items():
         if name in columns:
             bases = columns.get(other, [_DEFAULTS[other]] * count)
             columns[name] = [
