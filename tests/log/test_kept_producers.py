@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from bundled import rows
 from partition_logs import Killed, Killer, Process, append, new_topic
+from raw_batches import batch, record
 from test_partition_producers import send
-from topics import topic_on
+from topics import NOW, topic_on
 
 import distlog
 from distlog.core.errors import OutOfOrderSequenceError, ProducerFencedError
@@ -168,3 +169,35 @@ def test_a_retention_that_is_killed_anywhere_forgets_no_producer(
         if step == len(killer.steps):
             break
     assert "link" in killer.steps
+
+
+def test_producers_are_known_when_compaction_empties_the_first_segment_behind_a_retention_cut(tmp_path: Path) -> None:
+    """1. What a producer sent is deleted. 2. All that the next segment has is superseded. 3. It sends it again."""
+    folder = new_topic(
+        tmp_path / "events",
+        file_delete_delay_ms=0,
+        cleanup_policy="compact,delete",
+        min_cleanable_dirty_ratio=0.0,
+        segment_bytes=200,
+    )
+    process = Process(folder)
+    send(process[0], 0)
+    process[0].roll()
+    for number in range(3):
+        process[0].append_batches(plain(b"%d" % number * 60))
+        process[0].roll()
+    topic = process.topic()
+    topic.delete_records({0: 1})
+    topic.retention()
+    assert process.head().partitions[0].segments[0].base_offset == 1
+    topic.compact()
+    assert process.head().partitions[0].segments[0].base_offset > 1
+    topic.vacuum()
+    assert send(Process(folder)[0], 0) == (0, 1)
+    delete_all(process)
+    assert send(Process(folder)[0], 0) == (0, 1)
+
+
+def plain(value: bytes) -> bytes:
+    """A batch of no producer, with one record of the only key."""
+    return batch([record(0, 0, b"key", value)], base_timestamp=NOW, max_timestamp=NOW)

@@ -173,7 +173,7 @@ def test_a_transaction_is_not_open_again_when_its_marker_goes_and_a_group_before
 def test_a_commit_asks_each_partition_once_which_segments_are_live(
     log: CompactedTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill(log, b"a", b"b", b"c", b"e", b"a", b"b", b"c", b"d")
+    fill(log, b"f", b"b", b"c", b"e", b"a", b"b", b"c", b"d")
     running, asked, live = Running(log), list[int](), SegmentTable.live
     assert len(running.done.groups) == 4
 

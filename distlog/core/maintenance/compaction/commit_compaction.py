@@ -1,11 +1,17 @@
-"""Commits a compaction: rewritten groups of segments replace the segments that they were made from."""
+"""Commits a compaction: rewritten groups of segments replace the segments that they were made from.
+
+Where nothing of the first segments stays, the log begins later: what is known of producers is stored there before.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 
 from distlog.core.commits.actions import Action, Add, Cleaned, Remove
 from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.config import MAX_LONG
+from distlog.core.log.kept_producers import KeptProducers
 from distlog.core.maintenance.compaction.clean_partition import CleanedRange
 from distlog.core.maintenance.compaction.cleanable import first_dirty_offset
 from distlog.core.topic_handle import TopicHandle
@@ -19,18 +25,55 @@ def commit_compaction(
     Returns how many groups were left out, by partition, and the new state. A group is left out if one of its inputs
     is gone; its partition stays dirty from there. Nothing is committed if the topic is no longer compacted.
     """
-    skipped: dict[int, int] = {}
+    planned = _Replacement(cleaned, KeptProducers(handle))
+    while True:
+        _, after = handle.log.commit(snapshot, "compact", planned, read_version=snapshot.version)
+        if planned.is_ready:
+            return planned.skipped, after
+        planned.keep_producers()
 
-    def plan(current: Snapshot) -> list[Action] | None:
+
+class _Replacement:
+    """The plan of a compaction's commit: nothing is committed before the producers are stored where the log begins.
+
+    `skipped` says how many groups are left out, by partition.
+    """
+
+    def __init__(self, cleaned: Sequence[CleanedRange], producers: KeptProducers) -> None:
+        self._cleaned, self._producers = cleaned, producers
+        self.skipped: dict[int, int] = {}
+
+    def __call__(self, current: Snapshot) -> list[Action] | None:
+        """Plan the replacement in `current`."""
+        self._snapshot, self._emptied = current, dict[int, int]()
         if "compact" not in current.config.cleanup_policy:
-            skipped.update({one.partition: len(one.groups) for one in cleaned})
+            self.skipped = {one.partition: len(one.groups) for one in self._cleaned}
             return None
-        parts = [(one.partition, *_replace(current.partitions[one.partition], one)) for one in cleaned]
-        skipped.update({partition: left_out for partition, _, left_out in parts})
-        return [action for _, actions, _ in parts for action in actions] or None
+        planned: list[Action] = []
+        for one in self._cleaned:
+            state = current.partitions[one.partition]
+            actions, self.skipped[one.partition] = _replace(state, one)
+            if count := _emptied(state, actions):
+                self._emptied[one.partition] = count
+            planned += actions
+        return planned or None if self.is_ready else None
 
-    _, after = handle.log.commit(snapshot, "compact", plan, read_version=snapshot.version)
-    return skipped, after
+    @property
+    def is_ready(self) -> bool:
+        """Whether all that was planned may be committed."""
+        return self._producers.has(self._snapshot, self._emptied)
+
+    def keep_producers(self) -> None:
+        """Store what of producers is still missing."""
+        self._producers.keep(self._snapshot, self._emptied)
+
+
+def _emptied(state: PartitionState, actions: Sequence[Action]) -> int:
+    """How many of the first segments go, with nothing in their place."""
+    removed = {action.stem for action in actions if isinstance(action, Remove)}
+    begin = min((action.segment.base_offset for action in actions if isinstance(action, Add)), default=MAX_LONG)
+    gone = takewhile(lambda one: one.base_offset < begin and one.stem in removed, state.segments)
+    return sum(1 for _ in gone)
 
 
 def _replace(state: PartitionState, cleaned: CleanedRange) -> tuple[list[Action], int]:
