@@ -67,7 +67,7 @@ def commit_append(
     snapshot: Snapshot,
     segments: Sequence[SegmentInfo],
     *,
-    read_version: int,
+    read_version: int | None,
     app_id: str | None = None,
     batch_id: BatchId | None = None,
     in_order: bool = False,

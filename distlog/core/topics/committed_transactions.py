@@ -88,7 +88,8 @@ class CommittedTransactions(IdempotentCommits):
                     self._handle,
                     self._current.snapshot,
                     segments,
-                    read_version=self._read_version,
+                    # where nothing is added, no file can be too old
+                    read_version=self._read_version if segments else None,
                     app_id=identity.app_id,
                     batch_id=self._number,
                     in_order=True,

@@ -12,7 +12,9 @@ from distlog.core.errors import (
     DistlogError,
     InvalidConfigError,
     InvalidRecordError,
+    TopicNotFoundError,
 )
+from distlog.core.log.appended import LostRecordsError
 from distlog.core.log.transaction_coordinator import CommittedError
 from distlog.core.topics.append_commit import AppendResult
 from distlog.core.topics.delivery import deliver
@@ -62,6 +64,16 @@ class Producer(Writer):
         destination.begin()
         self._is_open = True
         return ProducerTransaction(self)
+
+    def flush(self) -> AppendResult:
+        """Have the records taken on the device; after a loss, a transaction that is open can only be aborted."""
+        try:
+            return super().flush()
+        except (LostRecordsError, TopicNotFoundError) as error:
+            # told once: after it, a commit would leave away what is lost
+            if self._is_open and self._error is None:
+                self._fail_all(error)
+            raise
 
     def commit(self) -> AppendResult:
         """Commit the transaction; returns the offsets of its records, by partition, also kept as `result`.
