@@ -9,21 +9,23 @@ from typing import Any
 
 import pytest
 from bundled import rows, segments
+from crc32c import crc32c
 from histories import History, segment
 from hypothesis import given
 from hypothesis import strategies as st
 from topics import contents, topic_on
 
 from distlog.core import paths
-from distlog.core.commits import action_columns, json_text
+from distlog.core.commits import action_columns, checkpoint_format, json_text, manifest
+from distlog.core.commits import features as known_features
 from distlog.core.commits.action_json import read_actions, write_items
-from distlog.core.commits.actions import Action, Add, Remove, SetLogStartOffset
+from distlog.core.commits.actions import Action, Add, Manifest, Remove, SetLogStartOffset
 from distlog.core.commits.commit import Commit
 from distlog.core.commits.commit_rules import features
 from distlog.core.commits.features import COLUMNS
 from distlog.core.commits.fields import write
 from distlog.core.config import MAX_LONG
-from distlog.core.errors import CorruptMetadataError
+from distlog.core.errors import CorruptMetadataError, UnsupportedVersionError
 from distlog.core.storage.storage import Storage
 
 STEMS = [paths.new_stem(number, f"{number:032x}") for number in range(3)]
@@ -159,3 +161,50 @@ def test_fields_of_a_newer_library_are_kept_for_each_part() -> None:
     found = read_actions([{"adds": {**BODY, "shiny": [1, 2], "dull": {"a": 1}}}])
     kept = [json.loads(action.segment.unknown) for action in found if isinstance(action, Add)]
     assert kept == [{"shiny": 1, "dull": {"a": 1}}, {"shiny": 2, "dull": {"a": 1}}]
+
+
+@pytest.mark.parametrize("unknown", [0, 200])
+def test_columns_of_more_actions_or_values_than_a_commit_has_are_refused_before_they_are_made(unknown: int) -> None:
+    """A value for all makes a text of a few bytes as many values as it says."""
+    count = action_columns.MOST_ACTIONS + 1 if not unknown else action_columns.MOST_ACTIONS
+    body = {**BODY, "partition": [0] * count, **{f"new{number}": 0 for number in range(unknown)}}
+    with pytest.raises(ValueError, match="more than a commit has"):
+        read_actions([{"adds": body}])
+
+
+def test_a_commit_has_no_more_actions_in_columns_than_are_written() -> None:
+    half = {"removes": {"stems": STEMS[:1], "stem": 0, "partition": [0] * (action_columns.MOST_ACTIONS // 2)}}
+    assert len(read_actions([half, half])) == action_columns.MOST_ACTIONS
+    for items in ([half, half, half], [half, half, {"remove": {"partition": 0, "stem": STEMS[0]}}]):
+        with pytest.raises(ValueError, match="more than a commit has"):
+            read_actions(items)
+    lines = b"".join(json.dumps(half).encode() + b"\n" for _ in range(3))
+    named = Manifest(paths.manifest_file(0, "0" * 32), len(lines), crc32c(lines))
+    commit = dataclasses.replace(History().create(), actions=(named,))
+    with pytest.raises(CorruptMetadataError, match="more than a commit has"):
+        manifest.expanded(commit, lambda _: lines)
+
+
+def test_a_library_without_columns_refuses_by_name_from_the_first_such_commit_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit that has the first ones says so, and each checkpoint; with a manifest it is the commit, too."""
+    topic = topic_on(Storage(str(tmp_path / "t")), 100)
+    for first in range(2):
+        topic.append(rows(100, 1, first))
+    first, second = (Commit.decode(topic.storage.read(paths.commit_file(number)), "") for number in (1, 2))
+    assert (COLUMNS in first.requires.reader, COLUMNS in second.requires.reader) == (True, False)
+    state = checkpoint_format.encode(topic.snapshot)
+    writer = manifest.CommitWriter(topic.storage, limit=2000)
+    large = writer.encode(first, 0, 0)
+    assert b'"manifest"' in large
+    assert writer.decode(large, "").actions == first.actions
+    monkeypatch.setattr(known_features, "KNOWN", known_features.KNOWN - {COLUMNS})
+    for read in (
+        lambda: Commit.decode(topic.storage.read(paths.commit_file(1)), ""),
+        lambda: Commit.decode(large, ""),
+        lambda: checkpoint_format.decode(state, ""),
+        lambda: topic.log.load(),
+    ):
+        with pytest.raises(UnsupportedVersionError, match="with columns: upgrade"):
+            read()

@@ -22,6 +22,7 @@ from distlog.core.commits.segment_info import SegmentInfo
 ADDS, REMOVES = "adds", "removes"
 #: A commit of more actions has no columns: `json_text` refuses a text of too many values.
 MOST_ACTIONS = 28_000
+_MOST_VALUES = 100 * MOST_ACTIONS
 
 STEPS = frozenset(
     {"partition", "base_offset", "created_ms", "log_position", "offset_index_position", "time_index_position"}
@@ -102,6 +103,9 @@ def _short(column: list[Any]) -> Any:
 
 def _decoded(body: dict[str, Any], stems: Any) -> dict[str, list[Any]]:
     count = len(body["partition"])
+    # a value for all takes a few bytes, however many it stands for
+    if count > MOST_ACTIONS or count * len(body) > _MOST_VALUES:
+        raise ValueError(f"{count} actions of {len(body)} values are more than a commit has")
     columns = {name: _long(name, column, count) for name, column in body.items()}
     if not isinstance(stems, list):
         raise ValueError("stems must be a list")

@@ -6,11 +6,11 @@ A library that does not know an action must not write the topic. It must not rea
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from distlog.core.commits import fields
-from distlog.core.commits.action_columns import ADDS, REMOVES, read_run, runs, write_run
+from distlog.core.commits.action_columns import ADDS, MOST_ACTIONS, REMOVES, read_run, runs, write_run
 from distlog.core.commits.actions import (
     Action,
     Active,
@@ -62,7 +62,18 @@ def read_actions(items: Any) -> tuple[Action, ...]:
     """The actions of a commit, from a list of JSON objects; raises as `read_item` does."""
     if not isinstance(items, list):
         raise ValueError("must be a list")
-    return tuple(action for item in items for action in read_item(item))
+    return tuple(read_items(items))
+
+
+def read_items(items: Iterable[Any]) -> list[Action]:
+    """The actions that the JSON objects describe; raises as `read_item` does, and for more than columns can tell."""
+    actions, has_columns = list[Action](), False
+    for item in items:
+        actions += read_item(item)
+        has_columns = has_columns or not item.keys().isdisjoint((ADDS, REMOVES))
+        if has_columns and len(actions) > MOST_ACTIONS:
+            raise ValueError(f"{len(actions)} actions, some in columns, are more than a commit has")
+    return actions
 
 
 def write_items(actions: Sequence[Action]) -> Iterator[dict[str, Any]]:

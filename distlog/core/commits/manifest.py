@@ -17,7 +17,7 @@ from crc32c import crc32c
 
 from distlog.core import paths
 from distlog.core.commits import fields, json_text
-from distlog.core.commits.action_json import read_item, write_items
+from distlog.core.commits.action_json import read_items, write_items
 from distlog.core.commits.actions import MAX_MANIFEST_BYTES, Action, Manifest
 from distlog.core.commits.commit import Commit
 from distlog.core.commits.features import MANIFEST, Requires
@@ -55,15 +55,11 @@ def _decode(data: bytes, manifest: Manifest) -> list[Action]:
         raise CorruptMetadataError("the manifest does not match its commit; restore it from a copy", file=file)
     try:
         json_text.check(data)
-        return [action for line in data.splitlines() for action in _actions(line)]
+        actions = read_items(json.loads(line) for line in data.splitlines())
     except (ValueError, RecursionError) as error:
         raise CorruptMetadataError(f"not a manifest: {error}; restore the file from a copy", file=file) from error
-
-
-def _actions(line: bytes) -> list[Action]:
-    actions = read_item(json.loads(line))
     if any(isinstance(action, Manifest) for action in actions):
-        raise ValueError("a manifest names no manifest")
+        raise CorruptMetadataError("a manifest names no manifest; restore the file from a copy", file=file)
     return actions
 
 
