@@ -8,8 +8,10 @@ from pathlib import Path
 
 from partition_logs import Process, append, encoded, new_topic
 
+from distlog.core import paths
 from distlog.core.batches.record_batch import read_headers
 from distlog.core.log.active_partition import ActivePartition
+from distlog.core.storage.local.file_lock import FileLock
 
 
 def open_below(folder: Path) -> list[str]:
@@ -48,3 +50,16 @@ def test_close_waits_for_a_thread_that_holds_the_lock_and_then_lets_go_of_the_fi
     assert open_below(tmp_path) == []
     assert process.seen() == {0: [b"before", b"in between"]}
     assert append(process[0], b"after") == (2, 3)
+
+
+def test_what_is_flushed_closes_though_another_log_of_the_same_thread_holds_the_flush_lock(tmp_path: Path) -> None:
+    """The garbage collector may close a log that nobody has any more in the middle of another log's flush."""
+    process = Process(new_topic(tmp_path / "events"), timeout_s=0.0)
+    append(process[0], b"a")
+    process[0].flush()
+    other = FileLock(str(process.folder(0) / paths.FLUSH_FILE))
+    with other.held():
+        process.close()
+        assert {*open_below(tmp_path)} == {paths.FLUSH_FILE}
+    other.close()
+    assert open_below(tmp_path) == []

@@ -100,13 +100,15 @@ class PartitionFlush:
 
     def close(self, *, flushed: bool) -> None:
         """See `PartitionLog.close`."""
-        if self._files is not None or not flushed:
+        if not flushed:
             with self._lock.held(self._timeout_s) as page:
-                stem = None if flushed else self._unflushed_stem()
+                stem = self._unflushed_stem()
                 if stem and marked(page.read(), stem) != Sync.FAILED:
                     page.write(mark(Sync.BEGUN, stem))
-                self._use(None)
-        self._lock.close()
+        # no other process uses these files; and a finalizer's thread may hold the lock, by another log
+        with self._lock.alone():
+            self._use(None)
+            self._lock.forget()
 
     def _unflushed_stem(self) -> str | None:
         """The active segment, by the page alone, if it has what is not flushed."""
