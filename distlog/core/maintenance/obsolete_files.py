@@ -5,7 +5,7 @@ And what is stored of producers and leader epochs that nobody asks for any more.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from distlog.core import paths
@@ -48,25 +48,42 @@ def left_over_files(found: Iterable[FileInfo], before_ms: int) -> list[FileInfo]
     ]
 
 
-def obsolete_producers(found: Iterable[FileInfo], head: Snapshot, referenced: Referenced) -> list[FileInfo]:
+def obsolete_producers(
+    found: Iterable[FileInfo], head: Snapshot, referenced: Referenced, at_floor: Callable[[], Snapshot]
+) -> list[FileInfo]:
     """What brokers, adoption and retention left of producers and leader epochs, where nothing needs it any more.
 
     `found` are the topic's files. Of producers that is what is below the beginning of the log, since only appends at
-    its end ask for them; leader epochs are needed as long as a version that is kept has a broker's segment.
+    its end ask for them, and below that of the gc floor's version, which a restore may bring back: `at_floor` loads
+    it. Leader epochs are needed as long as a version that is kept has a broker's segment.
     """
     if head.dropped and referenced.stems:
         return []
-    return [file for file in found if _is_obsolete(file.name, head, referenced)]
+    obsolete = [file for file in found if _is_obsolete(file.name, head, referenced)]
+    of_producers = [file for file in obsolete if paths.parse_producer_snapshot(file.name, head.name)]
+    if head.dropped or not of_producers:
+        return obsolete
+    floor = at_floor()
+    if floor.topic_id != head.topic_id:
+        return obsolete
+    return [file for file in obsolete if file not in of_producers or _is_below(file.name, floor)]
 
 
 def _is_obsolete(name: str, head: Snapshot, referenced: Referenced) -> bool:
-    if snapshot := paths.parse_producer_snapshot(name, head.name):
-        partition, offset = snapshot
-        return head.dropped or (partition < len(head.partitions) and offset < _begin(head.partitions[partition]))
+    if paths.parse_producer_snapshot(name, head.name):
+        return head.dropped or _is_below(name, head)
     number = paths.parse_leader_epochs(name, head.name)
     if number is None:
         return False
     return not any(number == one and paths.stem_read_version(stem) is None for one, stem in referenced.stems)
+
+
+def _is_below(name: str, snapshot: Snapshot) -> bool:
+    """Whether what is stored of producers in the file is of an offset before the log's beginning."""
+    found = paths.parse_producer_snapshot(name, snapshot.name)
+    if found is None or found[0] >= len(snapshot.partitions):
+        return False
+    return found[1] < _begin(snapshot.partitions[found[0]])
 
 
 def _begin(state: PartitionState) -> int:
