@@ -79,6 +79,7 @@ def test_any_actions_come_back_as_they_were_and_in_their_order(actions: list[Act
 def test_a_commit_in_columns_names_the_feature_and_one_without_bundles_does_not() -> None:
     assert COLUMNS in features([part(0), part(1)]).reader
     assert COLUMNS in features([Remove(number, STEMS[0]) for number in range(4)]).reader
+    assert COLUMNS in features([part(0), part(1), SetLogStartOffset(0, 1)]).reader
     assert COLUMNS not in features([part(0)]).reader
     assert COLUMNS not in features([Add(segment(0)), Add(segment(1))]).reader
     assert COLUMNS not in features([Remove(0, STEMS[0]), Remove(0, STEMS[1])]).reader
@@ -111,7 +112,9 @@ def test_a_commit_takes_few_bytes_for_a_part_and_for_what_a_merge_removes(tmp_pa
 def test_the_largest_commit_in_columns_is_read_back() -> None:
     """Every column has values of its own; one part more, and they are written one by one."""
     adds = [part(0, number, created_ms=number % 7) for number in range(action_columns.MOST_ACTIONS)]
-    item = json.dumps(written(list(adds)))
+    items = written(list(adds))
+    assert [list(item) for item in items] == [["adds"]]
+    item = json.dumps(items)
     values = len(action_columns._CHECKS) * len(adds)
     assert values < json_text.FREE_VALUES
     json_text.check(item.encode())

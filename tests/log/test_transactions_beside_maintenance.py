@@ -137,7 +137,7 @@ def test_what_retention_deleted_of_an_open_transaction_comes_back_as_aborted(fol
     version = topic.version
     topic.delete_records({0: 1})
     topic.retention()
-    assert committed(folder)[0] == []or committed(folder)[0] == [b"1"]
+    assert committed(folder)[0] == [] or committed(folder)[0] == [b"1"]
     assert end_all(Process(folder), NOW + TIMEOUT_MS + 100) == []
     assert committed(folder)[0] == [b"1"]
     Process(folder).topic().restore(version)
@@ -162,9 +162,7 @@ def test_a_topic_made_again_knows_nothing_of_the_transactions_before(folder: Pat
 
 
 @pytest.mark.parametrize("commits", [True, False])
-def test_an_export_with_a_transaction_open_goes_on_with_its_end(
-    folder: Path, tmp_path: Path, commits: bool
-) -> None:
+def test_an_export_with_a_transaction_open_goes_on_with_its_end(folder: Path, tmp_path: Path, commits: bool) -> None:
     process = Process(folder)
     append(process[0], b"1")
     sender = Sender(Process(folder)).begin().send(0, b"a")

@@ -10,11 +10,14 @@ from conftest import Address
 from histories import segment
 from topics import contents, topic_on
 
+from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.segment_table import SegmentTable
-from distlog.core.errors import StorageError
+from distlog.core.errors import CommitConflictError, StorageError
 from distlog.core.maintenance import merge_job
-from distlog.core.maintenance.merge_job import JOB_BYTES, JOB_SEGMENTS, jobs
-from distlog.core.maintenance.merge_plan import MergeGroup
+from distlog.core.maintenance.merge import commit_merge
+from distlog.core.maintenance.merge_job import JOB_BYTES, JOB_SEGMENTS, do_job, jobs
+from distlog.core.maintenance.merge_plan import MergeGroup, plan_merge
 from distlog.core.segments.bundles import LARGEST_PART
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.topic import Topic
@@ -121,3 +124,56 @@ def test_groups_larger_than_a_part_are_streamed_to_files(tmp_path: Path, monkeyp
     topic.compact()
     assert {one.is_bundled for one in segments(topic)} == {False}
     assert {len(found) for found in contents(topic).values()} == {3}
+
+
+def test_a_merge_that_ends_before_its_commit_leaves_a_bundle_for_vacuum(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = bundled_topic(Storage(str(tmp_path / "t")), 3)
+    topic.alter_config({"file.delete.delay.ms": 0})
+    before, kept = contents(topic), set(bundles(topic.storage))
+    with monkeypatch.context() as patches:
+        patches.setattr(CommitLog, "commit", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            topic.compact()
+    assert len(set(bundles(topic.storage)) - kept) == 1
+    topic.append(rows(PARTITIONS, 1, 3))
+    topic.vacuum()
+    topic.append(rows(PARTITIONS, 1, 4))
+    topic.vacuum()
+    assert set(bundles(topic.storage)) >= kept
+    assert len(bundles(topic.storage)) == len(kept) + 2
+    assert {len(found) for found in contents(topic).values()} == {5}
+    assert {number: found[:3] for number, found in contents(topic).items()} == before
+    assert topic.verify().ok
+
+
+@pytest.mark.parametrize("other", ["retention", "merge", "drop"])
+def test_a_merge_leaves_alone_what_others_replaced_or_deleted_meanwhile(tmp_path: Path, other: str) -> None:
+    topic = bundled_topic(Storage(str(tmp_path / "t")), 3)
+    topic.alter_config({"file.delete.delay.ms": 0})
+    racer, handle = topic_on(topic.storage), topic.handle
+    (job,) = jobs(plan_merge(topic.snapshot))
+    made = do_job(handle, job, config=topic.config, read_version=topic.version)
+    pairs = [(group, one) for group, one in zip(job.groups, made, strict=True) if isinstance(one, SegmentInfo)]
+    if other == "drop":
+        racer.drop()
+        topic_on(topic.storage, PARTITIONS)
+    elif other == "merge":
+        commit_merge(handle, racer.snapshot, pairs[:5])
+    else:
+        racer.delete_records(dict.fromkeys(range(5), 1))
+        racer.retention()
+    before = contents(topic_on(topic.storage))
+    if other == "drop":
+        with pytest.raises(CommitConflictError):
+            commit_merge(handle, topic.snapshot, pairs)
+    else:
+        done, _ = commit_merge(handle, topic.snapshot, pairs)
+        assert [one.partition for one in done] == list(range(5, PARTITIONS))
+    after = topic_on(topic.storage)
+    assert contents(after) == before
+    after.append(rows(PARTITIONS, 1, 3))
+    after.vacuum()
+    assert {len(found) for found in contents(after).values()} == {len(found) + 1 for found in before.values()}
+    assert after.verify().ok
