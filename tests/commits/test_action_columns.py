@@ -76,6 +76,17 @@ def test_any_actions_come_back_as_they_were_and_in_their_order(actions: list[Act
     assert list(read_actions(written(actions))) == actions
 
 
+def test_parts_of_one_partition_and_columns_of_defaults_come_back() -> None:
+    actions: list[Action] = [part(3, number, first_batch_crc=-1, last_batch_crc=5) for number in range(3)]
+    (item,) = written(actions)
+    assert "first_batch_crc" not in item["adds"]
+    assert list(read_actions([item])) == actions
+    for partitions in ([0, 0], [2, 4], [0, 0, 0, 0]):
+        same: list[Action] = [Remove(number, STEMS[0]) for number in partitions]
+        same = [*same, SetLogStartOffset(0, 1), *(part(number) for number in partitions)]
+        assert list(read_actions(written(same))) == same
+
+
 def test_a_commit_in_columns_names_the_feature_and_one_without_bundles_does_not() -> None:
     assert COLUMNS in features([part(0), part(1)]).reader
     assert COLUMNS in features([Remove(number, STEMS[0]) for number in range(4)]).reader
@@ -146,6 +157,15 @@ BODY = written([part(0), part(1)])[0]["adds"]
         {"stems": None},
         {"stems": ["../../x"]},
         {"crc32c": [1]},
+        {"first_batch_crc": ["x", "y"], "last_batch_crc": [1, 2]},
+        {"first_batch_crc": True, "last_batch_crc": [1, 2]},
+        {"first_batch_crc": None, "last_batch_crc": [1, 2]},
+        {"record_count": [True, 1]},
+        {"base_offset": [-1, 0]},
+        {"created_ms": [MAX_LONG, 1]},
+        {"log_position": [0, -(10**30)]},
+        {"partition": []},
+        {"partition": [2**31, 0]},
         {"log_bytes": None},
         {"compression": [1, 2]},
     ],
