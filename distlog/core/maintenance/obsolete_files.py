@@ -60,13 +60,14 @@ def obsolete_producers(
     if head.dropped and referenced.stems:
         return []
     obsolete = [file for file in found if _is_obsolete(file.name, head, referenced)]
-    of_producers = [file for file in obsolete if paths.parse_producer_snapshot(file.name, head.name)]
+    of_producers = {file.name for file in obsolete if paths.parse_producer_snapshot(file.name, head.name)}
     if head.dropped or not of_producers:
         return obsolete
     floor = at_floor()
     if floor.topic_id != head.topic_id:
         return obsolete
-    return [file for file in obsolete if file not in of_producers or _is_below(file.name, floor)]
+    kept = {name for name in of_producers if not _is_below(name, floor)}
+    return [file for file in obsolete if file.name not in kept]
 
 
 def _is_obsolete(name: str, head: Snapshot, referenced: Referenced) -> bool:
