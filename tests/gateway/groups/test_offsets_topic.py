@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from queue import SimpleQueue
 
 import pytest
+from gateways import until
 from kio.schema.errors import ErrorCode
 
 import distlog
@@ -97,3 +99,29 @@ def test_after_a_failure_all_that_waited_are_told_and_the_next_change_is_stored(
     assert stored(topic, (key(0), Position(9))) is ErrorCode.none
     assert list(OffsetsTopic(str(tmp_path), linger_ms=0).load()) == [(key(0), Position(9))]
     topic.close()
+
+
+def test_a_failed_store_answers_while_the_groups_lock_is_held_by_who_stores_next(tmp_path: Path) -> None:
+    topic, lock, told = OffsetsTopic(str(tmp_path), linger_ms=0), threading.Lock(), SimpleQueue[ErrorCode]()
+    assert stored(topic, (key(0), Position(7))) is ErrorCode.none
+    is_held = threading.Event()
+
+    def done(code: ErrorCode) -> None:
+        is_held.wait(30)
+        with lock:
+            told.put(code)
+
+    distlog.open(str(tmp_path / NAME)).drop()
+    topic.store("billing", [(key(0), Position(8))], done)
+    until(lambda: topic._batching is not None and topic._batching.has_failed)
+    with lock:
+        is_held.set()
+        next_one = threading.Thread(
+            target=topic.store, args=("billing", [(key(0), Position(9))], told.put), daemon=True
+        )
+        next_one.start()
+        next_one.join(10)
+        assert not next_one.is_alive()
+    assert {told.get(timeout=30), told.get(timeout=30)} == {ErrorCode.coordinator_not_available, ErrorCode.none}
+    topic.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == "groups-stored"]
