@@ -80,11 +80,11 @@ class GroupRegistry:
         if not name or len(name.encode("utf-8", "surrogatepass")) > MAX_TEXT_BYTES:
             raise GroupRefusedError(ErrorCode.invalid_group_id)
         while True:
+            if self._is_over:
+                raise GroupRefusedError(ErrorCode.not_coordinator)
             group = self._found(name, make, missing)
             with group.lock:
-                if self._is_over:
-                    raise GroupRefusedError(ErrorCode.not_coordinator)
-                if group.is_gone:
+                if group.is_gone or self._is_over:
                     continue
                 try:
                     yield group
