@@ -13,6 +13,7 @@ from distlog.gateway.config import GatewayConfig
 from distlog.gateway.gateway_server import STOP_TIMEOUT_S
 from distlog.gateway.groups.offsets_topic import NAME, PARTITIONS
 from distlog.gateway.kafka_apis import APIS
+from distlog.gateway.protocol.request_frame import LARGEST_OTHER_BYTES
 
 TEXT = (Path(__file__).parents[2] / "docs" / "gateway.md").read_text(encoding="utf-8")
 
@@ -41,6 +42,7 @@ def test_the_limits_are_those_of_the_table() -> None:
     config = GatewayConfig()
     assert [row[1] for row in table("Limits")] == [
         f"{config.socket_request_max_bytes >> 20} MiB",
+        f"{LARGEST_OTHER_BYTES >> 20} MiB",
         str(config.queued_max_requests),
         f"{config.queued_max_request_bytes >> 20} MiB",
         f"{config.fetch_max_bytes >> 20} MiB",
