@@ -125,3 +125,21 @@ def test_a_failed_store_answers_while_the_groups_lock_is_held_by_who_stores_next
     assert {told.get(timeout=30), told.get(timeout=30)} == {ErrorCode.coordinator_not_available, ErrorCode.none}
     topic.close()
     assert not [thread for thread in threading.enumerate() if thread.name == "groups-stored"]
+
+
+def test_maintenance_beside_a_gateway_keeps_the_newest_positions(root: str) -> None:
+    topic = OffsetsTopic(root, linger_ms=0)
+    for offset in range(6):
+        assert stored(topic, (key(0), Position(offset)), (key(1), Position(offset))) is ErrorCode.none
+        if offset % 2:
+            kept = distlog.open(f"{root}/{NAME}")
+            # a commit of others ends the segment that is written to, so that it is cleaned
+            kept.append([{"key": b"\0\x63", "value": b"", "partition": offsets_partition("billing", 50)}])
+            kept.compact()
+    assert stored(topic, (key(1), None)) is ErrorCode.none
+    distlog.open(f"{root}/{NAME}").compact()
+    standing = dict(OffsetsTopic(root, linger_ms=0).load())
+    assert (standing[key(0)], standing.get(key(1))) == (Position(5), None)
+    # most of the fifteen records are gone
+    assert distlog.open(f"{root}/{NAME}").scan().to_table().num_rows < 9
+    topic.close()
