@@ -52,6 +52,10 @@ class CommitLogProducers:
             first -= 1
         return first
 
+    def has_read(self, state: PartitionState) -> bool:
+        """Whether nothing of the partition is behind what was read."""
+        return self._next_offset >= state.log_end_offset
+
     def check(self, rows: npt.NDArray[Any]) -> KnownBatch | None:
         """See `ProducerStates.check`; the batches are at the offsets from 0 on."""
         return self._states.check(rows)

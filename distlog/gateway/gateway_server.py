@@ -22,17 +22,20 @@ from distlog.gateway.fetch_memory import FetchMemory
 from distlog.gateway.groups.of_broker import PART
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
 from distlog.gateway.groups.services import GroupServices
-from distlog.gateway.kafka_apis import APIS, KafkaApis, supports
+from distlog.gateway.kafka_apis import APIS, OF_MEMBERS, KafkaApis, supports
 from distlog.gateway.metadata_cache import MetadataCache, topic_defaults
 from distlog.gateway.request_metrics import RequestMetrics
 from distlog.gateway.server.acceptor import Acceptor
 from distlog.gateway.server.processor import Processor
+from distlog.gateway.server.request import Request
 from distlog.gateway.server.request_channel import RequestChannel
 from distlog.gateway.server.request_handler_pool import KafkaRequestHandlerPool
 
 #: How long the end waits for requests that are under way.
 STOP_TIMEOUT_S = 8.0
 ANONYMOUS = "ANONYMOUS"
+#: Threads of their own for what members live by, so that nobody is thrown out while the storage is slow.
+_MEMBERS_THREADS = 2
 #: How often logs are looked at for which `flush.ms` may have passed.
 _FLUSH_MS = 500
 
@@ -59,7 +62,8 @@ class GatewayServer:
         self._host, self._asked_port, self._tls = host, port, tls
         self._loop = asyncio.new_event_loop()
         self._channel = RequestChannel(config.queued_max_requests, self._wake)
-        self._processor = Processor(config, self._loop, self._channel, supports, clock, ANONYMOUS)
+        self._members_channel = RequestChannel(config.queued_max_requests, self._wake)
+        self._processor = Processor(config, self._loop, self._offer, supports, clock, ANONYMOUS)
         self._acceptor = Acceptor(self._processor)
         metadata = MetadataCache(Storage(root, storage_options), topic_defaults(settings or {}), clock, config)
         fetches = DelayedFetches(self._channel.again, config.metadata_max_age_ms)
@@ -73,7 +77,10 @@ class GatewayServer:
         self.broker.parts[PART] = self._groups
         self._requests = RequestMetrics()
         apis = KafkaApis(self.broker, self._requests)
-        self._handlers = KafkaRequestHandlerPool(self._channel, apis.handle, config.num_io_threads)
+        self._handlers = [
+            KafkaRequestHandlerPool(self._channel, apis.handle, config.num_io_threads, "kafka-request-handler"),
+            KafkaRequestHandlerPool(self._members_channel, apis.handle, _MEMBERS_THREADS, "kafka-group-handler"),
+        ]
         self._scheduler = Scheduler()
         self._scheduler.schedule("log-flusher", metadata.flush_due, delay_ms=_FLUSH_MS, period_ms=_FLUSH_MS)
         self._thread = threading.Thread(target=self._run_loop, name="kafka-network-thread", daemon=True)
@@ -105,7 +112,10 @@ class GatewayServer:
         processor, broker = self._processor, self.broker
         gauges = {
             "connections": ("open connections", self.connections),
-            "request_queue_size": ("requests that wait for a handler", len(self._channel)),
+            "request_queue_size": (
+                "requests that wait for a handler",
+                len(self._channel) + len(self._members_channel),
+            ),
             "request_memory_bytes": ("bytes of requests that are received or handled", processor.memory.used),
             "fetch_memory_bytes": (
                 "bytes of records in responses that clients have not taken",
@@ -138,7 +148,8 @@ class GatewayServer:
             self._groups.stop()
             self._end_loop()
             raise
-        self._handlers.start()
+        for handlers in self._handlers:
+            handlers.start()
         self._scheduler.start()
         self.broker.fetches.start()
         return self
@@ -155,7 +166,8 @@ class GatewayServer:
         self._groups.hurry()
         self.broker.metadata.hurry()
         finished = stopping.result()
-        finished = self._handlers.stop(timeout_s) and finished
+        for handlers in self._handlers:
+            finished = handlers.stop(timeout_s) and finished
         finished = self._scheduler.stop(timeout_s) and finished
         self._groups.stop()
         self.broker.metadata.close()
@@ -169,6 +181,10 @@ class GatewayServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+    def _offer(self, request: Request) -> None:
+        is_of_members = request.head.api_key in OF_MEMBERS
+        (self._members_channel if is_of_members else self._channel).offer(request)
 
     def _wake(self, work: Callable[[], None]) -> None:
         self._loop.call_soon_threadsafe(work)

@@ -9,7 +9,9 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ import numpy.typing as npt
 
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
-from distlog.core.errors import CommitStateUnknownError, InvalidRecordError, TopicNotFoundError
+from distlog.core.errors import CommitStateUnknownError, DistlogError, InvalidRecordError, TopicNotFoundError
 from distlog.core.log.appended import SEALED, Appended, AppendInfo
 from distlog.core.log.log_validator import ValidBatch, validate
 from distlog.core.times import NO_TIMESTAMP
@@ -48,6 +50,10 @@ class _Gathered:
         row = self.valid.rows[0]
         names = ("producer_id", "producer_epoch", "base_sequence", "last_offset_delta")
         return (self.partition, *(int(row[name]) for name in names)) if row["producer_id"] >= 0 else None
+
+
+class _SentElsewhereError(Exception):
+    """Another gateway has committed batches of the same producers meanwhile."""
 
 
 class GatheredAppends:
@@ -120,6 +126,14 @@ class GatheredAppends:
             return batches
 
     def _commit(self, batches: Sequence[_Gathered]) -> None:
+        left = list(batches)
+        while left:
+            with suppress(_SentElsewhereError):
+                self._try(left)
+            # if others were faster, at least one batch is told so with the next try
+            left = [batch for batch in left if not batch.told.done()]
+
+    def _try(self, batches: Sequence[_Gathered]) -> None:
         topic, snapshot = self._fresh.topic, self._fresh.refresh()
         again: dict[int, list[_Gathered]] = {}
         accepted: dict[int, list[_Gathered]] = {}
@@ -135,7 +149,12 @@ class GatheredAppends:
             parts = {number: [batch.valid for batch in each] for number, each in accepted.items()}
             segments = write_bundle(topic.handle, snapshot, parts)
             result, after = commit_append(
-                topic.handle, snapshot, segments, read_version=snapshot.version, written_by=_checked_by(accepted)
+                topic.handle,
+                snapshot,
+                segments,
+                read_version=snapshot.version,
+                written_by=_checked_by(accepted),
+                check=partial(self._check_again, accepted),
             )
             topic.advance(after)
             for number, each in accepted.items():
@@ -155,7 +174,7 @@ class GatheredAppends:
             if producers is None:
                 producers = CommitLogProducers(self._fresh.topic.reader, self._fresh.topic.clock)
                 self._producers[batch.partition] = producers
-            if not before:
+            if not any(each.sequence for each in before):
                 producers.catch_up(snapshot.partitions[batch.partition])
             found = producers.check(_rows([*before, batch]))
         except Exception as error:
@@ -164,6 +183,20 @@ class GatheredAppends:
         if found is not None:
             batch.told.set_result(_appended_before(snapshot, batch, found))
         return found is None
+
+    def _check_again(self, accepted: Mapping[int, Sequence[_Gathered]], current: Snapshot) -> None:
+        """Check the batches behind what others have committed since: a client may have sent them there, too."""
+        for number, batches in accepted.items():
+            producers, state = self._producers.get(number), current.partitions[number]
+            if producers is None or producers.has_read(state) or not any(each.sequence for each in batches):
+                continue
+            producers.catch_up(state)
+            try:
+                found = producers.check(_rows(batches))
+            except DistlogError as error:
+                raise _SentElsewhereError from error
+            if found is not None:
+                raise _SentElsewhereError
 
     def _tell(self, after: Snapshot, number: int, batches: Sequence[_Gathered], first: int) -> None:
         state = after.partitions[number]

@@ -48,6 +48,9 @@ APIS: dict[int, Api] = {
     module.API.key: module.API for module in (*_RECORDS, *_TOPICS, *_CLUSTER, *_GROUPS, *_POSITIONS, *_GROUP_ADMIN)
 }
 
+#: What members live by, and asks no storage but that of groups: it must not wait for threads that do.
+OF_MEMBERS = frozenset(module.API.key for module in (*_GROUPS, offset_fetch))
+
 
 def supports(head: RequestHead) -> RequestHead | None:
     """The head by which a request's body is read; None for a version of ApiVersions that we do not know.

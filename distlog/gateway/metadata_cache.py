@@ -19,6 +19,7 @@ from distlog.core.storage.storage import Storage
 from distlog.core.topic_handle import TopicHandle, topic_log
 from distlog.core.topics.topic import Topic
 from distlog.gateway.config import GatewayConfig
+from distlog.gateway.groups.offsets_topic import NAME as OFFSETS_TOPIC
 from distlog.gateway.hosted_topic import HostedTopic
 from distlog.gateway.open_logs import OpenLogs
 from distlog.gateway.protocol.error_codes import InvalidPartitionsError
@@ -60,6 +61,11 @@ class MetadataCache:
             return self._open(name)
         return hosted
 
+    def clients_topic(self, name: str) -> HostedTopic:
+        """The topic, as `fresh_topic` has it, if clients may write to it and change it; else InvalidTopicError."""
+        check_not_own(name)
+        return self.fresh_topic(name)
+
     def all_topics(self) -> dict[str, HostedTopic]:
         """All topics that there are now, by name. Raises StorageError."""
         names = sorted(name for name in self.root.list_folders() if _may_be_topic(name))
@@ -69,6 +75,7 @@ class MetadataCache:
     def create(self, name: str, partitions: int, config: TopicConfig) -> HostedTopic:
         """Create a topic. Raises TopicExistsError, InvalidTopicError, InvalidPartitionsError, StorageError."""
         check_partitions(partitions)
+        check_not_own(name)
         storage = self.root.child(paths.check_topic_name(name))
         log = self._log(storage)
         snapshot = log.create(partitions, config)
@@ -82,12 +89,13 @@ class MetadataCache:
     def check_new(self, name: str, partitions: int) -> None:
         """Raise what `create` would raise; nothing is changed."""
         check_partitions(partitions)
+        check_not_own(name)
         with suppress(TopicNotFoundError):
             raise TopicExistsError("the topic exists already", url=self.fresh_topic(name).topic.url)
 
     def drop(self, name: str) -> HostedTopic:
-        """End a topic; returns it as it was. Raises TopicNotFoundError, StorageError."""
-        hosted = self.fresh_topic(name)
+        """End a topic; returns it as it was. Raises TopicNotFoundError, InvalidTopicError, StorageError."""
+        hosted = self.clients_topic(name)
         hosted.topic.drop()
         self.forget(hosted)
         return hosted
@@ -137,6 +145,12 @@ def check_partitions(count: int) -> None:
     """Raise InvalidPartitionsError for a number of partitions that no topic has."""
     if not 1 <= count <= MAX_PARTITIONS:
         raise InvalidPartitionsError(f"a topic has 1 to {MAX_PARTITIONS} partitions", partitions=count)
+
+
+def check_not_own(name: str) -> None:
+    """Raise InvalidTopicError for the topic of groups: what clients do to it, the groups would not know."""
+    if name == OFFSETS_TOPIC:
+        raise InvalidTopicError("the gateway alone writes and changes this topic", topic=name)
 
 
 def _may_be_topic(name: str) -> bool:

@@ -33,6 +33,7 @@ from raw_batches import batch, record
 import distlog
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.kafka_apis import APIS
+from distlog.gateway.protocol.request_frame import LARGEST_OTHER_BYTES
 
 SOFTWARE = {"client_software_name": "a-test", "client_software_version": "1"}
 DATA = batch([record(0)])
@@ -215,5 +216,14 @@ def test_a_request_that_fails_unexpectedly_ends_its_connection(
     monkeypatch.setitem(APIS, INIT_PRODUCER_ID, APIS[INIT_PRODUCER_ID]._replace(handle=broken))
     with Wire(gateway) as wire:
         wire.send(INIT_PRODUCER_ID, 4, transactional_id=None, transaction_timeout=NO_WAIT)
+        assert wire.is_closed
+    assert is_well(gateway)
+
+
+def test_only_records_make_a_request_large(gateway: GatewayServer) -> None:
+    # each topic is two bytes of the request, and some sixty of memory, read in the thread of all connections
+    count = (LARGEST_OTHER_BYTES >> 1) + 1
+    with Wire(gateway) as wire:
+        wire.socket.sendall(framed(struct.pack(">hhihi", METADATA, 1, 1, -1, count) + bytes(2 * count)))
         assert wire.is_closed
     assert is_well(gateway)

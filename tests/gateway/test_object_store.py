@@ -155,3 +155,17 @@ def test_confluent_kafka_writes_and_reads_on_s3(s3_url: Address) -> None:
         consumer.close()
     rows = opened(s3_url).scan(partitions=[0]).to_table().column("value").to_pylist()
     assert rows == [b"%d" % number for number in range(0, 200, 2)]
+
+
+def test_a_batch_without_a_producer_before_it_does_not_hide_that_a_batch_is_sent_again(address: Address) -> None:
+    with started(address) as gateway, Wire(gateway) as wire:
+        assert producing(wire, data(producer=7, sequence=0)).base_offset == 0
+    with started(address, linger_ms=3_600_000) as gateway:
+        wires, asked = [Wire(gateway) for _ in range(2)], []
+        for wire, sent in zip(wires, (data(), data(producer=7, sequence=0)), strict=True):
+            asked.append(wire.send(PRODUCE, 9, **produce_fields(9, [("clicks", 0, sent)])))
+            until(lambda: len(gateway.broker.metadata.topic("clicks")._gathered._waiting) == len(asked))
+        gateway.stop()
+        told = [wire.answer(PRODUCE, 9, number) for wire, number in zip(wires, asked, strict=True)]
+    assert [each.responses[0].partition_responses[0].base_offset for each in told] == [1, 0]
+    assert opened(address).end_offsets()[0] == 2

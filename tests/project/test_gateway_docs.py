@@ -11,7 +11,9 @@ from gateways import API_VERSIONS, Wire, serving, until
 from distlog.gateway.commit_log_producers import REMEMBERED_MS
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.gateway_server import STOP_TIMEOUT_S
+from distlog.gateway.groups.offsets_topic import NAME, PARTITIONS
 from distlog.gateway.kafka_apis import APIS
+from distlog.gateway.protocol.request_frame import LARGEST_OTHER_BYTES
 
 TEXT = (Path(__file__).parents[2] / "docs" / "gateway.md").read_text(encoding="utf-8")
 
@@ -32,7 +34,6 @@ def test_the_python_example_runs(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_the_apis_are_those_of_the_table() -> None:
-    # the groups' coordinator has a page of its own
     rows = {row[0]: row[1] for row in table("What it speaks")}
     assert rows.items() <= {api.name: f"{api.oldest} to {api.newest}" for api in APIS.values()}.items()
 
@@ -41,6 +42,7 @@ def test_the_limits_are_those_of_the_table() -> None:
     config = GatewayConfig()
     assert [row[1] for row in table("Limits")] == [
         f"{config.socket_request_max_bytes >> 20} MiB",
+        f"{LARGEST_OTHER_BYTES >> 20} MiB",
         str(config.queued_max_requests),
         f"{config.queued_max_request_bytes >> 20} MiB",
         f"{config.fetch_max_bytes >> 20} MiB",
@@ -53,6 +55,8 @@ def test_the_limits_are_those_of_the_table() -> None:
     assert f"within {STOP_TIMEOUT_S:g} seconds" in text
     assert f"last {REMEMBERED_MS // 60_000} minutes" in text
     assert f"up to {config.linger_bytes >> 20} MB" in text
+    assert f"`{NAME}`, in Kafka's own format: {PARTITIONS} partitions" in text
+    assert f"after {config.offsets_retention_ms // 86_400_000} days" in text
 
 
 def test_the_metrics_are_those_of_the_table(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ The two halves are separate, since a Spark job runs the first in its tasks and t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -73,10 +73,12 @@ def commit_append(
     in_order: bool = False,
     origin: Origin = UNNAMED,
     written_by: TopicConfig | None = None,
+    check: Callable[[Snapshot], None] | None = None,
 ) -> tuple[AppendResult, Snapshot]:
     """Add `segments` behind the log ends, all or none, in one commit that has `origin`.
 
-    `written_by` are the settings by which their records were checked; without, they suit any topic.
+    `written_by` are the settings by which their records were checked; without, they suit any topic. `check` gets each
+    snapshot behind which they may be committed; what it raises is raised, and nothing was committed.
 
     Their partitions' active segments are sealed in the same commit. If the same (app_id, batch_id) was committed
     before, or `in_order` a later one, this is a replay (see `replayed`), and nothing is sealed. Raises
@@ -99,6 +101,8 @@ def commit_append(
             return None
         if written_by is not None:
             _check_keyed(current.config, written_by)
+        if check is not None:
+            check(current)
         placed.extend(place(current, segments))
         actions: list[Action] = [Add(segment) for segment in placed]
         if app_id is not None and batch_id is not None:

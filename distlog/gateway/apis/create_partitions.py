@@ -27,7 +27,7 @@ def handle(request: Request, broker: Broker) -> Fields:
 
 def _raise_count(broker: Broker, asked: Any, *, only_look: bool) -> None:
     check_partitions(asked.count)
-    topic = broker.metadata.fresh_topic(asked.name).topic
+    topic = broker.metadata.clients_topic(asked.name).topic
 
     def plan(snapshot: Snapshot) -> list[Action]:
         if asked.count <= len(snapshot.partitions):

@@ -32,7 +32,7 @@ def handle(request: Request, broker: Broker) -> Fields:
 
 
 def _delete(broker: Broker, name: str, number: int, offset: int) -> Fields:
-    report = broker.metadata.fresh_topic(name).topic.delete_records({number: offset})
+    report = broker.metadata.clients_topic(name).topic.delete_records({number: offset})
     return {"low_watermark": report.log_start_offsets[number]}
 
 

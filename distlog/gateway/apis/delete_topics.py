@@ -1,4 +1,4 @@
-"""DeleteTopics: ends topics; vacuum deletes their files."""
+"""DeleteTopics: ends topics, and what groups have read of them; vacuum deletes their files."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from distlog.gateway.apis.attempts import attempted
 from distlog.gateway.apis.metadata import name_of, topic_uuid
 from distlog.gateway.broker import Api, Broker
+from distlog.gateway.groups.of_broker import groups_of
 from distlog.gateway.protocol.response_frame import Fields
 from distlog.gateway.server.request import Request
 
@@ -32,7 +33,9 @@ def _drop_state(broker: Broker, topic: Any) -> Fields:
 
 
 def _drop(broker: Broker, name: str) -> Fields:
-    return {"name": name, "topic_id": topic_uuid(broker.metadata.drop(name))}
+    dropped = broker.metadata.drop(name)
+    groups_of(broker).offsets.forget_topic(name)
+    return {"name": name, "topic_id": topic_uuid(dropped)}
 
 
 API = Api(20, "DeleteTopics", 1, 6, handle)

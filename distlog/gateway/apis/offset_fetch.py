@@ -33,11 +33,12 @@ def _told(broker: Broker, asked: Any) -> Fields:
     try:
         found = groups_of(broker).offsets.fetch(asked.group_id, wanted)
     except GroupRefusedError as refused:
-        return {"error_code": refused.code, "topics": []}
+        # version 1 has a place for it at the partitions alone; without, a client would begin anew
+        return {"error_code": refused.code, "topics": _topics(dict.fromkeys(wanted or ()), refused.code)}
     return {"error_code": ErrorCode.none, "topics": _topics(found)}
 
 
-def _topics(found: Mapping[TopicPartition, Position | None]) -> list[Fields]:
+def _topics(found: Mapping[TopicPartition, Position | None], code: ErrorCode = ErrorCode.none) -> list[Fields]:
     topics: dict[str, list[Fields]] = {}
     for (topic, partition), position in found.items():
         told = position or _NONE
@@ -47,7 +48,7 @@ def _topics(found: Mapping[TopicPartition, Position | None]) -> list[Fields]:
                 "committed_offset": told.offset,
                 "committed_leader_epoch": told.leader_epoch,
                 "metadata": told.metadata,
-                "error_code": ErrorCode.none,
+                "error_code": code,
             }
         )
     return [{"name": name, "partitions": partitions} for name, partitions in topics.items()]

@@ -85,7 +85,7 @@ def _when_all(request: Request, waiting: Sequence[Future[AppendInfo]], work: Cal
 
 def _append(broker: Broker, topic: str, number: int, records: bytes | None) -> _Asked:
     try:
-        hosted = broker.metadata.fresh_topic(topic)
+        hosted = broker.metadata.clients_topic(topic)
         partition = hosted.partition(number)
         if not records:
             raise InvalidRecordError("a produce request has no records for a partition")

@@ -193,6 +193,13 @@ class ClassicGroup:
         if not member.is_new:
             member.expires_at = self.clock() + member.session_timeout_ms
 
+    def replace(self, member: Member, new_id: str) -> None:
+        """The instance of a static member began anew, under another id; its part is waited for as before."""
+        if member.id in self._late_syncs:
+            self._late_syncs.remove(member.id)
+            self._late_syncs.add(new_id)
+        self.members.replace(member, new_id)
+
     def note_synced(self, member: Member) -> None:
         """A member asked for its part, or left: nobody waits for it any more."""
         self._late_syncs.discard(member.id)

@@ -74,6 +74,13 @@ class CommittedOffsets:
                 told[place] = ErrorCode.group_subscribed_to_topic if place[0] in topics else ErrorCode.none
             self._store(opened, {place: None for place, code in told.items() if code is ErrorCode.none}, done)
 
+    def forget_topic(self, topic: str) -> None:
+        """Forget all positions in a topic that was dropped: in one of the same name they would skip records."""
+        for name in self._groups.names():
+            with suppress(GroupRefusedError), self._groups.opened(name) as group:
+                places = [place for place in group.positions if place[0] == topic]
+                self._store(group, dict.fromkeys(places), lambda code: None)
+
     def expire(self) -> None:
         """Forget the positions that nobody has needed for the retention time, and groups that have nothing left."""
         for name in self._groups.names():

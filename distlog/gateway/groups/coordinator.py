@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from kio.schema.errors import ErrorCode
 
 from distlog.gateway.groups.exchanges import (
@@ -18,6 +20,9 @@ from distlog.gateway.groups.membership import heartbeat, leave
 from distlog.gateway.groups.registry import MAX_TEXT_BYTES, GroupRegistry
 from distlog.gateway.groups.sync import sync
 
+#: What the gateway adds to a name, so that it is an id: a hyphen and a UUID.
+_OWN_ID_BYTES = 37
+
 
 class GroupCoordinator:
     """Members of the groups in a registry. Each call returns at once, and raises nothing."""
@@ -28,7 +33,7 @@ class GroupCoordinator:
     def join(self, group: str, request: Join, answer: AnswerJoin) -> None:
         """Answer when the generation begins, or at once with an error; a group that is not there is made."""
         try:
-            _check_texts(request.client_id, request.client_host, request.instance_id or "", request.protocol_type)
+            _check_texts(request)
             # whoever has an id has it from a group that is there
             with self._groups.opened(group, make=not request.member_id) as opened:
                 join(opened.membership, request, answer)
@@ -60,6 +65,13 @@ class GroupCoordinator:
             return refused.code
 
 
-def _check_texts(*texts: str) -> None:
-    if any(len(text.encode("utf-8", "surrogatepass")) > MAX_TEXT_BYTES for text in texts):
+def _check_texts(request: Join) -> None:
+    # the name of a client, or of an instance, becomes a part of its member's id
+    parts = request.client_id, request.instance_id or ""
+    texts = request.client_host, request.protocol_type, *(name for name, _ in request.protocols)
+    if _longest(parts) > MAX_TEXT_BYTES - _OWN_ID_BYTES or _longest(texts) > MAX_TEXT_BYTES:
         raise GroupRefusedError(ErrorCode.invalid_request)
+
+
+def _longest(texts: Iterable[str]) -> int:
+    return max(len(text.encode("utf-8", "surrogatepass")) for text in texts)

@@ -86,7 +86,7 @@ def _add(group: ClassicGroup, member_id: str, request: Join, answer: AnswerJoin)
 def _replace(group: ClassicGroup, member: Member, new_id: str, request: Join, answer: AnswerJoin) -> None:
     """An instance of a static member began anew: the others go on as they are, if its subscription is the same."""
     old_id, was_leader = member.id, group.members.leader == member.id
-    group.members.replace(member, new_id)
+    group.replace(member, new_id)
     is_same = group.phase is GroupPhase.STABLE and _speaks_as_before(group, member, request)
     if not is_same:
         _wait(group, member, request, answer)

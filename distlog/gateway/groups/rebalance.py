@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+#: Members that give no time at all get this much, in ms: else one that is away would keep the timer busy for ever.
+SHORTEST_MS = 100
+
 
 @dataclass(slots=True)
 class Rebalance:
@@ -27,7 +30,7 @@ class Rebalance:
     @classmethod
     def again(cls, now: float, timeout_ms: int) -> Rebalance:
         """Of a group that had members: it is over when all of them have joined."""
-        return cls(now + timeout_ms)
+        return cls(now + max(timeout_ms, SHORTEST_MS))
 
     def is_due(self, now: float) -> bool:
         """Whether the group goes on with those that are there; a first one with newcomers waits longer instead."""

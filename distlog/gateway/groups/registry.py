@@ -54,6 +54,7 @@ class GroupRegistry:
         self._settings, self._new_id, self._on_earlier = settings, new_id, on_earlier_deadline
         self._lock, self._groups = threading.Lock(), dict[str, Group]()
         self._queue: list[tuple[float, str]] = []
+        self._is_over = False
 
     def load(self) -> None:
         """Learn what is stored, before the first call. Members go on as they were: their sessions begin now."""
@@ -64,7 +65,8 @@ class GroupRegistry:
             else:
                 standing[key] = value
         for key, value in standing.items():
-            with self.opened(key.group, make=True) as group:
+            # Kafka has a group without a name, which nobody can ask for here
+            with suppress(GroupRefusedError), self.opened(key.group, make=True) as group:
                 if isinstance(key, OffsetKey) and isinstance(value, Position):
                     group.positions.apply({(key.topic, key.partition): value})
                 elif isinstance(value, GroupRecord):
@@ -78,9 +80,11 @@ class GroupRegistry:
         if not name or len(name.encode("utf-8", "surrogatepass")) > MAX_TEXT_BYTES:
             raise GroupRefusedError(ErrorCode.invalid_group_id)
         while True:
+            if self._is_over:
+                raise GroupRefusedError(ErrorCode.not_coordinator)
             group = self._found(name, make, missing)
             with group.lock:
-                if group.is_gone:
+                if group.is_gone or self._is_over:
                     continue
                 try:
                     yield group
@@ -144,9 +148,12 @@ class GroupRegistry:
         return max(0.0, (self.next_deadline - self.clock()) / 1000)
 
     def end(self) -> None:
-        """Answer whoever waits: another gateway coordinates from now on."""
-        for name in self.names():
-            with suppress(GroupRefusedError), self.opened(name) as group:
+        """Answer whoever waits, and whoever comes: another gateway coordinates from now on."""
+        self._is_over = True
+        with self._lock:
+            groups = list(self._groups.values())
+        for group in groups:
+            with group.lock:
                 for member in group.membership.members:
                     member.refuse(ErrorCode.not_coordinator)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
+from collections.abc import Callable
 
 from distlog.gateway.groups.classic_group import GroupSettings
 from distlog.gateway.groups.committed_offsets import CommittedOffsets
@@ -14,6 +16,8 @@ from distlog.gateway.groups.registry import GroupRegistry
 
 #: How often positions are looked at for expiry, in s: Kafka's `offsets.retention.check.interval.ms`.
 _EXPIRY_S = 600.0
+_PAUSE_S = 1.0
+_log = logging.getLogger("distlog.gateway")
 
 
 class GroupServices:
@@ -51,9 +55,18 @@ class GroupServices:
         expires_at = time.monotonic() + _EXPIRY_S
         while not self._is_over:
             self._wake.clear()
-            self._registry.expire()
+            pause_s = self._guarded(self._registry.expire)
             if time.monotonic() >= expires_at:
-                self.offsets.expire()
+                self._guarded(self.offsets.expire)
                 expires_at = time.monotonic() + _EXPIRY_S
             due_s = min(self._registry.due_s, expires_at - time.monotonic())
-            self._wake.wait(max(0.0, due_s))
+            self._wake.wait(max(pause_s, due_s))
+
+    def _guarded(self, work: Callable[[], None]) -> float:
+        """Do it; returns how long to wait after it in s. A mistake in one group must not end the time of all."""
+        try:
+            work()
+        except Exception:
+            _log.exception("time did not pass for all groups")
+            return _PAUSE_S
+        return 0.0

@@ -13,6 +13,9 @@ from kio.serial.errors import SerialError
 from distlog.core.errors import CorruptionError
 
 _HEAD = struct.Struct(">hhi")
+_PRODUCE = 0
+#: The largest request that carries no records: many small fields cost thirty times their size, and seconds.
+LARGEST_OTHER_BYTES = 4 << 20
 
 
 class InvalidRequestError(CorruptionError):
@@ -46,6 +49,8 @@ def read_request(frame: memoryview, head: RequestHead) -> ParsedRequest:
 
     Bytes behind its end are passed over, as in Kafka: librdkafka sends some when it asks for all topics.
     """
+    if len(frame) > LARGEST_OTHER_BYTES and head.api_key != _PRODUCE:
+        raise InvalidRequestError("a request without records is too large", api_key=head.api_key, size=len(frame))
     read_header, read_body = _readers(head.api_key, head.api_version)
     try:
         header, header_size = read_header(frame, 0)

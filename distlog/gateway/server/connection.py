@@ -88,7 +88,7 @@ class Connection(asyncio.BufferedProtocol):
         frame = self._frames.next()
         if frame is not None:
             self._request = self._parsed(frame)
-            self._processor.channel.offer(self._request)
+            self._processor.offer(self._request)
 
     def _has_memory(self, size: int) -> None:
         """Go on with a frame that has waited for memory."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.protocol.request_frame import RequestHead
-from distlog.gateway.server.request_channel import RequestChannel
+from distlog.gateway.server.request import Request
 from distlog.gateway.server.request_memory import RequestMemory
 
 #: What is received in one step, unless it is a larger request.
@@ -26,12 +26,12 @@ class Processor:
         self,
         config: GatewayConfig,
         loop: asyncio.AbstractEventLoop,
-        channel: RequestChannel,
+        offer: Callable[[Request], None],
         supports: Callable[[RequestHead], RequestHead | None],
         clock: Callable[[], int],
         first_principal: str | None,
     ) -> None:
-        self.config, self.loop, self.channel, self.supports, self.clock = config, loop, channel, supports, clock
+        self.config, self.loop, self.offer, self.supports, self.clock = config, loop, offer, supports, clock
         self.first_principal = first_principal
         self.memory = RequestMemory(config.queued_max_request_bytes)
         self.shared_buffer = memoryview(bytearray(_SHARED_BYTES))

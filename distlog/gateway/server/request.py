@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from distlog.gateway.protocol.request_frame import RequestHead
 from distlog.gateway.protocol.response_frame import Fields, Piece, write_response
+
+_log = logging.getLogger("distlog.gateway")
 
 
 @dataclass(slots=True)
@@ -55,10 +58,17 @@ class Request:
         return getattr(self.body, name, default)
 
     def respond(self, fields: Fields) -> None:
-        """Send the response with these fields."""
+        """Send the response with these fields; one that cannot be written ends the connection, and raises nothing."""
         # a version that is not known is answered in the first one
         version = self.head.api_version if self.body is not None else 0
-        self.send(write_response(self.head.api_key, version, self.head.correlation_id, fields))
+        try:
+            pieces = write_response(self.head.api_key, version, self.head.correlation_id, fields)
+        except Exception:
+            # whoever answers has others to answer, too
+            _log.exception("a response cannot be written (api_key=%d version=%d)", self.head.api_key, version)
+            self.hang_up("the response cannot be written")
+            return
+        self.send(pieces)
 
     def respond_nothing(self) -> None:
         """End the request without a response, as for acks=0."""

@@ -14,13 +14,12 @@ _log = logging.getLogger("distlog.gateway")
 
 
 class KafkaRequestHandlerPool:
-    """`size` threads, each of which calls `handle` with one request after the other."""
+    """`size` threads with a `name`, each of which calls `handle` with one request after the other."""
 
-    def __init__(self, channel: RequestChannel, handle: Callable[[Request], None], size: int) -> None:
+    def __init__(self, channel: RequestChannel, handle: Callable[[Request], None], size: int, name: str) -> None:
         self._channel, self._handle = channel, handle
         self._threads = [
-            threading.Thread(target=self._run, name=f"kafka-request-handler-{number}", daemon=True)
-            for number in range(size)
+            threading.Thread(target=self._run, name=f"{name}-{number}", daemon=True) for number in range(size)
         ]
 
     def start(self) -> None:

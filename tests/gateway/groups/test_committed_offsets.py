@@ -8,7 +8,7 @@ from kio.schema.errors import ErrorCode
 
 from distlog.gateway.groups.classic_group import GroupPhase
 from distlog.gateway.groups.exchanges import GroupRefusedError
-from distlog.gateway.groups.offsets_format import Position
+from distlog.gateway.groups.offsets_format import OffsetKey, Position
 from distlog.gateway.groups.positions import TopicPartition
 
 CLICKS, VIEWS = ("clicks", 0), ("views", 1)
@@ -202,3 +202,23 @@ def test_a_commit_under_way_does_not_bring_back_a_group_that_was_deleted() -> No
 
 def test_a_store_with_nothing_in_it_is_a_gateway_without_groups() -> None:
     assert list(Gateway(store=MemoryStore()).admin.list()) == []
+
+
+def test_a_gateway_that_ends_has_nobody_wait() -> None:
+    gateway = Gateway()
+    stable(gateway, gateway.member("a"))
+    waiting = gateway.member("b").join()
+    gateway.groups.end()
+    assert waiting.told is ErrorCode.not_coordinator
+    # nor who comes now: its answer would never come
+    assert gateway.member("c").join().told is ErrorCode.not_coordinator
+    assert commit(gateway) is ErrorCode.not_coordinator
+    with pytest.raises(GroupRefusedError, match="not_coordinator"):
+        gateway.offsets.fetch(GROUP, [CLICKS])
+
+
+def test_positions_of_a_group_without_a_name_are_left_out_and_the_others_are_there() -> None:
+    store = MemoryStore()
+    # Kafka has such groups, of clients that only keep positions
+    store.changes = [(OffsetKey("", "clicks", 0), Position(1)), (OffsetKey(GROUP, "clicks", 0), Position(7))]
+    assert position(Gateway(store=store)) == 7

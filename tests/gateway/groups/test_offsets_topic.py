@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from queue import SimpleQueue
 
 import pytest
+from gateways import until
 from kio.schema.errors import ErrorCode
 
 import distlog
@@ -96,4 +98,48 @@ def test_after_a_failure_all_that_waited_are_told_and_the_next_change_is_stored(
     assert stored(topic, (key(0), Position(8))) is ErrorCode.coordinator_not_available
     assert stored(topic, (key(0), Position(9))) is ErrorCode.none
     assert list(OffsetsTopic(str(tmp_path), linger_ms=0).load()) == [(key(0), Position(9))]
+    topic.close()
+
+
+def test_a_failed_store_answers_while_the_groups_lock_is_held_by_who_stores_next(tmp_path: Path) -> None:
+    topic, lock, told = OffsetsTopic(str(tmp_path), linger_ms=0), threading.Lock(), SimpleQueue[ErrorCode]()
+    assert stored(topic, (key(0), Position(7))) is ErrorCode.none
+    is_held = threading.Event()
+
+    def done(code: ErrorCode) -> None:
+        is_held.wait(30)
+        with lock:
+            told.put(code)
+
+    distlog.open(str(tmp_path / NAME)).drop()
+    topic.store("billing", [(key(0), Position(8))], done)
+    until(lambda: topic._batching is not None and topic._batching.has_failed)
+    with lock:
+        is_held.set()
+        next_one = threading.Thread(
+            target=topic.store, args=("billing", [(key(0), Position(9))], told.put), daemon=True
+        )
+        next_one.start()
+        next_one.join(10)
+        assert not next_one.is_alive()
+    assert {told.get(timeout=30), told.get(timeout=30)} == {ErrorCode.coordinator_not_available, ErrorCode.none}
+    topic.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == "groups-stored"]
+
+
+def test_maintenance_beside_a_gateway_keeps_the_newest_positions(root: str) -> None:
+    topic = OffsetsTopic(root, linger_ms=0)
+    for offset in range(6):
+        assert stored(topic, (key(0), Position(offset)), (key(1), Position(offset))) is ErrorCode.none
+        if offset % 2:
+            kept = distlog.open(f"{root}/{NAME}")
+            # a commit of others ends the segment that is written to, so that it is cleaned
+            kept.append([{"key": b"\0\x63", "value": b"", "partition": offsets_partition("billing", 50)}])
+            kept.compact()
+    assert stored(topic, (key(1), None)) is ErrorCode.none
+    distlog.open(f"{root}/{NAME}").compact()
+    standing = dict(OffsetsTopic(root, linger_ms=0).load())
+    assert (standing[key(0)], standing.get(key(1))) == (Position(5), None)
+    # most of the fifteen records are gone
+    assert distlog.open(f"{root}/{NAME}").scan().to_table().num_rows < 9
     topic.close()

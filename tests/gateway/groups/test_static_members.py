@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from consumer_groups import GROUP, Client, Gateway
+from consumer_groups import GROUP, Client, Gateway, stable
 from kio.schema.errors import ErrorCode
 
 from distlog.gateway.groups.classic_group import GroupPhase, GroupSettings
@@ -109,3 +109,44 @@ def test_an_instance_that_begins_anew_while_partitions_are_assigned_begins_anoth
     assert again.told is None
     first.join()
     assert again.generation == first.generation == 3
+
+
+def test_an_instance_that_begins_anew_before_it_asked_for_its_part_is_still_waited_for() -> None:
+    gateway = Gateway(GroupSettings(initial_rebalance_delay_ms=10))
+    first, second = gateway.member("a", instance_id="one"), gateway.member("b", instance_id="two")
+    first.join(), second.join()
+    gateway.at(10)
+    gateway.at(10)
+    first.sync(one=b"0", two=b"1")
+    again = gateway.member("b", instance_id="two").join()
+    assert again.told is ErrorCode.none
+    for _ in range(7):
+        gateway.at(9_000)
+        first.beat(), again.beat()
+        # nothing is left that is due: a timer that finds something at each look serves nobody else
+        assert gateway.groups.next_deadline > gateway.now
+    assert again.beat() is ErrorCode.unknown_member_id
+
+
+def test_an_instance_that_began_anew_and_asked_for_its_part_stays() -> None:
+    gateway = Gateway(GroupSettings(initial_rebalance_delay_ms=10))
+    first, second = gateway.member("a", instance_id="one"), gateway.member("b", instance_id="two")
+    first.join(), second.join()
+    gateway.at(10)
+    gateway.at(10)
+    first.sync(one=b"0", two=b"1")
+    again = gateway.member("b", instance_id="two").join().sync()
+    for _ in range(7):
+        gateway.at(9_000)
+        assert (first.beat(), again.beat()) == (ErrorCode.none, ErrorCode.none)
+
+
+def test_instances_that_are_away_and_give_no_time_for_joining_do_not_keep_the_timer_busy() -> None:
+    gateway = Gateway()
+    first = gateway.member("a", instance_id="one")
+    stable(gateway, first)
+    first.join(rebalance_timeout_ms=0).sync(a=b"0")
+    with gateway.groups.opened(GROUP) as group:
+        group.membership.prepare()
+    gateway.at(1)
+    assert gateway.groups.next_deadline > gateway.now

@@ -1,0 +1,108 @@
+"""Puts the records of calls into one writer, and tells each call when all of its records are durable."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from kio.schema.errors import ErrorCode
+
+from distlog.core.errors import DistlogError
+from distlog.core.topics.delivery import Delivery
+from distlog.core.topics.topic import Topic
+from distlog.gateway.groups.classic_group import Stored
+
+_log = logging.getLogger("distlog.gateway")
+_RECORD_OVERHEAD = 100
+#: Bytes that may be on their way: so few that a writer has room for them, and `append` never waits.
+_MAX_WAITING_BYTES = 8 << 20
+
+
+@dataclass(slots=True)
+class Call:
+    """Records of one group that are stored together, and who learns of that; `left` are still on their way."""
+
+    done: Stored
+    left: int
+    size: int
+    code: ErrorCode = ErrorCode.none
+
+
+class OffsetsBatching:
+    """A writer, and the calls whose records it has, by partition, in order.
+
+    `tell` gets the calls that are over. It must not wait: who asks a writer that failed waits for it, too,
+    maybe behind the lock of a group.
+    """
+
+    def __init__(self, topic: Topic, linger_ms: int, tell: Callable[[Sequence[Call]], None]) -> None:
+        # the one keeps calls and records in the same order; the writer's thread takes the other alone
+        self._order, self._lock = threading.RLock(), threading.Lock()
+        self._calls, self._tell = dict[int, deque[Call]](), tell
+        self._waiting_bytes = 0
+        self.has_failed = False
+        self._writer = topic.writer(linger_ms=linger_ms, on_delivery=self._delivered)
+
+    def append(self, partition: int, records: Sequence[tuple[bytes, bytes | None]], done: Stored) -> None:
+        """Put records on their way; never waits, since so few may be on their way that the writer has room."""
+        size = sum(_RECORD_OVERHEAD + len(key) + len(value or b"") for key, value in records)
+        call = Call(done, len(records), size)
+        with self._order:
+            if not self._taken(partition, call):
+                self._tell([call])
+                return
+            try:
+                for key, value in records:
+                    self._writer.append(value, key=key, partition=partition)
+            except DistlogError as error:
+                self._fail(error)
+
+    def _taken(self, partition: int, call: Call) -> bool:
+        with self._lock:
+            if self.has_failed or self._waiting_bytes + call.size > _MAX_WAITING_BYTES:
+                call.code = ErrorCode.coordinator_load_in_progress
+                return False
+            # it stands in the queue first: where no thread can be started, the writer's `append` delivers
+            self._calls.setdefault(partition, deque()).append(call)
+            self._waiting_bytes += call.size
+            return True
+
+    def _delivered(self, delivery: Delivery) -> None:
+        if delivery.error is not None:
+            self._fail(delivery.error)
+            return
+        with self._lock:
+            over = self._counted(self._calls.get(delivery.partition or 0, deque()), delivery.record_count)
+        self._tell(over)
+
+    def _counted(self, calls: deque[Call], left: int) -> list[Call]:
+        over = []
+        while left and calls:
+            taken = min(left, calls[0].left)
+            calls[0].left -= taken
+            left -= taken
+            if calls[0].left == 0:
+                self._waiting_bytes -= calls[0].size
+                over.append(calls.popleft())
+        return over
+
+    def _fail(self, error: BaseException) -> None:
+        """All calls fail, since a writer that failed keeps nothing more; some may be durable all the same."""
+        with self._lock:
+            if not self.has_failed:
+                _log.error("groups were not stored: %s", error)
+            self.has_failed = True
+            over = [call for calls in self._calls.values() for call in calls]
+            self._calls.clear()
+            for call in over:
+                call.code = ErrorCode.coordinator_not_available
+        self._tell(over)
+
+    def close(self) -> None:
+        """Have everything delivered; a writer that failed has told all its calls already."""
+        with suppress(DistlogError):
+            self._writer.close()

@@ -1,0 +1,54 @@
+"""What goes wrong for one member must not end the time of all groups, nor keep others from their answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from consumer_groups import Gateway
+from gateways import until
+from kio.schema.errors import ErrorCode
+
+from distlog.gateway.groups.classic_group import GroupSettings
+from distlog.gateway.groups.offsets_topic import OffsetsTopic
+from distlog.gateway.groups.services import GroupServices
+from distlog.gateway.protocol.request_frame import RequestHead
+from distlog.gateway.server.request import ClientSession, Request
+
+
+def test_an_error_does_not_end_the_time_of_all_groups(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    services = GroupServices(OffsetsTopic(str(tmp_path), linger_ms=0), GroupSettings(), retention_ms=1000)
+    looks = []
+
+    def expire() -> None:
+        looks.append(1)
+        services._wake.set()
+        if len(looks) == 1:
+            raise RuntimeError("a mistake of ours")
+
+    services._registry.expire = expire  # type: ignore[method-assign]
+    services.start()
+    try:
+        until(lambda: len(looks) > 1)
+    finally:
+        services._registry.expire = lambda: None  # type: ignore[method-assign]
+        services.stop()
+    assert "a mistake of ours" in caplog.text
+
+
+def test_an_answer_that_cannot_be_written_ends_its_connection_alone() -> None:
+    ended: list[str] = []
+    session = ClientSession(("", 0), ("", 0))
+    request = Request(RequestHead(12, 4, 1), "", object(), session, 0, send=lambda _: None, hang_up=ended.append)
+    request.respond({"throttle_time": 0, "error_code": "no code"})
+    assert ended == ["the response cannot be written"]
+
+
+def test_names_that_no_record_of_the_group_could_hold_are_refused() -> None:
+    gateway = Gateway()
+    # an id is the client's name, and 37 bytes more
+    assert gateway.member("c" * 32_760).join().told is ErrorCode.invalid_request
+    assert gateway.member("c", instance_id="i" * 32_760).join().told is ErrorCode.invalid_request
+    long_name = (("p" * 40_000, b""),)
+    assert gateway.member("c", protocols=long_name).join().told is ErrorCode.invalid_request
+    assert gateway.member("c" * 1000).join().told is None

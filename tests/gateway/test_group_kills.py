@@ -1,0 +1,92 @@
+"""A gateway that is killed (kill -9) beneath the members of a group, while they commit."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from soak.gateway_kills import KilledGateway
+
+import distlog
+
+confluent_kafka = pytest.importorskip("confluent_kafka")
+COUNT, BETWEEN = 100, 2
+
+
+class Worker:
+    """A member that reads a few records, commits them, and notes what it was told."""
+
+    def __init__(self, address: str) -> None:
+        settings = {"enable.auto.commit": False, "auto.offset.reset": "earliest", "reconnect.backoff.max.ms": 200}
+        self.member = confluent_kafka.Consumer(
+            {"bootstrap.servers": address, "group.id": "billing", "log_level": 0, **settings}
+        )
+        self.values: list[tuple[int, int]] = []
+        self.acknowledged: dict[int, int] = {}
+        self.lost = 0
+        self.member.subscribe(["clicks"], on_revoke=self._on_revoked)
+
+    def _on_revoked(self, *_: Any) -> None:
+        self.lost += 1
+
+    def work(self) -> None:
+        """Read a few records if there are some, and commit them."""
+        records = [record for record in self.member.consume(BETWEEN, 0.1) if record.error() is None]
+        self.values += [(record.partition(), record.offset()) for record in records]
+        if records:
+            try:
+                told = self.member.commit(asynchronous=False)
+            except confluent_kafka.KafkaException:
+                return
+            self.acknowledged.update({each.partition: each.offset for each in told if each.error is None})
+
+
+@pytest.fixture
+def gateway(tmp_path: Path) -> Iterator[KilledGateway]:
+    """A gateway over a root with the topic `clicks`; it ends by SIGTERM."""
+    topic = distlog.create(str(tmp_path / "clicks"), partitions=2)
+    topic.append([{"value": b"v", "partition": n % 2} for n in range(2 * COUNT)])
+    served = KilledGateway(tmp_path)
+    yield served
+    served.end()
+
+
+def until_all(workers: list[Worker], is_done: Any) -> None:
+    end = time.monotonic() + 90
+    while not all(is_done(worker) for worker in workers):
+        assert time.monotonic() < end
+        for worker in workers:
+            worker.work()
+
+
+def test_acknowledged_positions_are_there_and_the_members_go_on_without_a_rebalance(gateway: KilledGateway) -> None:
+    workers = [Worker(gateway.address) for _ in range(2)]
+    until_all(workers, lambda worker: worker.acknowledged and len(worker.member.assignment()) == 1)
+    shared = [worker.member.assignment() for worker in workers]
+    for worker in workers:
+        worker.values.clear()
+        worker.lost = 0
+    killing = threading.Thread(target=gateway.kill)
+    killing.start()
+    while killing.is_alive():
+        for worker in workers:
+            worker.work()
+    before = [dict(worker.acknowledged) for worker in workers]
+    places = [confluent_kafka.TopicPartition("clicks", number) for number in range(2)]
+    asking = confluent_kafka.Consumer({"bootstrap.servers": gateway.address, "group.id": "billing"})
+    told = {each.partition: each.offset for each in asking.committed(places, 60)}
+    for noted in before:
+        assert all(told[number] >= offset for number, offset in noted.items())
+    asking.close()
+    until_all(workers, lambda worker: COUNT in worker.acknowledged.values())
+    assert [worker.member.assignment() for worker in workers] == shared
+    # each record was read once, by the member that had its partition before
+    for worker in workers:
+        number, first = worker.values[0]
+        assert worker.values == [(number, offset) for offset in range(first, COUNT)]
+        assert worker.lost == 0
+        worker.member.close()
