@@ -65,6 +65,8 @@ def drop(
     as_json: Json = False,
 ) -> None:
     """End a topic. Vacuum deletes its files when file.delete.delay.ms has passed."""
+    if as_json and not yes:
+        raise typer.BadParameter("give it with --json, which asks nobody", param_hint="--yes")
     topic = distlog.open(url, storage_options=dict(storage))
     if not yes and not typer.confirm(f"drop {topic.url} with {topic.partitions} partitions?", err=True):
         raise typer.Exit(1)

@@ -46,6 +46,16 @@ def test_drop_asks_first(cli: CommandLine) -> None:
     assert cli("describe").status == 1
 
 
+def test_a_drop_in_json_asks_nobody_and_needs_yes(cli: CommandLine) -> None:
+    cli.ok("create")
+    outcome = cli("drop", "--json", stdin=b"y\n")
+    assert (outcome.status, outcome.json["type"]) == (2, "BadParameter")
+    assert "--yes" in outcome.json["error"]
+    assert "?" not in outcome.err
+    assert distlog.open(cli.url).version == 0
+    assert cli.ok("drop", "--json", "--yes").json["dropped"] is True
+
+
 def test_restore_brings_back_what_retention_deleted(filled: CommandLine) -> None:
     said = filled.ok("retention").rows[0][0]
     assert "1 by retention.ms=604800000 (the newest record is of 1970-01-01T00:00:05.005Z)" in said
@@ -98,6 +108,16 @@ def test_a_reader_that_closes_the_pipe_ends_the_command_without_a_word(cli: Comm
     assert run.stderr.read() == b""
     assert run.wait() == 1
     run.stderr.close()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a file that is always full is Linux's")
+@pytest.mark.parametrize("as_json", [[], ["--json"]])
+def test_output_that_cannot_be_written_is_one_line_on_standard_error(cli: CommandLine, as_json: list[str]) -> None:
+    cli.ok("create")
+    command = [sys.executable, "-m", "distlog.cli", "history", cli.url, *as_json]
+    with open("/dev/full", "w") as full:
+        run = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (run.returncode, run.stderr) == (1, "distlog: [Errno 28] No space left on device\n")
 
 
 def test_topics_are_opened_or_created(tmp_path: Path) -> None:
