@@ -29,6 +29,12 @@ def test_list_shows_the_topics_below_a_folder(cli: CommandLine, tmp_path: Path) 
     assert [row["topic"] for row in cli.bare("list", str(tmp_path), "--json").json["topics"]] == ["clicks", "events"]
 
 
+def test_list_says_so_where_there_is_no_topic(cli: CommandLine, tmp_path: Path) -> None:
+    wrong = str(tmp_path / "lgos")
+    assert cli.bare("list", wrong) == (0, "", f"distlog: there is no topic right below {wrong}\n")
+    assert cli.bare("list", wrong, "--json") == (0, '{"topics": []}\n', "")
+
+
 def test_alter_sets_settings_and_takes_them_back(cli: CommandLine) -> None:
     cli.ok("create", "--config", "retention.bytes=5")
     assert cli.ok("alter", "--config", "retention.ms=-1", "--unset", "retention.bytes").out == (
@@ -92,7 +98,9 @@ def test_a_failure_is_one_line_and_with_json_also_an_object(cli: CommandLine) ->
 def test_the_version_and_short_help_are_there(cli: CommandLine) -> None:
     assert cli.bare("--version").out == f"distlog {distlog.__version__}\n"
     assert "Usage" in cli.bare("read", "-h").out
-    assert "--install-completion" in cli.bare("--help").out
+    whole = cli.bare("--help").out
+    assert "--install-completion" in whole
+    assert "..." not in whole.split("Commands:")[1]  # every command is described in full
 
 
 @pytest.mark.parametrize("as_json", [[], ["--json"]])
