@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -114,3 +115,9 @@ def test_no_file_names_a_folder_of_one_machine() -> None:
 def test_scripts_are_valid_bash() -> None:
     for script in ("tools/bootstrap.sh", ".ci/run"):
         subprocess.run(["bash", "-n", str(ROOT / script)], check=True)
+
+
+def test_no_two_files_of_tests_have_the_same_name() -> None:
+    """pytest imports each by its name alone, and would leave out the second."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []
