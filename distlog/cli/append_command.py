@@ -39,10 +39,10 @@ def append(
     storage: Storage,
     as_json: Json = False,
 ) -> None:
-    """Append files, all in one commit or none; or a stream as it comes.
+    """Append files in one commit, or a stream as it comes.
 
-    A stream is committed every few seconds, and at Ctrl-C too. At a bad line of a stream, the lines before it are
-    appended.
+    Files are appended all or none. A stream is committed every few seconds, and at Ctrl-C too. At a bad line of a
+    stream, the lines before it are appended.
     """
     source = Input(kind, Fields(key, value, timestamp), key_separator)
     source.check()

@@ -47,9 +47,9 @@ def dump(
     storage: Storage,
     as_json: Json = False,
 ) -> None:
-    """Print what is in files of Kafka's formats, as kafka-dump-log prints it; with --json an object in each line.
+    """Print what is in Kafka's files, as kafka-dump-log does.
 
-    What is wrong with them goes to standard error, or into objects too.
+    With --json each line is an object. What is wrong with the files goes to standard error, or into objects too.
     """
     options = DumpOptions(
         print_data_log=print_data_log,

@@ -28,9 +28,9 @@ def groups(
     storage: Storage,
     as_json: Json = False,
 ) -> None:
-    """Show the positions of groups of followers, or change those of one.
+    """Show the positions of groups of followers, or change them.
 
-    Its members lose their partitions by a change. Those that live join again; so end them before a --delete.
+    A group's members lose their partitions by a change. Those that live join again; so end them before a --delete.
     """
     if (reset is not None or delete) and group is None:
         raise typer.BadParameter("say which", param_hint="--group")

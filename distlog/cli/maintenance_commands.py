@@ -19,7 +19,7 @@ from distlog.core.topic_handle import topic_log
 
 
 def retention(url: Url, *, dry_run: DryRun = False, storage: Storage, as_json: Json = False) -> None:
-    """Delete old segments, by the topic's retention.ms and retention.bytes.
+    """Delete old segments, by retention.ms and retention.bytes.
 
     Vacuum deletes their files later.
     """

@@ -100,7 +100,7 @@ def offsets(
     storage: Storage,
     as_json: Json = False,
 ) -> None:
-    """Show the first and the next offset of each partition, or the offset of a time."""
+    """Show where partitions begin and end, or offsets of a time."""
     topic = distlog.open(url, storage_options=dict(storage))
     rows = _bounds(topic) if time is None else _at(topic, time)
     print_report(Summary("", {"partitions": rows}, rows), as_json=as_json)

@@ -53,9 +53,10 @@ def serve(
     storage: Storage,
     as_json: Json = False,
 ) -> None:
-    """Let Kafka's clients read and write the topics below a root, until SIGTERM.
+    """Let Kafka's clients use the topics below a root.
 
-    It speaks Kafka's protocol, and stands for all brokers of a cluster. With --json each line is an object.
+    It speaks Kafka's protocol, and stands for all brokers of a cluster, until SIGTERM. With --json each line is an
+    object.
     """
     try:
         from distlog.cli.gateway_service import serve as serve_until_signal

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -20,7 +21,9 @@ def list_topics(
 ) -> None:
     """List the topics right below a folder."""
     rows = [_row(topic) for topic in distlog.topics(root, storage_options=dict(storage))]
-    print_report(Summary("", {"topics": rows}, rows or [], None), as_json=as_json)
+    if not rows and not as_json:
+        print(f"distlog: there is no topic right below {root}", file=sys.stderr)
+    print_report(Summary("", {"topics": rows}, rows), as_json=as_json)
 
 
 def _row(topic: distlog.Topic) -> dict[str, Any]:
@@ -65,6 +68,8 @@ def drop(
     as_json: Json = False,
 ) -> None:
     """End a topic. Vacuum deletes its files when file.delete.delay.ms has passed."""
+    if as_json and not yes:
+        raise typer.BadParameter("give it with --json, which asks nobody", param_hint="--yes")
     topic = distlog.open(url, storage_options=dict(storage))
     if not yes and not typer.confirm(f"drop {topic.url} with {topic.partitions} partitions?", err=True):
         raise typer.Exit(1)

@@ -8,8 +8,9 @@ from distlog.core.warm_up import warm_up
 
 
 def warmup(*, as_json: Json = False) -> None:
-    """Compile distlog's kernels ahead of time, as when an image for containers is built.
+    """Compile distlog's kernels ahead of time.
 
-    The code is kept beside the library if that can be written, in NUMBA_CACHE_DIR if that is set, else in the home.
+    As when an image for containers is built. The code is kept beside the library if that can be written, in
+    NUMBA_CACHE_DIR if that is set, else in the home.
     """
     print_report(warm_up(), as_json=as_json)

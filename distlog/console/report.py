@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -83,6 +84,7 @@ def fail(program: str, error: Exception, reason: str | None = None, *, as_json: 
     text = reason or " ".join(str(error).split())
     print(f"{program}: {text}", file=sys.stderr)
     if as_json:
-        output.print_json({"error": text, "type": type(error).__name__})
-        sys.stdout.flush()
+        with suppress(OSError):  # what failed may be standard output itself
+            output.print_json({"error": text, "type": type(error).__name__})
+            sys.stdout.flush()
     return WRONG_USAGE if isinstance(error, InvalidConfigError) else FAILED

@@ -10,6 +10,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.pandas.utils import require_minimum_pandas_version
 
+from distlog.core.errors import InvalidConfigError
 from distlog.core.reading import scan_plan
 from distlog.core.reading.scan import names_of
 from distlog.core.reading.slices import OutOfRange, SegmentSlice, first_offsets
@@ -86,7 +87,7 @@ def _project(df: DataFrame, given: Mapping[str, str | Column | None]) -> DataFra
 
 def read(
     spark: SparkSession,
-    url: str,
+    url: str | Topic,
     columns: str | Iterable[str] | None = None,
     start: int | Mapping[int, int] | None = None,
     end: int | Mapping[int, int] | None = None,
@@ -106,11 +107,12 @@ def read(
     """The records from `start` (in) to `end` (out) as a DataFrame with the columns of Spark's Kafka source.
 
     The arguments mean what they mean in `Topic.scan`. The version is the newest one now, or one given by number or
-    time. `limit` gives the first records; tasks end where it is reached, and are not cut off as by `DataFrame.limit`.
+    time; a Topic in place of its URL is read as it sees itself, with the storage options that it has. `limit` gives
+    the first records; tasks end where it is reached, and are not cut off as by `DataFrame.limit`.
     If pandas is installed, rows come by `mapInArrow`, which is faster than the data source.
     """
     schema = schema_of(None if columns is None else names_of(columns), include_headers)
-    topic = open_topic(url, version, timestamp, storage_options)
+    topic = _opened(url, version, timestamp, storage_options)
     times = scan_plan.times(start, end, start_time, end_time)
     asked = scan_plan.bounds(topic.live_snapshot, partitions, start, end)
     slices, visible = scan_plan.plan(topic.reader, topic.live_snapshot, asked, isolation, out_of_range, times)
@@ -129,10 +131,20 @@ def read(
         }
         if min_partitions is not None:
             options["minPartitions"] = str(min_partitions)
-        options |= {"kafka.isolation.level": isolation, **storage_texts(storage_options)}
+        options |= {"kafka.isolation.level": isolation, **storage_texts(topic.storage.options)}
         make_ready(spark)
-        rows = spark.read.format("distlog").schema(schema).options(**options).load(url)
+        rows = spark.read.format("distlog").schema(schema).options(**options).load(topic.url)
     return rows if limit is None or exact else rows.limit(limit)
+
+
+def _opened(
+    url: str | Topic, version: int | None, timestamp: Time | None, storage_options: StorageSettings | None
+) -> Topic:
+    if not isinstance(url, Topic):
+        return open_topic(url, version, timestamp, storage_options)
+    if (version, timestamp, storage_options) != (None, None, None):
+        raise InvalidConfigError("a Topic has its version and its storage: give its url, or leave these out")
+    return url
 
 
 def of_slices(

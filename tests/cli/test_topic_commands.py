@@ -29,6 +29,12 @@ def test_list_shows_the_topics_below_a_folder(cli: CommandLine, tmp_path: Path) 
     assert [row["topic"] for row in cli.bare("list", str(tmp_path), "--json").json["topics"]] == ["clicks", "events"]
 
 
+def test_list_says_so_where_there_is_no_topic(cli: CommandLine, tmp_path: Path) -> None:
+    wrong = str(tmp_path / "lgos")
+    assert cli.bare("list", wrong) == (0, "", f"distlog: there is no topic right below {wrong}\n")
+    assert cli.bare("list", wrong, "--json") == (0, '{"topics": []}\n', "")
+
+
 def test_alter_sets_settings_and_takes_them_back(cli: CommandLine) -> None:
     cli.ok("create", "--config", "retention.bytes=5")
     assert cli.ok("alter", "--config", "retention.ms=-1", "--unset", "retention.bytes").out == (
@@ -44,6 +50,16 @@ def test_drop_asks_first(cli: CommandLine) -> None:
     assert distlog.open(cli.url).version == 0
     assert cli.ok("drop", "--yes").out == f"dropped {cli.url}\n"
     assert cli("describe").status == 1
+
+
+def test_a_drop_in_json_asks_nobody_and_needs_yes(cli: CommandLine) -> None:
+    cli.ok("create")
+    outcome = cli("drop", "--json", stdin=b"y\n")
+    assert (outcome.status, outcome.json["type"]) == (2, "BadParameter")
+    assert "--yes" in outcome.json["error"]
+    assert "?" not in outcome.err
+    assert distlog.open(cli.url).version == 0
+    assert cli.ok("drop", "--json", "--yes").json["dropped"] is True
 
 
 def test_restore_brings_back_what_retention_deleted(filled: CommandLine) -> None:
@@ -82,7 +98,9 @@ def test_a_failure_is_one_line_and_with_json_also_an_object(cli: CommandLine) ->
 def test_the_version_and_short_help_are_there(cli: CommandLine) -> None:
     assert cli.bare("--version").out == f"distlog {distlog.__version__}\n"
     assert "Usage" in cli.bare("read", "-h").out
-    assert "--install-completion" in cli.bare("--help").out
+    whole = cli.bare("--help").out
+    assert "--install-completion" in whole
+    assert "..." not in whole.split("Commands:")[1]  # every command is described in full
 
 
 @pytest.mark.parametrize("as_json", [[], ["--json"]])
@@ -98,6 +116,16 @@ def test_a_reader_that_closes_the_pipe_ends_the_command_without_a_word(cli: Comm
     assert run.stderr.read() == b""
     assert run.wait() == 1
     run.stderr.close()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a file that is always full is Linux's")
+@pytest.mark.parametrize("as_json", [[], ["--json"]])
+def test_output_that_cannot_be_written_is_one_line_on_standard_error(cli: CommandLine, as_json: list[str]) -> None:
+    cli.ok("create")
+    command = [sys.executable, "-m", "distlog.cli", "history", cli.url, *as_json]
+    with open("/dev/full", "w") as full:
+        run = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (run.returncode, run.stderr) == (1, "distlog: [Errno 28] No space left on device\n")
 
 
 def test_topics_are_opened_or_created(tmp_path: Path) -> None:

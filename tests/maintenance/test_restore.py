@@ -125,6 +125,7 @@ def test_a_segment_with_later_records_stays_as_it_is(storage: Storage) -> None:
     topic.compact()
     report = topic.restore(2)
     assert (report.to_dict()["segments"], report.to_dict()["lost"]) == (0, 2)
+    assert "or what they were merged into stays, since it holds later records too" in str(report)
     assert topic.history(1)["operation"].to_pylist() == ["compact"]
     assert topic.verify().ok
 

@@ -180,6 +180,17 @@ def test_read_takes_columns_versions_and_headers(spark: SparkSession, filled: di
     assert read(spark, filled.url, include_headers=True).columns[-1] == "headers"
 
 
+@pytest.mark.usefixtures("either_way")
+def test_read_takes_a_topic_as_it_sees_itself(spark: SparkSession, s3_url: Address) -> None:
+    topic = distlog.create(s3_url.url, storage_options=s3_url.options)
+    topic.append([{"value": b"seen"}])
+    distlog.open(s3_url.url, storage_options=s3_url.options).append([{"value": b"later"}])
+    assert [row.value for row in read(spark, topic).collect()] == [b"seen"]
+    assert read(spark, topic.refresh()).count() == 2
+    with pytest.raises(distlog.InvalidConfigError, match=r"a Topic has its version"):
+        read(spark, topic, version=1)
+
+
 def test_read_fails_at_once_where_there_is_nothing(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(TopicNotFoundError):
         read(spark, str(tmp_path / "nothing"))

@@ -97,7 +97,8 @@ class RestoreReport(Shown):
         lost, verb = sums.pop("lost"), "would restore" if self.dry_run else "restored"
         parts = [f"{verb} {', '.join(counted(number, name[:-1]) for name, number in sums.items())}"]
         if lost:
-            parts.append(f"{counted(lost, 'segment')} cannot come back: files are gone, or hold later records too")
+            why = "the files are gone, or what they were merged into stays, since it holds later records too"
+            parts.append(f"{counted(lost, 'segment')} cannot come back: {why}")
         if self.expired:
             segments = counted(self.expired, "segment")
             parts.append(f"the next retention deletes {segments}: first set retention.ms and retention.bytes higher")

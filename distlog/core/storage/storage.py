@@ -65,6 +65,11 @@ class Storage:
         return Storage, (self.url, self._options)
 
     @property
+    def options(self) -> Mapping[str, Any]:
+        """The options of the fsspec client. Their `repr` hides the values."""
+        return self._options
+
+    @property
     def is_local(self) -> bool:
         """Whether this is a local disk, so that `map` and `local_path` work."""
         return isinstance(self._backend, LocalFiles)
