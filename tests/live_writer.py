@@ -102,7 +102,7 @@ def check_every_reader(topic: distlog.Topic, written: int, acknowledged: int) ->
         _check_batches(topic, partition, len(numbers))
         _check_times(topic, partition, numbers)
     assert sum(topic.segments()["record_count"].to_pylist()) == sum(ends.values())
-    assert all(f"<td>{end}</td>" in topic._repr_html_() for end in ends.values())
+    assert all(f"<td>{end:,}</td>" in topic._repr_html_() for end in ends.values())
     assert topic.end_offsets() == ends
     return sum(ends.values())
 

@@ -6,6 +6,7 @@ distlog. A command, and each of Spark's planners, is a process of its own that s
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
@@ -46,3 +47,14 @@ def texts(values: Sequence[str]) -> pa.Array:
     data = [value.encode() for value in values]
     ends = np.fromiter(accumulate(map(len, data), initial=0), np.int32, len(data) + 1)
     return pa.Array.from_buffers(pa.string(), len(data), [None, pa.py_buffer(ends), pa.py_buffer(b"".join(data))])
+
+
+def _settle() -> None:
+    """Have Arrow import pandas now if it ever will: it does so behind a lock, with the first Python values it meets.
+
+    A child that is forked while another thread imports would wait for that lock for ever.
+    """
+    pa.array([0])
+
+
+os.register_at_fork(before=_settle)

@@ -140,6 +140,7 @@ def test_completion_offers_what_users_need(topic: distlog.Topic) -> None:
     public = {name for name in dir(topic) if not name.startswith("_")}
     assert public == {
         *("alter_config", "append", "compact", "config", "delete_group", "delete_records", "drop", "end_offsets"),
+        "end_transactions",
         *("export", "follow", "groups", "history", "name", "offsets_for_times", "partitions", "plot", "producer"),
         *("read", "rebuild_indexes", "records", "refresh", "reset_group", "restore", "retention", "scan", "segments"),
         *("start_offsets", "transaction", "url", "vacuum", "verify", "version", "writer"),

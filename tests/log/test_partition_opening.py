@@ -111,7 +111,7 @@ def test_after_a_power_loss_the_active_segment_alone_is_read_once(folder: Path, 
     assert process[0].end().end_offset >= SEGMENTS + 2
     files, read = opened()
     assert {name: count for name, count in files.items() if name.startswith("active")} == dict.fromkeys(
-        ("active.log", "active.index", "active.timeindex"), 1
+        ("active.log", "active.index", "active.timeindex", "active.snapshot"), 1
     )
     assert read == size
     # and it is synced, since nobody knows how much of it is on the device

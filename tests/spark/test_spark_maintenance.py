@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from topics import NOW, TINY, named_files
 
 import distlog
+from distlog.core import paths
 from distlog.spark import compact, rebuild_indexes, verify
 from distlog.spark.tasks.run import SEGMENT_BYTES, SparkRun, cost, pack, run_tasks, target_cost
 
@@ -45,7 +46,9 @@ def damage(topic: distlog.Topic) -> list[str]:
 
 
 def bytes_of(topic: distlog.Topic) -> dict[str, bytes]:
-    folders = (folder for folder in topic.storage.list_folders() if not folder.startswith("_"))
+    folders = (
+        folder for folder in topic.storage.list_folders() if folder == paths.BUNDLES_DIR or not folder.startswith("_")
+    )
     names = [file.name for folder in folders for file in topic.storage.list(folder)]
     return {name: topic.storage.read(name) for name in names}
 

@@ -95,10 +95,11 @@ def read_batches(data: np.ndarray, start: int, batches: np.ndarray) -> tuple[int
         read_row(data, position, row)
         if row["record_count"] < (0 if row["magic"] == 2 else -1):
             return BAD_COUNT, index
-        base_offset, last_offset_delta = row["base_offset"], row["last_offset_delta"]
+        # without the compiler, the fields of a row keep their width
+        base_offset, last_offset_delta = int(row["base_offset"]), int(row["last_offset_delta"])
         if base_offset < 0 or last_offset_delta < 0 or base_offset > MAX_LONG - last_offset_delta:
             return BAD_OFFSETS, index
-        position += row["size"]
+        position += int(row["size"])
     return OK, batches.size
 
 

@@ -57,4 +57,4 @@ def read_frames(data: np.ndarray, batches: np.ndarray) -> None:
     for index in range(batches.size):
         row = batches[index]
         read_row(data, position, row)
-        position += row["size"]
+        position += int(row["size"])
