@@ -138,7 +138,7 @@ def test_what_vacuum_deleted_does_not_come_back_and_the_report_says_so(storage: 
     topic.append([{"key": "k", "value": b"v2", "timestamp": NOW - 2 * DAY}])
     topic.retention()
     report = topic.restore(2)
-    assert "2 segments cannot come back: files are gone" in str(report)
+    assert "2 segments cannot come back: the files are gone" in str(report)
     assert contents(topic) == {0: [b"v2"]}
 
 
