@@ -53,7 +53,7 @@ def alter(
 ) -> None:
     """Change settings and the number of partitions.
 
-    The settings are one commit, the partitions another. With more partitions, keys go to other ones than before, and a
+    The settings are one commit, the partitions another. With more partitions, keys go to other ones than before; a
     key's older records stay where they are.
     """
     changes: dict[str, object | None] = {**dict(config), **dict.fromkeys(unset or ())}
