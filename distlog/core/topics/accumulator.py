@@ -110,7 +110,7 @@ class Accumulator:
                     return True
                 if self.is_sender or not is_waited():
                     return False
-                # with a timeout, or a Ctrl-C could not end it where a library has system calls restarted (polars does)
+                # with a timeout, or Ctrl-C could not end it where a library has waits restarted, as polars does
                 self._changed.wait(threading.TIMEOUT_MAX)
         return False
 
