@@ -40,7 +40,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Give the files with Spark tests to one worker, one after the other: a session takes both cores by itself.
+    """Give each file to one worker, and those with Spark tests to the same one: a session takes both cores by itself.
 
     By file, since the scheduler sees no marks. (`--dist loadgroup` does nothing: pytest-xdist 3.8 with pytest 9.2.)
     """
@@ -51,9 +51,25 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class SparkTogether(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "spark" if nodeid.split("::")[0].rsplit("/")[-1] in spark else nodeid
+            file = nodeid.split("::")[0]
+            return "spark" if file.rsplit("/")[-1] in spark else file
 
+    # in the order in which they are collected, see below
+    config.option.loadscopereorder = False
     return SparkTogether(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Have the workers begin with what takes longest, or one would wait for the other in the end."""
+    if hasattr(config, "workerinput"):
+        ranks: dict[Path, int] = {}
+        for item in items:
+            ranks[item.path] = min(ranks.get(item.path, 2), _rank(item))
+        items.sort(key=lambda item: ranks[item.path])
+
+
+def _rank(item: pytest.Item) -> int:
+    return 0 if item.get_closest_marker("spark") else 1 if item.get_closest_marker("long") else 2
 
 
 class Address(NamedTuple):

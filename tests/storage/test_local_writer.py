@@ -177,7 +177,7 @@ def test_what_is_made_next_does_not_wait_for_the_disk(storage: Storage, monkeypa
     writev, may_write, allowed = os.writev, threading.Event(), []
 
     def waiting(file: int, views: Sequence[memoryview]) -> int:
-        allowed.append(may_write.wait(10))
+        allowed.append(may_write.wait(60))
         return writev(file, views)
 
     monkeypatch.setattr(os, "writev", waiting)
@@ -197,7 +197,7 @@ def test_a_write_that_is_under_way_when_its_file_is_aborted_touches_no_other_fil
 
     def slow(file: int, views: Sequence[memoryview]) -> int:
         begun.set()
-        may_write.wait(10)
+        may_write.wait(60)
         size = writev(file, views)
         written.set()
         return size
@@ -205,11 +205,11 @@ def test_a_write_that_is_under_way_when_its_file_is_aborted_touches_no_other_fil
     monkeypatch.setattr(os, "writev", slow)
     writer = storage.open_write("a")
     writer.write_behind(lying_as_in_the_file(0, 600_000))
-    assert begun.wait(10)
+    assert begun.wait(60)
     writer.abort()
     others = [os.open(Path(storage.url) / f"other-{number}", os.O_RDWR | os.O_CREAT) for number in range(5)]
     may_write.set()
-    assert written.wait(10)
+    assert written.wait(60)
     assert [os.fstat(other).st_size for other in others] == [0] * 5
     assert sorted(os.listdir(storage.url)) == [f"other-{number}" for number in range(5)]
     for other in others:
