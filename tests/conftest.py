@@ -21,13 +21,14 @@ from gated_writer import gate as gate
 from gated_writer import topic as topic
 from histories import commit_log, topic_storage, topic_with_checkpoints
 from hypothesis import settings
+from searches import FACTOR
 
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.storage.storage import Storage
 
 # The first example compiles kernels, and other tests run beside it: time says nothing about an example.
-settings.register_profile("distlog", deadline=None)
+settings.register_profile("distlog", deadline=None, max_examples=40 * FACTOR)
 settings.load_profile("distlog")
 
 # Every Java of the tests lives for seconds: what it compiles with its best compiler would never pay off.

@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from planned_reads import (
     PARTITIONS,
@@ -35,6 +35,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
     Not,
 )
+from searches import examples
 
 import distlog
 from distlog.spark.source.kafka_rows import schema_of
@@ -130,7 +131,7 @@ def backfilled(tmp_path_factory: pytest.TempPathFactory) -> str:
 TIMES = st.integers(0, 25)
 
 
-@settings(max_examples=40)
+@examples(20)
 @given(
     appends=st.lists(
         st.tuples(st.integers(0, 1), st.lists(TIMES | st.just(-1), min_size=1, max_size=20)), min_size=1, max_size=5

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from searches import examples
 
 from distlog.core.buffers import PAGE_BYTES, address, new_pages
 from distlog.core.errors import StorageError
@@ -49,7 +50,7 @@ def lying_as_in_the_file(position: int, size: int) -> np.ndarray:
     return block
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(SIZES, max_size=4))
 def test_a_file_holds_what_was_written_however_it_was_cut(tmp_path: Path, sizes: list[int]) -> None:
     storage = Storage(str(tmp_path))
@@ -58,7 +59,7 @@ def test_a_file_holds_what_was_written_however_it_was_cut(tmp_path: Path, sizes:
     os.unlink(tmp_path / "a")
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.integers(0, GATHERED), st.booleans()), max_size=6))
 def test_a_file_holds_what_was_written_wherever_it_lay_in_memory(
     tmp_path: Path, pieces: list[tuple[int, bool]]
