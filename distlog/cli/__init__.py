@@ -36,7 +36,7 @@ def _run(app: Callable[[], None]) -> None:
     warnings.filterwarnings("ignore", category=RetentionWarning)
     try:
         app()
-    except (DistlogError, OSError) as error:
+    except (DistlogError, OSError, ModuleNotFoundError) as error:
         sys.exit(fail("distlog", error, as_json="--json" in sys.argv))
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)

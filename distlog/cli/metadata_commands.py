@@ -28,7 +28,10 @@ def create(
     as_json: Json = False,
 ) -> None:
     """Create a topic."""
-    topic = distlog.create(url, partitions, dict(config), dict(storage))
+    try:
+        topic = distlog.create(url, partitions, dict(config), dict(storage))
+    except distlog.InvalidTopicError as error:
+        raise typer.BadParameter(str(error), param_hint="URL") from None
     text = f"created {topic.url} with {counted(partitions, 'partition')}"
     facts = {"url": topic.url, "version": topic.version, "partitions": topic.partitions}
     print_report(Summary(text, facts), as_json=as_json)

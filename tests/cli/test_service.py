@@ -25,7 +25,7 @@ from topics import values
 import distlog
 from distlog.cli.service import ending_signals
 from distlog.console.metrics_server import metrics_server
-from distlog.core.errors import InvalidConfigError, StorageError
+from distlog.core.errors import StorageError
 from distlog.core.storage.local.file_lock import FileLock
 
 AT_ONCE = ("--config", "log.initial.task.delay.ms=0", "--config", "log.dirs.scan.interval.ms=50")
@@ -315,7 +315,7 @@ def test_a_port_that_is_taken_is_one_line_of_error() -> None:
 
 def test_without_prometheus_client_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    with pytest.raises(InvalidConfigError, match=r"pip install 'distlog\[metrics\]'"), metrics_server(0, list):
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'distlog\[metrics\]'"), metrics_server(0, list):
         pass
 
 
