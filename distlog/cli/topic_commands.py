@@ -11,6 +11,7 @@ import distlog
 from distlog.cli.options import DryRun, Json, Storage, Url, settings, usage
 from distlog.console import arguments
 from distlog.console.report import Summary, print_report
+from distlog.core.storage.storage import Storage as Folder
 
 
 def list_topics(
@@ -21,6 +22,8 @@ def list_topics(
 ) -> None:
     """List the topics right below a folder."""
     rows = [_row(topic) for topic in distlog.topics(root, storage_options=dict(storage))]
+    if not rows and not Folder(root, dict(storage)).is_there():
+        raise distlog.TopicNotFoundError("nothing is here: check the address", root=root)
     if not rows and not as_json:
         print(f"distlog: there is no topic right below {root}", file=sys.stderr)
     print_report(Summary("", {"topics": rows}, rows), as_json=as_json)
