@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +21,7 @@ from distlog.cli.line_formats import BadLine, LineFormat, Parsed
 from distlog.console import record_lines
 from distlog.core.errors import InvalidRecordError
 
+_MASK = bytes(min(byte, 127) for byte in range(256))
 _BLANK_LINE = re.compile(rb"^\s*$", re.MULTILINE)
 
 
@@ -42,7 +43,7 @@ def csv_format(fields: Fields) -> LineFormat:
 def _names(line: bytes) -> list[str]:
     try:
         names = next(csv.reader([line.decode().removesuffix("\r")]), [])
-    except UnicodeDecodeError:
+    except (UnicodeDecodeError, csv.Error):
         names = []
     if not names or len(set(names)) < len(names):
         raise InvalidRecordError("the first line of CSV must have the names of the fields, each once", line=1)
@@ -73,14 +74,15 @@ def _rows_in_bulk(block: bytes, names: list[str]) -> pa.Table | None:
 def _rows_one_by_one(block: bytes, lines_before: int, names: list[str], fields: Fields) -> Parsed:
     lines = {number: line for number, line in enumerate(block.split(b"\n"), lines_before + 1) if line.strip()}
     bad: dict[int, str] = {}
-    table, refused = _read_lines(lines, names)
-    if table.num_rows + len(refused) != len(lines):
+    rows, refused = _shape(lines.values(), names)
+    # where a carriage return ends rows too, as many rows as lines need not be one in each
+    if rows.num_rows + len(refused) != len(lines) or any(map(_has_return, lines.values())):
         bad = {number: _torn(line) for number, line in lines.items() if not _is_one_row(line, names)}
-        table, refused = _read_lines({number: line for number, line in lines.items() if number not in bad}, names)
+        _, refused = _shape([line for number, line in lines.items() if number not in bad], names)
     numbers = [number for number in lines if number not in bad]
     bad |= {numbers[row]: reason for row, reason in refused.items()}
     numbers = [number for number in numbers if number not in bad]
-    columns, untimely = _columns(table, fields)
+    columns, untimely = _columns(_read(b"\n".join([lines[number] for number in numbers]), names), fields)
     bad |= {numbers[row]: reason for row, reason in untimely.items()}
     good = pa.array([row for row in range(len(numbers)) if row not in untimely], pa.int64())
     return Parsed(columns.take(good) if untimely else columns, _in_order(lines, bad))
@@ -88,35 +90,39 @@ def _rows_one_by_one(block: bytes, lines_before: int, names: list[str], fields: 
 
 def _is_one_row(line: bytes, names: list[str]) -> bool:
     """Whether a line begins and ends a row, however many fields that has: then a row behind it is as it was."""
-    if b'"' not in line and b"\r" not in line.removesuffix(b"\r"):
+    if b'"' not in line and not _has_return(line):
         return True
     next_row = [b"."] * len(names)
-    table, refused = _read_lines({1: line, 2: b",".join(next_row)}, names)
-    last = [column[-1].as_py() for column in table.columns] if table.num_rows else []
-    return table.num_rows + len(refused) == 2 and last == next_row
+    rows, refused = _shape([line, b",".join(next_row)], names)
+    last = [column[-1].as_py() for column in rows.columns] if rows.num_rows else []
+    return rows.num_rows + len(refused) == 2 and last == next_row
 
 
 def _torn(line: bytes) -> str:
     """Why a line is not one row."""
-    is_return = b"\r" in line.removesuffix(b"\r")
-    return "a carriage return must end its line" if is_return else "a quoted field must end on its line"
+    return f"a {'carriage return must end its' if _has_return(line) else 'quoted field must end on its'} line"
 
 
-def _read_lines(lines: Mapping[int, bytes], names: list[str]) -> tuple[pa.Table, dict[int, str]]:
-    """The rows as bytes, without those that have other fields than the names: why, by the number of the row."""
+def _has_return(line: bytes) -> bool:
+    return b"\r" in line.removesuffix(b"\r")
+
+
+def _shape(lines: Iterable[bytes], names: list[str]) -> tuple[pa.Table, dict[int, str]]:
+    """The rows with as many fields as names, and what the others are, by their number; bytes above 127 are masked."""
     refused: dict[int, str] = {}
 
     def refuse(row: Any) -> str:
         refused[row.number - 1] = f"the line has {row.actual_columns} fields, not {row.expected_columns}"
         return "skip"
 
-    if not lines:
-        return pa.table({name: pa.array([], pa.binary()) for name in names}), refused
-    return _read(b"\n".join(lines.values()), names, refuse), refused
+    # Arrow decodes what it tells of a row
+    return _read(b"\n".join(lines).translate(_MASK), names, refuse), refused
 
 
 def _read(text: bytes, names: list[str], refuse: Callable[[Any], str] | None = None) -> pa.Table:
     """The rows as bytes; raises ArrowInvalid for one with other fields than the names, unless `refuse` skips it."""
+    if not text:
+        return pa.table({name: pa.array([], pa.binary()) for name in names})
     kinds = {name: pa.binary() for name in names}
     return pyarrow.csv.read_csv(
         io.BytesIO(text),
@@ -130,7 +136,8 @@ def _columns(table: pa.Table, fields: Fields) -> tuple[pa.Table, dict[int, str]]
     """The columns of the records, and what is wrong with the times of which rows."""
     columns = {name: table[field] for name, field in fields.named.items() if name != "timestamp"}
     if fields.value is None:
-        columns["value"] = record_lines.json_texts(table.combine_chunks())
+        arrays = [column.combine_chunks() for column in table.columns]
+        columns["value"] = record_lines.json_texts(pa.RecordBatch.from_arrays(arrays, table.schema.names))
     if fields.timestamp is None:
         return pa.table(columns), {}
     times, untimely = _times(table[fields.timestamp])

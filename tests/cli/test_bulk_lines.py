@@ -115,6 +115,9 @@ def test_usual_lines_are_read_without_an_object_for_each(name: str, block: bytes
         b'\xef\xbb\xbf{"value": "a"}',
         b'{"value": "a", "x": NaN}',
         b"[1]\n7\nnull\n{",
+        b"null",
+        b"null\n{}",
+        b'{"value": "a"}null{"value": "b"}',
         b"",
     ],
 )
@@ -131,6 +134,8 @@ def test_unusual_lines_are_the_same_as_one_by_one(name: str, block: bytes) -> No
         b"k,t\na,1,2\nb\nc,3",
         b"k,t\na,x\nb,-7\nc,1969-01-01\nd,2020-01-01",
         b"k,t\n\xff,1\n",
+        b"k,t\n\xff,1,2\n\xff,3",
+        b"k,t\na\0b,1",
         b"k,t\na,1\n   \nb,2",
     ],
 )
@@ -142,6 +147,11 @@ def test_a_carriage_return_within_a_row_is_named() -> None:
     parsed = csv_format.csv_format(Fields(value="a"))(b"a,b\n1,2\n3,\r4\n5,6", 0)
     assert facts(parsed) == ([{"value": b"1"}, {"value": b"5"}], [(3, 1)])
     assert "carriage return" in parsed.bad[0].reason
+
+
+def test_as_many_rows_as_lines_need_not_be_one_in_each() -> None:
+    parsed = csv_format.csv_format(Fields(value="a"))(b'a,b\n1,2\r3,4\n"5\n6,7', 0)
+    assert facts(parsed) == ([{"value": b"6"}], [(2, 0), (3, 0)])
 
 
 def test_blank_lines_of_one_column_are_no_rows() -> None:

@@ -78,7 +78,7 @@ def test_the_names_stand_in_the_first_block_alone() -> None:
     assert rows(parse(b"y\na", 2)) == [{"value": b"y"}, {"value": b"a"}]
 
 
-@pytest.mark.parametrize("head", ["", "a,a", "\xff"])
+@pytest.mark.parametrize("head", ["", "a,a", "\xff", "a\rb"])
 def test_names_that_are_none_are_refused(head: str) -> None:
     with pytest.raises(InvalidRecordError, match="names of the fields"):
         csv_format(Fields())(head.encode("latin-1"), 0)
