@@ -35,7 +35,8 @@ from distlog.gateway.apis import (
     sync_group,
 )
 from distlog.gateway.broker import Api, Broker
-from distlog.gateway.protocol.request_frame import InvalidRequestError, RequestHead
+from distlog.gateway.protocol.invalid_request import InvalidRequestError
+from distlog.gateway.protocol.request_frame import RequestHead
 from distlog.gateway.request_metrics import RequestMetrics
 from distlog.gateway.server.request import ClientSession, Request
 

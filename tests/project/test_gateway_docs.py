@@ -12,11 +12,13 @@ from command_line import CommandLine
 from gateways import API_VERSIONS, Wire, serving, until
 from users_files import users_file
 
+from distlog.core.log.log_validator import _MOST_EXPANSION, _SMALLEST_LIMIT
 from distlog.gateway.commit_log_producers import REMEMBERED_MS
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.gateway_server import STOP_TIMEOUT_S, GatewayServer
 from distlog.gateway.groups.offsets_topic import NAME, PARTITIONS
 from distlog.gateway.kafka_apis import APIS
+from distlog.gateway.protocol.item_limit import MAX_ITEMS
 from distlog.gateway.protocol.request_frame import LARGEST_OTHER_BYTES
 from distlog.gateway.security.authentication import Authentication
 from distlog.gateway.security.users_file import UsersFile
@@ -89,6 +91,8 @@ def test_the_limits_are_those_of_the_table() -> None:
     assert [row[1] for row in table("Limits")] == [
         f"{config.socket_request_max_bytes >> 20} MiB",
         f"{LARGEST_OTHER_BYTES >> 20} MiB",
+        str(MAX_ITEMS),
+        f"{_MOST_EXPANSION} times max.message.bytes",
         str(config.queued_max_requests),
         f"{config.queued_max_request_bytes >> 20} MiB",
         f"{config.fetch_max_bytes >> 20} MiB",
@@ -101,7 +105,7 @@ def test_the_limits_are_those_of_the_table() -> None:
         f"{config.failed_authentication_delay_ms // 1000} second",
         f"{UNKNOWN_CLIENT_BYTES >> 10} KiB",
     ]
-    assert BYTES_PER_S == 1 << 20
+    assert (BYTES_PER_S, _SMALLEST_LIMIT) == (1 << 20, 32 << 20)
     text = " ".join(TEXT.split())
     assert f"within {STOP_TIMEOUT_S:g} seconds" in text
     assert f"last {REMEMBERED_MS // 60_000} minutes" in text

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from distlog.gateway.protocol.request_frame import InvalidRequestError, read_head
+from distlog.gateway.protocol.invalid_request import InvalidRequestError
+from distlog.gateway.protocol.request_frame import read_head
 from distlog.gateway.protocol.response_frame import Piece
 from distlog.gateway.security.users import Users
 from distlog.gateway.server.frames import Frames
@@ -207,7 +208,9 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def _close(self) -> None:
-        self._transport.close()
+        # of asyncio's TLS, a second close would leave nothing that can be aborted
+        if not self._transport.is_closing():
+            self._transport.close()
         self._hurry()
 
     def _hurry(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from distlog.gateway.protocol.request_frame import InvalidRequestError
+from distlog.gateway.protocol.invalid_request import InvalidRequestError
 
 _LENGTH = 4
 #: What is asked for at first; then as much as there is already.
