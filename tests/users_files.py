@@ -57,14 +57,19 @@ def client_first(name: str, nonce: str = NONCE) -> bytes:
     return f"n,,n={escaped},r={nonce}".encode()
 
 
-def client_last(mechanism: str, name: str, password: str, server_first: str) -> bytes:
-    """A client's last SCRAM message, by RFC 5802, independent of the server's code."""
+def client_last(
+    mechanism: str, name: str, password: str, server_first: str, *, binding: str = "biws", suffix: str = ""
+) -> bytes:
+    """A client's last SCRAM message, by RFC 5802, independent of the server's code.
+
+    The proof is right also for another `binding`, and for a nonce with a `suffix`.
+    """
     algorithm = HASHES[mechanism]
     nonce, salt, iterations = (part[2:] for part in server_first.split(","))
     salted = hashlib.pbkdf2_hmac(algorithm, password.encode(), b64decode(salt), int(iterations))
     client_key = hmac.new(salted, b"Client Key", algorithm).digest()
     stored_key = hashlib.new(algorithm, client_key).digest()
-    without = f"c=biws,r={nonce}"
+    without = f"c={binding},r={nonce}{suffix}"
     message = ",".join((client_first(name)[3:].decode(), server_first, without))
     signature = hmac.new(stored_key, message.encode(), algorithm).digest()
     proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))

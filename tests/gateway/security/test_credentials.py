@@ -108,6 +108,14 @@ def test_a_last_message_that_was_changed_fails(users: Users, part: str, other: s
         exchange.last(last.replace(part, other, 1).encode())
 
 
+@pytest.mark.parametrize("changed", [{"binding": "eSws"}, {"suffix": "x"}])
+def test_a_proof_of_another_exchange_fails(users: Users, changed: dict[str, str]) -> None:
+    exchange = ScramExchange("SCRAM-SHA-256", users, new_nonce)
+    first = exchange.first(client_first("alice")).decode()
+    with pytest.raises(AuthenticationFailedError, match="another form"):
+        exchange.last(client_last("SCRAM-SHA-256", "alice", PASSWORD, first, **changed))  # type: ignore[arg-type]
+
+
 def test_plain_takes_the_password_and_no_other(users: Users) -> None:
     assert check_plain(f"\0alice\0{PASSWORD}".encode(), users).name == "alice"
     assert check_plain(f"alice\0alice\0{PASSWORD}".encode(), users).name == "alice"

@@ -187,6 +187,7 @@ def test_who_does_not_authenticate_in_time_is_closed(tmp_path: Path) -> None:
 
 def test_an_unknown_client_may_send_less(gateway: GatewayServer) -> None:
     with SaslWire(gateway) as wire:
+        wire.socket.settimeout(5)
         wire.socket.sendall(struct.pack(">i", (512 << 10) + 1))
         assert wire.is_closed
 

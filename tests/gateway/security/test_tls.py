@@ -66,7 +66,7 @@ def is_refused(gateway: GatewayServer, authority: Authority, certificate: Certif
     try:
         with TlsWire(gateway, authority, certificate) as wire:
             return wire.socket.recv(1) == b""
-    except OSError:
+    except (ssl.SSLError, ConnectionError):
         return True
 
 
