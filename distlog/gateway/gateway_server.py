@@ -30,6 +30,8 @@ from distlog.gateway.server.processor import Processor
 from distlog.gateway.server.request import Request
 from distlog.gateway.server.request_channel import RequestChannel
 from distlog.gateway.server.request_handler_pool import KafkaRequestHandlerPool
+from distlog.gateway.transactions.services import PART as TRANSACTIONS
+from distlog.gateway.transactions.services import TransactionServices
 
 #: How long the end waits for requests that are under way.
 STOP_TIMEOUT_S = 8.0
@@ -38,6 +40,8 @@ ANONYMOUS = "ANONYMOUS"
 _MEMBERS_THREADS = 2
 #: How often logs are looked at for which `flush.ms` may have passed.
 _FLUSH_MS = 500
+#: How often transactions are looked at that are open for too long, or not finished.
+_TRANSACTIONS_MS = 1000
 
 
 class GatewayServer:
@@ -74,7 +78,8 @@ class GatewayServer:
             storage_options=storage_options,
         )
         self._groups = GroupServices(store, config.groups, retention_ms=config.offsets_retention_ms)
-        self.broker.parts[PART] = self._groups
+        self._transactions = TransactionServices(self.broker, self._groups.offsets)
+        self.broker.parts.update({PART: self._groups, TRANSACTIONS: self._transactions})
         self._requests = RequestMetrics()
         apis = KafkaApis(self.broker, self._requests)
         self._handlers = [
@@ -83,6 +88,7 @@ class GatewayServer:
         ]
         self._scheduler = Scheduler()
         self._scheduler.schedule("log-flusher", metadata.flush_due, delay_ms=_FLUSH_MS, period_ms=_FLUSH_MS)
+        self._scheduler.schedule("transaction-timer", self._transactions.tick, delay_ms=0, period_ms=_TRANSACTIONS_MS)
         self._thread = threading.Thread(target=self._run_loop, name="kafka-network-thread", daemon=True)
 
     @property
@@ -171,6 +177,7 @@ class GatewayServer:
         finished = self._scheduler.stop(timeout_s) and finished
         self._groups.stop()
         self.broker.metadata.close()
+        self._transactions.stop()
         self._end_loop()
         return finished
 

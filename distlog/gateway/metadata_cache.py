@@ -24,6 +24,9 @@ from distlog.gateway.hosted_topic import HostedTopic
 from distlog.gateway.open_logs import OpenLogs
 from distlog.gateway.protocol.error_codes import InvalidPartitionsError
 
+#: The topic of `transactions.transaction_log`.
+TRANSACTIONS_TOPIC = "__transaction_state"
+
 
 class MetadataCache:
     """The topics below `root`, for many threads. `defaults` are settings for what a topic does not set itself.
@@ -148,8 +151,8 @@ def check_partitions(count: int) -> None:
 
 
 def check_not_own(name: str) -> None:
-    """Raise InvalidTopicError for the topic of groups: what clients do to it, the groups would not know."""
-    if name == OFFSETS_TOPIC:
+    """Raise InvalidTopicError for the topics of groups and transactions: these would not know what clients do."""
+    if name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
         raise InvalidTopicError("the gateway alone writes and changes this topic", topic=name)
 
 
