@@ -9,7 +9,6 @@ import typer
 from distlog.cli import listener_options as listener
 from distlog.cli.options import Json, Storage, usage
 from distlog.cli.service_command import BrokerSettings, MetricsPort
-from distlog.core.errors import InvalidConfigError
 
 
 def host_and_port(text: str) -> tuple[str, int]:
