@@ -52,23 +52,12 @@ _CLUSTER = (api_versions, metadata, describe_cluster, describe_log_dirs)
 _GROUPS = (find_coordinator, join_group, sync_group, heartbeat, leave_group)
 _POSITIONS = (offset_commit, offset_fetch, offset_delete)
 _TRANSACTIONS = (add_partitions_to_txn, add_offsets_to_txn, txn_offset_commit, end_txn)
-_TRANSACTION_ADMIN = (describe_transactions, list_transactions)
-_GROUP_ADMIN = (list_groups, describe_groups, delete_groups)
+_ADMIN = (list_groups, describe_groups, delete_groups, list_transactions, describe_transactions)
 _SASL = (sasl_handshake, sasl_authenticate)
 #: All APIs, by their keys.
 APIS: dict[int, Api] = {
     module.API.key: module.API
-    for modules in (
-        _RECORDS,
-        _TOPICS,
-        _CLUSTER,
-        _GROUPS,
-        _POSITIONS,
-        _GROUP_ADMIN,
-        _TRANSACTIONS,
-        _TRANSACTION_ADMIN,
-        _SASL,
-    )
+    for modules in (_RECORDS, _TOPICS, _CLUSTER, _GROUPS, _POSITIONS, _TRANSACTIONS, _ADMIN, _SASL)
     for module in modules
 }
 
