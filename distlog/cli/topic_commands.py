@@ -44,6 +44,9 @@ def _row(topic: distlog.Topic) -> dict[str, Any]:
 def alter(
     url: Url,
     *,
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", metavar="N", min=1, help="Have N partitions, more than now.")
+    ] = None,
     config: Annotated[list[Any], settings("--config", "A setting by Kafka's name, as in retention.ms=604800000.")],
     unset: Annotated[
         list[str] | None, typer.Option("--unset", metavar="NAME", help="Back to its default. May be repeated.")
@@ -51,15 +54,28 @@ def alter(
     storage: Storage,
     as_json: Json = False,
 ) -> None:
-    """Change settings of a topic, all in one commit."""
+    """Change settings and the number of partitions.
+
+    The settings are one commit, the partitions another. With more partitions, keys go to other ones than before; a
+    key's older records stay where they are.
+    """
     changes: dict[str, object | None] = {**dict(config), **dict.fromkeys(unset or ())}
-    if not changes:
+    if not changes and partitions is None:
         raise typer.BadParameter("say what to change, as in --config retention.ms=-1", param_hint="--config")
     topic = distlog.open(url, storage_options=dict(storage))
-    topic.alter_config(changes)
+    if changes:
+        topic.alter_config(changes)
+    if partitions is not None:
+        topic.create_partitions(partitions)
     lines = [f"{topic.name} version {topic.version}"]
     lines += [f"{name}={topic.config.all().get(name, 'default')}" for name in changes]
-    facts = {"url": topic.url, "version": topic.version, "config": topic.config.overrides()}
+    lines += [f"partitions={topic.partitions}"] if partitions is not None else []
+    facts = {
+        "url": topic.url,
+        "version": topic.version,
+        "config": topic.config.overrides(),
+        "partitions": topic.partitions,
+    }
     print_report(Summary("\n".join(lines), facts), as_json=as_json)
 
 

@@ -50,6 +50,17 @@ def test_alter_sets_settings_and_takes_them_back(cli: CommandLine) -> None:
     assert cli("alter").status == cli("alter", "--config", "retention.msx=1").status == 2
 
 
+def test_alter_gives_a_topic_more_partitions(cli: CommandLine) -> None:
+    cli.ok("create", "--partitions", "2")
+    assert cli.ok("alter", "--partitions", "4").out == "clicks version 1\npartitions=4\n"
+    assert distlog.open(cli.url).partitions == 4
+    refused = cli("alter", "--partitions", "4")
+    assert refused.status == 2
+    assert "a topic's partitions can only become more" in refused.err
+    assert cli("alter", "--partitions", "0").status == 2
+    assert cli.ok("alter", "--partitions", "5", "--config", "retention.ms=-1", "--json").json["partitions"] == 5
+
+
 def test_drop_asks_first(cli: CommandLine) -> None:
     cli.ok("create")
     assert cli("drop", stdin=b"n\n").status == 1

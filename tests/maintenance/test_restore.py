@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 from histories import topic_storage
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from searches import examples
 from topics import NOW, Clock, contents, topic_on, values
 
 from distlog.core.errors import OffsetOutOfRangeError, TopicNotFoundError
@@ -216,7 +217,7 @@ def test_active_segments_go_on_growing(tmp_path: Any) -> None:
 steps = st.lists(st.sampled_from(["append", "append", "compact", "delete", "restore"]), max_size=14)
 
 
-@settings(max_examples=60)
+@examples(30)
 @given(steps, st.data())
 def test_what_a_version_had_and_what_came_since_is_there_again(order: list[str], data: st.DataObject) -> None:
     """Against a list of records, of which some are there: those behind a start, which goes up and down."""
