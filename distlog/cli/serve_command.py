@@ -9,7 +9,6 @@ import typer
 from distlog.cli import listener_options as listener
 from distlog.cli.options import Json, Storage, usage
 from distlog.cli.service_command import BrokerSettings, MetricsPort
-from distlog.core.errors import InvalidConfigError
 
 
 def host_and_port(text: str) -> tuple[str, int]:
@@ -72,7 +71,7 @@ def serve(
     except ModuleNotFoundError as error:
         if error.name != "kio":
             raise
-        raise InvalidConfigError("the gateway needs kio: pip install 'distlog[gateway]'") from None
+        raise ModuleNotFoundError("the gateway needs kio: pip install 'distlog[gateway]'", name=error.name) from None
     tls = listener.tls_files(ssl_certfile, ssl_keyfile, ssl_key_password_file, ssl_cafile, ssl_client_auth)
     asked = listener.Listener(listen[0], listen[1], tls, sasl_users, listener.mechanisms(sasl_mechanisms))
     if not insecure:
