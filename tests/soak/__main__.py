@@ -19,6 +19,7 @@ from soak import (
     merge_plans,
     merging,
     power,
+    searches,
     stops,
     streams,
     streams_on_s3,
@@ -38,6 +39,7 @@ CAMPAIGNS: dict[str, Callable[[Path, int], Tally]] = {
     "merging": merging.run,
     "merge-plans": merge_plans.run,
     "transactions": transactions.run,
+    "searches": searches.run,
 }
 
 

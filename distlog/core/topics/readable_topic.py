@@ -25,6 +25,7 @@ from distlog.core.topics import metadata_tables, topic_plot
 from distlog.core.topics.record import Record, records_of
 from distlog.core.topics.snapshot_of_topic import SnapshotOfTopic
 from distlog.core.transactions.isolation import IsolationLevel
+from distlog.core.whole_number import count_of
 
 
 class ReadableTopic(SnapshotOfTopic):
@@ -145,7 +146,7 @@ class ReadableTopic(SnapshotOfTopic):
 
     def history(self, limit: int | None = None) -> Listing:
         """The commits, newest first: version, time, operation, writer, and what they added and removed."""
-        return metadata_tables.history(self.log.history(limit))
+        return metadata_tables.history(self.log.history(None if limit is None else count_of("limit", limit)))
 
     def segments(self) -> Listing:
         """The live segments, one row each, by partition and base offset."""
