@@ -56,10 +56,12 @@ def _place_segment(
         target = paths.segment_file(name, segment.info.partition, segment.info.stem, suffix)
         if isinstance(source, bytes):
             topic.put(target, source)
-        elif linked and (suffix != ".log" or len(folder.map(source)) == segment.info.log_bytes):
+            continue
+        data = segment.log(folder) if suffix == ".log" else folder.map(source)
+        if linked and len(data) == len(folder.map(source)):
             _link(folder.path(source), topic.local_path(target))
         else:
-            _copy(topic, target, folder, source, segment.info.log_bytes if suffix == ".log" else None)
+            _copy(topic, target, data)
 
 
 def _link(source: str, target: str) -> None:
@@ -74,8 +76,7 @@ def _link(source: str, target: str) -> None:
         raise StorageError(text, file=source) from error
 
 
-def _copy(topic: Storage, target: str, folder: PartitionFolder, source: str, size: int | None) -> None:
-    data = folder.map(source)[:size]
+def _copy(topic: Storage, target: str, data: memoryview) -> None:
     if len(data) <= _COPIED_BYTES:
         topic.put(target, bytes(data))
         return
