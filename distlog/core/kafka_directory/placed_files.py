@@ -13,6 +13,7 @@ from distlog.core.errors import StorageError
 from distlog.core.kafka_directory.checkpoint_files import write_epochs
 from distlog.core.kafka_directory.directory_names import file_name
 from distlog.core.kafka_directory.partition_folder import PartitionFolder
+from distlog.core.kafka_directory.source_log import pieces
 from distlog.core.kafka_directory.taken_partition import TakenPartition
 from distlog.core.kafka_directory.taken_segment import TakenSegment
 from distlog.core.paths import LEADER_EPOCHS, SNAPSHOT_SUFFIX
@@ -20,7 +21,8 @@ from distlog.core.storage.local.durable_files import make_folders
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import Storage
 
-_COPIED_BYTES = 8 << 20
+#: A file of up to this size is copied in one piece.
+_WHOLE_BYTES = 8 << 20
 #: The size of a producer snapshot without a producer.
 _NO_PRODUCERS = 10
 
@@ -56,12 +58,11 @@ def _place_segment(
         target = paths.segment_file(name, segment.info.partition, segment.info.stem, suffix)
         if isinstance(source, bytes):
             topic.put(target, source)
-            continue
-        data = segment.log(folder) if suffix == ".log" else folder.map(source)
-        if linked and len(data) == len(folder.map(source)):
+        elif linked and (suffix != ".log" or folder.size(source) == segment.info.log_bytes):
             _link(folder.path(source), topic.local_path(target))
         else:
-            _copy(topic, target, data)
+            start, end = (segment.position, segment.end) if suffix == ".log" else (0, folder.size(source))
+            _copy(topic, target, folder, source, start, end)
 
 
 def _link(source: str, target: str) -> None:
@@ -76,10 +77,10 @@ def _link(source: str, target: str) -> None:
         raise StorageError(text, file=source) from error
 
 
-def _copy(topic: Storage, target: str, data: memoryview) -> None:
-    if len(data) <= _COPIED_BYTES:
-        topic.put(target, bytes(data))
+def _copy(topic: Storage, target: str, folder: PartitionFolder, source: str, start: int, end: int) -> None:
+    if end <= _WHOLE_BYTES:
+        topic.put(target, folder.read(source)[start:end])
         return
     with topic.open_write(target) as writer:
-        for start in range(0, len(data), _COPIED_BYTES):
-            writer.write(data[start : start + _COPIED_BYTES])
+        for piece in pieces(folder.log(source), start, end):
+            writer.write(piece)

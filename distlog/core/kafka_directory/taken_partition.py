@@ -113,7 +113,8 @@ def _producers(
         return found
     states = folder.producers(end)
     for segment in segments:
-        for batches in LogWalk(segment.log(folder), checked=False, file=""):
+        log = folder.log(str(segment.files[".log"]))
+        for batches in LogWalk(log, checked=False, file="", start=segment.position, size=segment.end):
             states.see(batches.data, batches.rows)
     return states
 
@@ -131,8 +132,8 @@ def _notes(folder: PartitionFolder, segment: TakenSegment, later: list[int]) -> 
         text = "it becomes a segment of its own: its offsets are too far above those before it"
         notes.append(f"{log}: from position {segment.position} on, {text}")
     if segment.damage is not None:
-        end = segment.position + segment.info.log_bytes
-        notes.append(f"{log}: cut {len(folder.map(log)) - end} bytes from position {end}: {segment.damage.message}")
+        cut = folder.size(log) - segment.end
+        notes.append(f"{log}: cut {cut} bytes from position {segment.end}: {segment.damage.message}")
         notes += [f"{base:020d}.log: left out, since it is behind what was cut" for base in later]
     made = [_REMADE[suffix] for suffix in segment.remade]
     return notes + ([f"{log}: made the {' and the '.join(made)} anew"] if made else [])

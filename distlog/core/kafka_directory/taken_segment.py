@@ -10,7 +10,6 @@ loads it (KAFKA-6264; `LocalLog.splitOverflowedSegment`).
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -30,6 +29,7 @@ from distlog.core.errors import CorruptIndexError, CorruptRecordError
 from distlog.core.indexes.transaction_index import AbortedTransaction
 from distlog.core.kafka_directory.log_walk import Batches, LogWalk
 from distlog.core.kafka_directory.partition_folder import PartitionFolder
+from distlog.core.kafka_directory.source_log import SourceLog
 from distlog.core.maintenance.integrity.index_check import IndexCheck
 from distlog.core.maintenance.integrity.index_files import CHECKS
 from distlog.core.maintenance.integrity.transaction_rebuild import complete_index
@@ -50,9 +50,9 @@ class TakenSegment(NamedTuple):
     """A segment to be committed.
 
     `files` has by suffix the name of a broker's file that is right as it is, or the content of a file that was
-    missing or wrong. Of the file of the log, `info.log_bytes` from byte `position` on count. `damage` says why they
-    end there, if neither the file does nor another segment follows in it. `remade` are the suffixes of the indexes
-    that were made anew.
+    missing or wrong. Of the file of the log, the bytes from `position` to `end` count. `damage` says why they end
+    there, if neither the file does nor another segment follows in it. `remade` are the suffixes of the indexes that
+    were made anew.
     """
 
     info: SegmentInfo
@@ -61,9 +61,10 @@ class TakenSegment(NamedTuple):
     damage: CorruptRecordError | None
     remade: tuple[str, ...]
 
-    def log(self, folder: PartitionFolder) -> memoryview:
-        """The bytes of its log, which is in `folder`."""
-        return folder.map(str(self.files[".log"]))[self.position : self.position + self.info.log_bytes]
+    @property
+    def end(self) -> int:
+        """Where its log ends in the file."""
+        return self.position + self.info.log_bytes
 
 
 class LogState(NamedTuple):
@@ -83,17 +84,17 @@ def take_segments(
     Kafka does not have.
     """
     names: Mapping[str, str] = folder.loaded.segments[base_offset]
-    log = folder.map(names[".log"])
-    position = 0
+    file, position = names[".log"], 0
     begin: int | None = base_offset
     while begin is not None:
-        look = _Look(folder, names, begin, end, len(log), interval_bytes, state)
-        walk = LogWalk(log, checked=checked, file=folder.path(names[".log"]), start=position)
+        look = _Look(folder, names, begin, end, folder.size(file), interval_bytes, state)
+        log = folder.log(file) if checked else folder.headers(file, look.indexes[".index"])
+        walk = LogWalk(log, checked=checked, file=folder.path(file), start=position)
         for found in walk:
             look.take(walk, found)
         yield look.finish(walk, position)
         # the broker's indexes are those of the first part
-        names, position, begin = {".log": names[".log"]}, walk.end, look.beyond
+        names, position, begin = {".log": file}, walk.end, look.beyond
 
 
 @dataclass(slots=True)
@@ -108,6 +109,7 @@ class _Look:
     interval_bytes: int
     state: LogState
     log: LogDescription = field(init=False)
+    indexes: dict[str, bytes] = field(init=False)
     checks: dict[str, IndexCheck] = field(init=False)
     aborted: list[AbortedTransaction] = field(default_factory=list)
     newest_timestamp: int = NO_TIMESTAMP
@@ -118,6 +120,7 @@ class _Look:
 
     def __post_init__(self) -> None:
         self.log = LogDescription(self.base_offset, interval_bytes=self.interval_bytes)
+        self.indexes = {suffix: self._index(suffix) for suffix in _INDEXES}
         self.checks = self._checks()
 
     def _checks(self) -> dict[str, IndexCheck]:
@@ -128,7 +131,7 @@ class _Look:
         checks = dict[str, IndexCheck]()
         for suffix in _INDEXES:
             with suppress(CorruptIndexError):
-                data = self._index(suffix)
+                data = self.indexes[suffix]
                 part = Part.file(self.names.get(suffix, ""), len(data))
                 checks[suffix] = CHECKS[suffix](part, bounds, data)
         return checks
@@ -174,11 +177,11 @@ class _Look:
 
     def finish(self, walk: LogWalk, position: int) -> TakenSegment:
         """The segment, from byte `position` of the file up to where the walk ended."""
-        created_ms = int(os.stat(self.folder.path(self.names[".log"])).st_mtime * 1000)
+        created_ms = self.folder.modified_ms(self.names[".log"])
         partition = self.folder.name.partition
         info, made = self.log.describe(partition, self._stem(), created_ms)
         files, remade = self._files(made)
-        kept = {suffix: self.folder.read(file) if isinstance(file, str) else file for suffix, file in files.items()}
+        kept = {suffix: self.indexes[suffix] if isinstance(file, str) else file for suffix, file in files.items()}
         facts: dict[str, Any] = {
             **self._record_facts(position),
             **index_facts({suffix: kept.get(suffix, b"") for suffix in _INDEXES}),
@@ -192,7 +195,7 @@ class _Look:
 
     def _files(self, made: Mapping[str, bytes]) -> tuple[dict[str, str | bytes], tuple[str, ...]]:
         """The index files that have entries, and the suffixes of those that the broker's do not serve for."""
-        present = {suffix: self._index(suffix) for suffix in _INDEXES}
+        present = self.indexes
         sound = {suffix for suffix, check in self.checks.items() if check.mismatch() is None}
         transactions = complete_index(present[".txnindex"] if ".txnindex" in sound else b"", self.aborted)
         files, remade = dict[str, str | bytes](), []
@@ -207,8 +210,8 @@ class _Look:
 
     def _record_facts(self, position: int) -> dict[str, Any]:
         if self.has_old_formats:
-            log = self.folder.map(self.names[".log"])[position : position + self.log.size]
-            return _counted(log, self.names[".log"])
+            file = self.names[".log"]
+            return _counted(self.folder.log(file), position, position + self.log.size, file)
         return {"offset_of_max_timestamp": _first_newest(*self.newest)} if self.newest else {}
 
 
@@ -222,10 +225,10 @@ def _first_newest(data: memoryview, batch: Any) -> int:
     return int(records.column(0)[int(found[0])].as_py()) if len(found) else -1
 
 
-def _counted(log: memoryview, file: str) -> dict[str, Any]:
+def _counted(log: SourceLog, start: int, end: int, file: str) -> dict[str, Any]:
     """What the records themselves say, where the headers of old formats do not."""
     facts = RecordFacts()
-    for found in LogWalk(log, checked=False, file=file):
+    for found in LogWalk(log, checked=False, file=file, start=start, size=end):
         source = Source(file, found.position)
         asked = AskedBatches(byte_array(found.data), found.rows, 0, 0, 0, MAX_LONG, source)
         for records in decode_parts(asked, ("offset", "timestamp"), _PART_BYTES):
