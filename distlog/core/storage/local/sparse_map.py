@@ -7,13 +7,10 @@ which it answers faster than one after the other.
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections.abc import Iterable
 
-import numpy as np
-
-from distlog.core.storage.local.mapping import advise, map_sealed
+from distlog.core.storage.local.mapping import map_sealed, read_nothing_ahead
 
 
 class SparseMap:
@@ -47,4 +44,4 @@ class SparseMap:
     def read_nothing_ahead(self) -> None:
         """From now on a page that is missed is fetched alone."""
         if len(self.data):
-            advise(np.frombuffer(self.data, np.uint8).ctypes.data, len(self.data), mmap.MADV_RANDOM)
+            read_nothing_ahead(self.data)
