@@ -9,9 +9,7 @@ import pytest
 from log_dirs import golden_of, partition_of, read
 
 import distlog
-from distlog import CorruptRecordError
 from distlog.core.batches.record_batch import read_headers
-from distlog.core.config import MAX_INT
 from distlog.core.transactions.producer_snapshot import read_producer_snapshot
 
 DAMAGES = {
@@ -78,17 +76,3 @@ def test_offsets_that_go_back_end_the_log(clean: bool, tmp_path: Path) -> None:
     assert f"{last.name}: cut" in report.notes[0]
     assert f"from position {position}: a record batch cannot follow those before it" in report.notes[0]
     assert read(report.topic) == golden_of("first")["codec-none-0"].records()
-
-
-@pytest.mark.parametrize("clean", [False, True])
-def test_a_segment_whose_offsets_overflow_is_refused_and_nothing_of_it_is_cut(clean: bool, tmp_path: Path) -> None:
-    """A broker splits it: testRecoveryOfSegmentWithOffsetOverflow, testSegmentWithOffsetOverflow."""
-    folder = partition_of("first", tmp_path, "codec-none-0")
-    if not clean:
-        (folder.parent / ".kafka_cleanshutdown").unlink()
-    last = sorted(folder.glob("*.log"))[-1]
-    position = moved(last, 0, int(last.stem) + MAX_INT + 1)
-    with pytest.raises(CorruptRecordError, match="a broker splits it when it starts") as caught:
-        distlog.adopt(folder)
-    assert caught.value.details["position"] == position
-    assert not (folder.parent / "codec-none").exists()
