@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from distlog.core import paths
@@ -14,10 +13,11 @@ from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.errors import OffsetOutOfRangeError, SnapshotTooOldError
 from distlog.core.indexes.transaction_index import AbortedTransaction
 from distlog.core.log.appended import Appended, AppendInfo
+from distlog.core.log.batch_runs import BatchRun
 from distlog.core.log.partition_log import PartitionLog
 from distlog.core.log.tails import with_tail
-from distlog.core.reading.fetch import FetchedBatches, fetch
-from distlog.core.reading.stable_offset import last_stable_offset, transactional_segments
+from distlog.core.reading.fetch import FetchedBatches, fetch, fetch_committed
+from distlog.core.reading.stable_offset import last_stable_offset
 from distlog.core.storage.local.shared_page import WatchedPage
 from distlog.gateway.fresh_topic import FreshTopic
 from distlog.gateway.open_logs import OpenLogs
@@ -43,7 +43,7 @@ class FetchedData(NamedTuple):
 
     batches: FetchedBatches | None
     offsets: LogOffsets
-    aborted: list[AbortedTransaction]
+    aborted: tuple[AbortedTransaction, ...]
     visible_end: VisibleEnd
 
 
@@ -57,19 +57,31 @@ class Partition:
         self._seen: tuple[Snapshot, PartitionState] | None = None
         self._stable: tuple[PartitionState, int] | None = None
 
-    def append(self, records: bytes) -> AppendInfo:
-        """Append a producer's batch in place, after the checks of `log_validator.validate`.
-
-        Raises what `PartitionLog.append_batches` raises; then nothing was appended.
-        """
+    def append(self, records: bytes, *, in_transaction: bool = False) -> AppendInfo:
+        """Append a producer's batch in place: see `PartitionLog.append_batches`."""
         with self._log() as log:
-            return log.append_batches(records)
+            return log.append_batches(records, in_transaction=in_transaction)
+
+    def append_run(self, run: BatchRun) -> Appended:
+        """Append batches of the gateway itself. Raises what `PartitionLog.append` raises."""
+        with self._log() as log:
+            (appended,) = log.append_runs([run])
+            return appended
+
+    def end_transaction(self, marker: BatchRun) -> Appended | None:
+        """Append the end marker of a producer's transaction, if it is open here. Raises what `append_run` raises."""
+        with self._log() as log:
+            return log.end_transaction(marker, lambda snapshot: None)
 
     def flush(self, appended: Appended) -> None:
         """Return when what was appended is as safe as the topic's flush policy wants it. Raises StorageError."""
         if appended.flush_due:
-            with self._log() as log:
-                log.flush(appended)
+            self.sync(appended)
+
+    def sync(self, appended: Appended | None) -> None:
+        """Return when what was appended, or else all that there is, is on the device. Raises StorageError."""
+        with self._log() as log:
+            log.flush(appended)
 
     def state(self) -> PartitionState:
         """The partition as it is now: on a local disk whoever appended, else as of the last refresh."""
@@ -99,15 +111,13 @@ class Partition:
             state = self.state()
         offsets = self.offsets(state)
         visible_end = self._visible_end(state, committed)
-        end = visible_end.offset
         if not state.log_start_offset <= offset <= state.log_end_offset:
             raise OffsetOutOfRangeError("the offset is not in the log", offset=offset, partition=self.number)
-        batches = None
-        if offset < end and max_bytes > 0:
-            visible = state if end == state.log_end_offset else replace(state, log_end_offset=end)
-            batches = fetch(self.fresh.topic.reader, visible, self.number, offset, max_bytes, check=False)
-        aborted = list(self._aborted(state, offset, batches.next_offset)) if committed and batches else []
-        return FetchedData(batches, offsets, aborted, visible_end)
+        if offset >= visible_end.offset or max_bytes <= 0:
+            return FetchedData(None, offsets, (), visible_end)
+        read = partial(fetch_committed, stable_offset=visible_end.offset) if committed else fetch
+        batches = read(self.fresh.topic.reader, state, self.number, offset, max_bytes, check=False)
+        return FetchedData(batches, offsets, batches.aborted, visible_end)
 
     def visible_end(self, *, committed: bool) -> VisibleEnd:
         """Up to where a consumer may see records now."""
@@ -145,12 +155,3 @@ class Partition:
                 return True
             self._page = WatchedPage(path)
         return self._page.changed()
-
-    def _aborted(self, state: PartitionState, start: int, end: int) -> Iterator[AbortedTransaction]:
-        """The aborted transactions that reach into the offsets from `start` (in) to `end` (out)."""
-        for segment in transactional_segments(state, start):
-            for each in self.fresh.topic.reader.aborted_transactions(segment):
-                if each.first_offset < end and each.last_offset >= start:
-                    yield each
-                if each.last_stable_offset >= end:
-                    return

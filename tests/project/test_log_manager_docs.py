@@ -44,6 +44,7 @@ def test_the_python_example_runs(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 def test_the_commands_run(tmp_path: Path) -> None:
     (tmp_path / "server.properties").write_text("broker.id=0\nlog.dirs=/tmp\nlog.retention.hours=24\n")
+    (tmp_path / "logs").mkdir()
     lines = block("console").splitlines()
     assert len(lines) == 3
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
