@@ -38,4 +38,5 @@ class GatewayConfig:
     linger_bytes: int = 8 << 20
     metadata_max_age_ms: int = 1000
     offsets_retention_ms: int = 7 * 86_400_000
+    transaction_max_timeout_ms: int = 900_000
     groups: GroupSettings = field(default_factory=GroupSettings)

@@ -33,6 +33,8 @@ from distlog.gateway.server.processor import Processor
 from distlog.gateway.server.request import Request
 from distlog.gateway.server.request_channel import RequestChannel
 from distlog.gateway.server.request_handler_pool import KafkaRequestHandlerPool
+from distlog.gateway.transactions.services import PART as TRANSACTIONS
+from distlog.gateway.transactions.services import TransactionServices
 
 #: How long the end may take, and how much of that is kept for the device: nothing that clients do takes it.
 STOP_TIMEOUT_S = 8.0
@@ -44,6 +46,8 @@ _MEMBERS_THREADS = 2
 _SASL_THREADS = 1
 #: How often logs are looked at for which `flush.ms` may have passed.
 _FLUSH_MS = 500
+#: How often transactions are looked at that are open for too long, or not finished.
+_TRANSACTIONS_MS = 1000
 
 
 class GatewayServer:
@@ -83,7 +87,8 @@ class GatewayServer:
             storage_options=storage_options,
         )
         self._groups = GroupServices(store, config.groups, retention_ms=config.offsets_retention_ms)
-        self.broker.parts[PART] = self._groups
+        self._transactions = TransactionServices(self.broker, self._groups.offsets)
+        self.broker.parts.update({PART: self._groups, TRANSACTIONS: self._transactions})
         self._requests = RequestMetrics()
         apis = KafkaApis(self.broker, self._requests)
         self._handlers = [
@@ -93,6 +98,7 @@ class GatewayServer:
         ]
         self._scheduler = Scheduler()
         self._scheduler.schedule("log-flusher", metadata.flush_due, delay_ms=_FLUSH_MS, period_ms=_FLUSH_MS)
+        self._scheduler.schedule("transaction-timer", self._transactions.tick, delay_ms=0, period_ms=_TRANSACTIONS_MS)
         self._thread = threading.Thread(target=self._run_loop, name="kafka-network-thread", daemon=True)
 
     @property
@@ -165,6 +171,7 @@ class GatewayServer:
     def _close(self) -> None:
         self._groups.stop()
         self.broker.metadata.close()
+        self._transactions.stop()
 
     def __enter__(self) -> GatewayServer:
         return self.start()

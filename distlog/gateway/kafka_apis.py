@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 
 from distlog.gateway.apis import (
+    add_offsets_to_txn,
+    add_partitions_to_txn,
     api_versions,
     create_partitions,
     create_topics,
@@ -15,6 +17,8 @@ from distlog.gateway.apis import (
     describe_configs,
     describe_groups,
     describe_log_dirs,
+    describe_transactions,
+    end_txn,
     fetch,
     find_coordinator,
     heartbeat,
@@ -24,6 +28,7 @@ from distlog.gateway.apis import (
     leave_group,
     list_groups,
     list_offsets,
+    list_transactions,
     metadata,
     offset_commit,
     offset_delete,
@@ -33,6 +38,7 @@ from distlog.gateway.apis import (
     sasl_authenticate,
     sasl_handshake,
     sync_group,
+    txn_offset_commit,
 )
 from distlog.gateway.broker import Api, Broker
 from distlog.gateway.protocol.invalid_request import InvalidRequestError
@@ -45,12 +51,14 @@ _TOPICS = (create_topics, delete_topics, create_partitions, describe_configs, in
 _CLUSTER = (api_versions, metadata, describe_cluster, describe_log_dirs)
 _GROUPS = (find_coordinator, join_group, sync_group, heartbeat, leave_group)
 _POSITIONS = (offset_commit, offset_fetch, offset_delete)
-_GROUP_ADMIN = (list_groups, describe_groups, delete_groups)
+_TRANSACTIONS = (add_partitions_to_txn, add_offsets_to_txn, txn_offset_commit, end_txn)
+_ADMIN = (list_groups, describe_groups, delete_groups, list_transactions, describe_transactions)
 _SASL = (sasl_handshake, sasl_authenticate)
 #: All APIs, by their keys.
 APIS: dict[int, Api] = {
     module.API.key: module.API
-    for module in (*_RECORDS, *_TOPICS, *_CLUSTER, *_GROUPS, *_POSITIONS, *_GROUP_ADMIN, *_SASL)
+    for modules in (_RECORDS, _TOPICS, _CLUSTER, _GROUPS, _POSITIONS, _TRANSACTIONS, _ADMIN, _SASL)
+    for module in modules
 }
 
 #: What members live by, and asks no storage but that of groups: it must not wait for threads that do.

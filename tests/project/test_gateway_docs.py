@@ -24,6 +24,8 @@ from distlog.gateway.security.authentication import Authentication
 from distlog.gateway.security.users_file import UsersFile
 from distlog.gateway.server.connection import UNKNOWN_CLIENT_BYTES
 from distlog.gateway.server.patience import BYTES_PER_S
+from distlog.gateway.transactions.services import LOCK_FILE
+from distlog.gateway.transactions.transaction_coordinator import EXPIRATION_MS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "gateway.md").read_text(encoding="utf-8")
 PYTHON = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
@@ -36,11 +38,13 @@ def table(heading: str) -> list[list[str]]:
     return [[cell.strip().replace("`", "") for cell in line.strip("|").split("|")] for line in found.splitlines()[2:]]
 
 
-def test_the_python_example_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_python_examples_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("confluent_kafka")
     names = {"root": str(tmp_path)}
-    exec(PYTHON[0], names)
-    assert capsys.readouterr().out.splitlines() == ["b'hello'", "[b'hello']"]
+    # the one between them is run with a certificate, below
+    for example in (PYTHON[0], PYTHON[2]):
+        exec(example, names)
+    assert capsys.readouterr().out.splitlines() == ["b'hello'", "[b'hello']", "[b'5 apples', b'7 pears']"]
 
 
 def test_the_examples_of_tls_and_users_run(
@@ -112,6 +116,9 @@ def test_the_limits_are_those_of_the_table() -> None:
     assert f"up to {config.linger_bytes >> 20} MB" in text
     assert f"`{NAME}`, in Kafka's own format: {PARTITIONS} partitions" in text
     assert f"after {config.offsets_retention_ms // 86_400_000} days" in text
+    assert f"at most {config.transaction_max_timeout_ms // 60_000} minutes" in text
+    assert f"for {EXPIRATION_MS // 86_400_000} days is forgotten" in text
+    assert f"`{LOCK_FILE}`" in text
 
 
 def test_the_metrics_are_those_of_the_table(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from soak import (
     disk_errors,
+    exactly_once,
     gateway_kills,
     kills,
     merge_plans,
@@ -31,6 +32,7 @@ from soak.tally import Tally
 CAMPAIGNS: dict[str, Callable[[Path, int], Tally]] = {
     "kills": partial(kills.run, seconds=15, rounds=4),
     "gateway-kills": gateway_kills.run,
+    "exactly-once": exactly_once.run,
     "stops": stops.run,
     **{kind: partial(disk_errors.run, kind=kind, histories=20) for kind in disk_errors.KINDS},
     "power": partial(power.run, lives=20),

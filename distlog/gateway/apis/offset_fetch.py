@@ -21,34 +21,35 @@ _NONE = Position(-1)
 
 def handle(request: Request, broker: Broker) -> Fields:
     """The positions of one group, or of several from version 8 on."""
-    groups = request.get("groups")
+    groups, stable = request.get("groups"), request.get("require_stable", False)
     if groups is None:
-        return {"throttle_time": 0, **_told(broker, request.body)}
-    return {"throttle_time": 0, "groups": [{"group_id": each.group_id, **_told(broker, each)} for each in groups]}
+        return {"throttle_time": 0, **_told(broker, request.body, stable)}
+    told = [{"group_id": each.group_id, **_told(broker, each, stable)} for each in groups]
+    return {"throttle_time": 0, "groups": told}
 
 
-def _told(broker: Broker, asked: Any) -> Fields:
+def _told(broker: Broker, asked: Any, stable: bool) -> Fields:
     # no list of topics asks for all positions of the group
     wanted = None if asked.topics is None else [(t.name, n) for t in asked.topics for n in t.partition_indexes]
     try:
-        found = groups_of(broker).offsets.fetch(asked.group_id, wanted)
+        found = groups_of(broker).offsets.fetch(asked.group_id, wanted, stable=stable)
     except GroupRefusedError as refused:
         # version 1 has a place for it at the partitions alone; without, a client would begin anew
-        return {"error_code": refused.code, "topics": _topics(dict.fromkeys(wanted or ()), refused.code)}
+        return {"error_code": refused.code, "topics": _topics(dict.fromkeys(wanted or (), refused.code))}
     return {"error_code": ErrorCode.none, "topics": _topics(found)}
 
 
-def _topics(found: Mapping[TopicPartition, Position | None], code: ErrorCode = ErrorCode.none) -> list[Fields]:
+def _topics(found: Mapping[TopicPartition, Position | ErrorCode | None]) -> list[Fields]:
     topics: dict[str, list[Fields]] = {}
-    for (topic, partition), position in found.items():
-        told = position or _NONE
+    for (topic, partition), each in found.items():
+        told = each if isinstance(each, Position) else _NONE
         topics.setdefault(topic, []).append(
             {
                 "partition_index": partition,
                 "committed_offset": told.offset,
                 "committed_leader_epoch": told.leader_epoch,
                 "metadata": told.metadata,
-                "error_code": code,
+                "error_code": each if isinstance(each, ErrorCode) else ErrorCode.none,
             }
         )
     return [{"name": name, "partitions": partitions} for name, partitions in topics.items()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from kio.schema.errors import ErrorCode
@@ -14,11 +15,20 @@ from distlog.gateway.groups.offsets_format import GroupKey, OffsetKey, Position
 GroupChange = tuple[OffsetKey, Position | None] | tuple[GroupKey, GroupRecord | None]
 
 
+@dataclass(frozen=True, slots=True)
+class PendingPosition:
+    """A position that counts when the transaction of its producer is committed."""
+
+    producer_id: int
+    key: OffsetKey
+    position: Position
+
+
 class GroupStore(Protocol):
     """Keeps changes in the order of a group's calls."""
 
-    def load(self) -> Iterator[GroupChange]:
-        """All changes that count, older ones first; raises DistlogError."""
+    def load(self) -> Iterator[GroupChange | PendingPosition]:
+        """All changes that count, older ones first, and what open transactions brought; raises DistlogError."""
 
     def store(self, group: str, changes: Sequence[GroupChange], done: Callable[[ErrorCode], None]) -> None:
         """Keep changes of one group; `done` is called when they are durable, or with what went wrong."""

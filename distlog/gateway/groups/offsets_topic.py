@@ -12,9 +12,10 @@ from kio.schema.errors import ErrorCode
 
 from distlog.core.errors import CorruptRecordError, DistlogError, TopicNotFoundError
 from distlog.core.topics.open_topic import open, open_or_create
+from distlog.core.topics.topic import Topic
 from distlog.gateway.groups.classic_group import Stored
 from distlog.gateway.groups.group_record import GroupRecord
-from distlog.gateway.groups.group_store import GroupChange
+from distlog.gateway.groups.group_store import GroupChange, PendingPosition
 from distlog.gateway.groups.offsets_batching import Call, OffsetsBatching
 from distlog.gateway.groups.offsets_format import (
     GroupKey,
@@ -28,6 +29,7 @@ from distlog.gateway.groups.offsets_format import (
     encode_position,
     offsets_partition,
 )
+from distlog.gateway.groups.offsets_log import offsets_records
 
 _log = logging.getLogger(__name__)
 
@@ -58,22 +60,33 @@ class OffsetsTopic:
         self._over: queue.SimpleQueue[Sequence[Call] | None] = queue.SimpleQueue()
         self._teller: threading.Thread | None = None
 
-    def load(self) -> Iterator[GroupChange]:
+    def load(self) -> Iterator[GroupChange | PendingPosition]:
         """See GroupStore. A record that does not check is logged and left out: one must not hide all groups."""
         try:
             topic = open(self._url, storage_options=self._options)
         except TopicNotFoundError:
             return
         self._partitions = len(topic.start_offsets())
-        for batch in topic.scan(columns=["partition", "offset", "key", "value"]):
-            for row in batch.to_pylist():
-                try:
-                    change = _decoded(row["key"], row["value"])
-                except CorruptRecordError as error:
-                    _log.warning("%s (partition=%s offset=%s)", error, row["partition"], row["offset"])
-                    continue
-                if change is not None:
-                    yield change
+        for record in offsets_records(topic):
+            try:
+                change = _decoded(record.key, record.value)
+            except CorruptRecordError as error:
+                _log.warning("%s (partition=%s offset=%s)", error, record.partition, record.offset)
+                continue
+            if change is not None and record.waits_for is None:
+                yield change
+            elif change is not None and isinstance(change[1], Position) and isinstance(change[0], OffsetKey):
+                yield PendingPosition(record.waits_for or 0, change[0], change[1])
+
+    def partition_of(self, group: str) -> int:
+        """The partition of the topic that has this group; makes a topic that is not there. Raises DistlogError."""
+        with self._lock:
+            if self._batching is None:
+                self._partitions = self._topic().partitions
+            return offsets_partition(group, self._partitions)
+
+    def _topic(self) -> Topic:
+        return open_or_create(self._url, self._partitions, _CONFIG, self._options)
 
     def store(self, group: str, changes: Sequence[GroupChange], done: Stored) -> None:
         """See GroupStore; when too much is on its way, the caller is told to try again later."""
@@ -92,8 +105,7 @@ class OffsetsTopic:
                 self._batching.close()
                 self._batching = None
             if self._batching is None:
-                topic = open_or_create(self._url, self._partitions, _CONFIG, self._options)
-                self._batching = OffsetsBatching(topic, self._linger_ms, self._over.put)
+                self._batching = OffsetsBatching(self._topic(), self._linger_ms, self._over.put)
             if self._teller is None:
                 self._teller = threading.Thread(target=self._tell, name="groups-stored", daemon=True)
                 self._teller.start()

@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 from distlog.gateway.groups.classic_group import ClassicGroup, GroupPhase, GroupSettings, Stored
 from distlog.gateway.groups.exchanges import GroupRefusedError
 from distlog.gateway.groups.group_record import GroupRecord
-from distlog.gateway.groups.group_store import GroupChange, GroupStore
+from distlog.gateway.groups.group_store import GroupChange, GroupStore, PendingPosition
 from distlog.gateway.groups.members import Member
 from distlog.gateway.groups.offsets_format import GroupKey, OffsetKey, Position
 from distlog.gateway.groups.positions import Positions
@@ -59,7 +59,12 @@ class GroupRegistry:
     def load(self) -> None:
         """Learn what is stored, before the first call. Members go on as they were: their sessions begin now."""
         standing: dict[OffsetKey | GroupKey, Position | GroupRecord] = {}
-        for key, value in self.store.load():
+        pending = list[PendingPosition]()
+        for change in self.store.load():
+            if isinstance(change, PendingPosition):
+                pending.append(change)
+                continue
+            key, value = change
             if value is None:
                 standing.pop(key, None)
             else:
@@ -71,6 +76,9 @@ class GroupRegistry:
                     group.positions.apply({(key.topic, key.partition): value})
                 elif isinstance(value, GroupRecord):
                     _restore(group.membership, value)
+        for each in pending:
+            with suppress(GroupRefusedError), self.opened(each.key.group, make=True) as group:
+                group.positions.wait_for(each.producer_id, {(each.key.topic, each.key.partition): each.position})
 
     @contextmanager
     def opened(
@@ -117,7 +125,8 @@ class GroupRegistry:
     def forget(self, group: Group, done: Stored) -> None:
         """Delete a group that has no members, and its positions; the caller has its lock."""
         membership = group.membership
-        positions = [(key, None) for key, _ in group.positions.keys(dict.fromkeys(group.positions))]
+        places = {*group.positions, *group.positions.pending}
+        positions = [(key, None) for key, _ in group.positions.keys(dict.fromkeys(places))]
         membership.phase, group.is_gone = GroupPhase.DEAD, True
         with self._lock:
             del self._groups[membership.id]

@@ -34,6 +34,10 @@ class GroupServices:
         self.admin = GroupAdmin(self._registry)
         self._thread = threading.Thread(target=self._run, name="group-timer", daemon=True)
 
+    def partition_of(self, group: str) -> int:
+        """The partition of `__consumer_offsets` that has the positions of this group. Raises DistlogError."""
+        return self._store.partition_of(group)
+
     def start(self) -> None:
         """Learn what is stored, then let time pass. Raises DistlogError."""
         self._registry.load()
