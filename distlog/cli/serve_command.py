@@ -74,9 +74,7 @@ def serve(
             raise
         raise ModuleNotFoundError("the gateway needs kio: pip install 'distlog[gateway]'", name=error.name) from None
     tls = listener.tls_files(ssl_certfile, ssl_keyfile, ssl_key_password_file, ssl_cafile, ssl_client_auth)
-    asked = listener.Listener(listen[0], listen[1], tls, sasl_users, listener.mechanisms(sasl_mechanisms))
-    if not insecure:
-        asked.check_open()
+    where = listener.Listener(listen[0], listen[1], tls, sasl_users, listener.mechanisms(sasl_mechanisms))
     settings = {name: value for each in config for name, value in each.items()}
     limits = GatewayConfig(
         advertised=advertised,
@@ -84,14 +82,6 @@ def serve(
         auto_create_topics=auto_create,
         max_connections=connections_within(raise_open_files(), GatewayConfig().max_connections),
     )
-    gateway = GatewayServer(
-        root,
-        asked.host,
-        asked.port,
-        config=limits,
-        settings=settings,
-        storage_options=dict(storage),
-        tls=asked.context(),
-        authentication=asked.authentication(),
-    )
+    safe = where.arguments(insecure=insecure)
+    gateway = GatewayServer(root, config=limits, settings=settings, storage_options=dict(storage), **safe)
     raise typer.Exit(serve_until_signal(gateway, metrics_port=metrics_port, as_json=as_json))
