@@ -130,6 +130,7 @@ class _Look:
         try:
             self.log.add(found.data, found.rows)
         except UnfitBatchError as error:
+            self._check_span(found, error.row)
             found = walk.stop(found, error.row, f"a record batch cannot follow those before it: {error}")
             if not len(found.rows):
                 return
@@ -142,6 +143,13 @@ class _Look:
             check.add(found.rows, found.position)
         self._find_newest(found)
         self.has_old_formats |= bool((found.rows["magic"] < 2).any())
+
+    def _check_span(self, found: Batches, row: int) -> None:
+        """Raise CorruptRecordError for a batch at an offset that the segment's indexes cannot hold."""
+        batch = found.rows[row]
+        if int(batch["base_offset"]) + int(batch["last_offset_delta"]) - self.base_offset > MAX_INT:
+            text = "the offsets of a segment span 2^31 or more: a broker splits it when it starts, so start one first"
+            raise Source(self.folder.path(self.names[".log"]), found.position).corrupt(text, row, batch)
 
     def _find_newest(self, found: Batches) -> None:
         row = int(found.rows["max_timestamp"].argmax())
