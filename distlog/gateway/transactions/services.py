@@ -34,8 +34,9 @@ class TransactionServices:
     def __init__(self, broker: Broker, positions: CommittedOffsets) -> None:
         root = broker.metadata.root
         self.is_local = root.is_local_disk
-        self._lock, self._has_lock, self._is_second = threading.Lock(), False, False
-        self._file = FileLock(root.local_path(LOCK_FILE)) if self.is_local else None
+        self._lock, self._is_over = threading.Lock(), False
+        self._has_lock, self._is_second = False, False
+        self._file = FileLock(root.local_path(LOCK_FILE), makes_folder=True) if self.is_local else None
         self._coordinator: TransactionCoordinator | None = None
         self._log = TransactionLog(broker.metadata, broker.clock)
         ends = TransactionEnds(broker.metadata, broker.fetches, positions, broker.clock)
@@ -65,7 +66,7 @@ class TransactionServices:
     def stop(self) -> None:
         """Coordinate no more."""
         with self._lock:
-            self._coordinator = None
+            self._coordinator, self._is_over = None, True
             if self._file is not None and self._has_lock:
                 self._file.release()
                 self._file.close()
@@ -73,6 +74,8 @@ class TransactionServices:
 
     def _take_over(self) -> TransactionCoordinator:
         with self._lock:
+            if self._is_over:
+                raise TransactionRefusedError(ErrorCode.coordinator_not_available)
             if self._coordinator is None:
                 self._acquire()
                 coordinator = self._make()
