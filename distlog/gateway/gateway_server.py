@@ -16,6 +16,8 @@ from distlog.core.log_manager.scheduler import Scheduler
 from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms
 from distlog.gateway.broker import Broker
+from distlog.gateway.cluster.gateway_lease import GatewayLease
+from distlog.gateway.cluster.node import advertised, this_machine
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.delayed_fetches import DelayedFetches
 from distlog.gateway.fetch_memory import FetchMemory
@@ -67,13 +69,16 @@ class GatewayServer:
         self._acceptor = Acceptor(self._processor)
         metadata = MetadataCache(Storage(root, storage_options), topic_defaults(settings or {}), clock, config)
         fetches = DelayedFetches(self._channel.again, config.metadata_max_age_ms)
-        self.broker = Broker(config, metadata, fetches, clock, APIS, FetchMemory(config.fetch_memory_bytes))
+        lease_s = config.broker_session_timeout_ms / 1000
+        self._lease = GatewayLease(metadata.root, config.node_id, lease_s)
+        memory = FetchMemory(config.fetch_memory_bytes)
+        self.broker = Broker(config, metadata, fetches, clock, APIS, memory, self._lease)
         store = OffsetsTopic(
             self.root,
             linger_ms=0 if metadata.root.is_local_disk else config.linger_ms,
             storage_options=storage_options,
         )
-        self._groups = GroupServices(store, config.groups, retention_ms=config.offsets_retention_ms)
+        self._groups = GroupServices(store, self._lease, config.groups, retention_ms=config.offsets_retention_ms)
         self.broker.parts[PART] = self._groups
         self._requests = RequestMetrics()
         apis = KafkaApis(self.broker, self._requests)
@@ -140,14 +145,15 @@ class GatewayServer:
 
     def start(self) -> GatewayServer:
         """Begin to answer. Raises StorageError if it cannot listen."""
-        self._groups.start()
         self._thread.start()
         try:
             self._in_loop(self._acceptor.listen(self._host, self._asked_port, self._tls)).result()
         except BaseException:
-            self._groups.stop()
             self._end_loop()
             raise
+        host, port = self.broker.config.advertised or advertised(self._host, self.port)
+        self._lease.be_at(host, port, this_machine())
+        self._groups.start()
         for handlers in self._handlers:
             handlers.start()
         self._scheduler.start()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from kio.schema.errors import ErrorCode
-
 from distlog.gateway.broker import Api, Broker
 from distlog.gateway.groups.group_admin import GroupDescription
 from distlog.gateway.groups.of_broker import groups_of
@@ -22,7 +20,7 @@ def handle(request: Request, broker: Broker) -> Fields:
 
 def _told(group: GroupDescription) -> Fields:
     return {
-        "error_code": ErrorCode.none,
+        "error_code": group.error,
         "group_id": group.group,
         "group_state": group.phase.value,
         "protocol_type": group.protocol_type,

@@ -1,20 +1,32 @@
-"""FindCoordinator: this gateway coordinates every group, and every transactional producer."""
+"""FindCoordinator: the gateway whose lease holds the partition of a group, or of a transactional id."""
 
 from __future__ import annotations
 
 from kio.schema.errors import ErrorCode
 
 from distlog.gateway.broker import Api, Broker
+from distlog.gateway.groups.of_broker import groups_of
 from distlog.gateway.protocol.response_frame import Fields
 from distlog.gateway.server.request import Request
 
+_LIST = 4
+_NOBODY: Fields = {"node_id": -1, "host": "", "port": -1, "error_code": ErrorCode.coordinator_not_available}
+
 
 def handle(request: Request, broker: Broker) -> Fields:
-    """Where the gateway is; a list for each key from version 4 on."""
-    host, port = broker.address(request)
-    node = {"node_id": broker.config.node_id, "host": host, "port": port, "error_code": ErrorCode.none}
-    keys = request.get("coordinator_keys", ())
-    return {"throttle_time": 0, "error_message": None, **node, "coordinators": [{**node, "key": key} for key in keys]}
+    """Where the coordinator is; a list for each key from version 4 on."""
+    if request.api_version < _LIST:
+        return {"throttle_time": 0, "error_message": None, **_coordinator(request, broker, request.body.key)}
+    found = [{**_coordinator(request, broker, key), "key": key} for key in request.body.coordinator_keys]
+    return {"throttle_time": 0, "coordinators": found}
+
+
+def _coordinator(request: Request, broker: Broker, key: str) -> Fields:
+    node = broker.cluster.holder(groups_of(broker).partition_of(key))
+    if node is None:
+        return _NOBODY
+    host, port = broker.address(request, node)
+    return {"node_id": node.id, "host": host, "port": port, "error_code": ErrorCode.none}
 
 
 API = Api(10, "FindCoordinator", 0, 4, handle)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from kio.schema.errors import ErrorCode
@@ -16,9 +16,6 @@ GroupChange = tuple[OffsetKey, Position | None] | tuple[GroupKey, GroupRecord | 
 
 class GroupStore(Protocol):
     """Keeps changes in the order of a group's calls."""
-
-    def load(self) -> Iterator[GroupChange]:
-        """All changes that count, older ones first; raises DistlogError."""
 
     def store(self, group: str, changes: Sequence[GroupChange], done: Callable[[ErrorCode], None]) -> None:
         """Keep changes of one group; `done` is called when they are durable, or with what went wrong."""

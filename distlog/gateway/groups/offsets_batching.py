@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 from kio.schema.errors import ErrorCode
 
-from distlog.core.errors import DistlogError
+from distlog.core.errors import DistlogError, LeaderFencedError
 from distlog.core.topics.delivery import Delivery
-from distlog.core.topics.topic import Topic
+from distlog.core.topics.leadership import LedTopic
+from distlog.core.topics.writer import Writer
 from distlog.gateway.groups.classic_group import Stored
 
 _log = logging.getLogger("distlog.gateway")
@@ -39,13 +40,13 @@ class OffsetsBatching:
     maybe behind the lock of a group.
     """
 
-    def __init__(self, topic: Topic, linger_ms: int, tell: Callable[[Sequence[Call]], None]) -> None:
+    def __init__(self, topic: LedTopic, linger_ms: int, tell: Callable[[Sequence[Call]], None]) -> None:
         # the one keeps calls and records in the same order; the writer's thread takes the other alone
         self._order, self._lock = threading.RLock(), threading.Lock()
         self._calls, self._tell = dict[int, deque[Call]](), tell
         self._waiting_bytes = 0
         self.has_failed = False
-        self._writer = topic.writer(linger_ms=linger_ms, on_delivery=self._delivered)
+        self._writer = Writer(topic, linger_ms=linger_ms, on_delivery=self._delivered)
 
     def append(self, partition: int, records: Sequence[tuple[bytes, bytes | None]], done: Stored) -> None:
         """Put records on their way; never waits, since so few may be on their way that the writer has room."""
@@ -98,9 +99,15 @@ class OffsetsBatching:
             self.has_failed = True
             over = [call for calls in self._calls.values() for call in calls]
             self._calls.clear()
+            is_fenced = isinstance(error, LeaderFencedError)
             for call in over:
-                call.code = ErrorCode.coordinator_not_available
+                call.code = ErrorCode.not_coordinator if is_fenced else ErrorCode.coordinator_not_available
         self._tell(over)
+
+    def settle(self) -> None:
+        """Have everything delivered that is on its way, or fail."""
+        with suppress(DistlogError):
+            self._writer.flush()
 
     def close(self) -> None:
         """Have everything delivered; a writer that failed has told all its calls already."""
