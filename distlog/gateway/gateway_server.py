@@ -16,6 +16,7 @@ from distlog.core.log_manager.scheduler import Scheduler
 from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms
 from distlog.gateway.broker import Broker
+from distlog.gateway.broker_settings import with_settings
 from distlog.gateway.cluster.gateway_lease import GatewayLease
 from distlog.gateway.cluster.node import advertised, this_machine
 from distlog.gateway.config import GatewayConfig
@@ -45,7 +46,7 @@ _FLUSH_MS = 500
 class GatewayServer:
     """Kafka's protocol at `host` and `port` (0: a free one), for the topics below `root`. Use it in a `with` block.
 
-    `settings` are Kafka's broker settings for topics that do not set theirs.
+    `settings` are Kafka's broker settings: those that a gateway knows, and those for topics that do not set theirs.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class GatewayServer:
         tls: ssl.SSLContext | None = None,
         clock: Callable[[], int] = now_ms,
     ) -> None:
-        config = config or GatewayConfig()
+        config = with_settings(config or GatewayConfig(), settings or {})
         self._host, self._asked_port, self._tls = host, port, tls
         self._loop = asyncio.new_event_loop()
         self._channel = RequestChannel(config.queued_max_requests, self._wake)

@@ -9,9 +9,10 @@ is the epoch of the partition (distlog.core.topics.leadership).
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import logging
 import uuid
-import zlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from distlog.core.groups.group_log import GroupLog
@@ -23,6 +24,8 @@ from distlog.gateway.cluster.node import Node, free_id
 
 #: The group of the gateways is no topic's.
 ROOT_ID, GROUP = str(uuid.UUID(int=0)), "gateways"
+
+_log = logging.getLogger("distlog.gateway")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ class GatewayLease:
         self._wanted_id, self._view = node_id, _View()
         self.node = Node(node_id or 0, "", 0, "")
         self._member = Membership(self._log, self._name, None, lease_s, clock, new_id)
-        self._has_begun = False
+        self._has_begun, self._told = False, set[Node]()
 
     def be_at(self, host: str, port: int, machine: str) -> None:
         """Say where it listens, before the first `sync`."""
@@ -79,6 +82,7 @@ class GatewayLease:
         assert state is not None
         nodes = {each.id: node for each in state.members if (node := Node.parse(each.name)) is not None}
         self.node = nodes.get(member.id, self.node)
+        self._tell_of_unreachable(nodes.values())
         self._view = _View(
             tuple(sorted(nodes.values(), key=lambda node: node.id)),
             {number: nodes[owner] for number, owner in state.owners.items() if owner in nodes},
@@ -134,6 +138,12 @@ class GatewayLease:
         nodes = self.nodes
         return nodes[0] if len(nodes) == 1 else max(nodes, key=lambda node: _weight(topic_id, partition, node))
 
+    def _tell_of_unreachable(self, nodes: Iterable[Node]) -> None:
+        for node in nodes:
+            if node not in self._told and not node.is_reached_from(self.node.machine):
+                self._told.add(node)
+                _log.warning("clients cannot reach %s, which coordinates some groups: advertise its address", node)
+
     def _is_mine(self, partition: int) -> bool:
         found = self._view.holders.get(partition)
         return found is not None and found.id == self.node.id
@@ -162,6 +172,6 @@ def _place(member: Member) -> tuple[str, int, str] | None:
     return None if node is None else node.place
 
 
-def _weight(topic_id: str, partition: int, node: Node) -> tuple[int, int]:
+def _weight(topic_id: str, partition: int, node: Node) -> bytes:
     """Rendezvous hashing: when a gateway comes or goes, few partitions move."""
-    return zlib.crc32(f"{topic_id}/{partition}/{node.id}".encode()), node.id
+    return hashlib.blake2b(f"{topic_id}/{partition}/{node.id}".encode(), digest_size=8).digest()
