@@ -16,6 +16,7 @@ from soak import (
     disk_errors,
     gateway_kills,
     kills,
+    many_gateways,
     merge_plans,
     merging,
     power,
@@ -30,6 +31,8 @@ from soak.tally import Tally
 CAMPAIGNS: dict[str, Callable[[Path, int], Tally]] = {
     "kills": partial(kills.run, seconds=15, rounds=4),
     "gateway-kills": gateway_kills.run,
+    "many-gateways": many_gateways.run,
+    "many-gateways-on-s3": many_gateways.run_on_s3,
     "stops": stops.run,
     **{kind: partial(disk_errors.run, kind=kind, histories=20) for kind in disk_errors.KINDS},
     "power": partial(power.run, lives=20),

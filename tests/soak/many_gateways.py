@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import distlog
+from soak.streams_on_s3 import server
 from soak.tally import Tally, demand, skipped
 
 PARTITIONS, GROUP, TOPIC = 3, "billing", "events"
@@ -29,10 +30,11 @@ _PATIENCE_S = 120.0
 class GatewayProcess:
     """A gateway over `root` in a process, always at the same port."""
 
-    def __init__(self, root: str, options: Mapping[str, Any], *, session_ms: int = SESSION_MS) -> None:
+    def __init__(self, root: str, options: Mapping[str, Any], session_ms: int = SESSION_MS) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.address = "127.0.0.1:{1}".format(*free.getsockname())
+        self._session_ms = session_ms
         settings = [f"broker.session.timeout.ms={session_ms}", "group.initial.rebalance.delay.ms=100"]
         self._command = [sys.executable, "-m", "distlog.cli", "serve", "--root", root, "--json", "--linger-ms", "20"]
         self._command += ["--listen", self.address]
@@ -54,6 +56,11 @@ class GatewayProcess:
     def signal(self, number: int) -> None:
         """Send it a signal."""
         os.kill(self._process.pid, number)
+
+    @property
+    def session_s(self) -> float:
+        """How long the others wait for it."""
+        return self._session_ms / 1000
 
     def end(self) -> None:
         """End it by SIGTERM, as a service is ended."""
@@ -81,9 +88,10 @@ class Acknowledged:
 class Worker:
     """A member in a thread: it reads a few records, commits them, and notes what it was told."""
 
-    def __init__(self, addresses: Sequence[str], acknowledged: Acknowledged) -> None:
+    def __init__(self, addresses: Sequence[str], acknowledged: Acknowledged, pause_s: float) -> None:
         from confluent_kafka import Consumer
 
+        self._pause_s = pause_s
         self.read, self.rounds, self._acknowledged = set[tuple[int, int]](), 0, acknowledged
         self._is_ending = threading.Event()
         settings = {
@@ -104,8 +112,8 @@ class Worker:
     def _work(self) -> None:
         from confluent_kafka import KafkaException
 
-        while not self._is_ending.is_set():
-            records = [record for record in self._member.consume(5, 0.1) if record.error() is None]
+        while not self._is_ending.wait(self._pause_s):
+            records = [record for record in self._member.consume(20, 0.1) if record.error() is None]
             self.read |= {(record.partition(), record.offset()) for record in records}
             if not records:
                 continue
@@ -120,9 +128,13 @@ class Worker:
                     self._acknowledged.note(each.partition, each.offset)
         self._member.close()
 
+    def stop(self) -> None:
+        """Leave the group soon."""
+        self._is_ending.set()
+
     def end(self) -> None:
         """Leave the group."""
-        self._is_ending.set()
+        self.stop()
         self._thread.join(_PATIENCE_S)
         demand(not self._thread.is_alive(), "a member did not end")
 
@@ -159,27 +171,36 @@ class Observer:
         self.wrong += [f"partition {number}: {found[number]} is behind {before[number]}" for number in behind]
         return found
 
+    def stop(self) -> None:
+        """Ask no more, soon."""
+        self._is_ending.set()
+
     def end(self) -> None:
         """Ask no more."""
-        self._is_ending.set()
+        self.stop()
         self._thread.join()
 
 
 class Appender:
     """Appends records to the topic while all goes on, as a program beside the gateways."""
 
-    def __init__(self, topic: distlog.Topic) -> None:
+    def __init__(self, topic: distlog.Topic, pause_s: float) -> None:
+        self._pause_s = 0.2 + pause_s
         self._topic, self._is_ending = topic, threading.Event()
         self._thread = threading.Thread(target=self._append)
         self._thread.start()
 
     def _append(self) -> None:
-        while not self._is_ending.wait(0.2):
+        while not self._is_ending.wait(self._pause_s):
             self._topic.append([{"value": b"v", "partition": n % PARTITIONS} for n in range(30)])
+
+    def stop(self) -> None:
+        """Append no more, soon."""
+        self._is_ending.set()
 
     def end(self) -> dict[int, int]:
         """Append no more; returns the end of each partition."""
-        self._is_ending.set()
+        self.stop()
         self._thread.join()
         return dict(self._topic.refresh().end_offsets())
 
@@ -200,25 +221,30 @@ def run(
         import kio  # noqa: F401
     except ModuleNotFoundError as error:
         return skipped("many-gateways", f"it needs {error.name}")
-    root, options = address or (str(folder), {})
+    # a server that plays S3 is slow
+    root, options, session_ms, pause_s = (*address, 6000, 0.5) if address else (str(folder), {}, SESSION_MS, 0.0)
     chance, acknowledged = random.Random(seed), Acknowledged()
-    appender = Appender(distlog.create(f"{root}/{TOPIC}", PARTITIONS, storage_options=options))
-    running = [GatewayProcess(root, options) for _ in range(gateways)]
+    topic = distlog.create(f"{root}/{TOPIC}", PARTITIONS, storage_options=options)
+    running, tally = [GatewayProcess(root, options, session_ms) for _ in range(gateways)], Tally()
     addresses = [each.address for each in running]
-    workers, observer = [Worker(addresses, acknowledged) for _ in range(members)], Observer(addresses, acknowledged)
-    tally = Tally()
-    for number in range(troubles):
+    appender, observer = Appender(topic, pause_s), Observer(addresses, acknowledged)
+    workers = [Worker(addresses, acknowledged, pause_s) for _ in range(members)]
+    try:
+        for number in range(troubles):
+            _wait_for_news(workers)
+            kind = kinds[number % len(kinds)] if troubles <= len(kinds) else chance.choice(kinds)
+            _TROUBLES[kind](chance.choice(running), chance)
+            tally[f"{kind}s"] += 1
         _wait_for_news(workers)
-        kind = kinds[number % len(kinds)] if troubles <= len(kinds) else chance.choice(kinds)
-        _TROUBLES[kind](chance.choice(running), chance)
-        tally[f"{kind}s"] += 1
-    _wait_for_news(workers)
-    ends = appender.end()
-    _wait_for_the_end(observer, ends)
-    for each in (*workers, observer):
-        each.end()
-    for gateway in running:
-        gateway.end()
+        ends = appender.end()
+        _wait_for_the_end(observer, ends)
+        for each in (*workers, observer, *running):
+            each.end()
+    finally:
+        for each in (appender, observer, *workers):
+            each.stop()
+        for gateway in running:
+            gateway.kill()
     demand(not observer.wrong, f"a position went back: {observer.wrong[:3]}")
     read = set.union(*(worker.read for worker in workers))
     missing = {(number, offset) for number, end in ends.items() for offset in range(end)} - read
@@ -226,16 +252,22 @@ def run(
     return tally + Tally(records=len(read), commits=sum(worker.rounds for worker in workers), looks=observer.asked)
 
 
+def run_on_s3(folder: Path, seed: int, *, troubles: int = 4) -> Tally:
+    """The same with two gateways on an S3 server."""
+    with server() as address:
+        return run(folder, seed, troubles=troubles, gateways=2, members=2, address=address)
+
+
 def _kill(gateway: GatewayProcess, chance: random.Random) -> None:
     gateway.kill()
     # at once, as a supervisor does it, or when others have taken over
-    time.sleep(chance.choice([0.0, 2 * SESSION_MS / 1000]))
+    time.sleep(chance.choice([0.0, 2 * gateway.session_s]))
     gateway.begin()
 
 
 def _stop(gateway: GatewayProcess, chance: random.Random) -> None:
     gateway.signal(signal.SIGSTOP)
-    time.sleep(chance.choice([0.5, 2.0, 3.0]) * SESSION_MS / 1000)
+    time.sleep(chance.choice([0.5, 2.0, 3.0]) * gateway.session_s)
     gateway.signal(signal.SIGCONT)
 
 
