@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -48,6 +49,9 @@ def serve(
     auto_create: Annotated[
         bool, typer.Option("--auto-create-topics", help="Create a topic when a client asks for it.")
     ] = False,
+    maintain: Annotated[
+        bool, typer.Option("--maintain", help="Also run the tasks of `distlog run`; of several gateways, one does.")
+    ] = False,
     config: BrokerSettings,
     metrics_port: MetricsPort = None,
     storage: Storage,
@@ -60,6 +64,7 @@ def serve(
     """
     try:
         from distlog.cli.gateway_service import serve as serve_until_signal
+        from distlog.gateway.cluster.maintenance import Maintenance
         from distlog.gateway.config import GatewayConfig
         from distlog.gateway.gateway_server import GatewayServer
     except ModuleNotFoundError as error:
@@ -75,7 +80,8 @@ def serve(
     settings = {name: value for each in config for name, value in each.items()}
     limits = GatewayConfig(advertised=advertised, linger_ms=linger_ms, auto_create_topics=auto_create)
     gateway = GatewayServer(root, host, port, config=limits, settings=settings, storage_options=dict(storage))
-    raise typer.Exit(serve_until_signal(gateway, metrics_port=metrics_port, as_json=as_json))
+    tasks = partial(Maintenance, root, settings, dict(storage)) if maintain else None
+    raise typer.Exit(serve_until_signal(gateway, tasks, metrics_port=metrics_port, as_json=as_json))
 
 
 def is_loopback(host: str) -> bool:
