@@ -156,7 +156,7 @@ def test_serve_maintains_its_root_and_tells_of_it_as_run_does(tmp_path: Path) ->
         process.communicate(timeout=60)
     finally:
         process.kill()
-    assert (run["event"], run["deleted_records"]) == ("run", 1)
+    assert (run["event"], run["done"]["deleted_records"]) == ("run", 1)
     assert "distlog_gateway_maintains 1.0" in text
     assert 'distlog_task_runs_total{root="' in text
     assert process.returncode == 0
