@@ -7,7 +7,7 @@ from functools import partial
 
 from kio.schema.errors import ErrorCode
 
-from distlog.core.errors import DistlogError
+from distlog.core.errors import DistlogError, StorageError
 from distlog.gateway.broker import Api, Broker
 from distlog.gateway.groups.of_broker import groups_of
 from distlog.gateway.groups.offsets_format import Position
@@ -54,6 +54,9 @@ def _positions(request: Request, now_ms: int) -> dict[TopicPartition, Position]:
 def _code(broker: Broker, place: TopicPartition) -> ErrorCode:
     try:
         broker.metadata.topic(place[0]).partition(place[1])
+    except StorageError:
+        # clients take a storage's own code for good, and this one for a reason to try again
+        return ErrorCode.coordinator_not_available
     except DistlogError as error:
         return error_code(error)
     return ErrorCode.none

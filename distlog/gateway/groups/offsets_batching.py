@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from kio.schema.errors import ErrorCode
 
-from distlog.core.errors import DistlogError, LeaderFencedError
+from distlog.core.errors import DistlogError, InvalidRecordError, LeaderFencedError
 from distlog.core.topics.delivery import Delivery
 from distlog.core.topics.leadership import LedTopic
 from distlog.core.topics.writer import Writer
@@ -23,7 +23,7 @@ _RECORD_OVERHEAD = 100
 _MAX_WAITING_BYTES = 8 << 20
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Call:
     """Records of one group that are stored together, and who learns of that; `left` are still on their way."""
 
@@ -48,22 +48,46 @@ class OffsetsBatching:
         self.has_failed = False
         self._writer = Writer(topic, linger_ms=linger_ms, on_delivery=self._delivered)
 
-    def append(self, partition: int, records: Sequence[tuple[bytes, bytes | None]], done: Stored) -> None:
-        """Put records on their way; never waits, since so few may be on their way that the writer has room."""
+    def append(
+        self, partition: int, records: Sequence[tuple[bytes, bytes | None]], done: Stored, too_large: ErrorCode
+    ) -> None:
+        """Put records on their way; never waits, since so few may be on their way that the writer has room.
+
+        `too_large` is told if they would never fit: to try again is of no use then.
+        """
         size = sum(_RECORD_OVERHEAD + len(key) + len(value or b"") for key, value in records)
         call = Call(done, len(records), size)
         with self._order:
-            if not self._taken(partition, call):
+            if not self._taken(partition, call, too_large):
                 self._tell([call])
                 return
             try:
                 for key, value in records:
                     self._writer.append(value, key=key, partition=partition)
+            except InvalidRecordError as error:
+                if not self._taken_back(partition, call, records, too_large):
+                    self._fail(error)
             except DistlogError as error:
                 self._fail(error)
 
-    def _taken(self, partition: int, call: Call) -> bool:
+    def _taken_back(
+        self, partition: int, call: Call, records: Sequence[tuple[bytes, bytes | None]], too_large: ErrorCode
+    ) -> bool:
+        """Refuse a call whose only record does not fit: the writer did not take it, and goes on."""
         with self._lock:
+            if len(records) != 1 or self.has_failed:
+                return False
+            self._calls[partition].remove(call)
+            self._waiting_bytes -= call.size
+            call.code = too_large
+        self._tell([call])
+        return True
+
+    def _taken(self, partition: int, call: Call, too_large: ErrorCode) -> bool:
+        with self._lock:
+            if call.size > _MAX_WAITING_BYTES:
+                call.code = too_large
+                return False
             if self.has_failed or self._waiting_bytes + call.size > _MAX_WAITING_BYTES:
                 call.code = ErrorCode.coordinator_load_in_progress
                 return False

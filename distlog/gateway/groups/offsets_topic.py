@@ -129,7 +129,7 @@ class OffsetsTopic:
             done(ErrorCode.coordinator_not_available)
             return
         records = [(encode_key(key), _encoded(value)) for key, value in changes]
-        batching.append(self.partition_of(group), records, done)
+        batching.append(self.partition_of(group), records, done, _code_of_too_large(changes))
 
     def _opened(self) -> tuple[Topic, Leadership]:
         with self._lock:
@@ -172,6 +172,12 @@ class OffsetsTopic:
         if teller is not None:
             self._over.put(None)
             teller.join()
+
+
+def _code_of_too_large(changes: Sequence[GroupChange]) -> ErrorCode:
+    """What Kafka tells of changes that are larger than a batch may be: of positions, and of a group."""
+    is_group = any(isinstance(key, GroupKey) for key, _ in changes)
+    return ErrorCode.unknown_server_error if is_group else ErrorCode.invalid_commit_offset_size
 
 
 def _open_or_create(url: str, partitions: int, options: Mapping[str, Any] | None) -> Topic:

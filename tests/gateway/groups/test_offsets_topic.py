@@ -11,6 +11,7 @@ from gateways import until
 from kio.schema.errors import ErrorCode
 
 import distlog
+from distlog.gateway.groups.group_record import GroupRecord, MemberRecord
 from distlog.gateway.groups.group_store import GroupChange
 from distlog.gateway.groups.offsets_format import GroupKey, OffsetKey, Position, offsets_partition
 from distlog.gateway.groups.offsets_topic import NAME, OffsetsTopic
@@ -84,14 +85,50 @@ def test_a_topic_with_another_number_of_partitions_is_used_as_it_is(tmp_path: Pa
     topic.close()
 
 
-def test_too_much_at_once_is_refused_before_it_is_taken(tmp_path: Path) -> None:
+def test_positions_that_are_too_many_for_a_batch_are_refused_for_good_and_the_others_stay(tmp_path: Path) -> None:
     topic = leading(tmp_path)
     text = "x" * 4096
     changes: list[GroupChange] = [(key(n), Position(1, metadata=text)) for n in range(2100)]
-    assert stored(topic, *changes) is ErrorCode.coordinator_load_in_progress
+    assert stored(topic, *changes) is ErrorCode.invalid_commit_offset_size
     assert stored(topic, *changes[:100]) is ErrorCode.none
     topic.close()
     assert len(loaded(leading(tmp_path))) == 100
+
+
+def test_a_group_that_is_too_large_for_a_batch_is_refused_for_good_and_the_others_stay(tmp_path: Path) -> None:
+    # a topic that somebody made with Kafka's default of 1 MiB
+    distlog.create(str(tmp_path / NAME), 3, {"cleanup.policy": "compact"})
+    topic, told = leading(tmp_path), SimpleQueue[ErrorCode]()
+    topic.store("billing", [(key(0), Position(7))], told.put)
+    assert stored(topic, (GroupKey("billing"), large_group(1 << 21))) is ErrorCode.unknown_server_error
+    assert stored(topic, (GroupKey("billing"), large_group(9 << 20))) is ErrorCode.unknown_server_error
+    assert told.get(timeout=60) is ErrorCode.none
+    assert stored(topic, (key(0), Position(8))) is ErrorCode.none
+    topic.close()
+
+
+def large_group(size: int) -> GroupRecord:
+    member = MemberRecord(
+        id="a",
+        instance_id=None,
+        client_id="a",
+        client_host="/",
+        rebalance_timeout_ms=1,
+        session_timeout_ms=1,
+        subscription=b"x" * size,
+        assignment=b"",
+    )
+    return GroupRecord(group="billing", protocol_type="consumer", generation=1, since_ms=0, members=(member,))
+
+
+def test_too_much_on_its_way_is_refused_for_now(tmp_path: Path) -> None:
+    topic, told = leading(tmp_path, 3_600_000), SimpleQueue[ErrorCode]()
+    changes: list[GroupChange] = [(key(n), Position(1, metadata="x" * 4096)) for n in range(1500)]
+    for _ in range(2):
+        topic.store("billing", changes, told.put)
+    assert told.get(timeout=60) is ErrorCode.coordinator_load_in_progress
+    topic.close()
+    assert told.get(timeout=60) is ErrorCode.none
 
 
 def test_after_a_failure_all_that_waited_are_told_and_the_next_change_is_stored(tmp_path: Path) -> None:
