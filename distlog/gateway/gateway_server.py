@@ -22,7 +22,8 @@ from distlog.gateway.cluster.node import advertised, this_machine
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.delayed_fetches import DelayedFetches
 from distlog.gateway.fetch_memory import FetchMemory
-from distlog.gateway.groups.of_broker import PART
+from distlog.gateway.groups.follow_groups import FollowGroups
+from distlog.gateway.groups.of_broker import FOLLOW_PART, PART
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
 from distlog.gateway.groups.services import GroupServices
 from distlog.gateway.kafka_apis import APIS, OF_MEMBERS, KafkaApis, supports
@@ -80,7 +81,8 @@ class GatewayServer:
             storage_options=storage_options,
         )
         self._groups = GroupServices(store, self._lease, config.groups, retention_ms=config.offsets_retention_ms)
-        self.broker.parts[PART] = self._groups
+        self._followers = FollowGroups(metadata)
+        self.broker.parts.update({PART: self._groups, FOLLOW_PART: self._followers})
         self._requests = RequestMetrics()
         apis = KafkaApis(self.broker, self._requests)
         self._handlers = [
@@ -176,6 +178,7 @@ class GatewayServer:
         for handlers in self._handlers:
             finished = handlers.stop(timeout_s) and finished
         finished = self._scheduler.stop(timeout_s) and finished
+        self._followers.stop()
         self._groups.stop()
         self.broker.metadata.close()
         self._end_loop()

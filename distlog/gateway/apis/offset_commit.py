@@ -55,7 +55,7 @@ def _code(broker: Broker, place: TopicPartition) -> ErrorCode:
     try:
         broker.metadata.topic(place[0]).partition(place[1])
     except StorageError:
-        # clients take a storage's own code for good, and this one for a reason to try again
+        # no coordinator of Kafka's tells a storage's own code: this is the one to try again
         return ErrorCode.coordinator_not_available
     except DistlogError as error:
         return error_code(error)

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from distlog.core.errors import DistlogError
 from distlog.gateway.cluster.gateway_lease import GatewayLease
@@ -61,6 +62,13 @@ class GroupServices:
     def partition_of(self, key: str) -> int:
         """The partition of `__consumer_offsets` that has a group."""
         return self._store.partition_of(key)
+
+    def coordinates(self, group: str) -> bool:
+        """Whether this gateway answers for a group now."""
+        with suppress(GroupRefusedError):
+            self.coordination.check(group)
+            return True
+        return False
 
     def hurry(self) -> None:
         """Tell those that wait for others to look for another coordinator."""
