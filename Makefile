@@ -19,12 +19,14 @@ export NUMBA_CACHE_DIR := $(CACHE)/numba
 export MPLCONFIGDIR := $(CACHE)/matplotlib
 export XDG_CACHE_HOME := $(CACHE)
 unexport PYTHONPATH PYTHONHOME SPARK_HOME SPARK_CONF_DIR
+# Every process would compile all of the library again: a third of what its start takes.
+unexport PYTHONDONTWRITEBYTECODE
 
 help:
 	@echo 'make demo [INPUT=file [KEY_COLUMN=name] [TIME_COLUMN=name]]'
 	@echo '                        append, read, look up and maintain events with Spark, on this machine'
 	@echo 'make test               ruff, mypy and every test'
-	@echo 'make soak [MINUTES=10]  kill processes, fill disks, fail syncs and cut the power under the log'
+	@echo 'make soak [MINUTES=10]  kill processes, fill disks, fail syncs, cut the power, and search on'
 	@echo 'make bench              measure, beside other tools that do the same'
 	@echo 'make docs               build the documentation into build/docs; open build/docs/index.html'
 	@echo 'make lint               ruff and mypy alone'

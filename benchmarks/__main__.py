@@ -8,9 +8,12 @@ import json
 import os
 import platform
 import sys
+import warnings
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from distlog import RetentionWarning
 
 NAMES = (
     "index",
@@ -44,6 +47,8 @@ def main() -> int:
     unknown = sorted(set(chosen.names) - set(NAMES))
     if unknown:
         parser.error(f"no benchmark {unknown[0]}; there are {', '.join(NAMES)}")
+    # the records of some are years old, and nothing deletes them
+    warnings.simplefilter("ignore", RetentionWarning)
     rows = [row for name in chosen.names or NAMES for row in measured(name)]
     report = {"machine": machine(), "rows": rows}
     RESULTS.mkdir(exist_ok=True)

@@ -14,6 +14,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -152,22 +153,27 @@ def _visibility(count: int) -> list[dict[str, Any]]:
         log, plain = open_log(url), os.open(f"{url}/plain", os.O_WRONLY | os.O_CREAT)
         log.append(*one_record(0))
         found = [
-            _seen_by("follow", url, count, lambda now: log.append(*one_record(now))),
-            _seen_by("poll", url, count, lambda now: os.write(plain, b"%020d" % now)),
+            _seen_by("follow", url, [partial(log.append, *one_record(number)) for number in range(1, count + 1)]),
+            _seen_by("poll", url, [partial(os.write, plain, b"%020d" % number) for number in range(1, count + 1)]),
         ]
         os.close(plain)
     return _percentiles("a record is seen by another process", found[0], found[1], "a plain write, polled")
 
 
-def _seen_by(role: str, url: str, count: int, append: Callable[[int], object]) -> list[float]:
-    process = begin(role, url, count)
+def _seen_by(role: str, url: str, appends: list[Callable[[], object]]) -> list[float]:
+    """Seconds from the call of each append until the other process has what it appends."""
+    process = begin(role, url, len(appends))
     next_line(process)
     times = []
-    for _ in range(count):
-        append(time.perf_counter_ns())
-        times.append(float(next_line(process)))
+    for number, append in enumerate(appends, 1):
+        began = time.perf_counter_ns()
+        append()
+        seen, found = map(int, next_line(process).split())
+        if found != number:
+            raise AssertionError(f"saw {found} instead of {number}")
+        times.append((seen - began) / 1e9)
     process.communicate()
-    return times[count // 10 :]
+    return times[len(times) // 10 :]
 
 
 def _recovery(megabytes: int) -> list[dict[str, Any]]:

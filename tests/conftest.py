@@ -21,13 +21,14 @@ from gated_writer import gate as gate
 from gated_writer import topic as topic
 from histories import commit_log, topic_storage, topic_with_checkpoints
 from hypothesis import settings
+from searches import FACTOR
 
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.storage.storage import Storage
 
 # The first example compiles kernels, and other tests run beside it: time says nothing about an example.
-settings.register_profile("distlog", deadline=None)
+settings.register_profile("distlog", deadline=None, max_examples=40 * FACTOR)
 settings.load_profile("distlog")
 
 # Every Java of the tests lives for seconds: what it compiles with its best compiler would never pay off.
@@ -40,7 +41,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Give the files with Spark tests to one worker, one after the other: a session takes both cores by itself.
+    """Give each file to one worker, and those with Spark tests to the same one: a session takes both cores by itself.
 
     By file, since the scheduler sees no marks. (`--dist loadgroup` does nothing: pytest-xdist 3.8 with pytest 9.2.)
     """
@@ -51,9 +52,25 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class SparkTogether(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "spark" if nodeid.split("::")[0].rsplit("/")[-1] in spark else nodeid
+            file = nodeid.split("::")[0]
+            return "spark" if file.rsplit("/")[-1] in spark else file
 
+    # in the order in which they are collected, see below
+    config.option.loadscopereorder = False
     return SparkTogether(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Have the workers begin with what takes longest, or one would wait for the other in the end."""
+    if hasattr(config, "workerinput"):
+        ranks: dict[Path, int] = {}
+        for item in items:
+            ranks[item.path] = min(ranks.get(item.path, 2), _rank(item))
+        items.sort(key=lambda item: ranks[item.path])
+
+
+def _rank(item: pytest.Item) -> int:
+    return 0 if item.get_closest_marker("spark") else 1 if item.get_closest_marker("long") else 2
 
 
 class Address(NamedTuple):

@@ -20,7 +20,7 @@ from distlog.core.topics.topic import Topic
 from distlog.core.topics.writer import Writer
 
 NEVER_MS = 10**7
-TIMEOUT_S = 20
+TIMEOUT_S = 60
 #: Three records of this size fill a buffer of BUFFER_BYTES, and two do not.
 VALUE = b"%064d"
 BUFFER_BYTES = 300

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import itertools
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
+from waiting import until as until
 
 import distlog
 from distlog.core.topics.topic import Topic
@@ -195,13 +196,3 @@ def fetching(
     body = wire.ask(FETCH, version, **fetch_fields(version, [(topic, partition, offset)], **fields))
     ((told,),) = [each.partitions for each in body.responses]
     return told
-
-
-def until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
-    """Wait until a condition of another thread holds; an AssertionError after `timeout_s`."""
-    import time
-
-    end = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.005)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import time
-from collections.abc import Callable
 
 import pytest
 from gated_writer import NEVER_MS
@@ -29,14 +27,6 @@ class Syncs:
             if f"-{self.failing}/" in path:
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
         self._fsync(file)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait for another thread, for a minute at the most."""
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 def append_both(topic: Topic, told: list[Delivery], numbers: range) -> None:

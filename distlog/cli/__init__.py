@@ -1,33 +1,45 @@
 """The `distlog` command.
 
-Each command but `run` takes a topic's URL first; all take `--json`. `distlog.console.report` describes their exit
-status.
+Most commands take a topic's URL first; all take `--json`. `distlog.console.report` describes their exit status.
 """
 
 from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Callable
 
+from distlog.console.report import INTERRUPTED, fail
+from distlog.console.standard_streams import open_closed_streams
 from distlog.core.errors import DistlogError, RetentionWarning
 
 
 def main() -> None:
     """Run the command line of this process, and exit with its status."""
+    load()()
+
+
+def load() -> Callable[[], None]:
+    """Import all commands; returns what runs the command line of this process, and exits with its status."""
+    open_closed_streams()
     try:
         from distlog.cli.app import app
     except ModuleNotFoundError as error:
         if error.name not in ("typer", "rich"):
             raise
         sys.exit("distlog: the command line needs typer and rich: pip install 'distlog[cli]'")
+    return lambda: _run(app)
+
+
+def _run(app: Callable[[], None]) -> None:
     # `append` says it in its report
     warnings.filterwarnings("ignore", category=RetentionWarning)
     try:
         app()
-    except (DistlogError, OSError) as error:
-        from distlog.console.report import fail
-
+    except (DistlogError, OSError, ModuleNotFoundError) as error:
         sys.exit(fail("distlog", error, as_json="--json" in sys.argv))
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
     except SystemExit as ended:
         _tell_as_json(ended.__context__)
         raise

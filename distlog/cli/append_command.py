@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 
 import typer
@@ -15,7 +14,7 @@ from distlog.cli.inputs import STANDARD_INPUT, Format, Input, Part, size_of
 from distlog.cli.interrupt import Interrupt
 from distlog.cli.line_formats import with_headers
 from distlog.cli.options import Json, Storage, Url
-from distlog.console.report import INTERRUPTED, Summary, print_report
+from distlog.console.report import DONE, Summary, print_report
 from distlog.core.display.progress import Progress
 from distlog.core.display.units import counted
 from distlog.core.errors import DistlogError, InvalidRecordError
@@ -41,8 +40,8 @@ def append(
 ) -> None:
     """Append files in one commit, or a stream as it comes.
 
-    Files are appended all or none. A stream is committed every few seconds, and at Ctrl-C too. At a bad line of a
-    stream, the lines before it are appended.
+    Files are appended all or none. A stream is committed every few seconds, and also when Ctrl-C or SIGTERM ends it.
+    At a bad line of a stream, the lines before it are appended.
     """
     source = Input(kind, Fields(key, value, timestamp), key_separator)
     source.check()
@@ -65,7 +64,7 @@ def append(
         if interrupt.signal and size is not None:
             appending.abort()
     _report(topic, appending.taken, skipped, interrupt.signal, as_json=as_json)
-    raise typer.Exit(INTERRUPTED if interrupt.signal == signal.SIGINT else 0)
+    raise typer.Exit(128 + interrupt.signal if interrupt.signal else DONE)
 
 
 def _take(appending: Appending, part: Part, path: str, headers: list[tuple[str, str]], *, skip: bool) -> int:

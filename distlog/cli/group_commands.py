@@ -37,13 +37,13 @@ def groups(
     if reset is not None and delete:
         raise typer.BadParameter("give --reset or --delete, not both", param_hint="--delete")
     topic = distlog.open(url, storage_options=dict(storage))
-    if group is not None and delete:
-        topic.delete_group(group)
-        print_report(Summary(f"deleted {group}", {"group": group, "deleted": True}), as_json=as_json)
-        return
     if group is not None and reset is not None:
         topic.reset_group(group, reset)
     rows = [row for row in output.rows_of(topic.groups()) if group in (None, row["group"])]
     if group is not None and not rows:
-        raise distlog.InvalidConfigError("there is no such group", group=group)
+        raise distlog.DistlogError("there is no such group", group=group)
+    if group is not None and delete:
+        topic.delete_group(group)
+        print_report(Summary(f"deleted {group}", {"group": group, "deleted": True}), as_json=as_json)
+        return
     print_report(Summary("", {"groups": rows}, rows), as_json=as_json)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 import distlog
-from distlog.cli.options import Json, Storage, Url, settings, usage
+from distlog.cli.options import AtTime, AtVersion, Json, Storage, Url, open_at, settings, usage
 from distlog.console import arguments, output
 from distlog.console.report import Summary, print_report
 from distlog.core.display.units import counted
@@ -28,7 +28,10 @@ def create(
     as_json: Json = False,
 ) -> None:
     """Create a topic."""
-    topic = distlog.create(url, partitions, dict(config), dict(storage))
+    try:
+        topic = distlog.create(url, partitions, dict(config), dict(storage))
+    except distlog.InvalidTopicError as error:
+        raise typer.BadParameter(str(error), param_hint="URL") from None
     text = f"created {topic.url} with {counted(partitions, 'partition')}"
     facts = {"url": topic.url, "version": topic.version, "partitions": topic.partitions}
     print_report(Summary(text, facts), as_json=as_json)
@@ -37,10 +40,8 @@ def create(
 def describe(
     url: Url,
     *,
-    version: Annotated[
-        int | None,
-        typer.Option("--version", metavar="N", parser=usage(arguments.version), help="As they were at version N."),
-    ] = None,
+    version: AtVersion = None,
+    timestamp: AtTime = None,
     storage: Storage,
     as_json: Json = False,
 ) -> None:
@@ -48,7 +49,7 @@ def describe(
 
     It shows only settings that differ from their defaults; with --json, all settings.
     """
-    topic = distlog.open(url, version, storage_options=dict(storage))
+    topic = open_at(url, version, timestamp, storage)
     partitions = [
         {
             "partition": number,
@@ -66,9 +67,16 @@ def describe(
     print_report(Summary("\n".join(lines), facts, partitions), as_json=as_json)
 
 
-def segments(url: Url, *, storage: Storage, as_json: Json = False) -> None:
+def segments(
+    url: Url,
+    *,
+    version: AtVersion = None,
+    timestamp: AtTime = None,
+    storage: Storage,
+    as_json: Json = False,
+) -> None:
     """List the live segments, by partition and offset."""
-    rows = output.rows_of(distlog.open(url, storage_options=dict(storage)).segments().to_table())
+    rows = output.rows_of(open_at(url, version, timestamp, storage).segments().to_table())
     print_report(Summary("", {"segments": rows}, rows, _SEGMENT_COLUMNS), as_json=as_json)
 
 
@@ -97,11 +105,13 @@ def offsets(
             "max-timestamp.",
         ),
     ] = None,
+    version: AtVersion = None,
+    timestamp: AtTime = None,
     storage: Storage,
     as_json: Json = False,
 ) -> None:
     """Show where partitions begin and end, or offsets of a time."""
-    topic = distlog.open(url, storage_options=dict(storage))
+    topic = open_at(url, version, timestamp, storage)
     rows = _bounds(topic) if time is None else _at(topic, time)
     print_report(Summary("", {"partitions": rows}, rows), as_json=as_json)
 

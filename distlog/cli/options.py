@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+import distlog
 from distlog.console import arguments
 from distlog.core.paths import COMMITS_DIR
 
@@ -63,30 +64,18 @@ Url = Annotated[
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing; only print what would be done.")]
 Storage = Annotated[list[Any], settings("--storage", "A setting of the storage client, as in endpoint_url=URL.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-StartOffset = Annotated[
-    Any,
-    typer.Option(
-        "--offset",
-        "-o",
-        metavar="OFFSET",
-        parser=usage(arguments.offset_or_end),
-        help="Start here; -5 is --tail 5. Or earliest; with --follow also latest, for what comes from now on.",
-    ),
-]
-Tail = Annotated[
+AtVersion = Annotated[
     int | None,
-    typer.Option("--tail", metavar="N", min=0, help="Start N offsets before the end of each partition."),
+    typer.Option("--version", metavar="N", parser=usage(arguments.version), help="As it was at version N."),
 ]
-Follow = Annotated[
-    bool,
-    typer.Option("--follow", "-f", help="Go on, with the records that come, until Ctrl-C; --since finds the start."),
+AtTime = Annotated[
+    int | None,
+    typer.Option("--timestamp", metavar="TIME", parser=usage(arguments.time), help="As it was at TIME."),
 ]
-Group = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME", help="Follow from this group's positions, share partitions with its members, and commit."
-    ),
-]
-Timeout = Annotated[
-    float | None, typer.Option(min=0, metavar="SECONDS", help="Follow until nothing came for so long.")
-]
+
+
+def open_at(url: str, version: int | None, timestamp: int | None, storage: list[Any]) -> distlog.Topic:
+    """The topic now, or read-only at a version or a time. Raises BadParameter for both."""
+    if version is not None and timestamp is not None:
+        raise typer.BadParameter("give a version or a time, not both", param_hint="--timestamp")
+    return distlog.open(url, version, timestamp, dict(storage))

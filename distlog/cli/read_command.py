@@ -3,49 +3,34 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
 
 import typer
 
 import distlog
 from distlog.cli import following, reading
-from distlog.cli.options import Follow, Group, Json, StartOffset, Storage, Tail, Timeout, Url, time, usage
+from distlog.cli import read_options as options
+from distlog.cli.options import AtTime, AtVersion, Json, Storage, Url, open_at
 from distlog.cli.printing import RecordFormat, printing
 from distlog.console.arguments import FromEnd
-from distlog.core.reading.scan import check_columns
-from distlog.core.transactions.isolation import IsolationLevel
 
 
 def read(
     url: Url,
     *,
-    partition: Annotated[
-        list[int] | None,
-        typer.Option("--partition", "-p", metavar="N", help="Only this partition. May be repeated."),
-    ] = None,
-    offset: StartOffset = None,
-    tail: Tail = None,
-    limit: Annotated[int | None, typer.Option("--limit", "-n", min=0, metavar="N", help="At most N records.")] = None,
-    since: Annotated[
-        int | None,
-        time("Only records at or after TIME: ms since 1970, ISO 8601 (UTC unless it names a zone), now, or -1h."),
-    ] = None,
-    until: Annotated[int | None, time("Only records before TIME.")] = None,
-    columns: Annotated[
-        Any,
-        typer.Option(
-            metavar="NAMES",
-            parser=usage(lambda names: check_columns(names.split(","))),
-            help="Only these columns, as in offset,value.",
-        ),
-    ] = None,
+    partition: options.Partitions = None,
+    offset: options.StartOffset = None,
+    tail: options.Tail = None,
+    limit: options.Limit = None,
+    since: options.Since = None,
+    until: options.Until = None,
+    columns: options.Columns = None,
     shown: RecordFormat = None,
-    follow: Follow = False,
-    group: Group = None,
-    timeout: Timeout = None,
-    committed: Annotated[
-        bool, typer.Option("--committed", help="Only records that no open or aborted transaction holds.")
-    ] = False,
+    follow: options.Follow = False,
+    group: options.Group = None,
+    timeout: options.Timeout = None,
+    committed: options.Committed = False,
+    version: AtVersion = None,
+    timestamp: AtTime = None,
     storage: Storage,
     as_json: Json = False,
 ) -> None:
@@ -55,17 +40,17 @@ def read(
     """
     if isinstance(offset, FromEnd) and tail is None:
         offset, tail = None, int(offset)
-    if sum(each is not None for each in (offset, tail, since)) > 1:
-        raise typer.BadParameter("give one of --offset, --tail and --since", param_hint="--offset")
+    bounds = reading.Bounds(
+        offset=offset,
+        tail=tail,
+        since=since,
+        until=until,
+        isolation="read_committed" if committed else "read_uncommitted",
+    )
     follows = follow or group is not None or timeout is not None
-    if until is not None and follows:
-        raise typer.BadParameter("records that come have no end in time; leave it out", param_hint="--until")
-    if offset == distlog.LATEST and not follows:
-        raise typer.BadParameter("latest is where to begin to --follow", param_hint="--offset")
-    topic = distlog.open(url, storage_options=dict(storage))
+    _check(bounds, follows=follows, is_old=version is not None or timestamp is not None)
+    topic = open_at(url, version, timestamp, storage)
     how = printing(topic.name, columns, shown, as_json=as_json)
-    isolation: IsolationLevel = "read_committed" if committed else "read_uncommitted"
-    bounds = reading.Bounds(offset=offset, tail=tail, since=since, until=until, isolation=isolation)
     if follows:
         batches = following.batches(topic, partition, bounds, limit, how.columns, group, timeout)
     else:
@@ -74,3 +59,15 @@ def read(
         how.show(batch, number == 0)
         if follows:
             sys.stdout.flush()
+
+
+def _check(bounds: reading.Bounds, *, follows: bool, is_old: bool) -> None:
+    """Raise BadParameter for options that do not go together."""
+    if sum(each is not None for each in (bounds.offset, bounds.tail, bounds.since)) > 1:
+        raise typer.BadParameter("give one of --offset, --tail and --since", param_hint="--offset")
+    if bounds.until is not None and follows:
+        raise typer.BadParameter("records that come have no end in time; leave it out", param_hint="--until")
+    if bounds.offset == distlog.LATEST and not follows:
+        raise typer.BadParameter("latest is where to begin to --follow", param_hint="--offset")
+    if is_old and follows:
+        raise typer.BadParameter("nothing comes to an old version: leave out --version", param_hint="--follow")

@@ -70,7 +70,7 @@ def serve(
     except ModuleNotFoundError as error:
         if error.name != "kio":
             raise
-        raise InvalidConfigError("the gateway needs kio: pip install 'distlog[gateway]'") from None
+        raise ModuleNotFoundError("the gateway needs kio: pip install 'distlog[gateway]'", name=error.name) from None
     host, port = listen
     if not insecure and not is_loopback(host):
         raise InvalidConfigError(

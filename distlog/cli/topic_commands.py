@@ -11,6 +11,7 @@ import distlog
 from distlog.cli.options import DryRun, Json, Storage, Url, settings, usage
 from distlog.console import arguments
 from distlog.console.report import Summary, print_report
+from distlog.core.storage.storage import Storage as Folder
 
 
 def list_topics(
@@ -21,6 +22,8 @@ def list_topics(
 ) -> None:
     """List the topics right below a folder."""
     rows = [_row(topic) for topic in distlog.topics(root, storage_options=dict(storage))]
+    if not rows and not Folder(root, dict(storage)).is_there():
+        raise distlog.TopicNotFoundError("nothing is here: check the address", root=root)
     if not rows and not as_json:
         print(f"distlog: there is no topic right below {root}", file=sys.stderr)
     print_report(Summary("", {"topics": rows}, rows), as_json=as_json)
@@ -41,6 +44,9 @@ def _row(topic: distlog.Topic) -> dict[str, Any]:
 def alter(
     url: Url,
     *,
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", metavar="N", min=1, help="Have N partitions, more than now.")
+    ] = None,
     config: Annotated[list[Any], settings("--config", "A setting by Kafka's name, as in retention.ms=604800000.")],
     unset: Annotated[
         list[str] | None, typer.Option("--unset", metavar="NAME", help="Back to its default. May be repeated.")
@@ -48,15 +54,28 @@ def alter(
     storage: Storage,
     as_json: Json = False,
 ) -> None:
-    """Change settings of a topic, all in one commit."""
+    """Change settings and the number of partitions.
+
+    The settings are one commit, the partitions another. With more partitions, keys go to other ones than before; a
+    key's older records stay where they are.
+    """
     changes: dict[str, object | None] = {**dict(config), **dict.fromkeys(unset or ())}
-    if not changes:
+    if not changes and partitions is None:
         raise typer.BadParameter("say what to change, as in --config retention.ms=-1", param_hint="--config")
     topic = distlog.open(url, storage_options=dict(storage))
-    topic.alter_config(changes)
+    if changes:
+        topic.alter_config(changes)
+    if partitions is not None:
+        topic.create_partitions(partitions)
     lines = [f"{topic.name} version {topic.version}"]
     lines += [f"{name}={topic.config.all().get(name, 'default')}" for name in changes]
-    facts = {"url": topic.url, "version": topic.version, "config": topic.config.overrides()}
+    lines += [f"partitions={topic.partitions}"] if partitions is not None else []
+    facts = {
+        "url": topic.url,
+        "version": topic.version,
+        "config": topic.config.overrides(),
+        "partitions": topic.partitions,
+    }
     print_report(Summary("\n".join(lines), facts), as_json=as_json)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from distlog.core.errors import InvalidConfigError, StorageError
+from distlog.core.errors import StorageError
 from distlog.core.log_manager.metrics import Metric
 
 if TYPE_CHECKING:
@@ -17,12 +17,13 @@ if TYPE_CHECKING:
 def metrics_server(port: int, metrics: Callable[[], list[Metric]]) -> Iterator[int]:
     """Serve what `metrics` returns at each request, on all addresses of this machine; yields the port.
 
-    Port 0 takes a free one. Raises InvalidConfigError without prometheus-client, StorageError if the port is taken.
+    Port 0 takes a free one. Raises ModuleNotFoundError without prometheus-client, StorageError if the port is taken.
     """
     try:
         from prometheus_client import CollectorRegistry, start_http_server
-    except ModuleNotFoundError:
-        raise InvalidConfigError("metrics need prometheus-client: pip install 'distlog[metrics]'") from None
+    except ModuleNotFoundError as error:
+        text = "metrics need prometheus-client: pip install 'distlog[metrics]'"
+        raise ModuleNotFoundError(text, name=error.name) from None
     registry = CollectorRegistry()
     registry.register(_Collector(metrics))
     try:

@@ -1,6 +1,7 @@
 """Ends a command or a job: prints what it did, for people or as JSON, or why it failed, and sets the exit status.
 
-Exit status: 0 done, 1 it failed or found something wrong, 2 the command line is wrong.
+Exit status: 0 done, 1 it failed or found something wrong, 2 the command line is wrong, 130 and 143 it was ended by
+SIGINT (Ctrl-C) or SIGTERM.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from distlog.console import output
 from distlog.core.errors import InvalidConfigError
 
 DONE, FAILED, WRONG_USAGE = 0, 1, 2
-#: 128 and the number of SIGINT, as shells have it.
-INTERRUPTED = 130
+#: 128 and the number of SIGINT or SIGTERM, as shells have it.
+INTERRUPTED, TERMINATED = 130, 143
 
 
 class Report(Protocol):

@@ -62,6 +62,10 @@ class InvalidConfigError(DistlogError, ValueError):
     """A setting is unknown, malformed or out of its range."""
 
 
+class InvalidPartitionsError(InvalidConfigError):
+    """A topic cannot have this number of partitions."""
+
+
 class InvalidRecordError(DistlogError, ValueError):
     """A record, or a table of records, cannot be appended."""
 

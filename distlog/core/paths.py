@@ -36,6 +36,7 @@ NEW_STEM_PATTERN = r"v(?P<read_version>[0-9]{20})-[0-9a-f]{32}"
 STEM_PATTERN = rf"{NEW_STEM_PATTERN}|[0-9]{{20}}"
 LOCK_FILE, FLUSH_FILE = ".lock", ".flush"
 SNAPSHOT_SUFFIX, LEADER_EPOCHS = ".snapshot", "leader-epoch-checkpoint"
+BUNDLE_SUFFIX = ".bundle"
 SEGMENT_SUFFIXES = (".log", ".index", ".timeindex", ".txnindex", SNAPSHOT_SUFFIX)
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -60,7 +61,7 @@ _SEGMENT_FILE = re.compile(
     rf"{_PARTITION_DIR}/(?P<stem>{_STEM.pattern})"
     rf"(?:{'|'.join(map(re.escape, SEGMENT_SUFFIXES))})"
 )
-_BUNDLE = re.compile(rf"{BUNDLES_DIR}/(?P<stem>{NEW_STEM_PATTERN})\.bundle")
+_BUNDLE = re.compile(rf"{BUNDLES_DIR}/(?P<stem>{NEW_STEM_PATTERN}){re.escape(BUNDLE_SUFFIX)}")
 
 
 def check_topic_name(name: str) -> str:
@@ -121,7 +122,7 @@ def parse_leader_epochs(name: str, topic: str) -> int | None:
 
 def bundle_file(stem: str) -> str:
     """The relative name of a bundle; its parts are segments of the same stem, in as many partitions."""
-    return f"{BUNDLES_DIR}/{check_stem(stem)}.bundle"
+    return f"{BUNDLES_DIR}/{check_stem(stem)}{BUNDLE_SUFFIX}"
 
 
 def parse_bundle_file(name: str) -> str | None:

@@ -18,6 +18,13 @@ def whole_number(name: str, value: object) -> int:
     raise InvalidConfigError(f"{name} must be a whole number", value=repr(value))
 
 
+def count_of(name: str, value: object) -> int:
+    """`value` as an int from 0; raises as `whole_number` does, and for a negative number."""
+    if (number := whole_number(name, value)) < 0:
+        raise InvalidConfigError(f"{name} must be 0 or more", value=number)
+    return number
+
+
 def whole_numbers(name: str, values: object) -> list[int]:
     """One whole number, or some of them, as a list; raises as `whole_number` does."""
     if isinstance(values, Iterable) and not isinstance(values, str):

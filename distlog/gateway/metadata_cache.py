@@ -8,8 +8,8 @@ from contextlib import suppress
 from functools import partial
 
 from distlog.core import paths
-from distlog.core.commits.actions import MAX_PARTITIONS
 from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.creation import check_partition_count
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidTopicError, TopicExistsError, TopicNotFoundError
@@ -22,7 +22,6 @@ from distlog.gateway.config import GatewayConfig
 from distlog.gateway.groups.offsets_topic import NAME as OFFSETS_TOPIC
 from distlog.gateway.hosted_topic import HostedTopic
 from distlog.gateway.open_logs import OpenLogs
-from distlog.gateway.protocol.error_codes import InvalidPartitionsError
 
 
 class MetadataCache:
@@ -74,7 +73,7 @@ class MetadataCache:
 
     def create(self, name: str, partitions: int, config: TopicConfig) -> HostedTopic:
         """Create a topic. Raises TopicExistsError, InvalidTopicError, InvalidPartitionsError, StorageError."""
-        check_partitions(partitions)
+        check_partition_count(partitions)
         check_not_own(name)
         storage = self.root.child(paths.check_topic_name(name))
         log = self._log(storage)
@@ -88,7 +87,7 @@ class MetadataCache:
 
     def check_new(self, name: str, partitions: int) -> None:
         """Raise what `create` would raise; nothing is changed."""
-        check_partitions(partitions)
+        check_partition_count(partitions)
         check_not_own(name)
         with suppress(TopicNotFoundError):
             raise TopicExistsError("the topic exists already", url=self.fresh_topic(name).topic.url)
@@ -139,12 +138,6 @@ class MetadataCache:
 def topic_defaults(settings: Mapping[str, object]) -> Mapping[str, object]:
     """The settings of topics that Kafka's broker settings stand for. Raises InvalidConfigError."""
     return BrokerConfig.parse(settings).topic_defaults
-
-
-def check_partitions(count: int) -> None:
-    """Raise InvalidPartitionsError for a number of partitions that no topic has."""
-    if not 1 <= count <= MAX_PARTITIONS:
-        raise InvalidPartitionsError(f"a topic has 1 to {MAX_PARTITIONS} partitions", partitions=count)
 
 
 def check_not_own(name: str) -> None:

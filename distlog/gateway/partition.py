@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from distlog.core import paths
@@ -16,8 +15,8 @@ from distlog.core.indexes.transaction_index import AbortedTransaction
 from distlog.core.log.appended import Appended, AppendInfo
 from distlog.core.log.partition_log import PartitionLog
 from distlog.core.log.tails import with_tail
-from distlog.core.reading.fetch import FetchedBatches, fetch
-from distlog.core.reading.stable_offset import last_stable_offset, transactional_segments
+from distlog.core.reading.fetch import FetchedBatches, fetch, fetch_committed
+from distlog.core.reading.stable_offset import last_stable_offset
 from distlog.core.storage.local.shared_page import WatchedPage
 from distlog.gateway.fresh_topic import FreshTopic
 from distlog.gateway.open_logs import OpenLogs
@@ -43,7 +42,7 @@ class FetchedData(NamedTuple):
 
     batches: FetchedBatches | None
     offsets: LogOffsets
-    aborted: list[AbortedTransaction]
+    aborted: tuple[AbortedTransaction, ...]
     visible_end: VisibleEnd
 
 
@@ -99,15 +98,13 @@ class Partition:
             state = self.state()
         offsets = self.offsets(state)
         visible_end = self._visible_end(state, committed)
-        end = visible_end.offset
         if not state.log_start_offset <= offset <= state.log_end_offset:
             raise OffsetOutOfRangeError("the offset is not in the log", offset=offset, partition=self.number)
-        batches = None
-        if offset < end and max_bytes > 0:
-            visible = state if end == state.log_end_offset else replace(state, log_end_offset=end)
-            batches = fetch(self.fresh.topic.reader, visible, self.number, offset, max_bytes, check=False)
-        aborted = list(self._aborted(state, offset, batches.next_offset)) if committed and batches else []
-        return FetchedData(batches, offsets, aborted, visible_end)
+        if offset >= visible_end.offset or max_bytes <= 0:
+            return FetchedData(None, offsets, (), visible_end)
+        read = partial(fetch_committed, stable_offset=visible_end.offset) if committed else fetch
+        batches = read(self.fresh.topic.reader, state, self.number, offset, max_bytes, check=False)
+        return FetchedData(batches, offsets, batches.aborted, visible_end)
 
     def visible_end(self, *, committed: bool) -> VisibleEnd:
         """Up to where a consumer may see records now."""
@@ -145,12 +142,3 @@ class Partition:
                 return True
             self._page = WatchedPage(path)
         return self._page.changed()
-
-    def _aborted(self, state: PartitionState, start: int, end: int) -> Iterator[AbortedTransaction]:
-        """The aborted transactions that reach into the offsets from `start` (in) to `end` (out)."""
-        for segment in transactional_segments(state, start):
-            for each in self.fresh.topic.reader.aborted_transactions(segment):
-                if each.first_offset < end and each.last_offset >= start:
-                    yield each
-                if each.last_stable_offset >= end:
-                    return

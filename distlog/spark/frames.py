@@ -22,7 +22,7 @@ from distlog.core.topics.open_topic import open as open_topic
 from distlog.core.topics.retention_warning import warn_of_retention
 from distlog.core.topics.topic import Topic
 from distlog.core.transactions.isolation import Isolation, IsolationLevel
-from distlog.core.whole_number import whole_number
+from distlog.core.whole_number import count_of
 from distlog.spark.options import storage_texts
 from distlog.spark.sink.frame_write import append_to
 from distlog.spark.source.kafka_rows import SPARK_NAMES, schema_of
@@ -36,7 +36,7 @@ StorageSettings = Mapping[str, Any]
 
 def append(
     df: DataFrame,
-    url: str,
+    url: str | Topic,
     key: str | Column | None = None,
     value: str | Column | None = None,
     timestamp: str | Column | None = None,
@@ -48,7 +48,9 @@ def append(
     batch_id: BatchId | None = None,
     compression: str | None = None,
 ) -> AppendResult:
-    """Append the rows of a DataFrame in one commit. Returns the version and the offsets of the rows.
+    """Append the rows of a DataFrame to a topic in one commit. Returns the version and the offsets of the rows.
+
+    A Topic in place of its URL moves on to the version of the commit, and has its storage options.
 
     A column that is not given is the frame's column of that name, if it has one; so is `partition`. Without
     `shuffle` each task writes a segment for every partition among its rows, in the order of the tasks. With
@@ -59,7 +61,7 @@ def append(
     Raises InvalidRecordError before any task runs. After that it raises Spark's own exceptions, with the text of
     distlog's.
     """
-    topic = open_topic(url, storage_options=storage_options)
+    topic, storage_options = _writable(url, storage_options)
     result = append_to(
         topic,
         _project(df, {"key": key, "value": value, "timestamp": timestamp, "headers": headers}),
@@ -70,7 +72,19 @@ def append(
         compression=compression,
     )
     warn_of_retention(result.expired, topic.snapshot)
+    if isinstance(url, Topic) and result.version is not None:
+        url.refresh()
     return result
+
+
+def _writable(url: str | Topic, storage_options: StorageSettings | None) -> tuple[Topic, StorageSettings | None]:
+    """The topic as it is now, and the options that tasks need to write to its storage."""
+    if not isinstance(url, Topic):
+        return open_topic(url, storage_options=storage_options), storage_options
+    if storage_options is not None:
+        raise InvalidConfigError("a Topic has its storage: give its url, or leave storage_options out")
+    url.current.check_writable(url.storage)
+    return url.refresh(), url.storage.options
 
 
 def _project(df: DataFrame, given: Mapping[str, str | Column | None]) -> DataFrame:
@@ -118,7 +132,7 @@ def read(
     slices, visible = scan_plan.plan(topic.reader, topic.live_snapshot, asked, isolation, out_of_range, times)
     exact = True
     if limit is not None:
-        slices, exact = first_offsets(slices, whole_number("limit", limit))
+        slices, exact = first_offsets(slices, count_of("limit", limit))
     if _has_map_in_arrow():
         groups = split(slices, SplitSize(cores(spark), min_partitions))
         rows = read_splits(spark, topic.storage, topic.name, schema, [Split(group, visible) for group in groups])

@@ -7,8 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from searches import examples
 
 from distlog.core.batches.compression import CODEC_NAMES
 from distlog.core.batches.record_batch import HEADERS_TYPE, check_crcs, read_headers
@@ -23,7 +24,7 @@ ROWS = st.lists(st.tuples(st.integers(0, 2**42), BYTES, BYTES, HEADERS), min_siz
 CODEC_LIBRARIES = {2: "snappy", 3: "lz4", 4: "zstandard"}
 
 codecs = pytest.mark.parametrize("codec", range(5), ids=CODEC_NAMES.__getitem__)
-quick = settings(max_examples=25)
+quick = examples(15)
 
 
 def ours(data: bytes) -> list[tuple[int, Row]]:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import array
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
+import termios
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -149,7 +154,10 @@ def appending_to(url: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
         child.communicate()
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+ENDINGS = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+
+
+@pytest.mark.parametrize(("number", "status"), ENDINGS)
 def test_a_signal_keeps_what_was_taken_and_says_so(number: int, status: int, topic: distlog.Topic) -> None:
     with appending_to(topic.url, "--json") as child:
         child.send_signal(number)
@@ -158,3 +166,45 @@ def test_a_signal_keeps_what_was_taken_and_says_so(number: int, status: int, top
         facts = json.loads(out)
         assert (facts["records"], facts["offsets"], facts["interrupted"]) == (1, {"0": [0, 1]}, True)
     assert values(topic) == [b"first"]
+
+
+def read_by_child(pipe: IO[str]) -> None:
+    """Return when the other process has read all that is in the pipe."""
+    waiting = array.array("i", [1])
+    while waiting[0]:
+        fcntl.ioctl(pipe.fileno(), termios.FIONREAD, waiting)
+        time.sleep(0.001)
+
+
+@pytest.mark.parametrize(("number", "status"), ENDINGS)
+def test_what_waits_for_its_commit_is_committed_at_a_signal(number: int, status: int, topic: distlog.Topic) -> None:
+    command = [sys.executable, "-m", "distlog.cli", "append", topic.url, "--commit-interval", "1000"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, **pipes) as child:
+        assert child.stdin
+        # when it reads more, it has taken what came before
+        for line in ("first\n", "second\n", "third\n"):
+            child.stdin.write(line)
+            child.stdin.flush()
+            read_by_child(child.stdin)
+        child.send_signal(number)
+        out, err = child.communicate(timeout=60)
+    kept = values(topic)
+    assert kept in ([b"first", b"second"], [b"first", b"second", b"third"])
+    assert (child.returncode, err) == (status, "")
+    assert out == f"interrupted: appended {len(kept)} records, partition 0 [0, {len(kept)})\n"
+
+
+def test_files_that_a_signal_interrupts_are_not_appended_and_the_status_tells(
+    cli: CommandLine, topic: distlog.Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = Appending.append
+
+    def interrupted(self: Appending, records: pa.Table) -> int:
+        signal.raise_signal(signal.SIGTERM)
+        return taken(self, records)
+
+    monkeypatch.setattr(Appending, "append", interrupted)
+    outcome = cli("append", lines(tmp_path, "a", "1\n"))
+    assert (outcome.status, outcome.out) == (143, "interrupted: appended 0 records\n")
+    assert values(topic) == []

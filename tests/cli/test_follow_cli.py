@@ -106,7 +106,7 @@ def test_groups_are_shown_reset_and_deleted(filled: CommandLine) -> None:
         assert row["position"] == position
     assert filled.ok("groups", "--group", "jobs", "--delete").out == "deleted jobs\n"
     outcome = filled("groups", "--group", "jobs")
-    assert (outcome.status, "no such group" in outcome.err) == (2, True)
+    assert (outcome.status, "no such group" in outcome.err) == (1, True)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from topics import values
 import distlog
 from distlog.cli.service import ending_signals
 from distlog.console.metrics_server import metrics_server
-from distlog.core.errors import InvalidConfigError, StorageError
+from distlog.core.errors import StorageError
 from distlog.core.storage.local.file_lock import FileLock
 
 AT_ONCE = ("--config", "log.initial.task.delay.ms=0", "--config", "log.dirs.scan.interval.ms=50")
@@ -254,6 +254,21 @@ def test_one_run_in_which_something_failed_has_exit_status_1(cli: CommandLine, t
     assert len(outcome.err.splitlines()) == 1
 
 
+def test_one_run_over_a_root_that_is_not_there_fails_and_the_other_roots_are_maintained(
+    cli: CommandLine, tmp_path: Path
+) -> None:
+    topic = create(tmp_path / "logs", "clicks", retention_ms=1)
+    topic.append(values(range(3)))
+    outcome = run(cli, "--root", str(tmp_path / "lgos"), "--root", str(tmp_path / "logs"), "--once")
+    nothing = "nothing is here yet: check the address, or create a topic below it"
+    assert (outcome.status, outcome.err) == (1, f"distlog: load-logs failed at {tmp_path}/lgos: {nothing}\n")
+    assert outcome.out.splitlines()[-1] == f"1 topic, 1 partition, 0 B; failing: {tmp_path}/lgos"
+    assert topic.refresh().start_offsets() == {0: 3}
+    (tmp_path / "lgos").mkdir()
+    assert run(cli, "--root", str(tmp_path / "lgos"), "--once").status == 0
+    assert run(cli, "--root", "memory://lgos", "--once").status == 1
+
+
 def test_settings_come_from_a_file_and_from_arguments_of_which_the_last_counts(
     cli: CommandLine, tmp_path: Path
 ) -> None:
@@ -300,7 +315,7 @@ def test_a_port_that_is_taken_is_one_line_of_error() -> None:
 
 def test_without_prometheus_client_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    with pytest.raises(InvalidConfigError, match=r"pip install 'distlog\[metrics\]'"), metrics_server(0, list):
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'distlog\[metrics\]'"), metrics_server(0, list):
         pass
 
 

@@ -30,9 +30,15 @@ def test_list_shows_the_topics_below_a_folder(cli: CommandLine, tmp_path: Path) 
 
 
 def test_list_says_so_where_there_is_no_topic(cli: CommandLine, tmp_path: Path) -> None:
-    wrong = str(tmp_path / "lgos")
-    assert cli.bare("list", wrong) == (0, "", f"distlog: there is no topic right below {wrong}\n")
-    assert cli.bare("list", wrong, "--json") == (0, '{"topics": []}\n', "")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert cli.bare("list", str(empty)) == (0, "", f"distlog: there is no topic right below {empty}\n")
+    assert cli.bare("list", str(empty), "--json") == (0, '{"topics": []}\n', "")
+
+
+def test_list_of_a_folder_that_is_not_there_fails(cli: CommandLine, tmp_path: Path) -> None:
+    for wrong in (str(tmp_path / "lgos"), "memory://lgos"):
+        assert cli.bare("list", wrong) == (1, "", f"distlog: nothing is here: check the address (root={wrong})\n")
 
 
 def test_alter_sets_settings_and_takes_them_back(cli: CommandLine) -> None:
@@ -42,6 +48,17 @@ def test_alter_sets_settings_and_takes_them_back(cli: CommandLine) -> None:
     )
     assert distlog.open(cli.url).config.overrides() == {"retention.ms": "-1"}
     assert cli("alter").status == cli("alter", "--config", "retention.msx=1").status == 2
+
+
+def test_alter_gives_a_topic_more_partitions(cli: CommandLine) -> None:
+    cli.ok("create", "--partitions", "2")
+    assert cli.ok("alter", "--partitions", "4").out == "clicks version 1\npartitions=4\n"
+    assert distlog.open(cli.url).partitions == 4
+    refused = cli("alter", "--partitions", "4")
+    assert refused.status == 2
+    assert "a topic's partitions can only become more" in refused.err
+    assert cli("alter", "--partitions", "0").status == 2
+    assert cli.ok("alter", "--partitions", "5", "--config", "retention.ms=-1", "--json").json["partitions"] == 5
 
 
 def test_drop_asks_first(cli: CommandLine) -> None:

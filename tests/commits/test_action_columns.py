@@ -180,6 +180,15 @@ def test_columns_that_make_no_sense_are_refused(changes: dict[str, Any]) -> None
         Commit.decode(json_text.write(body, write), "a file")
 
 
+@pytest.mark.parametrize("stems", [STEMS[:1], STEMS])
+@pytest.mark.parametrize("kind", ["adds", "removes"])
+def test_columns_that_do_not_say_whose_stems_they_are_of_are_refused(kind: str, stems: list[str]) -> None:
+    """No writer leaves the column away, so it is damage: the first stem must not stand for all."""
+    body = {**BODY, "stems": stems} if kind == "adds" else {"stems": stems, "partition": [0, 1]}
+    with pytest.raises(ValueError, match="stem: there must be a column"):
+        read_actions([{kind: {name: column for name, column in body.items() if name != "stem"}}])
+
+
 def test_fields_of_a_newer_library_are_kept_for_each_part() -> None:
     found = read_actions([{"adds": {**BODY, "shiny": [1, 2], "dull": {"a": 1}}}])
     kept = [json.loads(action.segment.unknown) for action in found if isinstance(action, Add)]

@@ -7,9 +7,9 @@ import uuid
 from dataclasses import dataclass, field
 
 from histories import Clock, commit_log, segment, topic_storage
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from searches import examples
 
 from distlog.core import paths
 from distlog.core.commits import checkpoint
@@ -311,4 +311,4 @@ def merged(inputs: list[SegmentInfo], outputs: int, read_version: int) -> list[S
 
 
 TestCommitLogModel = CommitLogMachine.TestCase
-TestCommitLogModel.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestCommitLogModel.settings = examples(25, stateful_step_count=40)

@@ -13,6 +13,7 @@ from conftest import Address
 from dumps import Dumped, dumped
 from logs import each_byte_changed
 
+import distlog
 from distlog.core.storage.storage import Storage
 
 DEEP = {"print_data_log": True}
@@ -22,6 +23,15 @@ LOG = TXN / "00000000000000000114.log"
 #: The first three batches of LOG: two records, an end marker, one record.
 SMALL = LOG.read_bytes()[:596]
 SECOND, THIRD = 437, 515
+
+
+def test_a_bundle_is_not_looked_into_and_what_to_do_is_said(tmp_path: Path, cli: CommandLine) -> None:
+    topic = distlog.create(str(tmp_path / "clicks"), 2)
+    topic.append([{"value": b"v", "partition": number} for number in (0, 1)])
+    (bundle,) = (tmp_path / "clicks").glob("_bundles/*")
+    outcome = cli.bare("dump", str(bundle))
+    assert (outcome.status, outcome.out) == (1, f"Dumping {bundle}\n")
+    assert "`distlog export` makes files of them" in outcome.err
 
 
 def of(tmp_path: Path, data: bytes, **options: object) -> Dumped:

@@ -7,9 +7,9 @@ import itertools
 import uuid
 
 from followers import Time, follow, rows
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from searches import examples
 from topics import TINY, topic_on, values
 
 from distlog.core.commits.actions import SetPartitions
@@ -145,5 +145,5 @@ class GroupMachine(RuleBasedStateMachine):
         assert len(self.state().members) == 1
 
 
-GroupMachine.TestCase.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
+GroupMachine.TestCase.settings = examples(12, stateful_step_count=20)
 TestGroups = GroupMachine.TestCase

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import os
 import shutil
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +17,6 @@ from test_partition_producers import send
 from topics import NOW, topic_on
 
 import distlog
-from distlog.core import paths
 from distlog.core.errors import OutOfOrderSequenceError, ProducerFencedError
 from distlog.core.maintenance.merge import merge
 from distlog.core.storage.storage import Storage
@@ -203,24 +201,3 @@ def test_producers_are_known_when_compaction_empties_the_first_segment_behind_a_
 def plain(value: bytes) -> bytes:
     """A batch of no producer, with one record of the only key."""
     return batch([record(0, 0, b"key", value)], base_timestamp=NOW, max_timestamp=NOW)
-
-
-def test_producers_are_known_when_a_restore_moves_the_beginning_back_to_an_earlier_cut(tmp_path: Path) -> None:
-    """1. Retention cuts the log twice. 2. Vacuum keeps what it cut off. 3. A restore brings back the second part."""
-    folder = new_topic(tmp_path / "events", file_delete_delay_ms=3_600_000)
-    process = Process(folder)
-    send(process[0], 0)
-    for _ in range(3):
-        process[0].roll()
-        append(process[0], b"plain")
-    topic = process.topic()
-    topic.delete_records({0: 1})
-    cut = topic.retention().version
-    for version in range(cut + 1):
-        os.utime(folder / paths.commit_file(version), (0, 0))
-    topic.delete_records({0: 2})
-    topic.retention()
-    assert topic.vacuum().gc_floor == cut
-    topic.restore(cut)
-    assert process.head().partitions[0].segments[0].base_offset == 1
-    assert send(Process(folder)[0], 0) == (0, 1)

@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 from active_segments import FailingCalls
-from hypothesis import Phase, settings
+from hypothesis import Phase
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from partition_logs import Killed, Killer, Process, append, commit_sealed, new_topic
+from searches import examples
 
 from distlog.core import paths
 from distlog.core.errors import StorageError
@@ -160,10 +161,9 @@ class PartitionModel(RuleBasedStateMachine):
 
 
 TestPartitionModel = PartitionModel.TestCase
-TestPartitionModel.settings = settings(
-    max_examples=20,
+TestPartitionModel.settings = examples(
+    12,
     stateful_step_count=20,
-    deadline=None,
     # it runs for a second each: to shrink takes minutes
     phases=(Phase.explicit, Phase.reuse, Phase.generate),
 )

@@ -14,10 +14,11 @@ import pytest
 from active_segments import FailingCalls
 from adopted import adopt_golden
 from golden import partitions
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from partition_logs import Killed, Killer, Process, append, commit_sealed, new_topic, sealed
 from raw_batches import batch, record
+from searches import examples
 from topics import NOW, Clock
 
 import distlog
@@ -287,7 +288,7 @@ CHOICES = ["next", "again", "roll", "bulk", "new", "lose", "plain"]
 ACTIONS = st.lists(st.tuples(st.integers(0, 2), st.sampled_from(CHOICES)), max_size=25)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(actions=ACTIONS)
 def test_whatever_processes_do_each_batch_is_there_once_and_in_order(
     actions: list[tuple[int, str]], tmp_path_factory: pytest.TempPathFactory

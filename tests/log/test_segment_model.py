@@ -6,10 +6,10 @@ import tempfile
 from pathlib import Path
 
 from active_segments import append, files, new_segment, none_open, reopened
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from raw_batches import batch, record
+from searches import examples
 
 from distlog.core.batches.record_batch import read_headers
 from distlog.core.segments.log_description import LogDescription
@@ -138,4 +138,4 @@ class SegmentModel(RuleBasedStateMachine):
 
 
 TestSegmentModel = SegmentModel.TestCase
-TestSegmentModel.settings = settings(max_examples=40, stateful_step_count=20, deadline=None)
+TestSegmentModel.settings = examples(20, stateful_step_count=20)

@@ -116,10 +116,14 @@ def test_a_root_on_s3_and_one_whose_bucket_is_missing(s3_url: Address, tmp_path:
     assert list(manager.errors["load-logs"]) == [missing]
 
 
-def test_a_root_that_is_not_there_yet_has_no_topics_and_is_not_made(tmp_path: Path) -> None:
+def test_a_root_that_is_not_there_yet_is_told_and_not_made(tmp_path: Path) -> None:
     managed = Managed(tmp_path / "later")
     managed.after(minutes=10)
-    assert (managed.names(), managed.manager.errors, list(tmp_path.iterdir())) == ([], {}, [])
+    assert (managed.names(), list(tmp_path.iterdir())) == ([], [])
+    assert "nothing is here yet" in managed.manager.errors["load-logs"][f"{tmp_path}/later"]
+    create(tmp_path / "later", "clicks")
+    managed.after(minutes=1)
+    assert (managed.names(), managed.manager.errors) == (["clicks"], {})
 
 
 def test_wrong_roots_are_refused_at_once() -> None:

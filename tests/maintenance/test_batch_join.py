@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 from adopted import adopt, rows, with_indexes
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from logs import batches_of
 from raw_batches import batch, entry, record
+from searches import examples
 from topics import NOW
 
 import distlog
@@ -171,7 +172,7 @@ def appends(draw: st.DrawFn) -> list[tuple[list[dict[str, Any]], str]]:
     return draw(st.lists(st.tuples(st.lists(one, min_size=1, max_size=12), st.sampled_from(CODECS)), max_size=8))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(25)
 @given(appends(), st.integers(1, 600), st.integers(200, 2000), st.integers(2, 5))
 def test_whatever_is_merged_reads_the_same_and_no_batch_exceeds_its_limits(
     made: list[tuple[list[dict[str, Any]], str]], batch_bytes: int, largest: int, every: int

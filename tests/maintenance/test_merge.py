@@ -13,8 +13,9 @@ import boto3
 import numpy as np
 import pytest
 from conftest import Address
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from searches import examples
 from topics import Clock, files, topic_on
 
 import distlog
@@ -353,7 +354,7 @@ def uploads(address: Address) -> list[str]:
     return [upload["Key"] for upload in found.get("Uploads", [])]
 
 
-@settings(max_examples=25, deadline=None)
+@examples(12)
 @given(
     st.lists(st.integers(1, 30), min_size=1, max_size=12),
     st.sampled_from(["uncompressed", "lz4"]),

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 from histories import topic_storage
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from searches import examples
 from topics import NOW, Clock, contents, topic_on, values
 
 from distlog.core.errors import OffsetOutOfRangeError, TopicNotFoundError
@@ -70,6 +71,7 @@ def test_the_report_warns_that_retention_deletes_it_again(storage: Storage) -> N
             "records": 5,
             "bytes": 5 * size,
             "lost": 0,
+            "offsets": 5,
             "log_start_offset": 0,
         }
     ]
@@ -182,7 +184,22 @@ def test_a_version_that_is_not_there_is_refused(storage: Storage) -> None:
 def test_nothing_to_restore_is_no_commit(storage: Storage) -> None:
     topic = old_topic(storage, 2)
     report = topic.restore(1)
-    assert (topic.version, str(report).split(";")[0]) == (2, "restored 0 segments, 0 records, 0 bytes")
+    said = "nothing to restore: version 1 had no record that is not there"
+    assert (topic.version, str(report).split(";")[0]) == (2, said)
+
+
+def test_a_log_start_that_goes_back_is_told(storage: Storage) -> None:
+    topic = topic_on(storage, 2, {"retention.ms": -1})
+    for number in (0, 1):
+        topic.append(values(range(5)), partition=number)
+    topic.delete_records({0: 3, 1: 5})
+    topic.retention()
+    report = topic.restore(2)
+    first, second = str(report).split("; ")
+    assert first.startswith("restored 1 segment, 5 records, ")
+    assert second == "3 offsets of 1 partition can be read again: only the log start was ahead of them"
+    assert [(row["partition"], row["offsets"]) for row in report.to_table().to_pylist()] == [(0, 3), (1, 5)]
+    assert report.to_dict()["offsets"] == 8
 
 
 def test_active_segments_go_on_growing(tmp_path: Any) -> None:
@@ -200,7 +217,7 @@ def test_active_segments_go_on_growing(tmp_path: Any) -> None:
 steps = st.lists(st.sampled_from(["append", "append", "compact", "delete", "restore"]), max_size=14)
 
 
-@settings(max_examples=60)
+@examples(30)
 @given(steps, st.data())
 def test_what_a_version_had_and_what_came_since_is_there_again(order: list[str], data: st.DataObject) -> None:
     """Against a list of records, of which some are there: those behind a start, which goes up and down."""

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from searches import examples
 
 from distlog.core.errors import InvalidConfigError, OffsetOutOfRangeError, RetentionWarning, TopicNotFoundError
 from distlog.core.maintenance.delete_records import LOG_END, delete_records
@@ -157,7 +158,7 @@ def test_delete_records_refuses_what_kafka_refuses(tmp_path: Path) -> None:
 ages = st.lists(st.integers(0, 20), max_size=6)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(20)
 @given(ages, st.integers(-1, 25), st.integers(-1, 8), st.integers(0, 6))
 def test_retention_is_kafkas_algorithm(timestamps: list[int], keep_ms: int, keep: int, start: int) -> None:
     """Against `deleteOldSegments` spelled out over a list of (base offset, timestamp)."""

@@ -10,8 +10,9 @@ from dataclasses import replace
 
 import histories
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from searches import examples
 from topics import TINY, contents, topic_on, values
 
 import distlog
@@ -124,7 +125,7 @@ def test_large_segments_are_left_alone_and_the_merged_ones_do_not_grow_beyond_th
     assert max(limited.table.log_bytes) <= MB
 
 
-@settings(max_examples=30)
+@examples(15)
 @given(st.lists(st.integers(60, 100_000), min_size=30, max_size=120), st.integers(100, 300_000))
 def test_the_merged_segments_always_fit_and_double(sizes: list[int], segment_bytes: int) -> None:
     Stream(TopicConfig.parse({"internal.segment.bytes": segment_bytes})).run(sizes)

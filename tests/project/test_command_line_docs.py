@@ -17,7 +17,7 @@ COMMANDS = re.findall(r"distlog ((?:append|read) /.*)$", TEXT, re.MULTILINE)
 
 
 def test_the_commands_take_what_the_page_gives_them() -> None:
-    assert len(COMMANDS) == 8
+    assert len(COMMANDS) == 10
     for line in COMMANDS:
         name, *given = shlex.split(line)
         command = get_command(app).commands[name]  # type: ignore[attr-defined]

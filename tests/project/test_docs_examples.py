@@ -61,7 +61,7 @@ def run(command: str, folder: Path, cli: CommandLine) -> str:
         return ""
     if re.search(r"[|*>]|&&", command):
         environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-        shell = subprocess.run(command, shell=True, capture_output=True, text=True, env=environment, timeout=60)
+        shell = subprocess.run(command, shell=True, capture_output=True, text=True, env=environment, timeout=300)
         assert (shell.returncode, shell.stderr) == (0, ""), command
         return shell.stdout
     status, out, err = cli.bare(*shlex.split(command.removeprefix("distlog ")))

@@ -40,7 +40,7 @@ def test_the_commands_run(tmp_path: Path) -> None:
     assert len(lines) == 4
     for line in lines:
         command = line.removeprefix("$ ").replace("/data/logs", shlex.quote(str(tmp_path)))
-        run = subprocess.run(command, shell=True, capture_output=True, text=True, env=environment, timeout=60)
+        run = subprocess.run(command, shell=True, capture_output=True, text=True, env=environment, timeout=300)
         assert (run.returncode, run.stderr) == (0, ""), line
 
 

@@ -37,7 +37,7 @@ OUTER_LAYERS = (
     "distlog distlog.console",
     "distlog.gateway distlog.spark",
     "distlog.cli distlog.jobs",
-    "jobs demo benchmarks pyspark_distlog",
+    "jobs demo benchmarks distlog_command pyspark_distlog",
 )
 
 MAX_FILE_LINES = 250

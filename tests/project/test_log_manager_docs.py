@@ -44,6 +44,7 @@ def test_the_python_example_runs(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 def test_the_commands_run(tmp_path: Path) -> None:
     (tmp_path / "server.properties").write_text("broker.id=0\nlog.dirs=/tmp\nlog.retention.hours=24\n")
+    (tmp_path / "logs").mkdir()
     lines = block("console").splitlines()
     assert len(lines) == 3
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
@@ -52,7 +53,7 @@ def test_the_commands_run(tmp_path: Path) -> None:
         command = re.sub(r" --root s3:\S+| --metrics-port \S+| --once", "", line.removeprefix("$ "))
         command = f"{command.replace('/data/logs', shlex.quote(str(tmp_path / 'logs')))} --once"
         run = subprocess.run(
-            command, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+            command, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
         )
         assert (run.returncode, run.stderr) == (0, ""), line
 

@@ -43,7 +43,7 @@ def test_the_commands_run(tmp_path: Path, cli: CommandLine) -> None:
     for line in commands:
         command = line.replace("/data/logs", shlex.quote(str(tmp_path)))
         if "|" in command or "*" in command:
-            run = subprocess.run(command, shell=True, capture_output=True, text=True, env=environment, timeout=60)
+            run = subprocess.run(command, shell=True, capture_output=True, text=True, env=environment, timeout=300)
             status, err = run.returncode, run.stderr
         else:
             status, _, err = cli.bare(*shlex.split(command.removeprefix("distlog ")))

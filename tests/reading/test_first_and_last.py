@@ -32,6 +32,13 @@ def numbers(table: Any) -> list[int]:
     return [int(value[1:]) for value in table["value"].to_pylist()]
 
 
+def test_a_negative_limit_is_refused(topic: distlog.Topic) -> None:
+    scan = topic.scan()
+    for some in (scan.head, scan.tail, scan.sample, topic.history, lambda limit: list(topic.records(limit=limit))):
+        with pytest.raises(distlog.InvalidConfigError, match=r"limit must be 0 or more.*value=-1"):
+            some(-1)
+
+
 @pytest.mark.parametrize("limit", [0, 1, 3, 49, 50, 51, 99, 100, 1000])
 def test_the_last_records_are_the_end_of_all(topic: distlog.Topic, limit: int) -> None:
     scan = topic.scan(columns=["value"])

@@ -15,6 +15,7 @@ from adopted import Files, adopt, adopt_golden, forget_facts, with_indexes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from logs import Log, appended, changed, each_byte_changed, log_of, read, table, whole
+from searches import examples
 
 from distlog import Topic
 from distlog.core.batches.record_batch import read_headers
@@ -72,7 +73,7 @@ def test_any_range_of_offsets_is_what_was_written(log: Log, caplog: pytest.LogCa
 
 
 @pytest.mark.usefixtures("either_way")
-@settings(max_examples=30)
+@examples(15)
 @given(data=st.data())
 def test_any_cut_into_byte_ranges_gives_each_record_once(log: Log, data: st.DataObject) -> None:
     segment = data.draw(st.sampled_from([segment for segment in log.segments if segment.log_bytes]))

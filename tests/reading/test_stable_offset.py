@@ -11,9 +11,10 @@ import golden
 import pytest
 from adopted import adopt_golden, forget_facts
 from compacting import CompactedTopic
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from producers import Producers
+from searches import examples
 
 from distlog import Topic
 from distlog.core.commits.segment_info import NO_OFFSET, NOT_LOOKED, SegmentInfo
@@ -98,7 +99,7 @@ def written(log: CompactedTopic, steps: list[tuple[str, int]]) -> int:
     return min(opened.values(), default=producers.next_offset)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(25)
 @given(steps=st.lists(STEPS, max_size=25))
 def test_it_is_where_the_first_open_transaction_begins(steps: list[tuple[str, int]]) -> None:
     log = CompactedTopic(f"memory://{uuid.uuid4()}/log")
@@ -108,7 +109,7 @@ def test_it_is_where_the_first_open_transaction_begins(steps: list[tuple[str, in
     assert by_reading(topic) == expected
 
 
-@settings(max_examples=40, deadline=None)
+@examples(25)
 @given(steps=st.lists(STEPS, max_size=25))
 def test_compaction_keeps_it_however_often_and_late_it_runs(steps: list[tuple[str, int]]) -> None:
     log = CompactedTopic(f"memory://{uuid.uuid4()}/log", internal_segment_bytes=200)

@@ -10,9 +10,10 @@ import golden
 import pyarrow as pa
 import pytest
 from adopted import Rows, adopt, adopt_golden, rows, with_indexes
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from logs import START, Log, appended, each_byte_changed, log_of
+from searches import examples
 
 import distlog
 from distlog import EARLIEST, LATEST, MAX_TIMESTAMP, Topic
@@ -90,7 +91,7 @@ times = st.lists(st.integers(-1, 12), min_size=1, max_size=40)
 
 
 @pytest.mark.usefixtures("either_way")
-@settings(max_examples=40)
+@examples(25)
 @given(appends=st.lists(times, min_size=1, max_size=3), batch_bytes=st.integers(1, 90), data=st.data())
 def test_any_times_are_found_as_by_looking_at_every_record(
     tmp_path_factory: pytest.TempPathFactory, appends: list[list[int]], batch_bytes: int, data: st.DataObject
@@ -149,7 +150,7 @@ def test_every_changed_byte_of_an_index_leaves_the_answer_right(unordered: Log, 
 
 
 @pytest.mark.usefixtures("by_index")
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@examples(25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_entries_at_other_offsets_do_not_mislead(unordered: Log, data: st.DataObject) -> None:
     file = unordered.file(suffix=".timeindex")

@@ -15,8 +15,9 @@ import pyarrow as pa
 import pytest
 from adopted import Rows, adopt, adopt_golden, forget_facts, with_indexes
 from adopted import rows as without_partition
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from searches import examples
 from topics import TINY, stored
 
 import distlog
@@ -137,7 +138,7 @@ def in_groups(topic: Topic, found: Scan, target_bytes: int) -> Rows:
 
 
 @pytest.mark.usefixtures("each_way")
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     steps=STEPS,
     policy=st.sampled_from(["delete", "compact", "compact,delete"]),

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from searches import examples
 from topics import NOW, Clock, stored, topic_on
 
 import distlog
@@ -353,7 +354,7 @@ def test_a_damaged_batch_is_found_before_its_time_is_written_anew(tmp_path: Path
 
 
 @given(st.integers(0, 2**32), st.sampled_from(["delete", "compact"]), st.sampled_from(["none", "lz4"]))
-@settings(max_examples=25, deadline=None)
+@examples(12)
 def test_whatever_the_order_of_encoding_and_committing_time_never_steps_back(
     seed: int, policy: str, codec: str
 ) -> None:

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from searches import examples
 from topics import Clock, contents, topic_on
 
 from distlog.core.batches.record_batch import read_headers
@@ -184,7 +185,7 @@ def kafka_rolls(batches: Any, span: int, limit: int) -> list[int]:
     st.integers(100, 2000),
     st.integers(1, 80),
 )
-@settings(max_examples=200, deadline=None)
+@examples(80)
 def test_segments_end_by_kafkas_rule(data: list[int], span: int, batch: int, segment: int, steps: int) -> None:
     written = write(data, steps=steps, segment_ms=span, batch_bytes=batch, internal_segment_bytes=segment)
     assert [time for each in times(written) for time in each] == data

@@ -16,8 +16,9 @@ import crc32c
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from searches import examples
 
 from distlog.core.batches.record_batch import read_headers
 from distlog.core.batches.record_decoder import decode
@@ -347,7 +348,7 @@ def test_small_appends_are_gathered_into_full_batches() -> None:
 cuts = st.lists(st.integers(0, 400), max_size=12).map(sorted)
 
 
-@settings(max_examples=50)
+@examples(20)
 @given(cuts, st.integers(1, 4000), st.sampled_from(["none", "lz4"]), st.integers(500, 20_000))
 def test_the_same_records_give_the_same_bytes_however_they_are_cut(
     edges: list[int], gather_bytes: int, codec: str, segment_bytes: int

@@ -20,6 +20,7 @@ from soak import (
     merge_plans,
     merging,
     power,
+    searches,
     stops,
     streams,
     streams_on_s3,
@@ -41,6 +42,7 @@ CAMPAIGNS: dict[str, Callable[[Path, int], Tally]] = {
     "merging": merging.run,
     "merge-plans": merge_plans.run,
     "transactions": transactions.run,
+    "searches": searches.run,
 }
 
 

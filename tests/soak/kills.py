@@ -77,6 +77,8 @@ class Round:
         """Wait until a writer has begun: on a slow machine a process takes seconds for that."""
         end = time.monotonic() + PATIENCE_S
         while not any(path.stat().st_size for path in Path(self.acks).glob("*.acks")):
+            for process, _ in self.running:
+                demand(process.exitcode is None, f"a process ended by itself, with {process.exitcode}")
             demand(time.monotonic() < end, "no writer got as far as an append")
             time.sleep(0.1)
 

@@ -69,6 +69,22 @@ def test_append_tells_the_version_and_the_offsets(spark: SparkSession, topic: di
     assert all(first.offsets[number] == (0, span[0]) for number, span in second.offsets.items())
 
 
+def test_append_takes_a_topic_which_moves_on_to_the_commit(spark: SparkSession, s3_url: Address) -> None:
+    made = distlog.create(f"{s3_url.url}/clicks", 2, storage_options=s3_url.options)
+    topic, old = (
+        distlog.open(made.url, storage_options=s3_url.options),
+        distlog.open(made.url, 0, None, s3_url.options),
+    )
+    made.append([{"value": b"before"}])
+    rows = people(spark, 3).selectExpr("line as value")
+    assert append(rows, topic).version == topic.version == 2
+    assert read(spark, topic).count() == 4
+    with pytest.raises(distlog.InvalidConfigError, match="a Topic has its storage"):
+        append(rows, topic, storage_options=s3_url.options)
+    with pytest.raises(distlog.ReadOnlyTopicError):
+        append(rows, old)
+
+
 def test_append_of_nothing_is_no_version(spark: SparkSession, topic: distlog.Topic) -> None:
     result = append(people(spark, 0), topic.url, value="line")
     assert (result.version, result.record_count) == (None, 0)

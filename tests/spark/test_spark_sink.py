@@ -1,78 +1,39 @@
-"""The sink as Spark drives it: planner, tasks and commit in processes of their own, attempts that fail or linger."""
+"""The sink as Spark drives it, but without Spark: planner, tasks and commit, and attempts that fail or linger."""
 
 from __future__ import annotations
 
-import pickle
 import random
 import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from conftest import Address, S3Server
+from conftest import S3Server
 from fault_proxy import LOSE_REPLY, FaultProxy
 from kafka.partitioner.default import murmur2
-from pyspark import InheritableThread, TaskContext
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
-from pyspark.sql.datasource import CaseInsensitiveDict, WriterCommitMessage
-from pyspark.sql.types import BinaryType, StructField, StructType
+from planned_writes import KEY_VALUE, commit, of_micro_batch, sent, values, write, writer
+from pyspark import TaskContext
+from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.types import StructType
 
 import distlog
 from distlog.core import paths
 from distlog.core.commits.actions import SetConfig
 from distlog.core.commits.commit_files import CommitFiles
 from distlog.core.commits.commit_log import CommitLog
-from distlog.core.errors import CommitConflictError, InvalidConfigError, InvalidRecordError
+from distlog.core.errors import CommitConflictError, InvalidConfigError
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.append_commit import AppendResult
-from distlog.spark import append
 from distlog.spark.data_source import DistlogDataSource
-from distlog.spark.sink import write_commit
-from distlog.spark.sink.batch_sink import DistlogWriter
-from distlog.spark.sink.commits import MicroBatch, find_write, is_of_run
+from distlog.spark.sink.commits import find_write, is_of_run
 from distlog.spark.sink.task_write import Written
-
-pytestmark = pytest.mark.spark
-
-KEY_VALUE = StructType([StructField("key", BinaryType()), StructField("value", BinaryType())])
 
 
 @pytest.fixture
 def topic(tmp_path: Path) -> distlog.Topic:
     return distlog.create(str(tmp_path / "clicks"), partitions=2)
-
-
-def writer(url: str, schema: StructType = KEY_VALUE, **options: Any) -> DistlogWriter:
-    """What Spark makes in its planning process."""
-    source = DistlogDataSource(options=CaseInsensitiveDict({"path": url, **options}))
-    made = source.writer(schema, overwrite=False)
-    assert isinstance(made, DistlogWriter)
-    return made
-
-
-def sent(value: Any) -> Any:
-    """A value as another process gets it."""
-    return pickle.loads(pickle.dumps(value))
-
-
-def write(planned: DistlogWriter, *values: str) -> WriterCommitMessage:
-    """One attempt of one task, whose rows have no key."""
-    batch = pa.record_batch({"key": pa.nulls(len(values), pa.binary()), "value": [v.encode() for v in values]})
-    return sent(sent(planned).write(iter([batch])))  # type: ignore[no-any-return]
-
-
-def commit(planned: DistlogWriter, *messages: WriterCommitMessage | None) -> None:
-    sent(planned).commit(list(messages))
-
-
-def values(topic: distlog.Topic) -> list[str]:
-    """All values, in order of partition and offset."""
-    return [value.decode() for value in topic.refresh().scan().to_table().column("value").to_pylist()]
 
 
 def test_rows_keep_the_order_of_the_tasks_and_of_their_rows(tmp_path: Path) -> None:
@@ -254,91 +215,6 @@ def test_of_a_commit_between_no_manifest_is_read_to_find_a_write(topic: distlog.
     assert find_write(topic.storage, "mine", 0, head=1) is None
 
 
-def of_micro_batch(message: WriterCommitMessage, run: str, batch: int = 3) -> Written:
-    assert isinstance(message, Written)
-    return Written(message.segments, MicroBatch("query", batch, run))
-
-
-def test_a_micro_batch_that_is_repeated_after_a_restart_is_written_once(topic: distlog.Topic) -> None:
-    for run in ("before", "after"):
-        planned = writer(topic.url)
-        commit(planned, of_micro_batch(write(planned, "a"), run))
-    planned = writer(topic.url)
-    commit(planned, of_micro_batch(write(planned, "b"), "after", batch=4))
-    assert values(topic) == ["a", "b"]
-
-
-@pytest.mark.parametrize(("run", "rows"), [("same", ["b"]), ("other", ["b", "c"])])
-def test_a_second_write_of_a_micro_batch_is_an_error_and_not_lost(
-    topic: distlog.Topic, run: str, rows: list[str]
-) -> None:
-    planned = writer(topic.url)
-    commit(planned, of_micro_batch(write(planned, "a"), "same"))
-    second = writer(topic.url)
-    with pytest.raises(InvalidRecordError, match="its own txnAppId"):
-        commit(second, of_micro_batch(write(second, *rows), run))
-    named = writer(topic.url, txnAppId="second", txnVersion="3")
-    commit(named, of_micro_batch(write(named, *rows), run))
-    assert values(topic) == ["a", *rows]
-
-
-def test_a_second_write_of_a_micro_batch_is_an_error_in_every_run(topic: distlog.Topic) -> None:
-    for run in ("one", "two", "three"):
-        first, second = writer(topic.url), writer(topic.url)
-        messages = of_micro_batch(write(first, "a"), run), of_micro_batch(write(second, "b"), run)
-        commit(first, messages[0])
-        with pytest.raises(InvalidRecordError, match="its own txnAppId"):
-            commit(second, messages[1])
-        assert values(topic) == ["a"]
-
-
-def test_of_two_writes_of_a_micro_batch_at_once_the_second_is_not_lost_in_silence(
-    topic: distlog.Topic, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first, second = writer(topic.url), writer(topic.url)
-    messages = of_micro_batch(write(first, "a"), "run"), of_micro_batch(write(second, "b"), "run")
-    real = write_commit.commit_append
-
-    def late(*given: Any, **options: Any) -> Any:
-        monkeypatch.undo()
-        commit(first, messages[0])
-        return real(*given, **options)
-
-    monkeypatch.setattr(write_commit, "commit_append", late)
-    with pytest.raises(InvalidRecordError, match="its own txnAppId"):
-        commit(second, messages[1])
-    assert values(topic) == ["a"]
-
-
-def test_micro_batches_merge_small_segments_and_other_writes_only_if_they_are_told(topic: distlog.Topic) -> None:
-    topic = distlog.create(topic.url + "-of-one")
-    for _ in range(9):
-        planned = writer(topic.url)
-        commit(planned, write(planned, "a"))
-    assert topic.refresh().segments().num_rows == 9
-    planned = writer(topic.url, mergeSegments="true")
-    commit(planned, write(planned, "a"))
-    assert topic.refresh().segments().num_rows == 1
-    for number in range(8):
-        planned = writer(topic.url)
-        commit(planned, of_micro_batch(write(planned, "a"), "run", number))
-    assert topic.refresh().segments().num_rows == 2
-    assert values(topic) == 18 * ["a"]
-
-
-def test_a_micro_batch_without_rows_is_no_commit(topic: distlog.Topic) -> None:
-    planned = writer(topic.url)
-    commit(planned, of_micro_batch(write(planned), "run"))
-    assert topic.refresh().version == 0
-
-
-def test_a_micro_batch_below_the_last_is_skipped(topic: distlog.Topic) -> None:
-    for number, run in ((7, "run"), (3, "another run")):
-        planned = writer(topic.url)
-        commit(planned, of_micro_batch(write(planned, f"{number}"), run, number))
-    assert values(topic) == ["7"]
-
-
 def test_a_commit_whose_reply_was_lost_is_one_commit(s3_server: S3Server) -> None:
     address = s3_server.address()
     topic = distlog.create(address.url, storage_options=address.options)
@@ -397,182 +273,3 @@ def test_keys_go_where_kafkas_own_producer_sends_them(tmp_path: Path) -> None:
     assert found.num_rows == len(keys)
     for key, partition in zip(found["key"].to_pylist(), found["partition"].to_pylist(), strict=True):
         assert partition == (murmur2(key) & 0x7FFFFFFF) % 7
-
-
-def save(df: DataFrame, address: Address | str, **options: str) -> None:
-    url = address if isinstance(address, str) else address.url
-    storage = {} if isinstance(address, str) else {f"storage.{k}": v for k, v in address.options.items()}
-    df.write.format("distlog").mode("append").options(**storage, **options).save(url)
-
-
-def failure(df: DataFrame, url: str, **options: str) -> str:
-    with pytest.raises(Exception) as raised:  # noqa: PT011 - each process of Spark has a type of its own for it
-        save(df, url, **options)
-    return str(raised.value)
-
-
-def numbers(spark: SparkSession, count: int, tasks: int) -> DataFrame:
-    columns = ["cast(id as string) key", "cast(id as string) value"]
-    return spark.range(0, count, 1, tasks).selectExpr(*columns)
-
-
-def sorted_values(topic: distlog.Topic) -> list[int]:
-    return sorted(map(int, values(topic)))
-
-
-def test_what_is_written_is_read_again(spark: SparkSession, topic: distlog.Topic) -> None:
-    df = numbers(spark, 100, 3).select(
-        F.col("key"),
-        F.col("value").cast("binary"),
-        F.expr("timestamp_millis(cast(value as long))").alias("timestamp"),
-        F.expr("array(struct('h' as key, cast(value as binary) as value))").alias("headers"),
-    )
-    save(df, topic.url)
-    back = spark.read.format("distlog").option("includeHeaders", "true").load(topic.url)
-    assert back.exceptAll(df.select(F.col("key").cast("binary"), *back.columns[1:2], "timestamp", "headers").join(
-        back.select("value", "topic", "partition", "offset", "timestampType"), "value"
-    ).select(*back.columns)).count() == 0  # fmt: skip
-    assert back.count() == 100
-    save(back, topic.url)
-    assert sorted_values(topic) == sorted(2 * list(range(100)))
-
-
-def test_an_empty_frame_appends_nothing(spark: SparkSession, topic: distlog.Topic) -> None:
-    save(numbers(spark, 0, 1), topic.url)
-    assert topic.refresh().version == 0
-
-
-def fail_first(attempts: int) -> Any:
-    """A mapInArrow function whose task 1 fails in its first attempts, after it gave its rows."""
-
-    def run(batches: Any) -> Any:
-        yield from batches
-        context = TaskContext.get()
-        assert context is not None
-        if context.partitionId() == 1 and context.attemptNumber() < attempts:
-            raise RuntimeError("this attempt fails")
-
-    return run
-
-
-def test_a_task_that_fails_once_is_written_once(spark: SparkSession, topic: distlog.Topic) -> None:
-    df = numbers(spark, 60, 3)
-    save(df.mapInArrow(fail_first(1), df.schema), topic.url)
-    assert sorted_values(topic) == list(range(60))
-    assert topic.version == 1
-
-
-def test_a_job_that_fails_leaves_the_topic_as_it_was(spark: SparkSession, topic: distlog.Topic) -> None:
-    df = numbers(spark, 60, 3)
-    assert "this attempt fails" in failure(df.mapInArrow(fail_first(9), df.schema), topic.url)
-    assert topic.refresh().version == 0
-    assert values(topic) == []
-
-
-def test_what_cannot_be_written_is_refused_before_any_task(spark: SparkSession, topic: distlog.Topic) -> None:
-    text = failure(spark.range(3).selectExpr("id as value", "raise_error('a task ran') as key"), topic.url)
-    assert "column value must be binary or string" in text
-    assert "did you mean txnVersion?" in failure(numbers(spark, 1, 1), topic.url, txnVersions="3")
-    assert "TopicNotFoundError" in failure(numbers(spark, 1, 1), topic.url + "-not")
-
-
-def test_bad_rows_fail_the_job_and_say_which(spark: SparkSession, topic: distlog.Topic) -> None:
-    text = failure(numbers(spark, 5, 1).selectExpr("value", "5 as partition"), topic.url)
-    assert "the topic has partitions 0 to 1 (partition=5 row=0)" in text
-
-
-def test_a_log_is_not_overwritten(spark: SparkSession, topic: distlog.Topic) -> None:
-    with pytest.raises(Exception, match="a log is only appended to"):
-        numbers(spark, 1, 1).write.format("distlog").mode("overwrite").save(topic.url)
-
-
-def test_concurrent_jobs_append_all_their_rows(spark: SparkSession, topic: distlog.Topic) -> None:
-    frames = [numbers(spark, 50, 2).selectExpr(f"'{job}' as key", "value") for job in range(3)]
-    with ThreadPoolExecutor(3) as pool:
-        results = list(pool.map(append, frames, [topic.url] * 3))
-    assert sorted(result.version or 0 for result in results) == [1, 2, 3]
-    table = topic.refresh().scan().to_table()
-    rows = zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True)
-    by_job: dict[bytes, list[int]] = {}
-    for key, value in rows:
-        by_job.setdefault(key, []).append(int(value))
-    assert by_job == {b"%d" % job: list(range(50)) for job in range(3)}
-
-
-def test_an_object_store_is_written_through_storage_options(spark: SparkSession, s3_url: Address) -> None:
-    topic = distlog.create(s3_url.url, 2, storage_options=s3_url.options)
-    df = numbers(spark, 40, 2)
-    save(df, s3_url)
-    assert sorted_values(topic) == list(range(40))
-    text = failure(df, s3_url.url + "-not", **{f"storage.{k}": v for k, v in s3_url.options.items()})
-    assert s3_url.options["secret"] not in text
-
-
-def test_large_types_and_other_time_zones_are_written(spark: SparkSession, topic: distlog.Topic) -> None:
-    changed = {
-        "spark.sql.execution.arrow.useLargeVarTypes": "true",
-        "spark.sql.session.timeZone": "America/New_York",
-    }
-    before = {name: spark.conf.get(name) for name in changed}
-    try:
-        for name, value in changed.items():
-            spark.conf.set(name, value)
-        save(numbers(spark, 3, 1).withColumn("timestamp", F.expr("timestamp_millis(1234)")), topic.url)
-    finally:
-        for name, value in before.items():
-            spark.conf.set(name, str(value))
-    assert sorted_values(topic) == [0, 1, 2]
-    assert {time.timestamp() for time in topic.scan().to_table()["timestamp"].to_pylist()} == {1.234}
-
-
-def run_stream(spark: SparkSession, folder: Path, write_batch: Any) -> None:
-    """All there is in `folder`/in, in one micro-batch or several, as one run of one query."""
-    stream = spark.readStream.format("text").option("maxFilesPerTrigger", "1").load(str(folder / "in"))
-    query = stream.writeStream.foreachBatch(write_batch).option("checkpointLocation", str(folder / "checkpoint"))
-    query.trigger(availableNow=True).start().awaitTermination()
-
-
-def files(folder: Path, lines: Sequence[str]) -> None:
-    (folder / "in").mkdir()
-    for number, line in enumerate(lines):
-        (folder / "in" / f"{number}.txt").write_text(line)
-
-
-def append_in_thread(df: DataFrame, url: str) -> None:
-    thread = InheritableThread(target=append, args=(df, url))
-    thread.start()
-    thread.join()
-
-
-@pytest.mark.parametrize("write", [save, append_in_thread])
-def test_foreachBatch_is_exactly_once_without_further_ado(  # noqa: N802 - Spark's name
-    spark: SparkSession, topic: distlog.Topic, tmp_path: Path, write: Callable[[DataFrame, str], None]
-) -> None:
-    files(tmp_path, ["a", "b"])
-    run_stream(spark, tmp_path, lambda df, batch: write(df, topic.url))
-    assert sorted(values(topic)) == ["a", "b"]
-    for done in (tmp_path / "checkpoint" / "commits").glob("*1*"):
-        done.unlink()  # as if the driver had died before Spark noted that batch 1 was done
-    run_stream(spark, tmp_path, lambda df, batch: write(df, topic.url))
-    assert sorted(values(topic)) == ["a", "b"]
-
-
-def test_two_writes_of_one_foreachBatch_need_names(  # noqa: N802 - Spark's name
-    spark: SparkSession, topic: distlog.Topic, tmp_path: Path
-) -> None:
-    files(tmp_path, ["a"])
-
-    def twice(df: DataFrame, batch: int) -> None:
-        save(df, topic.url)
-        save(df, topic.url)
-
-    with pytest.raises(Exception, match="its own txnAppId"):
-        run_stream(spark, tmp_path, twice)
-    assert values(topic) == ["a"]
-
-    def named(df: DataFrame, batch: int) -> None:
-        save(df, topic.url)
-        save(df, topic.url, txnAppId="second", txnVersion=str(batch))
-
-    run_stream(spark, tmp_path, named)
-    assert values(topic) == ["a", "a"]

@@ -8,10 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
+from searches import examples
 
 import distlog
 from distlog.core.errors import InvalidConfigError, InvalidRecordError
@@ -43,7 +44,7 @@ def read_offsets(topic: distlog.Topic, slices: list[SegmentSlice]) -> list[tuple
     return [(row["partition"], row["offset"]) for batch in batches for row in batch.to_pylist()]
 
 
-@settings(max_examples=60)
+@examples(25)
 @given(
     start=st.integers(0, RECORDS - 5),
     length=st.integers(0, RECORDS),

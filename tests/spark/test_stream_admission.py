@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from searches import examples
 from streams import Stream
 from topics import values
 
@@ -133,7 +134,7 @@ def test_an_active_segment_is_cut_by_its_growing_index(tmp_path: Path) -> None:
 STEP = st.tuples(st.integers(0, 1), st.integers(1, 400))
 
 
-@settings(max_examples=25)
+@examples(10)
 @given(
     steps=st.lists(STEP, min_size=1, max_size=8),
     offsets=st.none() | st.integers(1, 500),

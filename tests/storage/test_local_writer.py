@@ -12,8 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from searches import examples
 
 from distlog.core.buffers import PAGE_BYTES, address, new_pages
 from distlog.core.errors import StorageError
@@ -49,7 +50,7 @@ def lying_as_in_the_file(position: int, size: int) -> np.ndarray:
     return block
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(SIZES, max_size=4))
 def test_a_file_holds_what_was_written_however_it_was_cut(tmp_path: Path, sizes: list[int]) -> None:
     storage = Storage(str(tmp_path))
@@ -58,7 +59,7 @@ def test_a_file_holds_what_was_written_however_it_was_cut(tmp_path: Path, sizes:
     os.unlink(tmp_path / "a")
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.integers(0, GATHERED), st.booleans()), max_size=6))
 def test_a_file_holds_what_was_written_wherever_it_lay_in_memory(
     tmp_path: Path, pieces: list[tuple[int, bool]]
@@ -177,7 +178,7 @@ def test_what_is_made_next_does_not_wait_for_the_disk(storage: Storage, monkeypa
     writev, may_write, allowed = os.writev, threading.Event(), []
 
     def waiting(file: int, views: Sequence[memoryview]) -> int:
-        allowed.append(may_write.wait(10))
+        allowed.append(may_write.wait(60))
         return writev(file, views)
 
     monkeypatch.setattr(os, "writev", waiting)
@@ -197,7 +198,7 @@ def test_a_write_that_is_under_way_when_its_file_is_aborted_touches_no_other_fil
 
     def slow(file: int, views: Sequence[memoryview]) -> int:
         begun.set()
-        may_write.wait(10)
+        may_write.wait(60)
         size = writev(file, views)
         written.set()
         return size
@@ -205,11 +206,11 @@ def test_a_write_that_is_under_way_when_its_file_is_aborted_touches_no_other_fil
     monkeypatch.setattr(os, "writev", slow)
     writer = storage.open_write("a")
     writer.write_behind(lying_as_in_the_file(0, 600_000))
-    assert begun.wait(10)
+    assert begun.wait(60)
     writer.abort()
     others = [os.open(Path(storage.url) / f"other-{number}", os.O_RDWR | os.O_CREAT) for number in range(5)]
     may_write.set()
-    assert written.wait(10)
+    assert written.wait(60)
     assert [os.fstat(other).st_size for other in others] == [0] * 5
     assert sorted(os.listdir(storage.url)) == [f"other-{number}" for number in range(5)]
     for other in others:

@@ -6,7 +6,6 @@ write that landed is called a loss, and when it cannot be known, that is what is
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,6 +21,7 @@ from fault_proxy import (
     delay,
     truncate_reply,
 )
+from waiting import until
 
 from distlog.core.errors import CommitStateUnknownError, StorageError
 from distlog.core.storage import retry as storage_retry
@@ -143,7 +143,7 @@ def test_20_a_delayed_put_lands_after_we_put_again(proxy: FaultProxy, impatient:
     proxy.inject("PUT", delay(1.5))
     assert impatient.put_if_absent(NAME, OURS, timeout_s=30) == OURS
     assert direct.put_if_absent(NAME, THEIRS) == OURS
-    wait_until(lambda: len([seen for seen in proxy.requests if seen.fault]) == 1)
+    until(lambda: len([seen for seen in proxy.requests if seen.fault]) == 1)
     assert direct.read(NAME) == OURS
 
 
@@ -458,10 +458,3 @@ def test_a_listing_is_one_request(proxy: FaultProxy, storage: Storage, direct: S
     direct.put_many({"f/a": b"1", "f/b": b"2"})
     storage.list("f")
     assert requests(proxy) == ["GET"]
-
-
-def wait_until(happened: Any, timeout_s: float = 10) -> None:
-    end = time.monotonic() + timeout_s
-    while not happened():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.01)

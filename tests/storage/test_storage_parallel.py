@@ -21,12 +21,12 @@ def test_work_is_done_by_another_thread_and_waited_for() -> None:
     may_end, done_by = threading.Event(), []
 
     def work() -> None:
-        may_end.wait(10)
+        may_end.wait(60)
         done_by.append(threading.current_thread())
 
     begun = threading.Event()
     task = begin(lambda: (begun.set(), work())[1])
-    assert begun.wait(10)
+    assert begun.wait(60)
     assert done_by == []
     may_end.set()
     task.wait()
@@ -60,7 +60,7 @@ def test_work_is_done_once_though_no_thread_can_be_started(monkeypatch: pytest.M
 
 def test_work_is_done_by_who_waits_when_all_threads_are_busy() -> None:
     may_end = threading.Event()
-    busy = [begin(lambda: may_end.wait(10) and None) for _ in range(8)]
+    busy = [begin(lambda: may_end.wait(60) and None) for _ in range(8)]
     done: list[int] = []
     begin(lambda: done.append(1)).wait()
     assert done == [1]
@@ -80,15 +80,15 @@ def test_of_many_threads_that_want_it_one_does_the_work() -> None:
 
 def test_a_forked_process_has_threads_of_its_own() -> None:
     all_at_once = threading.Barrier(5)
-    tasks = [begin(lambda: all_at_once.wait(10) and None) for _ in range(4)]
-    all_at_once.wait(10)
+    tasks = [begin(lambda: all_at_once.wait(60) and None) for _ in range(4)]
+    all_at_once.wait(60)
     for task in tasks:
         task.wait()
     child = os.fork()
     if child == 0:
         begun = threading.Event()
         begin(begun.set)
-        os._exit(0 if begun.wait(10) else 1)
+        os._exit(0 if begun.wait(60) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
@@ -238,4 +238,4 @@ def test_who_is_interrupted_before_it_knows_that_the_turn_is_its_own_hangs_nobod
     waiter = threading.Thread(target=lambda: (line.take(), ended.set()), daemon=True)
     waiter.start()
     line.is_over = True
-    assert ended.wait(10)
+    assert ended.wait(60)

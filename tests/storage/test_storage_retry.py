@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from searches import examples
 
 from distlog.core.errors import CommitStateUnknownError, StorageError
 from distlog.core.storage.retry import Deadline, ErrorJudge, Verdict, retried, settle
@@ -174,7 +175,7 @@ put_events = st.sampled_from(["ok", "lost", "cut", "late", "theirs", "refused", 
 get_events = st.sampled_from(["ok", "cut", "theirs", "refused"])
 
 
-@settings(max_examples=2000, deadline=None)
+@examples(500)
 @given(
     st.lists(put_events, max_size=5), st.lists(get_events, max_size=5), st.integers(1, 6), st.sampled_from([0, 60])
 )

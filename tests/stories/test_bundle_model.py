@@ -5,9 +5,9 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from searches import examples
 from store_clock import TimedStorage
 from topics import Clock, contents, files, named_files, topic_on
 
@@ -149,4 +149,4 @@ class Bundles(RuleBasedStateMachine):
 
 
 TestBundles = Bundles.TestCase
-TestBundles.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+TestBundles.settings = examples(15, stateful_step_count=25)

@@ -26,7 +26,7 @@ def forked(work):
     # the exit status of a child that does the work, and is killed when it hangs
     child = os.fork()
     if child == 0:
-        faulthandler.dump_traceback_later(60, exit=True)
+        faulthandler.dump_traceback_later(240, exit=True)
         try:
             work()
         except BaseException as error:
@@ -67,7 +67,8 @@ def test_children_forked_while_background_writes_run_append_and_read(
         address,
         """
 topic = distlog.open(url, storage_options=options)
-rows = [{"value": os.urandom(1000) * 100, "partition": n % 2} for n in range(40)]
+# enough to be written behind; an object store is slower
+rows = [{"value": os.urandom(1000) * (20 if options else 100), "partition": n % 2} for n in range(40)]
 done = threading.Event()
 
 def write():

@@ -11,26 +11,17 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from maintained_writers import APPENDING, Campaign, begin
 from partition_logs import Process, append, new_topic
 from topics import contents
+from waiting import until
 
 from distlog.core.commits.actions import Add
 from distlog.core.maintenance.vacuum import vacuum
 from distlog.core.topics import open_topic
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait for other processes, for a minute at the most."""
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -78,7 +69,7 @@ def test_story_3_a_drop_while_writers_append(tmp_path: Path) -> None:
     folder = new_topic(tmp_path / "events", 2, internal_segment_bytes=3000, file_delete_delay_ms=0)
     process = Process(folder)
     writers = {f"w{number}": begin(APPENDING, folder, f"w{number}", 1_000_000) for number in range(2)}
-    wait_until(lambda: min(process.topic().end_offsets().values()) > 100)
+    until(lambda: min(process.topic().end_offsets().values()) > 100)
     topic = process.topic()
     topic.drop()
     dropped = process.handle.log.load(include_dropped=True)
@@ -142,14 +133,14 @@ def test_story_4_compaction_while_a_writer_appends_and_is_killed(tmp_path: Path)
         writer = begin(KEYED, folder, name)
         for _ in range(3):
             segments = process.topic().segments().num_rows
-            wait_until(lambda most=segments + 3: process.topic().segments().num_rows > most)
+            until(lambda most=segments + 3: process.topic().segments().num_rows > most)
             report = process.topic().compact()
             assert report.ok  # type: ignore[union-attr]
             # it had something to do, beside a writer that goes on: five keys of each writer stay in what was cleaned
             (cleaned,) = report.partitions  # type: ignore[union-attr]
             assert 0 < cleaned.records_after < cleaned.records_before
             end = process.topic().end_offsets()[0]
-            wait_until(lambda before=end: process.topic().end_offsets()[0] > before)
+            until(lambda before=end: process.topic().end_offsets()[0] > before)
             process.topic().vacuum()
         writer.send_signal(signal.SIGKILL)
         said, complaint = writer.communicate()

@@ -11,7 +11,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
-from soak import disk_errors, kills, merge_plans, merging, power, stops, transactions
+from soak import disk_errors, kills, merge_plans, merging, power, searches, stops, transactions
 from soak.__main__ import counted
 from soak.lossy_disk import LossyDisk
 from soak.tally import Tally
@@ -158,3 +158,12 @@ def test_real_merges_that_do_not_keep_up_fail(tmp_path: Path, monkeypatch: pytes
     )
     with pytest.raises(AssertionError, match="10 segments left to merge"):
         merging.run(tmp_path, 0, seconds=10, every_s=5, partitions=2)
+
+
+def test_a_search_is_wider_than_in_the_suite_and_fails_if_it_finds_something(tmp_path: Path) -> None:
+    file = tmp_path / "test_wide.py"
+    file.write_text("import os\n\ndef test_it():\n    assert os.environ['DISTLOG_SEARCH_FACTOR'] == '20'\n")
+    assert searches.run(tmp_path, 0, file) == {"files searched": 1}
+    with pytest.raises(AssertionError, match=r"test_wide\.py fails"):
+        searches.run(tmp_path, 0, file, factor=1)
+    assert len(searches.searching()) > 20

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
+from searches import examples
 from topics import NOW, Clock, stored, topic_on
 
 import distlog
@@ -359,4 +359,4 @@ class TopicAndLists(RuleBasedStateMachine):
 
 
 TestTopicAndLists = TopicAndLists.TestCase
-TestTopicAndLists.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)
+TestTopicAndLists.settings = examples(12, stateful_step_count=25)

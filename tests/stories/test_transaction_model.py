@@ -12,9 +12,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from partition_logs import Process, append, commit_sealed, new_topic
+from searches import examples
 from topics import Clock
 from transacting import TIMEOUT_MS, Sender, end_all, seen
 
@@ -194,7 +195,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
 def test_readers_of_committed_records_see_exactly_these(
     steps: list[tuple[str, int, int]], tmp_path_factory: pytest.TempPathFactory

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from gated_writer import NEVER_MS
 from topics import Clock, contents, topic_on
-from writers_in_place import Syncs, append_both, wait_until
+from waiting import until
+from writers_in_place import Syncs, append_both
 
 from distlog.core.errors import StorageError
 from distlog.core.log.active_file import ActiveFile
@@ -128,14 +129,14 @@ def test_a_flush_policy_leaves_syncs_to_flush_and_close(close: bool, topic: Topi
     with topic.writer(linger_ms=0, on_delivery=told.append) as writer:
         for number in range(4):
             writer.append(b"%d" % number, partition=0)
-        wait_until(lambda: sum(delivery.record_count for delivery in told) == 4)
+        until(lambda: sum(delivery.record_count for delivery in told) == 4)
         assert syncs.count == synced
         (writer.close if close else writer.flush)()
         assert syncs.count == synced + 1
         if not close:
             for number in range(5):
                 writer.append(b"%d" % number, partition=0)
-            wait_until(lambda: sum(delivery.record_count for delivery in told) == 9)
+            until(lambda: sum(delivery.record_count for delivery in told) == 9)
             assert syncs.count == synced + 2
 
 
@@ -150,7 +151,7 @@ def test_a_flush_that_did_not_sync_is_made_good_by_the_next(
     writer = topic.writer(linger_ms=0, on_delivery=told.append)
     for partition in (0, 1):
         writer.append(b"a", partition=partition)
-    wait_until(lambda: len(told) == 2)
+    until(lambda: len(told) == 2)
     logs = [PartitionLog(topic.handle, partition, topic.current) for partition in (0, 1)]
 
     def failing(log: PartitionLog, *arguments: Any) -> None:
@@ -189,7 +190,7 @@ def test_flush_ms_syncs_in_the_background(topic: Topic, syncs: Syncs) -> None:
     with topic.writer(linger_ms=0) as writer:
         writer.append(b"a", partition=0)
         log = PartitionLog(topic.handle, 0, topic.current)
-        wait_until(lambda: log.end() == (1, 1))
+        until(lambda: log.end() == (1, 1))
         assert syncs.count == 1
         log.close()
 
@@ -199,7 +200,7 @@ def test_a_sync_that_fails_in_the_background_is_told_by_the_next_flush(topic: To
     writer = topic.writer(linger_ms=0)
     syncs.failing = 0
     writer.append(b"lost", partition=0)
-    wait_until(lambda: syncs.count > 0 and writer._destination.is_flushed)
+    until(lambda: syncs.count > 0 and writer._destination.is_flushed)
     with pytest.raises(StorageError, match="cannot sync"):
         writer.flush()
     syncs.failing = -1

@@ -73,7 +73,7 @@ def test_each_partition_has_its_rows_in_their_order_however_many_threads_write(
 
 
 def test_partitions_are_written_side_by_side(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    together, take = threading.Barrier(3, timeout=10), SegmentWriter.append
+    together, take = threading.Barrier(3, timeout=60), SegmentWriter.append
     met = set[SegmentWriter]()
 
     def meet(writer: SegmentWriter, *rows: Any) -> None:
@@ -118,7 +118,7 @@ def test_slices_are_made_as_they_are_written(storage: Storage, monkeypatch: pyte
             yield batch
 
     may_write, take = threading.Event(), SegmentWriter.append
-    monkeypatch.setattr(SegmentWriter, "append", lambda self, *rows: (may_write.wait(10), take(self, *rows))[1])
+    monkeypatch.setattr(SegmentWriter, "append", lambda self, *rows: (may_write.wait(60), take(self, *rows))[1])
     writer = appender(storage, 2)
     reader = pa.RecordBatchReader.from_batches(table().schema, batches())
     work = threading.Thread(target=writer.append, args=(reader,))
@@ -152,7 +152,7 @@ def test_a_queue_is_aborted_when_the_thread_that_writes_leaves_it() -> None:
     class Writer:
         def append(self, source: Any, rows: Any) -> None:
             begun.set()
-            may_write.wait(10)
+            may_write.wait(60)
             events.append("wrote")
 
         def abort(self) -> None:
@@ -163,7 +163,7 @@ def test_a_queue_is_aborted_when_the_thread_that_writes_leaves_it() -> None:
     first, second = queue.put(source, np.arange(1)), queue.put(source, np.arange(1))
     thread = threading.Thread(target=first)
     thread.start()
-    assert begun.wait(10)
+    assert begun.wait(60)
     queue.abort()
     assert events == []
     may_write.set()

@@ -89,6 +89,15 @@ def test_no_rows_are_no_error() -> None:
     [
         ([{"value": b"v", "vlaue": b"x"}], "unknown column vlaue"),
         ([{"value": b"v", 3: b"x"}], "unknown column 3"),
+        ([{"vlaue": b"v"}], "unknown column vlaue"),
+        (
+            [{"value": b"v", "page": 1, "user": 2}],
+            "unknown column page, user: rename it, leave it out, or put it into",
+        ),
+        (
+            pa.table({"user": [1], "page": [1]}),
+            r"page, user: .*; known are partition, timestamp, key, value, headers$",
+        ),
         (pa.table({"value": [b"v"], "vlaue": [b"v"]}), "unknown column vlaue"),
         (pa.table({"key": [b"k"]}), "a value column is needed"),
         ([{"value": b""}, {"key": b"k"}], "a record needs a value; None is allowed, .*row=1"),

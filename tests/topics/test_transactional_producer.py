@@ -139,6 +139,17 @@ def test_a_transaction_without_records_costs_no_commit(topic: distlog.Topic) -> 
     assert again(topic).version == version
 
 
+def test_a_fenced_instance_cannot_commit_a_transaction_without_records_either(topic: distlog.Topic) -> None:
+    first = topic.producer("payments")
+    first.begin()
+    second = again(topic).producer("payments")
+    with pytest.raises(ProducerFencedError):
+        first.commit()
+    with suppress(ProducerFencedError):
+        first.close()
+    second.close()
+
+
 def test_a_transaction_in_place_costs_a_commit_at_its_begin_and_one_at_its_end(local: distlog.Topic) -> None:
     with local.producer("payments") as producer:
         with producer.begin():

@@ -6,8 +6,7 @@ import itertools
 import random
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pyarrow as pa
 import pytest
 from gated_writer import Gate, Send, replace_sends, somewhere
 from topics import NOW, Clock, contents, topic_on
+from waiting import until
 
 from distlog.core.errors import CommitStateUnknownError, InvalidConfigError, InvalidRecordError, StorageError
 from distlog.core.storage.storage import Storage
@@ -52,14 +52,6 @@ def writer(topic: Topic) -> Iterator[Writer]:
         writer.close()
     except (InvalidRecordError, StorageError):
         return
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait for another thread, for a minute at the most."""
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException | None = None) -> list[int]:
@@ -103,7 +95,7 @@ def test_enough_bytes_are_committed_without_being_asked_for(topic: Topic) -> Non
     with Writer(topic, linger_ms=NEVER_MS, buffer_bytes=1000, on_delivery=told.append) as writer:
         for number in range(100):
             writer.append(b"%90d" % number, partition=0)
-        wait_until(lambda: topic.end_offsets()[0] > 90)
+        until(lambda: topic.end_offsets()[0] > 90)
     assert 5 < len(told) < 20
     assert [int(value or b"") for value in contents(topic)[0]] == list(range(100))
 
@@ -115,7 +107,7 @@ def test_keys_and_headers_count_as_bytes(topic: Topic, field: str) -> None:
     with Writer(topic, linger_ms=NEVER_MS, buffer_bytes=1000) as writer:
         for _ in range(3):
             writer.append(b"", **record)
-        wait_until(lambda: sum(topic.end_offsets().values()) > 0)
+        until(lambda: sum(topic.end_offsets().values()) > 0)
 
 
 def test_lingering_records_are_committed_in_the_background(topic: Topic) -> None:
@@ -123,7 +115,7 @@ def test_lingering_records_are_committed_in_the_background(topic: Topic) -> None
     with topic.writer(linger_ms=1, on_delivery=told.append) as writer:
         for number in range(3):
             writer.append(b"%d" % number, partition=0)
-            wait_until(lambda: topic.end_offsets()[0] == number + 1)  # noqa: B023 - called at once
+            until(lambda: topic.end_offsets()[0] == number + 1)  # noqa: B023 - called at once
     assert len(told) == 3
 
 
@@ -145,7 +137,7 @@ def test_no_timer_outlives_its_writer(topic: Topic) -> None:
             writer.append(b"")
             writer.flush()
             writer.append(b"")
-    wait_until(lambda: threading.active_count() <= before)
+    until(lambda: threading.active_count() <= before)
 
 
 # --- what it writes

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -72,7 +72,21 @@ def test_an_interrupt_at_any_line_loses_no_record_that_was_taken_and_doubles_non
     assert line > 20
 
 
+@pytest.fixture(params=["as Python leaves them", "restarted"])
+def waits(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A Ctrl-C that is Python's own, whatever ran before, and one after which system calls are restarted.
+
+    The second is what the import of polars leaves (its handler goes before Python's, with SA_RESTART): then a wait
+    for a lock goes on as if nothing had come, unless it has a timeout.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.siginterrupt(signal.SIGINT, request.param != "restarted")
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize("has_error", [False, True])
+@pytest.mark.usefixtures("waits")
 def test_a_close_after_an_interrupted_close_waits_and_tells_its_error(
     has_error: bool, topic: Topic, gate: Gate
 ) -> None:

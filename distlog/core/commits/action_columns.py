@@ -109,8 +109,11 @@ def _decoded(body: dict[str, Any], stems: Any) -> dict[str, list[Any]]:
     columns = {name: _long(name, column, count) for name, column in body.items()}
     if not isinstance(stems, list):
         raise ValueError("stems must be a list")
+    if "stem" not in columns:
+        # without it the files of one segment would stand for those of another
+        raise ValueError("stem: there must be a column of stems")
     number = fields.Integer(0, len(stems) - 1)
-    columns["stem"] = [stems[number(each)] for each in columns.get("stem", [0] * count)]
+    columns["stem"] = [stems[number(each)] for each in columns["stem"]]
     for name in STEPS & columns.keys():
         columns[name] = list(itertools.accumulate(_numbers(name, columns[name])))
     for name, other in RELATIVE.items():

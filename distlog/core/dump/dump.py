@@ -12,7 +12,7 @@ from distlog.core.dump.options import DumpOptions
 from distlog.core.dump.output import DumpOutput
 from distlog.core.dump.state_dump import dump_leader_epochs, dump_producers, dump_transaction_index
 from distlog.core.dump.time_index_dump import dump_time_index
-from distlog.core.errors import DistlogError
+from distlog.core.errors import DistlogError, InvalidConfigError
 
 
 def dump(files: Iterable[DumpedFile], options: DumpOptions, output: DumpOutput) -> None:
@@ -41,5 +41,13 @@ def _dump_one(file: DumpedFile, options: DumpOptions, output: DumpOutput) -> Non
         dump_producers(file, output)
     elif file.name == paths.LEADER_EPOCHS:
         dump_leader_epochs(file, output)
+    elif file.suffix == paths.BUNDLE_SUFFIX:
+        output.fail(
+            InvalidConfigError(
+                "a bundle has segments of many partitions, and only the topic's commits say where: `distlog export` "
+                "makes files of them, `distlog segments` lists them, `distlog read` prints their records",
+                file=file.address,
+            )
+        )
     else:
         output.note(f"Ignoring unknown file {file.address}", "unknownFile")

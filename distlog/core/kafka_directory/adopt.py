@@ -77,7 +77,7 @@ def adopt_topic(
         if snapshot is not None:
             adopted = dataclasses.replace(adopted, notes=(), was_there=True)
         else:
-            _place(topic, name, taken, linked=in_place)
+            _place(topic, name, taken, linked=in_place and topic.is_local)
             snapshot = _commit(log, taken, config)
         end(topic)
     return adopted, log, snapshot

@@ -18,9 +18,12 @@ def without_broker(log_dir: Storage, *, alone: bool = False) -> Iterator[None]:
     """Keep brokers out of the log directory; with `alone` also adoptions, and else exports, for they are `alone`.
 
     Raises StorageError if one of these may be running. A broker holds a lock of its `.lock` for as long as it runs
-    (Java's `FileChannel.tryLock`, so POSIX's). Without the file no broker runs here.
+    (Java's `FileChannel.tryLock`, so POSIX's). Without the file no broker runs here, and none on object storage.
     """
     with ExitStack() as stack:
+        if not log_dir.is_local:
+            yield
+            return
         folder = log_dir.local_path("")
         if alone:
             make_folders(folder)

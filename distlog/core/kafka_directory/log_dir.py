@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from distlog.core.errors import InvalidTopicError
 from distlog.core.kafka_directory.checkpoint_files import (
@@ -22,7 +22,8 @@ from distlog.core.kafka_directory.directory_names import (
     parse_partition_folder,
 )
 from distlog.core.kafka_directory.partition_folder import PartitionFolder
-from distlog.core.storage.storage import Storage
+from distlog.core.storage.parallel import in_parallel
+from distlog.core.storage.storage import FileInfo, Storage
 
 _STATES = {"delete": "was being deleted", "future": "was a copy on its way to another disk", "stray": "was stray"}
 
@@ -35,6 +36,7 @@ class LogDir:
     """
 
     storage: Storage
+    files: Mapping[PartitionName, Sequence[FileInfo]]
     clean: bool
     partitions: tuple[PartitionName, ...]
     left_out: Mapping[str, str]
@@ -44,52 +46,65 @@ class LogDir:
 
     def folder(self, name: PartitionName) -> PartitionFolder:
         """The folder of a partition."""
-        return PartitionFolder(self.storage.child(f"{name.topic}-{name.partition}"), name)
+        return PartitionFolder(self.storage.child(_folder_of(name)), name, self.files[name])
 
 
-def read_log_dir(directory: str | os.PathLike[str]) -> tuple[LogDir, PartitionName | None]:
+def read_log_dir(
+    directory: str | os.PathLike[str], options: Mapping[str, Any] | None = None
+) -> tuple[LogDir, PartitionName | None]:
     """The log directory at `directory`, or around it: then the second item is the partition that it is.
 
-    Raises InvalidTopicError if this is neither, CorruptMetadataError for a checkpoint file that is not whole.
+    `options` are those of the client of a URL. Raises InvalidTopicError if this is neither, CorruptMetadataError for
+    a checkpoint file that is not whole.
     """
-    path = os.path.realpath(Storage(directory).local_path(""))
-    state = folder_state(os.path.basename(path))
+    storage = Storage(directory, options)
+    if storage.is_local:
+        storage = Storage(os.path.realpath(storage.local_path("")))
+    parent, _, folder = storage.url.rstrip("/").rpartition("/")
+    state = folder_state(folder)
     if state is not None:
-        raise InvalidTopicError(f"this partition {_STATES[state]}: adopt another folder", directory=path)
-    if not os.path.isdir(path):
-        raise InvalidTopicError("there is no such directory to adopt", directory=path)
-    name = parse_partition_folder(os.path.basename(path))
-    if name is not None and any(entry.endswith(".log") for entry in os.listdir(path)):
-        return _read(Storage(os.path.dirname(path))), name
-    found = _read(Storage(path))
+        raise InvalidTopicError(f"this partition {_STATES[state]}: adopt another folder", directory=storage.url)
+    if storage.is_local and not os.path.isdir(storage.url):
+        raise InvalidTopicError("there is no such directory to adopt", directory=storage.url)
+    name = parse_partition_folder(folder)
+    if name is not None and any(file.name.endswith(".log") for file in storage.list()):
+        return _read(Storage(parent or "/", options)), name
+    found = _read(storage)
     if not found.partitions:
         text = "this is neither a broker's log directory nor a partition's folder: it holds no <topic>-<partition>"
-        raise InvalidTopicError(text, directory=path)
+        raise InvalidTopicError(text, directory=storage.url)
     return found, None
 
 
 def _read(storage: Storage) -> LogDir:
     folders = sorted(storage.list_folders())
-    names = [name for folder in folders if (name := parse_partition_folder(folder)) and _is_log(storage, folder)]
+    files = _partition_files(storage, folders)
     left_out = {folder: _STATES[state] for folder in folders if (state := folder_state(folder))}
-    metadata = [name for name in names if name.topic == CLUSTER_METADATA]
-    left_out |= {f"{topic}-{partition}": "holds the cluster's own metadata" for topic, partition in metadata}
+    metadata = [name for name in files if name.topic == CLUSTER_METADATA]
+    left_out |= {_folder_of(name): "holds the cluster's own metadata" for name in metadata}
+    names = {file.name for file in storage.list()}
     return LogDir(
         storage,
-        any(file.name == CLEAN_SHUTDOWN_FILE for file in storage.list()),
-        tuple(sorted(name for name in names if name not in metadata)),
+        files,
+        CLEAN_SHUTDOWN_FILE in names,
+        tuple(sorted(files.keys() - metadata)),
         left_out,
-        _offsets(storage, RECOVERY_POINTS),
-        _offsets(storage, LOG_START_OFFSETS),
-        _offsets(storage, FIRST_DIRTY_OFFSETS),
+        *(_offsets(storage, name, names) for name in (RECOVERY_POINTS, LOG_START_OFFSETS, FIRST_DIRTY_OFFSETS)),
     )
 
 
-def _is_log(storage: Storage, folder: str) -> bool:
-    return any(".log" in file.name for file in storage.list(folder))
+def _partition_files(storage: Storage, folders: Iterable[str]) -> dict[PartitionName, list[FileInfo]]:
+    """The files in each partition's folder that holds a log."""
+    names = [name for folder in folders if (name := parse_partition_folder(folder))]
+    listed = in_parallel(lambda name: storage.child(_folder_of(name)).list(), names)
+    return {
+        name: files for name, files in zip(names, listed, strict=True) if any(".log" in file.name for file in files)
+    }
 
 
-def _offsets(storage: Storage, name: str) -> Mapping[PartitionName, int]:
-    with suppress(FileNotFoundError):
-        return read_offsets(storage.read(name), file=storage.local_path(name))
-    return {}
+def _folder_of(name: PartitionName) -> str:
+    return f"{name.topic}-{name.partition}"
+
+
+def _offsets(storage: Storage, name: str, names: Container[str]) -> Mapping[PartitionName, int]:
+    return read_offsets(storage.read(name), file=f"{storage.url}/{name}") if name in names else {}

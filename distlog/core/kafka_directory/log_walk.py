@@ -10,9 +10,10 @@ import numpy.typing as npt
 
 from distlog.core.batches.record_batch import LOG_OVERHEAD, check_crcs, read_headers
 from distlog.core.errors import CorruptRecordError
+from distlog.core.kafka_directory.source_log import SourceLog
 
-#: What is taken at once. Where only headers are looked at, the bytes between them are not read.
-_WINDOW_BYTES, _CHECKED_BYTES = 64 << 20, 4 << 20
+#: What is taken at once: of a map of which only headers are looked at, and of what is read.
+_WINDOW_BYTES, _READ_BYTES = 64 << 20, 4 << 20
 
 
 class Batches(NamedTuple):
@@ -24,22 +25,23 @@ class Batches(NamedTuple):
 
 
 class LogWalk:
-    """Goes over the batches of `log`, a buffer, up to the first that is damaged or not whole.
+    """Goes over the batches of the first `size` bytes of `log`, up to the first that is damaged or not whole.
 
     With `checked`, each checksum is compared; then every byte is read. Afterwards `end` is where the walk stopped,
     and `damage` says why it stopped before the end of the log, None if it did not. `file` is for errors.
     """
 
-    def __init__(self, log: memoryview, *, checked: bool, file: str) -> None:
+    def __init__(self, log: SourceLog, *, checked: bool, file: str, size: int | None = None) -> None:
         self._log, self._checked, self._file = log, checked, file
+        self._size = len(log) if size is None else size
         self.end = 0
         self.damage: CorruptRecordError | None = None
 
     def __iter__(self) -> Iterator[Batches]:
-        window = _CHECKED_BYTES if self._checked else _WINDOW_BYTES
+        window = _WINDOW_BYTES if isinstance(self._log, memoryview) and not self._checked else _READ_BYTES
         size = window
-        while self.damage is None and self.end < len(self._log):
-            data = self._log[self.end : self.end + size]
+        while self.damage is None and self.end < self._size:
+            data = self._log[self.end : min(self.end + size, self._size)]
             rows = self._sound(data)
             taken = int(rows["size"].sum())
             if taken:
@@ -73,7 +75,7 @@ class LogWalk:
 
     def _larger(self, data: memoryview, size: int) -> int:
         """The size of a window that holds the next batch; ends the walk if the file ends within that batch."""
-        left = len(self._log) - self.end
+        left = self._size - self.end
         wanted = LOG_OVERHEAD + int.from_bytes(data[8:LOG_OVERHEAD], "big") if left >= LOG_OVERHEAD else left + 1
         if wanted > left or len(data) == left:
             self.damage = self._damage("the file ends within a batch", self.end)

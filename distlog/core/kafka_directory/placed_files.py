@@ -13,6 +13,7 @@ from distlog.core.errors import StorageError
 from distlog.core.kafka_directory.checkpoint_files import write_epochs
 from distlog.core.kafka_directory.directory_names import file_name
 from distlog.core.kafka_directory.partition_folder import PartitionFolder
+from distlog.core.kafka_directory.source_log import pieces
 from distlog.core.kafka_directory.taken_partition import TakenPartition
 from distlog.core.kafka_directory.taken_segment import TakenSegment
 from distlog.core.paths import LEADER_EPOCHS, SNAPSHOT_SUFFIX
@@ -20,7 +21,8 @@ from distlog.core.storage.local.durable_files import make_folders
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import Storage
 
-_COPIED_BYTES = 8 << 20
+#: A file of up to this size is copied in one piece.
+_WHOLE_BYTES = 8 << 20
 #: The size of a producer snapshot without a producer.
 _NO_PRODUCERS = 10
 
@@ -56,7 +58,7 @@ def _place_segment(
         target = paths.segment_file(name, segment.info.partition, segment.info.stem, suffix)
         if isinstance(source, bytes):
             topic.put(target, source)
-        elif linked and (suffix != ".log" or len(folder.map(source)) == segment.info.log_bytes):
+        elif linked and (suffix != ".log" or folder.size(source) == segment.info.log_bytes):
             _link(folder.path(source), topic.local_path(target))
         else:
             _copy(topic, target, folder, source, segment.info.log_bytes if suffix == ".log" else None)
@@ -75,10 +77,10 @@ def _link(source: str, target: str) -> None:
 
 
 def _copy(topic: Storage, target: str, folder: PartitionFolder, source: str, size: int | None) -> None:
-    data = folder.map(source)[:size]
-    if len(data) <= _COPIED_BYTES:
-        topic.put(target, bytes(data))
+    size = folder.size(source) if size is None else size
+    if size <= _WHOLE_BYTES:
+        topic.put(target, folder.read(source)[:size])
         return
     with topic.open_write(target) as writer:
-        for start in range(0, len(data), _COPIED_BYTES):
-            writer.write(data[start : start + _COPIED_BYTES])
+        for piece in pieces(folder.log(source), size):
+            writer.write(piece)

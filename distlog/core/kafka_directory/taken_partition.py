@@ -113,8 +113,8 @@ def _producers(
         return found
     states = folder.producers(end)
     for segment in segments:
-        log = folder.map(str(segment.files[".log"]))[: segment.info.log_bytes]
-        for batches in LogWalk(log, checked=False, file=""):
+        log = folder.log(str(segment.files[".log"]))
+        for batches in LogWalk(log, checked=False, file="", size=segment.info.log_bytes):
             states.see(batches.data, batches.rows)
     return states
 
@@ -129,7 +129,7 @@ def _check_end(folder: PartitionFolder, segment: TakenSegment, end: int | None) 
 def _notes(folder: PartitionFolder, segment: TakenSegment, later: list[int]) -> list[str]:
     log, notes = str(segment.files[".log"]), []
     if segment.damage is not None:
-        cut = len(folder.map(log)) - segment.info.log_bytes
+        cut = folder.size(log) - segment.info.log_bytes
         notes.append(f"{log}: cut {cut} bytes from position {segment.info.log_bytes}: {segment.damage.message}")
         notes += [f"{base:020d}.log: left out, since it is behind what was cut" for base in later]
     made = [_REMADE[suffix] for suffix in segment.remade]

@@ -7,7 +7,6 @@ and these can be joined. So a log is not read, except where a broker would read 
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -27,6 +26,7 @@ from distlog.core.errors import CorruptIndexError, CorruptRecordError
 from distlog.core.indexes.transaction_index import AbortedTransaction
 from distlog.core.kafka_directory.log_walk import Batches, LogWalk
 from distlog.core.kafka_directory.partition_folder import PartitionFolder
+from distlog.core.kafka_directory.source_log import SourceLog
 from distlog.core.maintenance.integrity.index_check import IndexCheck
 from distlog.core.maintenance.integrity.index_files import CHECKS
 from distlog.core.maintenance.integrity.transaction_rebuild import complete_index
@@ -73,12 +73,12 @@ def take_segment(
     Raises CorruptRecordError for a batch with a codec that Kafka does not have.
     """
     names = folder.loaded.segments[base_offset]
-    log = folder.map(names[".log"])
+    log = folder.log(names[".log"])
     look = _Look(folder, names, base_offset, end, len(log), interval_bytes, state)
     walk = LogWalk(log, checked=checked, file=folder.path(names[".log"]))
     for found in walk:
         look.take(walk, found)
-    return look.finish(walk, log)
+    return look.finish(walk)
 
 
 @dataclass(slots=True)
@@ -93,6 +93,7 @@ class _Look:
     interval_bytes: int
     state: LogState
     log: LogDescription = field(init=False)
+    indexes: dict[str, bytes] = field(init=False)
     checks: dict[str, IndexCheck] = field(init=False)
     aborted: list[AbortedTransaction] = field(default_factory=list)
     newest_timestamp: int = NO_TIMESTAMP
@@ -101,6 +102,7 @@ class _Look:
 
     def __post_init__(self) -> None:
         self.log = LogDescription(self.base_offset, interval_bytes=self.interval_bytes)
+        self.indexes = {suffix: self._index(suffix) for suffix in _INDEXES}
         self.checks = self._checks()
 
     def _checks(self) -> dict[str, IndexCheck]:
@@ -111,7 +113,7 @@ class _Look:
         checks = dict[str, IndexCheck]()
         for suffix in _INDEXES:
             with suppress(CorruptIndexError):
-                data = self._index(suffix)
+                data = self.indexes[suffix]
                 part = Part.file(self.names.get(suffix, ""), len(data))
                 checks[suffix] = CHECKS[suffix](part, bounds, data)
         return checks
@@ -146,15 +148,15 @@ class _Look:
             self.newest_timestamp = int(found.rows["max_timestamp"][row])
             self.newest = found.data, found.rows[row : row + 1].copy()
 
-    def finish(self, walk: LogWalk, log: memoryview) -> TakenSegment:
+    def finish(self, walk: LogWalk) -> TakenSegment:
         """The segment, up to where the walk ended."""
-        created_ms = int(os.stat(self.folder.path(self.names[".log"])).st_mtime * 1000)
+        created_ms = self.folder.modified_ms(self.names[".log"])
         partition = self.folder.name.partition
         info, made = self.log.describe(partition, self._stem(), created_ms)
         files, remade = self._files(made)
-        kept = {suffix: self.folder.read(file) if isinstance(file, str) else file for suffix, file in files.items()}
+        kept = {suffix: self.indexes[suffix] if isinstance(file, str) else file for suffix, file in files.items()}
         facts: dict[str, Any] = {
-            **self._record_facts(log[: self.log.size]),
+            **self._record_facts(),
             **index_facts({suffix: kept.get(suffix, b"") for suffix in _INDEXES}),
             "first_unstable_offset": self.state.transactions.first_offset,
         }
@@ -165,7 +167,7 @@ class _Look:
 
     def _files(self, made: Mapping[str, bytes]) -> tuple[dict[str, str | bytes], tuple[str, ...]]:
         """The index files that have entries, and the suffixes of those that the broker's do not serve for."""
-        present = {suffix: self._index(suffix) for suffix in _INDEXES}
+        present = self.indexes
         sound = {suffix for suffix, check in self.checks.items() if check.mismatch() is None}
         transactions = complete_index(present[".txnindex"] if ".txnindex" in sound else b"", self.aborted)
         files, remade = dict[str, str | bytes](), []
@@ -178,9 +180,9 @@ class _Look:
                 remade.append(suffix)
         return files, tuple(remade)
 
-    def _record_facts(self, log: memoryview) -> dict[str, Any]:
+    def _record_facts(self) -> dict[str, Any]:
         if self.has_old_formats:
-            return _counted(log, self.names[".log"])
+            return _counted(self.folder.log(self.names[".log"]), self.log.size, self.names[".log"])
         return {"offset_of_max_timestamp": _first_newest(*self.newest)} if self.newest else {}
 
 
@@ -194,10 +196,10 @@ def _first_newest(data: memoryview, batch: Any) -> int:
     return int(records.column(0)[int(found[0])].as_py()) if len(found) else -1
 
 
-def _counted(log: memoryview, file: str) -> dict[str, Any]:
+def _counted(log: SourceLog, size: int, file: str) -> dict[str, Any]:
     """What the records themselves say, where the headers of old formats do not."""
     facts = RecordFacts()
-    for found in LogWalk(log, checked=False, file=file):
+    for found in LogWalk(log, checked=False, file=file, size=size):
         source = Source(file, found.position)
         asked = AskedBatches(byte_array(found.data), found.rows, 0, 0, 0, MAX_LONG, source)
         for records in decode_parts(asked, ("offset", "timestamp"), _PART_BYTES):

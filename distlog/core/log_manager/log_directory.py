@@ -91,6 +91,8 @@ class LogDirectory:
             run.failed(self.url, error)
             return
         self.is_offline = False
+        if not names and not self.storage.is_there():
+            run.failed(self.url, "nothing is here yet: check the address, or create a topic below it")
         known = self.topics
         for name in (known.keys() | self.dropped.keys()) - names:
             self._forget(name)

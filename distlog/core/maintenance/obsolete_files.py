@@ -49,13 +49,18 @@ def left_over_files(found: Iterable[FileInfo], before_ms: int) -> list[FileInfo]
 
 
 def obsolete_producers(
-    found: Iterable[FileInfo], head: Snapshot, referenced: Referenced, at_floor: Callable[[], Snapshot]
+    found: Iterable[FileInfo],
+    head: Snapshot,
+    referenced: Referenced,
+    floor: int,
+    load: Callable[[int], Snapshot],
 ) -> list[FileInfo]:
     """What brokers, adoption and retention left of producers and leader epochs, where nothing needs it any more.
 
     `found` are the topic's files. Of producers that is what is below the beginning of the log, since only appends at
-    its end ask for them, and below that of the gc floor's version, which a restore may bring back: `at_floor` loads
-    it. Leader epochs are needed as long as a version that is kept has a broker's segment.
+    its end ask for them, and below that in every version that is kept, since a restore may bring each of them back:
+    the pinned ones, and those from the gc `floor` on. A log begins later from version to version, but for restores.
+    `load` loads a version. Leader epochs are needed as long as a version that is kept has a broker's segment.
     """
     if head.dropped and referenced.stems:
         return []
@@ -63,10 +68,9 @@ def obsolete_producers(
     of_producers = {file.name for file in obsolete if paths.parse_producer_snapshot(file.name, head.name)}
     if head.dropped or not of_producers:
         return obsolete
-    floor = at_floor()
-    if floor.topic_id != head.topic_id:
-        return obsolete
-    kept = {name for name in of_producers if not _is_below(name, floor)}
+    earliest = [load(version) for version in (floor, *referenced.pinned, *referenced.restored)]
+    versions = [version for version in earliest if version.topic_id == head.topic_id]
+    kept = {name for name in of_producers if not all(_is_below(name, version) for version in versions)}
     return [file for file in obsolete if file.name not in kept]
 
 

@@ -22,7 +22,7 @@ _RETENTION = (
     *("partition", "segments", "bytes", "records"),
     *("below_log_start", "above_size", "too_old", "log_start_offset"),
 )
-_RESTORE = ("partition", "segments", "records", "bytes", "lost", "log_start_offset")
+_RESTORE = ("partition", "segments", "records", "bytes", "lost", "offsets", "log_start_offset")
 _MERGE = ("partition", "segments_before", "segments_after", "bytes", "records")
 
 
@@ -96,23 +96,29 @@ class RestoreReport(Shown):
         sums = _sums(self._rows(), "segments", "records", "bytes", "lost")
         lost, verb = sums.pop("lost"), "would restore" if self.dry_run else "restored"
         parts = [f"{verb} {', '.join(counted(number, name[:-1]) for name, number in sums.items())}"]
+        uncut = [one.offsets for one in self.partitions if one.offsets and not one.segments]
+        if uncut:
+            where = f"{counted(sum(uncut), 'offset')} of {counted(len(uncut), 'partition')}"
+            parts.append(f"{where} can be read again: only the log start was ahead of them")
         if lost:
             why = "the files are gone, or what they were merged into stays, since it holds later records too"
             parts.append(f"{counted(lost, 'segment')} cannot come back: {why}")
+        if self.partitions == ():
+            parts = [f"nothing to restore: version {self.restored} had no record that is not there"]
         if self.expired:
             segments = counted(self.expired, "segment")
             parts.append(f"the next retention deletes {segments}: first set retention.ms and retention.bytes higher")
         return "; ".join(parts)
 
     def to_table(self) -> pa.Table:
-        """A row per partition: what came back, segments that did not, the new log start offset."""
+        """A row per partition: what came back, segments that did not, offsets above the log start again, and it."""
         return _table(self._rows(), _RESTORE)
 
     def to_dict(self) -> dict[str, Any]:
         """The totals, and the rows of the table."""
         rows = self._rows()
         facts = {"version": self.version, "restored": self.restored, "dry_run": self.dry_run, "expired": self.expired}
-        return {**facts, **_sums(rows, "segments", "records", "bytes", "lost"), "partitions": rows}
+        return {**facts, **_sums(rows, "segments", "records", "bytes", "lost", "offsets"), "partitions": rows}
 
     def _rows(self) -> list[dict[str, int]]:
         return [
@@ -122,6 +128,7 @@ class RestoreReport(Shown):
                 "records": each.records,
                 "bytes": each.log_bytes,
                 "lost": each.lost,
+                "offsets": each.offsets,
                 "log_start_offset": each.log_start_offset,
             }
             for each in self.partitions

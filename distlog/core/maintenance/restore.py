@@ -36,12 +36,16 @@ _LOOKUPS = 32
 
 @dataclass(frozen=True, slots=True)
 class PartitionRestore:
-    """What comes back to a partition, what leaves for it, how many segments are lost, and where the log begins."""
+    """What comes back to a partition, what leaves for it, how many segments are lost, and where the log begins.
+
+    It began at `start_before`.
+    """
 
     partition: int
     segments: tuple[SegmentInfo, ...]
     replaced: tuple[SegmentInfo, ...]
     lost: int
+    start_before: int
     log_start_offset: int
     first_dirty_offset: int
 
@@ -54,6 +58,11 @@ class PartitionRestore:
     def log_bytes(self) -> int:
         """Bytes of the log files that come back."""
         return sum(one.log_bytes for one in self.segments)
+
+    @property
+    def offsets(self) -> int:
+        """How many offsets are above the log start again."""
+        return self.start_before - self.log_start_offset
 
 
 def restore(
@@ -162,6 +171,7 @@ def _plan_partition(
         segments=tuple(back),
         replaced=tuple(leaving),
         lost=len(missing) - len(back),
+        start_before=current.log_start_offset,
         log_start_offset=min(current.log_start_offset, max(first, wanted.log_start_offset)),
         first_dirty_offset=min(dirty),
     )

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Set
 from dataclasses import dataclass
 
 from distlog.core import paths
-from distlog.core.commits.actions import Drop, Remove
+from distlog.core.commits.actions import Drop, Remove, Restore
 from distlog.core.commits.commit import Commit
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot import Snapshot
@@ -21,11 +21,15 @@ Stem = tuple[int | None, str]
 
 @dataclass(frozen=True, slots=True)
 class Referenced:
-    """The segments and bundles of `topic` that a version from a floor to `head` references, or a `pinned` version."""
+    """The segments and bundles of `topic` that a version from a floor to `head` references, or a `pinned` version.
+
+    `restored` are the versions behind the floor in which a log may begin earlier than in the version before.
+    """
 
     topic: str
     head: int
     pinned: tuple[int, ...]
+    restored: tuple[int, ...]
     stems: Set[Stem]
 
     @classmethod
@@ -40,7 +44,7 @@ class Referenced:
         stems = _stems(head) | removed_stems(commits)
         for version in (*pinned, *_before_drops(commits)):
             stems |= _stems(log.load(version=version, include_dropped=True))
-        return cls(head.name, head.version, pinned, stems)
+        return cls(head.name, head.version, pinned, tuple(_restores(commits)), stems)
 
 
 def unreferenced_files(
@@ -93,6 +97,11 @@ def _stems(snapshot: Snapshot) -> set[Stem]:
 
 def _with_bundles(stems: Iterable[tuple[int, str]]) -> set[Stem]:
     return {stem for number, name in stems for stem in ((number, name), (None, name))}
+
+
+def _restores(commits: Iterable[Commit]) -> list[int]:
+    """The versions that a restore made."""
+    return [commit.version for commit in commits if any(isinstance(action, Restore) for action in commit.actions)]
 
 
 def _before_drops(commits: Iterable[Commit]) -> list[int]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -104,7 +105,7 @@ def vacuum(storage: Storage, log: CommitLog, *, dry_run: bool = False) -> Vacuum
         *of_others,
         *unreferenced_files(found, log, referenced, floor=floor),
         *obsolete_checkpoints(found, floor, referenced.pinned),
-        *obsolete_producers(found, head, referenced, lambda: log.load(floor, include_dropped=True)),
+        *obsolete_producers(found, head, referenced, floor, partial(log.load, include_dropped=True)),
         *unreferenced_manifests(storage, found, floor, head.version),
         *left_over_files([*found, *of_topic], left_before_ms),
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import select
 import socket
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -14,10 +14,12 @@ from distlog.core.batches.base_offsets import header_offsets, write_base_offsets
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import PartitionState
 from distlog.core.errors import InvalidConfigError
+from distlog.core.indexes.transaction_index import AbortedTransaction
 from distlog.core.reading.chunk import Chunk
 from distlog.core.reading.segment_reader import CHUNK_BYTES, SegmentReader
 from distlog.core.reading.sending import Part, Sending
 from distlog.core.reading.slices import SegmentSlice, bounded_start
+from distlog.core.reading.stable_offset import aborted_between
 from distlog.core.whole_number import whole_number
 
 #: Bytes read beyond those asked for, since an index leads to a position before the first batch.
@@ -31,7 +33,8 @@ class FetchedBatches:
     `base_offsets[i]` belongs in the first 8 bytes of the batch at `positions[i]` of `data`; they lie outside the
     checksum. If `moved`, `data` has other offsets there. `next_offset` is where to fetch next. `path` is the local
     file that holds `data`, at `file_position`, or None. With LogAppendTime it is None too: the time is in the commit,
-    not in the file.
+    not in the file. `aborted` are the aborted transactions that reach into the batches, where only committed records
+    are asked for: their data is among the batches, and the receiver drops it, as Kafka's consumers do.
     """
 
     data: memoryview
@@ -41,6 +44,7 @@ class FetchedBatches:
     moved: bool
     path: str | None
     file_position: int
+    aborted: tuple[AbortedTransaction, ...] = ()
 
     def __len__(self) -> int:
         return len(self.data)
@@ -120,6 +124,30 @@ def fetch(
         if taken := _take(reader, part, max_bytes, check or segment.append_time_ms >= 0):
             return _fetched(reader, segment, taken)
     return _nothing(state.log_end_offset)
+
+
+def fetch_committed(
+    reader: SegmentReader,
+    state: PartitionState,
+    partition: int,
+    offset: int,
+    max_bytes: int,
+    stable_offset: int,
+    *,
+    check: bool = True,
+) -> FetchedBatches:
+    """As `fetch`, up to the last stable offset, and with the aborted transactions among the batches.
+
+    None between that offset and the log end. Raises as `fetch` and `aborted_between` do.
+    """
+    bounded_start(partition, whole_number("offset", offset), state, "fail")
+    if offset >= stable_offset:
+        return _nothing(offset)
+    stable = replace(state, log_end_offset=stable_offset)
+    found = fetch(reader, stable, partition, offset, max_bytes, check=check)
+    if not found:
+        return found
+    return replace(found, aborted=tuple(aborted_between(reader, state, offset, found.next_offset)))
 
 
 def _nothing(next_offset: int) -> FetchedBatches:

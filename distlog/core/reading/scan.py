@@ -22,7 +22,7 @@ from distlog.core.reading.segment_reader import SegmentReader
 from distlog.core.reading.slices import SegmentSlice
 from distlog.core.storage.parallel import cores
 from distlog.core.transactions.isolation import Isolation
-from distlog.core.whole_number import whole_number
+from distlog.core.whole_number import count_of, whole_number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -150,21 +150,21 @@ class Scan:
         return json_fields.json_fields(self._watched(batches, progress), self.columns, chosen, on_error)
 
     def head(self, limit: int = 10) -> pa.Table:
-        """The first records; a small limit reads little."""
-        batches = first(self._reader, self.slices, self.columns, whole_number("limit", limit), self.isolation)
+        """The first records; a small limit reads little. Raises InvalidConfigError for a negative limit."""
+        batches = first(self._reader, self.slices, self.columns, count_of("limit", limit), self.isolation)
         return pa.Table.from_batches(batches, self.schema)
 
     def tail(self, limit: int = 10) -> pa.Table:
-        """The last records, in their order; a small limit reads little."""
-        batches = last(self._reader, self.slices, self.columns, whole_number("limit", limit), self.isolation)
+        """The last records, in their order; a small limit reads little. Raises as `head` does."""
+        batches = last(self._reader, self.slices, self.columns, count_of("limit", limit), self.isolation)
         return pa.Table.from_batches(batches, self.schema)
 
     def sample(self, limit: int = 10, seed: int | None = None) -> pa.Table:
         """Different records by chance, each with the same chance, in their order; the same ones for the same `seed`.
 
-        Reads what it chooses, and segments whose metadata does not say how many records they have.
+        Reads what it chooses, and segments whose metadata does not say how many records they have. Raises as `head`.
         """
-        rows = max(0, whole_number("limit", limit))
+        rows = count_of("limit", limit)
         chosen = sample(self._reader, self.slices, self.columns, self.isolation, rows, seed, self.max_workers)
         return pa.Table.from_batches(chosen, self.schema)
 

@@ -50,6 +50,21 @@ def aborted_transactions(reader: SegmentReader, state: PartitionState, start: in
     return [each for segment in transactional_segments(state, start) for each in _aborted_in(reader, state, segment)]
 
 
+def aborted_between(
+    reader: SegmentReader, state: PartitionState, start: int, end: int
+) -> Iterator[AbortedTransaction]:
+    """Yield the aborted transactions that reach into the offsets from `start` (in) to `end` (out).
+
+    The indexes of later segments are not read (Kafka's `collectAbortedTransactions`). Raises as the above.
+    """
+    for segment in transactional_segments(state, start):
+        for each in _aborted_in(reader, state, segment):
+            if each.first_offset < end and each.last_offset >= start:
+                yield each
+            if each.last_stable_offset >= end:
+                return
+
+
 def _aborted_in(reader: SegmentReader, state: PartitionState, segment: SegmentInfo) -> list[AbortedTransaction]:
     try:
         return reader.aborted_transactions(segment)

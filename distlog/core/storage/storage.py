@@ -168,6 +168,10 @@ class Storage:
         prefix, found = self._entries(folder)
         return [prefix + entry for entry in found if isinstance(entry, str)]
 
+    def is_there(self) -> bool:
+        """Whether this folder exists; on an object store, whether something is in it (one request)."""
+        return os.path.isdir(self.local_path("")) if self.is_local else bool(self._entries("")[1])
+
     def _entries(self, folder: str) -> tuple[str, Entries]:
         prefix = f"{folder.strip('/')}/" if folder.strip("/") else ""
         return prefix, self._backend.entries((self._prefix + prefix).rstrip("/") or "/")

@@ -110,7 +110,8 @@ class Accumulator:
                     return True
                 if self.is_sender or not is_waited():
                     return False
-                self._changed.wait()
+                # with a timeout, or Ctrl-C could not end it where a library has waits restarted, as polars does
+                self._changed.wait(threading.TIMEOUT_MAX)
         return False
 
     def _has_thread(self) -> bool:

@@ -123,7 +123,8 @@ def adopt(
 
     Without `url` it is done in place: each topic's folder is made in the log directory, and the broker's files get
     second names in it; nothing is copied, and the broker's folders stay as they are. With `url` the files are copied:
-    the topic of a partition's folder to `url`, those of a log directory to folders of their names in `url`.
+    the topic of a partition's folder to `url`, those of a log directory to folders of their names in `url`. Both may
+    be on object storage, with the same `storage_options`; there files are copied in place, too.
 
     `topics` names those to adopt; default all. The settings of a broker's topics are not in its log directory: they
     are `config`, and without `retention.ms` nothing is deleted. What is not whole is cut, as a broker would cut it,
@@ -134,7 +135,7 @@ def adopt(
     InvalidConfigError; for a partition's folder also the error for which it cannot be adopted.
     """
     settings = TopicConfig.parse({**_KEEP_ALL, **(config or {})})
-    log_dir, only = read_log_dir(directory)
+    log_dir, only = read_log_dir(directory, storage_options)
     chosen = by_topic([only] if only else _chosen(log_dir, topics))
     root = Storage(url, storage_options) if url else log_dir.storage
     made = dict[str, Topic]()

@@ -125,6 +125,7 @@ def _chunks(records: Iterator[Any]) -> Iterator[list[Mapping[str, Any]]]:
                 f"a record must be a dict with {', '.join(ACCEPTED)}", row=number, got=type(record).__name__
             )
         if "value" not in record:
+            _check_names(record.keys())
             raise InvalidRecordError(
                 "a record needs a value; None is allowed, and deletes the key at compaction", row=number
             )
@@ -180,10 +181,16 @@ def check_row(row: Row, size: int, config: TopicConfig, now_ms: int, codec: str)
     check_timestamp(row.timestamp, config, now_ms)
 
 
+def unknown_columns(names: Iterable[Any], known: Iterable[str] = ACCEPTED) -> str:
+    """Says which columns of an append are unknown, what is known, and what to do."""
+    others = ", ".join(sorted(map(str, names)))
+    return f"unknown column {others}: rename it, leave it out, or put it into the value; known are {', '.join(known)}"
+
+
 def _check_names(names: Collection[Any]) -> None:
     unknown = set(names).difference(ACCEPTED, IGNORED)
     if unknown:
-        raise InvalidRecordError(f"unknown column {min(map(str, unknown))}; known are {', '.join(ACCEPTED)}")
+        raise InvalidRecordError(unknown_columns(unknown))
     if len(set(names)) < len(names):
         raise InvalidRecordError("two columns have the same name", columns=", ".join(names))
 

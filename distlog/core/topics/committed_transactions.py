@@ -55,7 +55,11 @@ class CommittedTransactions(IdempotentCommits):
         """
         if self._written is None:
             self._written = self._open_appender().close()
-        result = self._committed_once(self._written) if self._written else AppendResult(None)
+        if self._written:
+            result = self._committed_once(self._written)
+        else:
+            self._producer.identity.check(self._current.refresh())
+            result = AppendResult(None)
         self._appender = None
         return Sent(result, delivered(result))
 

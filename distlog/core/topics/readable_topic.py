@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from distlog.core.display.listing import Listing
@@ -14,15 +15,17 @@ from distlog.core.groups.admin import group_table
 from distlog.core.kafka_directory.export import ExportReport, export_topic
 from distlog.core.maintenance.integrity.verify import VerifyReport, verify
 from distlog.core.reading import scan_plan
-from distlog.core.reading.fetch import FetchedBatches, fetch
+from distlog.core.reading.fetch import FetchedBatches, fetch, fetch_committed
 from distlog.core.reading.scan import Scan, check_columns
 from distlog.core.reading.slices import OutOfRange
+from distlog.core.reading.stable_offset import last_stable_offset
 from distlog.core.reading.time_lookup import Found, offset_for_time
 from distlog.core.times import Time, to_ms
 from distlog.core.topics import metadata_tables, topic_plot
 from distlog.core.topics.record import Record, records_of
 from distlog.core.topics.snapshot_of_topic import SnapshotOfTopic
 from distlog.core.transactions.isolation import IsolationLevel
+from distlog.core.whole_number import count_of
 
 
 class ReadableTopic(SnapshotOfTopic):
@@ -105,18 +108,29 @@ class ReadableTopic(SnapshotOfTopic):
         return records_of(self.reader, self.live_snapshot, partition, start, limit, isolation)
 
     def read(
-        self, partition: int, offset: int, max_bytes: int = 1_048_576, *, check_crcs: bool = False
+        self,
+        partition: int,
+        offset: int,
+        max_bytes: int = 1_048_576,
+        *,
+        isolation: IsolationLevel = "read_uncommitted",
+        check_crcs: bool = False,
     ) -> FetchedBatches:
         """Kafka's fetch: the stored batches from the one that holds `offset` on, whole, at least one.
 
         `bytes()` of it is what a broker answers; `send_to` sends that to a socket from the page cache. As a broker
         does, it checks the headers and offsets, and leaves checksums to the receiver, unless `check_crcs` is true.
-        Empty at the log end, and if `max_bytes` is 0. Raises OffsetOutOfRangeError below the log start and above the
-        log end, CorruptRecordError.
+        Empty at the log end, and if `max_bytes` is 0. With `isolation="read_committed"` it ends at the last stable
+        offset, and its `aborted` names the transactions whose records the receiver must drop, as in Kafka.
+        Raises OffsetOutOfRangeError below the log start and above the log end, CorruptRecordError, ValueError for an
+        unknown isolation.
         """
         self.check_partition(partition)
-        state = self.live_snapshot.partitions[partition]
-        return fetch(self.reader, state, partition, offset, max_bytes, check=check_crcs)
+        scan_plan.check_choice("isolation", isolation, IsolationLevel)
+        state, read = self.live_snapshot.partitions[partition], fetch
+        if isolation == "read_committed":
+            read = partial(fetch_committed, stable_offset=last_stable_offset(self.reader, state))
+        return read(self.reader, state, partition, offset, max_bytes, check=check_crcs)
 
     def offsets_for_times(self, times: Time | Mapping[int, Time]) -> dict[int, Found | None]:
         """By partition, (offset, timestamp in ms) of the first record at or after the time, or None.
@@ -132,7 +146,7 @@ class ReadableTopic(SnapshotOfTopic):
 
     def history(self, limit: int | None = None) -> Listing:
         """The commits, newest first: version, time, operation, writer, and what they added and removed."""
-        return metadata_tables.history(self.log.history(limit))
+        return metadata_tables.history(self.log.history(None if limit is None else count_of("limit", limit)))
 
     def segments(self) -> Listing:
         """The live segments, one row each, by partition and base offset."""

@@ -14,7 +14,7 @@ from distlog.core.reading.point_read import PointRecord, first_records
 from distlog.core.reading.segment_reader import SegmentReader
 from distlog.core.reading.slices import bounded_start
 from distlog.core.transactions.isolation import READ_UNCOMMITTED, IsolationLevel
-from distlog.core.whole_number import whole_number
+from distlog.core.whole_number import count_of, whole_number
 
 
 class Record(NamedTuple):
@@ -42,8 +42,8 @@ def records_of(
     Raises OffsetOutOfRangeError, when the first record is read, unless `start` is in the log or at its end.
     """
     low = None if start is None else whole_number("start", start)
-    most = MAX_LONG if limit is None else whole_number("limit", limit)
-    if most <= 0:
+    most = MAX_LONG if limit is None else count_of("limit", limit)
+    if most == 0:
         return
     if isolation == "read_uncommitted":
         for few in _few(reader, snapshot.partitions[partition], partition, low, most):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from distlog.core.commits.actions import Action, Drop, SetConfig
+from distlog.core.commits.actions import Drop
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import DistlogError, TopicNotFoundError
@@ -24,6 +24,7 @@ from distlog.core.maintenance.restore import restore
 from distlog.core.maintenance.retention import plan_retention, retention
 from distlog.core.maintenance.vacuum import VacuumReport, vacuum
 from distlog.core.topic_handle import TopicHandle
+from distlog.core.topics.alter_topic import alter_config, create_partitions
 from distlog.core.topics.append_commit import AppendResult, BatchId
 from distlog.core.topics.appendable import Appendable
 from distlog.core.topics.appender import Appender
@@ -133,17 +134,20 @@ class Topic(ReadableTopic):
     def alter_config(self, settings: Mapping[str, object | None]) -> TopicConfig:
         """Set Kafka-named settings (None: back to the default) in one commit; returns the new config.
 
-        Each append in place uses the new config from then on. So that every process learns of it, the active segments
-        are sealed in the same commit.
+        Each append uses the new config from then on.
         """
         self._check_writable()
-
-        def plan(current: Snapshot) -> list[Action]:
-            return [SetConfig(current.config.changed(settings).overrides())]
-
-        _, after = sealed_commit(self.handle, self.snapshot, "config", plan, every_partition)
-        self.advance(after)
+        self.advance(alter_config(self.handle, self.snapshot, settings))
         return self.config
+
+    def create_partitions(self, count: int) -> None:
+        """Raise the number of partitions to `count`; what there is stays where it is.
+
+        Keys go to other partitions from then on, as in Kafka: the order of a key's records holds on each side of the
+        change. Raises InvalidPartitionsError unless there are fewer now.
+        """
+        self._check_writable()
+        self.advance(create_partitions(self.handle, self.snapshot, whole_number("count", count)))
 
     def drop(self) -> None:
         """End the topic: it cannot be opened or appended to any more; open snapshots can be read until vacuum.

@@ -5,12 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from distlog.core.commits.actions import Action, SetPartitions
-from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.creation import check_partition_count
+from distlog.core.topics.alter_topic import check_grows
 from distlog.gateway.apis.attempts import attempted
 from distlog.gateway.broker import Api, Broker
-from distlog.gateway.metadata_cache import check_partitions
-from distlog.gateway.protocol.error_codes import InvalidPartitionsError
 from distlog.gateway.protocol.response_frame import Fields
 from distlog.gateway.server.request import Request
 
@@ -26,21 +24,11 @@ def handle(request: Request, broker: Broker) -> Fields:
 
 
 def _raise_count(broker: Broker, asked: Any, *, only_look: bool) -> None:
-    check_partitions(asked.count)
+    check_partition_count(asked.count)
     topic = broker.metadata.clients_topic(asked.name).topic
-
-    def plan(snapshot: Snapshot) -> list[Action]:
-        if asked.count <= len(snapshot.partitions):
-            raise InvalidPartitionsError(
-                "a topic's partitions can only become more", partitions=len(snapshot.partitions), asked=asked.count
-            )
-        return [SetPartitions(asked.count)]
-
-    snapshot = topic.current.refresh()
-    plan(snapshot)
+    check_grows(topic.current.refresh(), asked.count)
     if not only_look:
-        _, after = topic.log.commit(snapshot, "partitions", plan)
-        topic.advance(after)
+        topic.create_partitions(asked.count)
 
 
 API = Api(37, "CreatePartitions", 0, 3, handle)

@@ -85,7 +85,7 @@ def _read(broker: Broker, topic: str, asked: Any, room: int, committed: bool, *,
         data = partition.fetch(asked.fetch_offset, max_bytes, committed=committed)
         if data.batches is not None and len(data.batches) > max_bytes and not is_first:
             # only the first batch of a response may be larger than the client asked for
-            data = data._replace(batches=None, aborted=[])
+            data = data._replace(batches=None, aborted=())
         return _Read(topic, asked.partition, partition, data, ErrorCode.none)
     except OffsetOutOfRangeError:
         return _Read(topic, asked.partition, partition, None, ErrorCode.offset_out_of_range)
@@ -112,7 +112,7 @@ def _answer(request: Request, broker: Broker, reads: Sequence[_Read]) -> Fields:
 
 def _told(each: _Read, committed: bool) -> Fields:
     offsets = each.data.offsets if each.data else _NO_OFFSETS
-    aborted = each.data.aborted if each.data else []
+    aborted = each.data.aborted if each.data else ()
     return {
         "partition_index": each.number,
         "error_code": each.code,

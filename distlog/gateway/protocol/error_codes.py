@@ -14,10 +14,6 @@ class UnknownTopicIdError(errors.TopicNotFoundError):
     """No topic of the root has this id."""
 
 
-class InvalidPartitionsError(errors.InvalidConfigError):
-    """A number of partitions that a topic cannot have, or cannot have any more."""
-
-
 class UnsupportedRequestError(errors.InvalidConfigError):
     """A request that makes no sense, or that the gateway does not do."""
 
@@ -27,6 +23,7 @@ _log = logging.getLogger("distlog.gateway")
 #: By kind of error; the first kind in an error's own order of resolution counts.
 CODES: dict[type[BaseException], ErrorCode] = {
     errors.InvalidConfigError: ErrorCode.invalid_config,
+    errors.InvalidPartitionsError: ErrorCode.invalid_partitions,
     errors.InvalidRecordError: ErrorCode.invalid_record,
     errors.RecordTooLargeError: ErrorCode.message_too_large,
     errors.RecordValidationError: ErrorCode.invalid_record,
@@ -46,7 +43,6 @@ CODES: dict[type[BaseException], ErrorCode] = {
     errors.UnsupportedVersionError: ErrorCode.unsupported_for_message_format,
     errors.StorageError: ErrorCode.kafka_storage_error,
     UnknownTopicIdError: ErrorCode.unknown_topic_id,
-    InvalidPartitionsError: ErrorCode.invalid_partitions,
     UnsupportedRequestError: ErrorCode.invalid_request,
     LostRecordsError: ErrorCode.kafka_storage_error,
     errors.CorruptionError: ErrorCode.kafka_storage_error,

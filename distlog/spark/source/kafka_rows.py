@@ -26,7 +26,7 @@ from distlog.core.buffers import new_array
 from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidConfigError, InvalidRecordError
 from distlog.core.kernels.times import to_microseconds
-from distlog.core.topics.appendable import IGNORED
+from distlog.core.topics.appendable import IGNORED, unknown_columns
 
 HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 TYPES: Mapping[str, DataType] = {
@@ -78,12 +78,12 @@ def check_schema(schema: StructType) -> None:
 
 def check_writable(schema: StructType, config: TopicConfig) -> None:
     """Raise InvalidRecordError unless rows of `schema` can be appended to a topic of this config."""
+    if unknown := set(schema.names).difference(_WRITABLE, IGNORED):
+        raise InvalidRecordError(unknown_columns(unknown, _WRITABLE))
     for field in schema:
         if field.name in IGNORED:
             continue
-        accepted = _WRITABLE.get(field.name)
-        if accepted is None:
-            raise InvalidRecordError(f"unknown column {field.name}; known are {', '.join(_WRITABLE)}")
+        accepted = _WRITABLE[field.name]
         if not isinstance(field.dataType, accepted) or (field.name == "headers" and not _are_headers(field.dataType)):
             wanted = " or ".join(kind.typeName() for kind in accepted)
             raise InvalidRecordError(f"column {field.name} must be {wanted}", type=field.dataType.simpleString())

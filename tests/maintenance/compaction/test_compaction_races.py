@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 from compacting import DAY, CompactedTopic
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from producers import Producers
+from searches import examples
 
 from distlog.core import paths
 from distlog.core.commits.actions import Add, GcFloor, Remove
@@ -315,7 +316,7 @@ class Model:
             assert len(found) == len(seen)
 
 
-@settings(max_examples=120)
+@examples(50)
 @given(steps)
 def test_readers_see_the_last_value_of_every_key_whatever_runs_when(plan: list[tuple[str, object]]) -> None:
     log = CompactedTopic(

@@ -13,9 +13,10 @@ import pytest
 from adopted import adopt_golden, describe, put, with_indexes
 from conftest import Address
 from golden import partitions
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from raw_batches import batch, record, with_right_crc
+from searches import examples
 from verified_topics import (
     NOW,
     changed,
@@ -321,7 +322,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Path], A
     return folder, files, topic.scan().to_table()
 
 
-@settings(max_examples=150)
+@examples(60)
 @given(st.data())
 def test_no_flipped_bit_goes_unnoticed(small: tuple[Path, list[Path], Any], data: st.DataObject) -> None:
     folder, files, right = small

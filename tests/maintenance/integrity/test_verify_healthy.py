@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 from compacting import NOW, CompactedTopic
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from producers import Producers
 from raw_batches import batch, record
+from searches import examples
 
 from distlog.core.batches import compression
 from distlog.core.batches.record_batch import APPEND_TIME, CONTROL, TRANSACTIONAL
@@ -196,7 +197,7 @@ class Life:
         return int(self.log.topic().end_offsets()[0])
 
 
-@settings(max_examples=40)
+@examples(15)
 @given(st.lists(operation, min_size=3, max_size=25))
 def test_whatever_is_done_to_a_topic_leaves_nothing_wrong(operations: list[tuple[Any, ...]]) -> None:
     life = Life()

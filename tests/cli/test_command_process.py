@@ -1,0 +1,72 @@
+"""The `distlog` command as a process: Ctrl-C at any moment, and standard streams that are closed or full."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from command_line import CommandLine
+
+import distlog
+from distlog.cli import main
+
+LIBRARY = Path(distlog.__file__).parent.parent
+DISTLOG = f"{sys.executable} -m distlog_command"
+
+#: Presses Ctrl-C when a module is imported.
+CTRL_C = """
+import signal, sys
+class CtrlC:
+    def find_spec(self, name, *_):
+        if name == "{module}":
+            signal.raise_signal(signal.SIGINT)
+sys.meta_path.insert(0, CtrlC())
+from distlog_command import main
+main()
+"""
+
+
+def shell(command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["bash", "-c", command], cwd=LIBRARY, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("module", ["distlog", "pyarrow.compute", "distlog.cli.warmup_command"])
+def test_ctrl_c_during_the_imports_is_quiet(module: str) -> None:
+    program = [sys.executable, "-c", CTRL_C.format(module=module)]
+    run = subprocess.run(program, cwd=LIBRARY, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout, run.stderr) == (130, "", "")
+
+
+def test_ctrl_c_after_the_imports_raises_as_usual() -> None:
+    usual = "signal.getsignal(signal.SIGINT) is signal.default_int_handler"
+    program = (
+        f"import signal, distlog.cli.app as all; all.app = lambda: print({usual}); import distlog_command as script"
+    )
+    program = [sys.executable, "-c", f"{program}; script.main()"]
+    assert subprocess.run(program, cwd=LIBRARY, capture_output=True, text=True, check=False).stdout == "True\n"
+
+
+@pytest.mark.parametrize("streams", [">&-", ">&- 2>&- <&-"])
+def test_closed_standard_streams_are_no_failure(filled: CommandLine, streams: str) -> None:
+    run = shell(f"{DISTLOG} verify {filled.url} {streams}")
+    assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("command", ["describe", "read", "append", "segments", "retention", "describe --json"])
+def test_commands_know_no_difference(filled: CommandLine, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    name, *options = command.split()
+    monkeypatch.setattr(sys, "argv", ["distlog", name, filled.url, *options])
+    for stream in ("stdin", "stdout", "stderr"):
+        monkeypatch.setattr(sys, stream, None)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code in (0, None)
+
+
+def test_no_file_gets_the_number_of_a_closed_stream(tmp_path: Path) -> None:
+    look = f"open(r'{tmp_path}/number', 'w').write(str(os.dup(0)))"
+    program = f"import os, distlog.console.standard_streams as streams; streams.open_closed_streams(); {look}"
+    shell(f'{sys.executable} -c "{program}" <&- >&- 2>&-')
+    assert (tmp_path / "number").read_text() == "4", "after the three streams and the file itself"

@@ -1,0 +1,143 @@
+"""Every command ends with the exit status of one table, which docs/command-line.md shows."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import CommandLine, Outcome
+from docs_pages import read, table
+from typer.main import get_command
+
+import distlog
+from distlog.cli.app import app
+from distlog.console import report
+from distlog.core.storage.storage import Storage
+
+COMMANDS: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
+#: What each command is given; MISSING is a path at which nothing is.
+GIVEN = {
+    "create": "MISSING/clicks",
+    "list": "MISSING",
+    "alter": "MISSING --config retention.ms=1",
+    "drop": "MISSING --yes",
+    "describe": "MISSING",
+    "segments": "MISSING",
+    "history": "MISSING",
+    "offsets": "MISSING",
+    "append": "MISSING FILE",
+    "read": "MISSING",
+    "groups": "MISSING",
+    "retention": "MISSING",
+    "delete-records": "MISSING --before 0:1",
+    "restore": "MISSING --version 0",
+    "compact": "MISSING",
+    "vacuum": "MISSING",
+    "rebuild-index": "MISSING",
+    "verify": "MISSING",
+    "dump": "MISSING.log",
+    "adopt": "MISSING",
+    "export": "MISSING FOLDER",
+    "run": "--root MISSING --once",
+    "serve": "--root memory://MISSING --listen 127.0.0.1:1",
+    "warmup": "",
+}
+#: Commands that do not fail where nothing is: they make what is missing.
+MAKERS = {"create", "serve", "warmup"}
+
+
+def run(cli: CommandLine, name: str, *more: str) -> Outcome:
+    """The command with what it is given."""
+    folder = Path(cli.url).parent
+    (folder / "file").write_text("a line\n")
+    words = shlex.split(GIVEN[name])
+    places = {"MISSING": str(folder / "missing"), "FILE": str(folder / "file"), "FOLDER": str(folder / "new")}
+    for word, place in places.items():
+        words = [given.replace(word, place) for given in words]
+    return cli.bare(name, *words, *more)
+
+
+def test_every_command_is_known_here() -> None:
+    assert set(GIVEN) == set(COMMANDS)
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_a_wrong_option_is_2(cli: CommandLine, name: str) -> None:
+    outcome = run(cli, name, "--no-such-option")
+    assert (outcome.status, outcome.out) == (report.WRONG_USAGE, "")
+    assert "--no-such-option" in outcome.err
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_help_is_0(cli: CommandLine, name: str) -> None:
+    assert cli.bare(name, "--help").status == report.DONE
+
+
+@pytest.mark.parametrize("name", sorted(set(GIVEN) - MAKERS))
+def test_what_is_not_there_is_1(cli: CommandLine, name: str) -> None:
+    outcome = run(cli, name, "--json")
+    assert (outcome.status, outcome.err.count("\n")) == (report.FAILED, 0 if name == "dump" else 1)
+
+
+@pytest.mark.parametrize("name", sorted(set(GIVEN) - {"warmup"}))
+def test_ctrl_c_is_130_and_quiet(cli: CommandLine, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Storage, "__init__", interrupted)
+    assert run(cli, name) == (report.INTERRUPTED, "", "")
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "stdin"),
+    [
+        ("append", "--format csv --key b", b"a\n1\n"),
+        ("append", "--format csv", b"a,a\n1,2\n"),
+        ("append", "--format jsonl", b"[1]\n"),
+        ("append", "--partition 7", b"v\n"),
+        ("read", "--partition 7", b""),
+        ("read", "--offset 7", b""),
+        ("read", "--version 7", b""),
+        ("groups", "--group nobody", b""),
+        ("groups", "--group nobody --delete", b""),
+        ("delete-records", "--before 0:7", b""),
+        ("restore", "--version 7", b""),
+        ("create", "", b""),
+    ],
+)
+def test_what_the_topic_does_not_have_and_bad_data_is_1(
+    cli: CommandLine, command: str, arguments: str, stdin: bytes
+) -> None:
+    distlog.create(cli.url)
+    outcome = cli(command, *arguments.split(), stdin=stdin)
+    assert (outcome.status, outcome.out, outcome.err.count("\n")) == (report.FAILED, "", 1)
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [
+        ("create", "--config retention.millis=1"),
+        ("create", "--config retention.ms=x"),
+        ("create", "--partitions 2000000000"),
+        ("alter", ""),
+        ("read", "--format json --offset 1 --tail 1"),
+        ("append", "--compression best"),
+        ("groups", "--delete"),
+    ],
+)
+def test_what_no_topic_takes_is_2(cli: CommandLine, command: str, arguments: str) -> None:
+    if command != "create":
+        distlog.create(cli.url)
+    assert cli(command, *arguments.split(), stdin=b"v\n").status == report.WRONG_USAGE
+
+
+def test_a_name_that_no_topic_can_have_is_2(cli: CommandLine) -> None:
+    assert cli.bare("create", f"{cli.url} or so").status == report.WRONG_USAGE
+
+
+def test_the_table_of_the_page_has_these() -> None:
+    statuses = [row[0] for row in table(read("docs/command-line.md"), "## Exit status")]
+    named = (report.DONE, report.FAILED, report.WRONG_USAGE, report.INTERRUPTED, report.TERMINATED)
+    assert statuses == [str(each) for each in named]

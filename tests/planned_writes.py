@@ -1,0 +1,51 @@
+"""Writes as Spark plans and does them, but without Spark."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import CaseInsensitiveDict, WriterCommitMessage
+from pyspark.sql.types import BinaryType, StructField, StructType
+
+import distlog
+from distlog.spark.data_source import DistlogDataSource
+from distlog.spark.sink.batch_sink import DistlogWriter
+from distlog.spark.sink.commits import MicroBatch
+from distlog.spark.sink.task_write import Written
+
+KEY_VALUE = StructType([StructField("key", BinaryType()), StructField("value", BinaryType())])
+
+
+def writer(url: str, schema: StructType = KEY_VALUE, **options: Any) -> DistlogWriter:
+    """What Spark makes in its planning process."""
+    source = DistlogDataSource(options=CaseInsensitiveDict({"path": url, **options}))
+    made = source.writer(schema, overwrite=False)
+    assert isinstance(made, DistlogWriter)
+    return made
+
+
+def sent(value: Any) -> Any:
+    """A value as another process gets it."""
+    return pickle.loads(pickle.dumps(value))
+
+
+def write(planned: DistlogWriter, *values: str) -> WriterCommitMessage:
+    """One attempt of one task, whose rows have no key."""
+    batch = pa.record_batch({"key": pa.nulls(len(values), pa.binary()), "value": [v.encode() for v in values]})
+    return sent(sent(planned).write(iter([batch])))  # type: ignore[no-any-return]
+
+
+def commit(planned: DistlogWriter, *messages: WriterCommitMessage | None) -> None:
+    sent(planned).commit(list(messages))
+
+
+def values(topic: distlog.Topic) -> list[str]:
+    """All values, in order of partition and offset."""
+    return [value.decode() for value in topic.refresh().scan().to_table().column("value").to_pylist()]
+
+
+def of_micro_batch(message: WriterCommitMessage, run: str, batch: int = 3) -> Written:
+    assert isinstance(message, Written)
+    return Written(message.segments, MicroBatch("query", batch, run))

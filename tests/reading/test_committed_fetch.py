@@ -1,0 +1,118 @@
+"""A fetch of committed records: batches up to the last stable offset, and what tells a consumer the aborted ones."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import golden
+import pytest
+from adopted import adopt_golden
+from kafka.record import MemoryRecords
+from transacting import seen
+
+import distlog
+from distlog import CorruptIndexError, OffsetOutOfRangeError, Topic
+from distlog.core.batches.record_batch import CONTROL, TRANSACTIONAL, read_headers
+from distlog.core.reading.fetch import FetchedBatches
+from distlog.core.reading.stable_offset import aborted_transactions
+
+GOLDEN = {name: each for name, each in golden.partitions().items() if "txn" in name}
+#: The smallest fetches give one batch each; the largest one gives all.
+SIZES = (1, 2000, 1 << 30)
+
+
+def consumed(fetched: FetchedBatches) -> list[tuple[int, bytes | None]]:
+    """The offset and value of each record that Kafka's consumer hands out of a response (`CompletedFetch`)."""
+    data = bytes(fetched)
+    waiting = sorted(fetched.aborted, key=lambda each: each.first_offset)
+    records, hidden, found = MemoryRecords(data), set[int](), []
+    for header in read_headers(data):
+        batch = records.next_batch()
+        last, producer = int(header["base_offset"] + header["last_offset_delta"]), int(header["producer_id"])
+        while waiting and waiting[0].first_offset <= last:
+            hidden.add(waiting.pop(0).producer_id)
+        if header["attributes"] & CONTROL:
+            (marker,) = list(batch) or [None]
+            if marker is not None and struct.unpack(">hh", marker.key)[1] == 0:
+                hidden.discard(producer)
+        elif not (header["attributes"] & TRANSACTIONAL and producer in hidden):
+            found += [(record.offset, record.value) for record in batch]
+    return found
+
+
+def consume(topic: Topic, max_bytes: int, start: int | None = None) -> list[tuple[int, bytes | None]]:
+    """All that a consumer of committed records gets, fetch by fetch."""
+    offset, found = topic.start_offsets()[0] if start is None else start, []
+    while fetched := topic.read(0, offset, max_bytes, isolation="read_committed"):
+        found += [each for each in consumed(fetched) if each[0] >= offset]
+        offset = fetched.next_offset
+    assert offset <= topic.end_offsets()[0]
+    return found
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", GOLDEN)
+def test_a_consumer_of_fetches_gets_what_kafkas_consumer_got_from_the_broker(
+    tmp_path: Path, name: str, size: int
+) -> None:
+    topic = adopt_golden(str(tmp_path / "t"), GOLDEN[name])
+    wanted = [(row["offset"], row["value"]) for row in GOLDEN[name].records(committed=True)]
+    assert consume(topic, size) == wanted
+    for start in range(topic.start_offsets()[0], topic.end_offsets()[0], 97):
+        assert consume(topic, size, start) == [each for each in wanted if each[0] >= start]
+
+
+def test_a_fetch_names_only_transactions_that_reach_into_it(tmp_path: Path) -> None:
+    topic = adopt_golden(str(tmp_path / "t"), GOLDEN["first.txn-0"])
+    aborted, offset = aborted_transactions(topic.reader, topic.snapshot.partitions[0], 0), 0
+    assert len(aborted) > 1
+    while fetched := topic.read(0, offset, 1, isolation="read_committed"):
+        wanted = [each for each in aborted if each.first_offset < fetched.next_offset and each.last_offset >= offset]
+        assert list(fetched.aborted) == wanted
+        offset = fetched.next_offset
+    assert topic.read(0, 0, 1 << 30).aborted == ()
+
+
+@pytest.fixture
+def unfinished(tmp_path: Path) -> Topic:
+    """Offset 0 is plain, and 1 of an open transaction, with 2 and 3 behind it."""
+    topic = distlog.create(str(tmp_path / "t"))
+    topic.append([{"value": b"plain"}])
+    producer = topic.producer("payments")
+    producer.begin()
+    producer.append(b"open")
+    producer.flush()
+    topic.refresh()
+    with topic.writer() as writer:
+        for value in (b"later", b"last"):
+            writer.append(value)
+            writer.flush()
+    return topic.refresh()
+
+
+def test_an_open_transaction_ends_the_fetch_although_the_log_goes_on(unfinished: Topic) -> None:
+    fetched = unfinished.read(0, 0, isolation="read_committed")
+    assert ([value for _, value in consumed(fetched)], fetched.next_offset) == ([b"plain"], 1)
+    for offset in range(1, 5):
+        nothing = unfinished.read(0, offset, isolation="read_committed")
+        # who fetches there waits there
+        assert (len(nothing), nothing.next_offset) == (0, offset)
+    with pytest.raises(OffsetOutOfRangeError):
+        unfinished.read(0, 5, isolation="read_committed")
+    assert len(unfinished.read(0, 1)) > 0
+    assert seen(unfinished, "read_uncommitted")[0] == [b"plain", b"open", b"later", b"last"]
+
+
+def test_a_fetch_of_committed_records_does_not_do_without_a_transaction_index(tmp_path: Path) -> None:
+    topic = adopt_golden(str(tmp_path / "t"), GOLDEN["first.txn-0"])
+    segment = next(each for each in topic.snapshot.partitions[0].segments if each.txn_index_bytes)
+    name = topic.reader.name(segment, ".txnindex")
+    topic.storage.put(name, bytes(segment.txn_index_bytes))
+    with pytest.raises(CorruptIndexError):
+        distlog.open(topic.url).read(0, segment.base_offset, isolation="read_committed")
+
+
+def test_an_unknown_isolation_is_refused(unfinished: Topic) -> None:
+    with pytest.raises(ValueError, match="isolation must be one of read_uncommitted, read_committed"):
+        unfinished.read(0, 0, isolation="serializable")  # type: ignore[arg-type]

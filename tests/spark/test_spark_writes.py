@@ -1,0 +1,207 @@
+"""Writes of a session: what comes out, tasks that fail, and foreachBatch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Address
+from planned_writes import values
+from pyspark import InheritableThread, TaskContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
+
+import distlog
+from distlog.spark import append
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> distlog.Topic:
+    return distlog.create(str(tmp_path / "clicks"), partitions=2)
+
+
+pytestmark = pytest.mark.spark
+
+
+def save(df: DataFrame, address: Address | str, **options: str) -> None:
+    url = address if isinstance(address, str) else address.url
+    storage = {} if isinstance(address, str) else {f"storage.{k}": v for k, v in address.options.items()}
+    df.write.format("distlog").mode("append").options(**storage, **options).save(url)
+
+
+def failure(df: DataFrame, url: str, **options: str) -> str:
+    with pytest.raises(Exception) as raised:  # noqa: PT011 - each process of Spark has a type of its own for it
+        save(df, url, **options)
+    return str(raised.value)
+
+
+def numbers(spark: SparkSession, count: int, tasks: int) -> DataFrame:
+    columns = ["cast(id as string) key", "cast(id as string) value"]
+    return spark.range(0, count, 1, tasks).selectExpr(*columns)
+
+
+def sorted_values(topic: distlog.Topic) -> list[int]:
+    return sorted(map(int, values(topic)))
+
+
+def test_what_is_written_is_read_again(spark: SparkSession, topic: distlog.Topic) -> None:
+    df = numbers(spark, 100, 3).select(
+        F.col("key"),
+        F.col("value").cast("binary"),
+        F.expr("timestamp_millis(cast(value as long))").alias("timestamp"),
+        F.expr("array(struct('h' as key, cast(value as binary) as value))").alias("headers"),
+    )
+    save(df, topic.url)
+    back = spark.read.format("distlog").option("includeHeaders", "true").load(topic.url)
+    assert back.exceptAll(df.select(F.col("key").cast("binary"), *back.columns[1:2], "timestamp", "headers").join(
+        back.select("value", "topic", "partition", "offset", "timestampType"), "value"
+    ).select(*back.columns)).count() == 0  # fmt: skip
+    assert back.count() == 100
+    save(back, topic.url)
+    assert sorted_values(topic) == sorted(2 * list(range(100)))
+
+
+def test_an_empty_frame_appends_nothing(spark: SparkSession, topic: distlog.Topic) -> None:
+    save(numbers(spark, 0, 1), topic.url)
+    assert topic.refresh().version == 0
+
+
+def fail_first(attempts: int) -> Any:
+    """A mapInArrow function whose task 1 fails in its first attempts, after it gave its rows."""
+
+    def run(batches: Any) -> Any:
+        yield from batches
+        context = TaskContext.get()
+        assert context is not None
+        if context.partitionId() == 1 and context.attemptNumber() < attempts:
+            raise RuntimeError("this attempt fails")
+
+    return run
+
+
+def test_a_task_that_fails_once_is_written_once(spark: SparkSession, topic: distlog.Topic) -> None:
+    df = numbers(spark, 60, 3)
+    save(df.mapInArrow(fail_first(1), df.schema), topic.url)
+    assert sorted_values(topic) == list(range(60))
+    assert topic.version == 1
+
+
+def test_a_job_that_fails_leaves_the_topic_as_it_was(spark: SparkSession, topic: distlog.Topic) -> None:
+    df = numbers(spark, 60, 3)
+    assert "this attempt fails" in failure(df.mapInArrow(fail_first(9), df.schema), topic.url)
+    assert topic.refresh().version == 0
+    assert values(topic) == []
+
+
+def test_what_cannot_be_written_is_refused_before_any_task(spark: SparkSession, topic: distlog.Topic) -> None:
+    text = failure(spark.range(3).selectExpr("id as value", "raise_error('a task ran') as key"), topic.url)
+    assert "column value must be binary or string" in text
+    assert "did you mean txnVersion?" in failure(numbers(spark, 1, 1), topic.url, txnVersions="3")
+    assert "TopicNotFoundError" in failure(numbers(spark, 1, 1), topic.url + "-not")
+
+
+def test_bad_rows_fail_the_job_and_say_which(spark: SparkSession, topic: distlog.Topic) -> None:
+    text = failure(numbers(spark, 5, 1).selectExpr("value", "5 as partition"), topic.url)
+    assert "the topic has partitions 0 to 1 (partition=5 row=0)" in text
+
+
+def test_a_log_is_not_overwritten(spark: SparkSession, topic: distlog.Topic) -> None:
+    with pytest.raises(Exception, match="a log is only appended to"):
+        numbers(spark, 1, 1).write.format("distlog").mode("overwrite").save(topic.url)
+
+
+def test_concurrent_jobs_append_all_their_rows(spark: SparkSession, topic: distlog.Topic) -> None:
+    frames = [numbers(spark, 50, 2).selectExpr(f"'{job}' as key", "value") for job in range(3)]
+    with ThreadPoolExecutor(3) as pool:
+        results = list(pool.map(append, frames, [topic.url] * 3))
+    assert sorted(result.version or 0 for result in results) == [1, 2, 3]
+    table = topic.refresh().scan().to_table()
+    rows = zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True)
+    by_job: dict[bytes, list[int]] = {}
+    for key, value in rows:
+        by_job.setdefault(key, []).append(int(value))
+    assert by_job == {b"%d" % job: list(range(50)) for job in range(3)}
+
+
+def test_an_object_store_is_written_through_storage_options(spark: SparkSession, s3_url: Address) -> None:
+    topic = distlog.create(s3_url.url, 2, storage_options=s3_url.options)
+    df = numbers(spark, 40, 2)
+    save(df, s3_url)
+    assert sorted_values(topic) == list(range(40))
+    text = failure(df, s3_url.url + "-not", **{f"storage.{k}": v for k, v in s3_url.options.items()})
+    assert s3_url.options["secret"] not in text
+
+
+def test_large_types_and_other_time_zones_are_written(spark: SparkSession, topic: distlog.Topic) -> None:
+    changed = {
+        "spark.sql.execution.arrow.useLargeVarTypes": "true",
+        "spark.sql.session.timeZone": "America/New_York",
+    }
+    before = {name: spark.conf.get(name) for name in changed}
+    try:
+        for name, value in changed.items():
+            spark.conf.set(name, value)
+        save(numbers(spark, 3, 1).withColumn("timestamp", F.expr("timestamp_millis(1234)")), topic.url)
+    finally:
+        for name, value in before.items():
+            spark.conf.set(name, str(value))
+    assert sorted_values(topic) == [0, 1, 2]
+    assert {time.timestamp() for time in topic.scan().to_table()["timestamp"].to_pylist()} == {1.234}
+
+
+def run_stream(spark: SparkSession, folder: Path, write_batch: Any) -> None:
+    """All there is in `folder`/in, in one micro-batch or several, as one run of one query."""
+    stream = spark.readStream.format("text").option("maxFilesPerTrigger", "1").load(str(folder / "in"))
+    query = stream.writeStream.foreachBatch(write_batch).option("checkpointLocation", str(folder / "checkpoint"))
+    query.trigger(availableNow=True).start().awaitTermination()
+
+
+def files(folder: Path, lines: Sequence[str]) -> None:
+    (folder / "in").mkdir()
+    for number, line in enumerate(lines):
+        (folder / "in" / f"{number}.txt").write_text(line)
+
+
+def append_in_thread(df: DataFrame, url: str) -> None:
+    thread = InheritableThread(target=append, args=(df, url))
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.parametrize("write", [save, append_in_thread])
+def test_foreachBatch_is_exactly_once_without_further_ado(  # noqa: N802 - Spark's name
+    spark: SparkSession, topic: distlog.Topic, tmp_path: Path, write: Callable[[DataFrame, str], None]
+) -> None:
+    files(tmp_path, ["a", "b"])
+    run_stream(spark, tmp_path, lambda df, batch: write(df, topic.url))
+    assert sorted(values(topic)) == ["a", "b"]
+    for done in (tmp_path / "checkpoint" / "commits").glob("*1*"):
+        done.unlink()  # as if the driver had died before Spark noted that batch 1 was done
+    run_stream(spark, tmp_path, lambda df, batch: write(df, topic.url))
+    assert sorted(values(topic)) == ["a", "b"]
+
+
+def test_two_writes_of_one_foreachBatch_need_names(  # noqa: N802 - Spark's name
+    spark: SparkSession, topic: distlog.Topic, tmp_path: Path
+) -> None:
+    files(tmp_path, ["a"])
+
+    def twice(df: DataFrame, batch: int) -> None:
+        save(df, topic.url)
+        save(df, topic.url)
+
+    with pytest.raises(Exception, match="its own txnAppId"):
+        run_stream(spark, tmp_path, twice)
+    assert values(topic) == ["a"]
+
+    def named(df: DataFrame, batch: int) -> None:
+        save(df, topic.url)
+        save(df, topic.url, txnAppId="second", txnVersion=str(batch))
+
+    run_stream(spark, tmp_path, named)
+    assert values(topic) == ["a", "a"]

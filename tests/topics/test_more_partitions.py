@@ -1,0 +1,98 @@
+"""More partitions in a topic that there is: writers use them at once, and what there was stays where it is."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import pytest
+from topics import contents, topic_on
+
+import distlog
+from distlog.core.commits.actions import MAX_PARTITIONS
+from distlog.core.errors import InvalidConfigError, InvalidPartitionsError, ReadOnlyTopicError
+from distlog.core.storage.storage import Storage
+from distlog.core.topics.topic import Topic
+
+
+@pytest.fixture(params=["in place", "commits"])
+def topic(request: pytest.FixtureRequest, tmp_path: Path) -> Topic:
+    """A topic of one partition with a record in it, wherever writers may write."""
+    where = str(tmp_path / "topic") if request.param == "in place" else f"memory://{tmp_path.name}/topic"
+    topic = topic_on(Storage(where), 1)
+    with topic.writer() as writer:
+        writer.append(b"before", key=b"k")
+    return topic.refresh()
+
+
+def test_records_stay_where_they_are_and_new_ones_go_everywhere(topic: Topic) -> None:
+    topic.create_partitions(3)
+    assert topic.partitions == distlog.open(topic.url).partitions == 3
+    with topic.writer() as writer:
+        for number in range(3):
+            writer.append(b"after", partition=number)
+    topic.append([{"value": "table", "partition": number} for number in range(3)])
+    assert contents(topic.refresh()) == {
+        0: [b"before", b"after", b"table"],
+        1: [b"after", b"table"],
+        2: [b"after", b"table"],
+    }
+
+
+@pytest.mark.filterwarnings("ignore::distlog.RetentionWarning")
+def test_a_writer_that_is_open_meanwhile_puts_keys_where_all_others_put_them(topic: Topic) -> None:
+    other = distlog.open(topic.url)
+    with other.writer() as writer:
+        writer.append(b"first", partition=0)
+        writer.flush()
+        topic.create_partitions(50)
+        for number in range(20):
+            writer.append(b"third", key=b"%d" % number)
+    topic.refresh().append([{"key": b"%d" % number, "value": "third"} for number in range(20)])
+    found = topic.refresh().scan(columns=["partition", "key", "value"]).to_table().to_pylist()
+    places = [(row["key"], row["partition"]) for row in found if row["value"] == b"third"]
+    assert len(places) == 40
+    assert len(set(places)) == 20
+    assert len({partition for _, partition in places}) > 1
+
+
+def test_of_many_at_once_the_largest_number_holds(topic: Topic) -> None:
+    def grow(count: int) -> int:
+        try:
+            distlog.open(topic.url).create_partitions(count)
+        except InvalidPartitionsError:
+            return 0
+        return count
+
+    with ThreadPoolExecutor(4) as pool:
+        done = list(pool.map(grow, (2, 5, 3, 4)))
+    assert topic.refresh().partitions == max(done) == 5
+    assert contents(topic)[0] == [b"before"]
+
+
+@pytest.mark.parametrize("count", [1, 0, -1, MAX_PARTITIONS + 1])
+def test_a_number_that_does_not_fit_is_refused_and_nothing_is_committed(topic: Topic, count: int) -> None:
+    version = topic.version
+    with pytest.raises(InvalidPartitionsError, match="partitions"):
+        topic.create_partitions(count)
+    assert topic.refresh().version == version
+
+
+def test_a_number_must_be_whole_and_a_snapshot_of_the_past_stays(topic: Topic) -> None:
+    with pytest.raises(InvalidConfigError, match="count"):
+        topic.create_partitions(2.5)  # type: ignore[arg-type]
+    with pytest.raises(ReadOnlyTopicError):
+        distlog.open(topic.url, version=0).create_partitions(2)
+
+
+def test_every_maintenance_goes_on_with_the_new_partitions(tmp_path: Path) -> None:
+    topic = distlog.create(str(tmp_path / "topic"), config={"cleanup.policy": "compact"})
+    topic.append([{"key": "k", "value": "old"}, {"key": "k", "value": "new"}])
+    topic.create_partitions(2)
+    topic.append([{"key": "k", "value": "there", "partition": 1}, {"key": "k", "value": "newest", "partition": 1}])
+    for work in (topic.compact, topic.vacuum, partial(topic.rebuild_indexes, force=True)):
+        work()
+    found = topic.refresh().scan(columns=["partition", "value"]).to_table().to_pylist()
+    assert [(row["partition"], row["value"]) for row in found] == [(0, b"new"), (1, b"newest")]
+    assert topic.verify().ok
