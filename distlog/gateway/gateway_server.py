@@ -22,6 +22,7 @@ from distlog.gateway.cluster.node import advertised, this_machine
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.delayed_fetches import DelayedFetches
 from distlog.gateway.fetch_memory import FetchMemory
+from distlog.gateway.groups.dropped_topics import DroppedTopics
 from distlog.gateway.groups.follow_groups import FollowGroups
 from distlog.gateway.groups.of_broker import FOLLOW_PART, PART
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
@@ -42,6 +43,8 @@ ANONYMOUS = "ANONYMOUS"
 _MEMBERS_THREADS = 2
 #: How often logs are looked at for which `flush.ms` may have passed.
 _FLUSH_MS = 500
+#: How often topics with positions are looked at whether others dropped them: by whether that is a look at a disk.
+_LOOK_MS = {True: 1000, False: 5000}
 
 
 class GatewayServer:
@@ -91,6 +94,9 @@ class GatewayServer:
         ]
         self._scheduler = Scheduler()
         self._scheduler.schedule("log-flusher", metadata.flush_due, delay_ms=_FLUSH_MS, period_ms=_FLUSH_MS)
+        dropped = DroppedTopics(self._groups.offsets, lambda name: metadata.fresh_topic(name).snapshot.topic_id)
+        look_ms = _LOOK_MS[metadata.root.is_local_disk]
+        self._scheduler.schedule("dropped-topics", dropped.look, delay_ms=look_ms, period_ms=look_ms)
         self._thread = threading.Thread(target=self._run_loop, name="kafka-network-thread", daemon=True)
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from importlib import import_module
@@ -14,13 +15,14 @@ from gateways import METADATA, Wire, until
 from kio.schema.errors import ErrorCode
 
 import distlog
+from distlog.gateway import gateway_server
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.groups.classic_group import GroupSettings
 from distlog.gateway.groups.offsets_format import offsets_partition
 
 OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR, JOIN_GROUP, HEARTBEAT = 8, 9, 10, 11, 12
-LIST_GROUPS, DESCRIBE_GROUPS, DESCRIBE_CLUSTER = 16, 15, 60
+LIST_GROUPS, DESCRIBE_GROUPS, DESCRIBE_CLUSTER, DELETE_TOPICS = 16, 15, 60, 20
 SESSION_MS = 600
 
 
@@ -222,3 +224,18 @@ def test_a_gateway_without_its_storage_says_that_nobody_coordinates_and_goes_on_
         monkeypatch.setattr(lease, "sync", sync)
         until(lambda: commit(wire, "billing", 9) is ErrorCode.none)
         assert fetched(wire, "billing") == (ErrorCode.none, {0: 9})
+
+
+def test_a_topic_that_is_dropped_at_one_gateway_takes_the_positions_at_the_others_with_it(
+    begin: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway_server, "_LOOK_MS", {True: 50, False: 50})
+    one, two = pair(begin)
+    group = group_of(one)
+    with Wire(one) as wire, Wire(two) as elsewhere:
+        assert commit(wire, group, 7) is ErrorCode.none
+        until(lambda: "clicks" in one.broker.metadata.loaded)
+        time.sleep(0.3)
+        told = elsewhere.ask(DELETE_TOPICS, 4, topic_names=("clicks",), timeout=datetime.timedelta(seconds=9))
+        assert told.responses[0].error_code is ErrorCode.none
+        until(lambda: fetched(wire, group) == (ErrorCode.none, {}))
