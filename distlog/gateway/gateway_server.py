@@ -135,6 +135,12 @@ class GatewayServer:
                 "bytes of records in responses that clients have not taken",
                 broker.fetch_memory.used,
             ),
+            "node_id": ("the id of this broker", self._lease.node.id),
+            "brokers": ("gateways of the root that live, as far as this one knows", len(self._lease.nodes)),
+            "coordinated_partitions": (
+                "partitions of __consumer_offsets whose groups it coordinates",
+                len(self._groups.coordination.loaded),
+            ),
             "delayed_fetches": ("fetches that wait for records", len(broker.fetches)),
         }
         counters = {

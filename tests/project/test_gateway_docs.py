@@ -8,6 +8,10 @@ from pathlib import Path
 import pytest
 from gateways import API_VERSIONS, Wire, serving, until
 
+from distlog.gateway.cluster.gateway_lease import GROUP as GATEWAYS
+from distlog.gateway.cluster.gateway_lease import ROOT_ID
+from distlog.gateway.cluster.maintenance import GROUP as MAINTENANCE
+from distlog.gateway.cluster.maintenance import LEASE_S
 from distlog.gateway.commit_log_producers import REMEMBERED_MS
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.gateway_server import STOP_TIMEOUT_S
@@ -25,12 +29,12 @@ def table(heading: str) -> list[list[str]]:
     return [[cell.strip().replace("`", "") for cell in line.strip("|").split("|")] for line in found.splitlines()[2:]]
 
 
-def test_the_python_example_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_python_examples_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("confluent_kafka")
-    found = re.search(r"```python\n(.*?)```", TEXT, re.DOTALL)
-    assert found
-    exec(found[1], {"root": str(tmp_path)})
-    assert capsys.readouterr().out.splitlines() == ["b'hello'", "[b'hello']"]
+    names: dict[str, object] = {"root": str(tmp_path)}
+    for found in re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL):
+        exec(found, names)
+    assert capsys.readouterr().out.splitlines() == ["b'hello'", "[b'hello']", "True"]
 
 
 def test_the_apis_are_those_of_the_table() -> None:
@@ -56,6 +60,10 @@ def test_the_limits_are_those_of_the_table() -> None:
     assert f"last {REMEMBERED_MS // 60_000} minutes" in text
     assert f"up to {config.linger_bytes >> 20} MB" in text
     assert f"`{NAME}`, in Kafka's own format: {PARTITIONS} partitions" in text
+    assert f"`broker.session.timeout.ms` ({config.broker_session_timeout_ms // 1000} seconds by" in text
+    assert f"a lease of {LEASE_S:g} seconds" in text
+    assert f"`_groups/{ROOT_ID}/{GATEWAYS}`" in text
+    assert f"`_groups/{ROOT_ID}/{MAINTENANCE}`" in text
     assert f"after {config.offsets_retention_ms // 86_400_000} days" in text
 
 
