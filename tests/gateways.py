@@ -25,9 +25,10 @@ NO_WAIT = datetime.timedelta(0)
 
 
 @contextmanager
-def serving(root: object, **settings: Any) -> Iterator[GatewayServer]:
+def serving(root: object, *, tls: Any = None, authentication: Any = None, **settings: Any) -> Iterator[GatewayServer]:
     """A gateway over `root` at a free port; `settings` are those of GatewayConfig."""
-    with GatewayServer(str(root), port=0, config=GatewayConfig(**settings)) as gateway:
+    config = GatewayConfig(**settings)
+    with GatewayServer(str(root), port=0, config=config, tls=tls, authentication=authentication) as gateway:
         yield gateway
 
 

@@ -18,6 +18,7 @@ from distlog.cli import (
     serve_command,
     service_command,
     topic_commands,
+    users_command,
     warmup_command,
 )
 
@@ -69,4 +70,5 @@ app.command()(kafka_commands.adopt)
 app.command()(kafka_commands.export)
 app.command()(service_command.run)
 app.command()(serve_command.serve)
+app.command()(users_command.users)
 app.command()(warmup_command.warmup)

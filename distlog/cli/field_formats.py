@@ -1,28 +1,26 @@
-"""Parses lines that have fields, of which some are the key, the value and the timestamp of a record.
+"""Parses objects that have fields, of which some are the key, the value and the timestamp of a record.
 
-jsonl   A line is an object. The value is the line if no field is named.
-csv     The first line has the names. A row is a line. The value is the row as an object if no field is named.
-
-Fields are the bytes of their text; what is not text in JSON is its JSON. A field that is not there, or null, makes a
-null. A timestamp is ms since 1970 or ISO 8601. Blank lines are skipped.
+An object is a line of JSON. The value is the line if no field is named. Fields are the bytes of their text; what is
+not text is its JSON. A field that is not there, or null, makes a null. A timestamp is ms since 1970 or ISO 8601.
+Blank lines are skipped. `csv_format` has the same for rows of CSV.
 """
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.csv
 
-from distlog.cli.line_formats import BadLine, LineFormat, Parsed, parsed_one_by_one, time_of
-from distlog.console import output, record_lines
-from distlog.core.errors import InvalidConfigError
+from distlog.cli.bulk_lines import first_object, objects_of, times_of
+from distlog.cli.line_formats import LineFormat, Parsed, parsed_one_by_one, time_of
+from distlog.console import output
+from distlog.core.errors import InvalidRecordError
 
 _SCHEMA = pa.schema([("timestamp", pa.int64()), ("key", pa.binary()), ("value", pa.binary())])
+#: How Arrow reads a field, by the type that it has in the first object.
+_BULK_TYPES = {str: pa.string(), int: pa.int64(), bool: pa.bool_(), type(None): pa.string()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +38,10 @@ class Fields:
         return {name: field for name, field in given.items() if field is not None}
 
     def check(self, names: Sequence[str]) -> None:
-        """Raise InvalidConfigError for a field that is not among `names`."""
+        """Raise InvalidRecordError for a field that is not among `names`."""
         for field in self.named.values():
             if field not in names:
-                raise InvalidConfigError(f"the input has no field {field}; it has {', '.join(names)}")
+                raise InvalidRecordError(f"the input has no field {field}; it has {', '.join(names)}")
 
 
 def json_fields(fields: Fields) -> LineFormat:
@@ -54,12 +52,30 @@ def json_fields(fields: Fields) -> LineFormat:
             raise ValueError("it must be an object")
         text = {name: _text(found.get(field)) for name, field in fields.named.items() if name != "timestamp"}
         time = None if fields.timestamp is None else found.get(fields.timestamp)
-        return {"value": line.removesuffix(b"\r"), **text, "timestamp": _time(time)}
+        return {"value": line.removesuffix(b"\r"), **text, "timestamp": time_of_field(time)}
 
     def parse(block: bytes, lines_before: int) -> Parsed:
-        return parsed_one_by_one(block, lines_before, row_of, _SCHEMA)
+        rows = _rows_in_bulk(block, fields)
+        return parsed_one_by_one(block, lines_before, row_of, _SCHEMA) if rows is None else Parsed(rows)
 
     return parse
+
+
+def _rows_in_bulk(block: bytes, fields: Fields) -> pa.Table | None:
+    """The rows of a block whose fields have the types that they have in its first line; else None."""
+    first = first_object(block)
+    kinds = {field: _BULK_TYPES.get(type(first.get(field))) for field in fields.named.values()}
+    found = None if None in kinds.values() else objects_of(block, kinds, others="ignore")
+    if found is None:
+        return None
+    empty = pa.nulls(len(found.lines))
+    columns = {"key": empty, "value": found.lines, "timestamp": empty}
+    for name, field in fields.named.items():
+        column = found.fields[field]
+        columns[name] = times_of(column) if name == "timestamp" else column.cast(pa.string())
+    if columns["timestamp"] is None:
+        return None
+    return pa.table({field.name: columns[field.name].cast(field.type) for field in _SCHEMA})
 
 
 def _text(value: Any) -> bytes | None:
@@ -68,104 +84,8 @@ def _text(value: Any) -> bytes | None:
     return output.json_text(value).encode()
 
 
-def _time(value: Any) -> int | None:
+def time_of_field(value: Any) -> int | None:
+    """The time that a field holds, as ms since 1970; raises ValueError."""
     if isinstance(value, str) and value.removeprefix("-").isdecimal():
         return time_of(int(value))
     return time_of(value)
-
-
-def csv_format(fields: Fields) -> LineFormat:
-    """A parser of the lines of one file, whose first line it takes for the names."""
-    names: list[str] = []
-
-    def parse(block: bytes, lines_before: int) -> Parsed:
-        if not names:
-            line, _, block = block.removeprefix(b"\xef\xbb\xbf").partition(b"\n")
-            names.extend(_names(line))
-            fields.check(names)
-            lines_before += 1
-        return _rows(block, lines_before, names, fields)
-
-    return parse
-
-
-def _names(line: bytes) -> list[str]:
-    try:
-        names = next(csv.reader([line.decode().removesuffix("\r")]), [])
-    except UnicodeDecodeError:
-        names = []
-    if not names or len(set(names)) < len(names):
-        raise InvalidConfigError("the first line of CSV must have the names of the fields, each once")
-    return names
-
-
-def _rows(block: bytes, lines_before: int, names: list[str], fields: Fields) -> Parsed:
-    lines = {number: line for number, line in enumerate(block.split(b"\n"), lines_before + 1) if line.strip()}
-    bad: dict[int, str] = {}
-    table = _read(lines, names, bad)
-    if table.num_rows + len(bad) < len(lines):
-        bad = {number: "a quoted field must end on its line" for number in lines if lines[number].count(b'"') % 2}
-        table = _read({number: line for number, line in lines.items() if number not in bad}, names, bad)
-    numbers = [number for number in lines if number not in bad]
-    columns, untimely = _columns(table, fields)
-    bad |= {numbers[row]: reason for row, reason in untimely.items()}
-    good = [row for row in range(len(numbers)) if row not in untimely]
-    columns = columns.take(good) if untimely else columns
-    return Parsed(columns, _in_order(lines, bad))
-
-
-def _read(lines: Mapping[int, bytes], names: list[str], bad: dict[int, str]) -> pa.Table:
-    """The rows as bytes; `bad` gets the numbers of those that have other fields than the names."""
-    numbers = list(lines)
-
-    def refuse(row: Any) -> str:
-        bad[numbers[row.number - 1]] = f"the line has {row.actual_columns} fields, not {row.expected_columns}"
-        return "skip"
-
-    if not lines:
-        return pa.table({name: pa.array([], pa.binary()) for name in names})
-    text = b"\n".join(lines.values())
-    kinds = {name: pa.binary() for name in names}
-    return pyarrow.csv.read_csv(
-        io.BytesIO(text),
-        pyarrow.csv.ReadOptions(column_names=names, use_threads=False, block_size=len(text) + 1),
-        pyarrow.csv.ParseOptions(invalid_row_handler=refuse),
-        pyarrow.csv.ConvertOptions(column_types=kinds, strings_can_be_null=False, quoted_strings_can_be_null=False),
-    )
-
-
-def _columns(table: pa.Table, fields: Fields) -> tuple[pa.Table, dict[int, str]]:
-    """The columns of the records, and what is wrong with the times of which rows."""
-    columns = {name: table[field] for name, field in fields.named.items() if name != "timestamp"}
-    if fields.value is None:
-        columns["value"] = record_lines.json_texts(table.combine_chunks())
-    if fields.timestamp is None:
-        return pa.table(columns), {}
-    times, untimely = _times(table[fields.timestamp])
-    return pa.table({**columns, "timestamp": times}), untimely
-
-
-def _times(column: pa.ChunkedArray) -> tuple[pa.Array, dict[int, str]]:
-    try:
-        return column.cast(pa.string()).cast(pa.int64()), {}
-    except pa.ArrowInvalid:
-        untimely: dict[int, str] = {}
-        times = [_time_or_why(value, row, untimely) for row, value in enumerate(column.to_pylist())]
-        return pa.array(times, pa.int64()), untimely
-
-
-def _time_or_why(value: bytes, row: int, untimely: dict[int, str]) -> int | None:
-    try:
-        return _time(value.decode() or None)
-    except ValueError as error:
-        untimely[row] = f"not a time: {error}"
-        return None
-
-
-def _in_order(lines: Mapping[int, bytes], bad: Mapping[int, str]) -> list[BadLine]:
-    found: list[BadLine] = []
-    if bad:
-        for place, number in enumerate(lines):
-            if number in bad:
-                found.append(BadLine(number, place - len(found), bad[number]))
-    return found

@@ -14,7 +14,8 @@ from typing import BinaryIO, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from distlog.cli.field_formats import Fields, csv_format, json_fields
+from distlog.cli.csv_format import csv_format
+from distlog.cli.field_formats import Fields, json_fields
 from distlog.cli.incoming import blocks
 from distlog.cli.line_formats import LineFormat, Parsed, jsonl_format, text_format
 from distlog.core.errors import InvalidConfigError, InvalidRecordError
@@ -85,8 +86,16 @@ def _lines(path: str, parse: LineFormat, wait: Callable[[], float | None]) -> Pa
             if block is None:
                 yield None
                 continue
-            yield Part(parse(block, lines), len(block) + 1)
+            yield Part(_parsed(parse, block, lines, path), len(block) + 1)
             lines += block.count(b"\n") + 1
+
+
+def _parsed(parse: LineFormat, block: bytes, lines: int, path: str) -> Parsed:
+    try:
+        return parse(block, lines)
+    except InvalidRecordError as error:
+        error.details["file"] = None if path == STANDARD_INPUT else path
+        raise
 
 
 @contextmanager

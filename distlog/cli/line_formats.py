@@ -5,6 +5,8 @@ jsonl   A line is an object, as `read --json` prints it: `value` (required), `ke
         `headers`. Bytes are text, null, or {"base64": "..."}. A timestamp is ms since 1970 or ISO 8601.
         If fields are named, it is an object of any kind: `field_formats`.
 csv     `csv_format`.
+
+Arrow reads a block of objects at once, if all of them are as most records are; else they are looked at one by one.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distlog.cli.bulk_lines import Objects, first_object, objects_of, split_lines, times_of
 from distlog.core.batches.record_batch import HEADERS_TYPE
 from distlog.core.config import MAX_INT, MAX_LONG
 from distlog.core.times import to_ms
@@ -56,12 +59,24 @@ _SCHEMA = pa.schema(
 )
 
 
+_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))
+#: The usual types of the fields that an object may have.
+_FIELDS = {
+    "partition": pa.int64(),
+    "timestamp": pa.int64(),
+    "key": pa.string(),
+    "value": pa.string(),
+    "headers": _HEADERS,
+    **dict.fromkeys(IGNORED, pa.int64()),
+    "topic": pa.string(),
+}
+
+
 def text_format(key_separator: str | None) -> LineFormat:
     """A parser of lines as values, or as keys and values: then a line without the separator is bad."""
 
     def parse(block: bytes, lines_before: int) -> Parsed:
-        text = pa.scalar(block.replace(b"\r\n", b"\n").removesuffix(b"\r"), pa.binary())
-        lines = pc.split_pattern(text, "\n").values
+        lines = split_lines(block)
         if key_separator is None:
             return Parsed(pa.table({"value": lines}))
         return _keyed(lines, key_separator, lines_before)
@@ -81,7 +96,36 @@ def _keyed(lines: pa.Array, separator: str, lines_before: int) -> Parsed:
 
 def jsonl_format(block: bytes, lines_before: int) -> Parsed:
     """Objects as records. Blank lines are skipped."""
-    return parsed_one_by_one(block, lines_before, _record)
+    records = _records_in_bulk(block)
+    return parsed_one_by_one(block, lines_before, _record) if records is None else Parsed(records)
+
+
+def _records_in_bulk(block: bytes) -> pa.Table | None:
+    """The records of a block in which all is as most records have it, so that Arrow can read it; else None."""
+    time_type = pa.string() if isinstance(first_object(block).get("timestamp"), str) else pa.int64()
+    found = objects_of(block, {**_FIELDS, "timestamp": time_type}, others="error")
+    if found is None or not _have_values(found) or not _are_plain(found.fields):
+        return None
+    times = times_of(found.fields["timestamp"])
+    if times is None:
+        return None
+    headers = pc.coalesce(found.fields["headers"], pa.scalar([], _HEADERS)).cast(HEADERS_TYPE)
+    columns = {name: found.fields[name].cast(_SCHEMA.field(name).type) for name in ("partition", "key", "value")}
+    return pa.table({**columns, "timestamp": times, "headers": headers}).select(_SCHEMA.names).cast(_SCHEMA)
+
+
+def _have_values(found: Objects) -> bool:
+    """Whether each object has a value, be it null, which Arrow does not tell from none."""
+    missing = pc.is_null(found.fields["value"])
+    return all("value" in json.loads(line) for line in found.lines.filter(missing).to_pylist())
+
+
+def _are_plain(fields: pa.RecordBatch) -> bool:
+    """Whether partitions are in their range, and each header has a name and a value."""
+    low, high = (bound.as_py() for bound in pc.min_max(fields["partition"]).values())
+    headers = pc.list_flatten(fields["headers"])
+    whole = all(part.null_count == 0 for part in (headers, *headers.flatten()))
+    return whole and (low is None or (low >= -1 and high <= MAX_INT))
 
 
 def parsed_one_by_one(

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import ipaddress
 from functools import partial
 from typing import Annotated, Any
 
 import typer
 
+from distlog.cli import listener_options as listener
 from distlog.cli.options import Json, Storage, usage
 from distlog.cli.service_command import BrokerSettings, MetricsPort
-from distlog.core.errors import InvalidConfigError
 
 
 def host_and_port(text: str) -> tuple[str, int]:
@@ -33,6 +32,10 @@ Advertised = Annotated[
     ),
 ]
 
+Maintain = Annotated[
+    bool, typer.Option("--maintain", help="Also run the tasks of `distlog run`; of several gateways, one does.")
+]
+
 
 def serve(
     *,
@@ -41,17 +44,22 @@ def serve(
     advertised: Advertised = None,
     insecure: Annotated[
         bool,
-        typer.Option("--insecure", help="Listen on another address than loopback, for everybody who reaches it."),
+        typer.Option("--insecure", help="Let everybody in who reaches an address, or PLAIN passwords be read."),
     ] = False,
+    ssl_certfile: listener.Certfile = None,
+    ssl_keyfile: listener.Keyfile = None,
+    ssl_key_password_file: listener.KeyPassword = None,
+    ssl_cafile: listener.Cafile = None,
+    ssl_client_auth: listener.ClientAuth = "none",
+    sasl_users: listener.SaslUsers = None,
+    sasl_mechanisms: listener.SaslMechanisms = listener.ALL_MECHANISMS,
     linger_ms: Annotated[
         int, typer.Option(min=0, metavar="MS", help="On an object store, how long an append waits for others.")
     ] = 250,
     auto_create: Annotated[
         bool, typer.Option("--auto-create-topics", help="Create a topic when a client asks for it.")
     ] = False,
-    maintain: Annotated[
-        bool, typer.Option("--maintain", help="Also run the tasks of `distlog run`; of several gateways, one does.")
-    ] = False,
+    maintain: Maintain = False,
     config: BrokerSettings,
     metrics_port: MetricsPort = None,
     storage: Storage,
@@ -71,22 +79,21 @@ def serve(
         if error.name != "kio":
             raise
         raise ModuleNotFoundError("the gateway needs kio: pip install 'distlog[gateway]'", name=error.name) from None
-    host, port = listen
-    if not insecure and not is_loopback(host):
-        raise InvalidConfigError(
-            "anybody who reaches this address could read and write all topics: add --insecure if that is meant",
-            listen=f"{host}:{port}",
-        )
+    tls = listener.tls_files(ssl_certfile, ssl_keyfile, ssl_key_password_file, ssl_cafile, ssl_client_auth)
+    asked = listener.Listener(listen[0], listen[1], tls, sasl_users, listener.mechanisms(sasl_mechanisms))
+    if not insecure:
+        asked.check_open()
     settings = {name: value for each in config for name, value in each.items()}
     limits = GatewayConfig(advertised=advertised, linger_ms=linger_ms, auto_create_topics=auto_create)
-    gateway = GatewayServer(root, host, port, config=limits, settings=settings, storage_options=dict(storage))
+    gateway = GatewayServer(
+        root,
+        asked.host,
+        asked.port,
+        config=limits,
+        settings=settings,
+        storage_options=dict(storage),
+        tls=asked.context(),
+        authentication=asked.authentication(),
+    )
     tasks = partial(Maintenance, root, settings, dict(storage)) if maintain else None
     raise typer.Exit(serve_until_signal(gateway, tasks, metrics_port=metrics_port, as_json=as_json))
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches the address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import threading
 
+#: Who takes records gets at most this share of what is left, or these bytes: some slow clients cannot have all.
+_SHARE = 4
+_SMALLEST_BYTES = 64 << 10
+
 
 class FetchMemory:
     """`limit` bytes, for many threads."""
@@ -14,7 +18,8 @@ class FetchMemory:
     def take(self, wanted: int) -> int:
         """Take up to so many bytes before they are read; returns how many: 0 if slow clients have all."""
         with self._lock:
-            taken = max(min(wanted, self._limit - self.used), 0)
+            left = max(self._limit - self.used, 0)
+            taken = min(wanted, max(left // _SHARE, min(left, _SMALLEST_BYTES)))
             self.used += taken
             return taken
 

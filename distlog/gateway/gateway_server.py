@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
 from distlog.core.display.units import counted
 from distlog.core.log_manager.metrics import Metric
@@ -22,29 +22,39 @@ from distlog.gateway.cluster.node import advertised, this_machine
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.delayed_fetches import DelayedFetches
 from distlog.gateway.fetch_memory import FetchMemory
+from distlog.gateway.gateway_metrics import server_metrics
 from distlog.gateway.groups.dropped_topics import DroppedTopics
 from distlog.gateway.groups.follow_groups import FollowGroups
 from distlog.gateway.groups.of_broker import FOLLOW_PART, PART
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
 from distlog.gateway.groups.services import GroupServices
-from distlog.gateway.kafka_apis import APIS, OF_MEMBERS, KafkaApis, supports
+from distlog.gateway.kafka_apis import APIS, OF_MEMBERS, OF_SASL, KafkaApis, supports
 from distlog.gateway.metadata_cache import MetadataCache, topic_defaults
 from distlog.gateway.request_metrics import RequestMetrics
+from distlog.gateway.security.authentication import Authentication
 from distlog.gateway.server.acceptor import Acceptor
+from distlog.gateway.server.deadline import Deadline
 from distlog.gateway.server.processor import Processor
 from distlog.gateway.server.request import Request
 from distlog.gateway.server.request_channel import RequestChannel
 from distlog.gateway.server.request_handler_pool import KafkaRequestHandlerPool
+from distlog.gateway.transactions.services import PART as TRANSACTIONS
+from distlog.gateway.transactions.services import TransactionServices
 
-#: How long the end waits for requests that are under way.
+#: How long the end may take, and how much of that is kept for the device: nothing that clients do takes it.
 STOP_TIMEOUT_S = 8.0
-ANONYMOUS = "ANONYMOUS"
+_CLOSING_SHARE = 0.25
+_LAST_S = 0.5
 #: Threads of their own for what members live by, so that nobody is thrown out while the storage is slow.
 _MEMBERS_THREADS = 2
+#: A thread of its own for passwords, which take time on purpose: whoever guesses has no more than one core.
+_SASL_THREADS = 1
 #: How often logs are looked at for which `flush.ms` may have passed.
 _FLUSH_MS = 500
 #: How often topics with positions are looked at whether others dropped them: by whether that is a look at a disk.
 _LOOK_MS = {True: 1000, False: 5000}
+#: How often transactions are looked at that are open for too long, or not finished.
+_TRANSACTIONS_MS = 1000
 
 
 class GatewayServer:
@@ -63,19 +73,23 @@ class GatewayServer:
         settings: Mapping[str, object] | None = None,
         storage_options: Mapping[str, Any] | None = None,
         tls: ssl.SSLContext | None = None,
+        authentication: Authentication | None = None,
         clock: Callable[[], int] = now_ms,
     ) -> None:
         config = with_settings(config or GatewayConfig(), settings or {})
-        self._host, self._asked_port, self._tls = host, port, tls
+        self._host, self._asked_port = host, port
         self._loop = asyncio.new_event_loop()
-        self._channel = RequestChannel(config.queued_max_requests, self._wake)
-        self._members_channel = RequestChannel(config.queued_max_requests, self._wake)
-        self._processor = Processor(config, self._loop, self._offer, supports, clock, ANONYMOUS)
-        self._acceptor = Acceptor(self._processor)
+        self._channel, members_channel, sasl_channel = (
+            RequestChannel(config.queued_max_requests, self._wake) for _ in range(3)
+        )
+        self._channels = dict.fromkeys(OF_MEMBERS, members_channel) | dict.fromkeys(OF_SASL, sasl_channel)
+        self._processor = Processor(config, self._loop, self._offer, supports, clock, authentication)
+        self._acceptor = Acceptor(self._processor, tls)
         metadata = MetadataCache(Storage(root, storage_options), topic_defaults(settings or {}), clock, config)
         fetches = DelayedFetches(self._channel.again, config.metadata_max_age_ms)
         lease_s = config.broker_session_timeout_ms / 1000
-        self._lease = GatewayLease(metadata.root, config.node_id, lease_s)
+        # transactions need their coordinator, and those of the groups in them, in one process
+        self._lease = GatewayLease(metadata.root, config.node_id, lease_s, shares=not metadata.root.is_local_disk)
         memory = FetchMemory(config.fetch_memory_bytes)
         self.broker = Broker(config, metadata, fetches, clock, APIS, memory, self._lease)
         store = OffsetsTopic(
@@ -85,18 +99,21 @@ class GatewayServer:
         )
         self._groups = GroupServices(store, self._lease, config.groups, retention_ms=config.offsets_retention_ms)
         self._followers = FollowGroups(metadata)
-        self.broker.parts.update({PART: self._groups, FOLLOW_PART: self._followers})
+        self._transactions = TransactionServices(self.broker, self._groups)
+        self.broker.parts.update({PART: self._groups, FOLLOW_PART: self._followers, TRANSACTIONS: self._transactions})
         self._requests = RequestMetrics()
         apis = KafkaApis(self.broker, self._requests)
         self._handlers = [
             KafkaRequestHandlerPool(self._channel, apis.handle, config.num_io_threads, "kafka-request-handler"),
-            KafkaRequestHandlerPool(self._members_channel, apis.handle, _MEMBERS_THREADS, "kafka-group-handler"),
+            KafkaRequestHandlerPool(members_channel, apis.handle, _MEMBERS_THREADS, "kafka-group-handler"),
+            KafkaRequestHandlerPool(sasl_channel, apis.handle, _SASL_THREADS, "kafka-sasl-handler"),
         ]
         self._scheduler = Scheduler()
         self._scheduler.schedule("log-flusher", metadata.flush_due, delay_ms=_FLUSH_MS, period_ms=_FLUSH_MS)
         dropped = DroppedTopics(self._groups.offsets, lambda name: metadata.fresh_topic(name).snapshot.topic_id)
         look_ms = _LOOK_MS[metadata.root.is_local_disk]
         self._scheduler.schedule("dropped-topics", dropped.look, delay_ms=look_ms, period_ms=look_ms)
+        self._scheduler.schedule("transaction-timer", self._transactions.tick, delay_ms=0, period_ms=_TRANSACTIONS_MS)
         self._thread = threading.Thread(target=self._run_loop, name="kafka-network-thread", daemon=True)
 
     @property
@@ -123,35 +140,8 @@ class GatewayServer:
 
     def metrics(self) -> list[Metric]:
         """Counters of requests and connections, and what goes on now; no storage is asked."""
-        processor, broker = self._processor, self.broker
-        gauges = {
-            "connections": ("open connections", self.connections),
-            "request_queue_size": (
-                "requests that wait for a handler",
-                len(self._channel) + len(self._members_channel),
-            ),
-            "request_memory_bytes": ("bytes of requests that are received or handled", processor.memory.used),
-            "fetch_memory_bytes": (
-                "bytes of records in responses that clients have not taken",
-                broker.fetch_memory.used,
-            ),
-            "node_id": ("the id of this broker", self._lease.node.id),
-            "brokers": ("gateways of the root that live, as far as this one knows", len(self._lease.nodes)),
-            "coordinated_partitions": (
-                "partitions of __consumer_offsets whose groups it coordinates",
-                len(self._groups.coordination.loaded),
-            ),
-            "delayed_fetches": ("fetches that wait for records", len(broker.fetches)),
-        }
-        counters = {
-            "connections_accepted": ("connections that were accepted", processor.accepted),
-            "connections_refused": ("connections that were refused: there were too many", processor.refused),
-        }
-        return [
-            *(_metric(name, "gauge", *facts) for name, facts in gauges.items()),
-            *(_metric(name, "counter", *facts) for name, facts in counters.items()),
-            *self._requests.metrics(),
-        ]
+        waiting = sum(map(len, {self._channel, *self._channels.values()}))
+        return [*server_metrics(self._processor, self.broker, waiting), *self._requests.metrics()]
 
     @property
     def address(self) -> str:
@@ -162,9 +152,9 @@ class GatewayServer:
         """Begin to answer. Raises StorageError if it cannot listen."""
         self._thread.start()
         try:
-            self._in_loop(self._acceptor.listen(self._host, self._asked_port, self._tls)).result()
+            self._in_loop(self._acceptor.listen(self._host, self._asked_port)).result()
         except BaseException:
-            self._end_loop()
+            self._end_loop(STOP_TIMEOUT_S)
             raise
         host, port = self.broker.config.advertised or advertised(self._host, self.port)
         self._lease.be_at(host, port, this_machine())
@@ -178,23 +168,27 @@ class GatewayServer:
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> bool:
         """Answer what is under way, close all, and have all that was appended on the device.
 
-        Returns False if a request was given up on.
+        Returns False if something was given up on after `timeout_s`, whatever clients or the storage do.
         """
         if self._loop.is_closed():
             return True
-        stopping = self._in_loop(self._acceptor.stop(timeout_s))
+        end, drained = Deadline(timeout_s), Deadline((1 - _CLOSING_SHARE) * timeout_s)
+        stopping = self._in_loop(self._acceptor.stop(drained.left_s))
         self.broker.fetches.stop()
         self._groups.hurry()
         self.broker.metadata.hurry()
-        finished = stopping.result()
+        finished = end.result_of(stopping)
         for handlers in self._handlers:
-            finished = handlers.stop(timeout_s) and finished
-        finished = self._scheduler.stop(timeout_s) and finished
+            finished = handlers.stop(drained.left_s) and finished
+        finished = self._scheduler.stop(drained.left_s) and finished
+        finished = end.has_done(self._close) and finished
+        return self._end_loop(end.left_s) and finished
+
+    def _close(self) -> None:
         self._followers.stop()
         self._groups.stop()
         self.broker.metadata.close()
-        self._end_loop()
-        return finished
+        self._transactions.stop()
 
     def __enter__(self) -> GatewayServer:
         return self.start()
@@ -205,8 +199,7 @@ class GatewayServer:
         self.stop()
 
     def _offer(self, request: Request) -> None:
-        is_of_members = request.head.api_key in OF_MEMBERS
-        (self._members_channel if is_of_members else self._channel).offer(request)
+        self._channels.get(request.head.api_key, self._channel).offer(request)
 
     def _wake(self, work: Callable[[], None]) -> None:
         self._loop.call_soon_threadsafe(work)
@@ -218,11 +211,9 @@ class GatewayServer:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
 
-    def _end_loop(self) -> None:
+    def _end_loop(self, timeout_s: float) -> bool:
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-
-def _metric(name: str, kind: Literal["gauge", "counter"], meaning: str, value: int) -> Metric:
-    return Metric(f"distlog_gateway_{name}", kind, meaning, [({}, float(value))])
+        self._thread.join(timeout_s + _LAST_S)
+        if not self._thread.is_alive():
+            self._loop.close()
+        return not self._thread.is_alive()

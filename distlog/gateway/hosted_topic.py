@@ -37,17 +37,18 @@ class HostedTopic(FreshTopic):
                 found = self._partitions.setdefault(number, Partition(self, number, self._logs))
         return found
 
-    def append(self, number: int, records: bytes) -> Future[AppendInfo]:
+    def append(self, number: int, records: bytes, *, in_transaction: bool = False) -> Future[AppendInfo]:
         """Append a producer's batch: in place on a local disk, where it is there at once, else with the next commit.
 
-        The future has the error of an append that failed. Raises TopicNotFoundError.
+        Batches `in_transaction` are for a local disk alone. The future has the error of an append that failed.
+        Raises TopicNotFoundError.
         """
         partition = self.partition(number)
         if not self.is_local:
             return self._gathered.append(number, records)
         told: Future[AppendInfo] = Future()
         try:
-            told.set_result(partition.append(records))
+            told.set_result(partition.append(records, in_transaction=in_transaction))
         except Exception as error:
             told.set_exception(error)
         return told

@@ -23,6 +23,9 @@ from distlog.gateway.groups.offsets_topic import NAME as OFFSETS_TOPIC
 from distlog.gateway.hosted_topic import HostedTopic
 from distlog.gateway.open_logs import OpenLogs
 
+#: The topic of `transactions.transaction_log`.
+TRANSACTIONS_TOPIC = "__transaction_state"
+
 
 class MetadataCache:
     """The topics below `root`, for many threads. `defaults` are settings for what a topic does not set itself.
@@ -141,8 +144,8 @@ def topic_defaults(settings: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def check_not_own(name: str) -> None:
-    """Raise InvalidTopicError for the topic of groups: what clients do to it, the groups would not know."""
-    if name == OFFSETS_TOPIC:
+    """Raise InvalidTopicError for the topics of groups and transactions: these would not know what clients do."""
+    if name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
         raise InvalidTopicError("the gateway alone writes and changes this topic", topic=name)
 
 

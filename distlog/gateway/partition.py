@@ -13,6 +13,7 @@ from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.errors import OffsetOutOfRangeError, SnapshotTooOldError
 from distlog.core.indexes.transaction_index import AbortedTransaction
 from distlog.core.log.appended import Appended, AppendInfo
+from distlog.core.log.batch_runs import BatchRun
 from distlog.core.log.partition_log import PartitionLog
 from distlog.core.log.tails import with_tail
 from distlog.core.reading.fetch import FetchedBatches, fetch, fetch_committed
@@ -56,19 +57,31 @@ class Partition:
         self._seen: tuple[Snapshot, PartitionState] | None = None
         self._stable: tuple[PartitionState, int] | None = None
 
-    def append(self, records: bytes) -> AppendInfo:
-        """Append a producer's batch in place, after the checks of `log_validator.validate`.
-
-        Raises what `PartitionLog.append_batches` raises; then nothing was appended.
-        """
+    def append(self, records: bytes, *, in_transaction: bool = False) -> AppendInfo:
+        """Append a producer's batch in place: see `PartitionLog.append_batches`."""
         with self._log() as log:
-            return log.append_batches(records)
+            return log.append_batches(records, in_transaction=in_transaction)
+
+    def append_run(self, run: BatchRun) -> Appended:
+        """Append batches of the gateway itself. Raises what `PartitionLog.append` raises."""
+        with self._log() as log:
+            (appended,) = log.append_runs([run])
+            return appended
+
+    def end_transaction(self, marker: BatchRun) -> Appended | None:
+        """Append the end marker of a producer's transaction, if it is open here. Raises what `append_run` raises."""
+        with self._log() as log:
+            return log.end_transaction(marker, lambda snapshot: None)
 
     def flush(self, appended: Appended) -> None:
         """Return when what was appended is as safe as the topic's flush policy wants it. Raises StorageError."""
         if appended.flush_due:
-            with self._log() as log:
-                log.flush(appended)
+            self.sync(appended)
+
+    def sync(self, appended: Appended | None) -> None:
+        """Return when what was appended, or else all that there is, is on the device. Raises StorageError."""
+        with self._log() as log:
+            log.flush(appended)
 
     def state(self) -> PartitionState:
         """The partition as it is now: on a local disk whoever appended, else as of the last refresh."""

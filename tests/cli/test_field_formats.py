@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distlog.cli.field_formats import Fields, csv_format, json_fields
+from distlog.cli.csv_format import csv_format
+from distlog.cli.field_formats import Fields, json_fields
 from distlog.cli.line_formats import Parsed
-from distlog.core.errors import InvalidConfigError
+from distlog.core.errors import InvalidRecordError
 
 CELLS = st.text(st.characters(exclude_characters="\n\r", exclude_categories=["Cs"]), max_size=5)
 
@@ -77,11 +78,11 @@ def test_the_names_stand_in_the_first_block_alone() -> None:
     assert rows(parse(b"y\na", 2)) == [{"value": b"y"}, {"value": b"a"}]
 
 
-@pytest.mark.parametrize("head", ["", "a,a", "\xff"])
+@pytest.mark.parametrize("head", ["", "a,a", "\xff", "a\rb"])
 def test_names_that_are_none_are_refused(head: str) -> None:
-    with pytest.raises(InvalidConfigError, match="names of the fields"):
+    with pytest.raises(InvalidRecordError, match="names of the fields"):
         csv_format(Fields())(head.encode("latin-1"), 0)
-    with pytest.raises(InvalidConfigError, match="no field c; it has a, b"):
+    with pytest.raises(InvalidRecordError, match="no field c; it has a, b"):
         csv("a,b\n1,2", key="c")
 
 
@@ -92,5 +93,5 @@ def test_every_row_that_python_writes_is_read_as_it_was(cells: list[tuple[str, s
 
     text = "a,b\n" + "".join(f"{quoted(a)},{quoted(b)}\n" for a, b in cells)
     parsed = csv(text.removesuffix("\n"), key="a", value="b")
-    assert parsed.bad == []
+    assert not parsed.bad
     assert rows(parsed) == [{"key": a.encode(), "value": b.encode()} for a, b in cells]

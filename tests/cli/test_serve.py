@@ -25,7 +25,7 @@ pytest.importorskip("kio")
 def serve(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Any:
     """A command that ends by itself, inside this process."""
     line = CommandLine(str(tmp_path), monkeypatch, capsys)
-    return lambda address: line.bare("serve", "--root", str(tmp_path), "--listen", address)
+    return lambda address, *options: line.bare("serve", "--root", str(tmp_path), "--listen", address, *options)
 
 
 def page(port: int) -> str:
@@ -63,6 +63,31 @@ def test_another_address_than_loopback_needs_a_flag(serve: Any, address: str) ->
     done = serve(address)
     assert (done.status, done.out) == (2, "")
     assert "--insecure" in done.err
+
+
+@pytest.mark.parametrize(
+    ("options", "wrong"),
+    [
+        (["--sasl-users", "USERS"], "passwords of PLAIN could be read on their way"),
+        (["--ssl-certfile", "CERT", "--ssl-keyfile", "KEY"], "anybody who reaches this address"),
+        (["--sasl-mechanisms", "SCRAM-SHA-256"], "anybody who reaches this address"),
+        (["--ssl-certfile", "CERT"], "TLS needs --ssl-certfile and --ssl-keyfile"),
+        (["--ssl-client-auth", "required"], "TLS needs --ssl-certfile and --ssl-keyfile"),
+        (["--sasl-users", "USERS", "--sasl-mechanisms", "GSSAPI"], "one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"),
+        # these are let through, and fail later
+        (["--sasl-users", "USERS", "--sasl-mechanisms", "SCRAM-SHA-256,SCRAM-SHA-512"], "the file of users"),
+        (["--sasl-users", "USERS", "--ssl-certfile", "CERT", "--ssl-keyfile", "KEY"], "cannot use the certificate"),
+        (["--insecure", "--sasl-users", "USERS"], "the file of users"),
+        (
+            ["--ssl-certfile", "CERT", "--ssl-keyfile", "KEY", "--ssl-cafile", "CA", "--ssl-client-auth", "required"],
+            "cannot use the certificate",
+        ),
+    ],
+)
+def test_an_address_that_others_reach_needs_who_they_are(serve: Any, options: list[str], wrong: str) -> None:
+    done = serve("0.0.0.0:0", *options)
+    assert (done.status != 0, done.out) == (True, "")
+    assert wrong in done.err
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.1:port", "127.0.0.1:70000"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from kafka_broker import dump, needs_kafka
+from kafka_broker import Broker, dump, needs_kafka
 from partition_logs import Process, append, new_topic
 from transacting import Sender
 
@@ -31,3 +31,23 @@ def test_kafka_dump_log_reads_markers_and_aborted_transactions(tmp_path: Path) -
     assert "isvalid: false" not in printed
     (aborted,) = re.findall(r"version: 0 producerId: \d+ firstOffset: (\d+) lastOffset: (\d+) .*: (\d+)", printed)
     assert aborted == ("2", "5", "6")
+
+
+def test_a_consumer_of_committed_records_stops_where_an_exported_transaction_is_open(tmp_path: Path) -> None:
+    """1. A transaction is open, and exported. 2. It is aborted, and exported again. 3. The rest is seen."""
+    broker, process = Broker(tmp_path), Process(new_topic(tmp_path / "events"))
+    with broker.running():
+        broker.create({"events": 1})
+    append(process[0], b"before")
+    sender = Sender(Process(tmp_path / "events"), "payments")
+    sender.begin().send(0, b"open")
+    append(process[0], b"behind")
+    for is_open in (True, False):
+        report = process.topic().export(broker.data)
+        assert bool(report.notes) == is_open
+        with broker.running():
+            shown = [row["value"] for row in broker.consume("events", committed=True)]
+            assert shown == ([b"before"] if is_open else [b"before", b"behind"])
+            assert [row["value"] for row in broker.consume("events")] == [b"before", b"open", b"behind"]
+        if is_open:
+            sender.abort()

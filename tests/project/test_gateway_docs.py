@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 import re
+import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
+from command_line import CommandLine
 from gateways import API_VERSIONS, Wire, serving, until
+from users_files import users_file
 
+from distlog.core.log.log_validator import _MOST_EXPANSION, _SMALLEST_LIMIT
 from distlog.gateway.cluster.gateway_lease import GROUP as GATEWAYS
 from distlog.gateway.cluster.gateway_lease import ROOT_ID
 from distlog.gateway.cluster.maintenance import GROUP as MAINTENANCE
 from distlog.gateway.cluster.maintenance import LEASE_S
 from distlog.gateway.commit_log_producers import REMEMBERED_MS
 from distlog.gateway.config import GatewayConfig
-from distlog.gateway.gateway_server import STOP_TIMEOUT_S
+from distlog.gateway.gateway_server import STOP_TIMEOUT_S, GatewayServer
 from distlog.gateway.groups.offsets_topic import NAME, PARTITIONS
 from distlog.gateway.kafka_apis import APIS
+from distlog.gateway.protocol.item_limit import MAX_ITEMS
 from distlog.gateway.protocol.request_frame import LARGEST_OTHER_BYTES
+from distlog.gateway.security.authentication import Authentication
+from distlog.gateway.security.users_file import UsersFile
+from distlog.gateway.server.connection import UNKNOWN_CLIENT_BYTES
+from distlog.gateway.server.patience import BYTES_PER_S
+from distlog.gateway.transactions.services import LOCK_FILE
+from distlog.gateway.transactions.transaction_coordinator import EXPIRATION_MS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "gateway.md").read_text(encoding="utf-8")
+PYTHON = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
 
 
 def table(heading: str) -> list[list[str]]:
@@ -32,9 +45,48 @@ def table(heading: str) -> list[list[str]]:
 def test_the_python_examples_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("confluent_kafka")
     names: dict[str, object] = {"root": str(tmp_path)}
-    for found in re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL):
-        exec(found, names)
-    assert capsys.readouterr().out.splitlines() == ["b'hello'", "[b'hello']", "True"]
+    # the one between them is run with a certificate, below
+    for example in (PYTHON[0], PYTHON[1], PYTHON[3]):
+        exec(example, names)
+    assert capsys.readouterr().out.splitlines() == ["b'hello'", "[b'hello']", "True", "[b'5 apples', b'7 pears']"]
+
+
+def test_the_examples_of_tls_and_users_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Openssl makes the page's certificate, `distlog users` its users, and a client has the page's properties."""
+    admin = pytest.importorskip("confluent_kafka.admin")
+    blocks = "".join(re.findall(r"```console\n(.*?)```", TEXT, re.DOTALL)).replace("\\\n", "")
+    openssl, *others = re.findall(r"^\$ (openssl .*|distlog users .*)$", blocks, re.MULTILINE)
+    made = openssl.replace("log.example.org", "localhost")
+    subprocess.run(shlex.split(made), cwd=tmp_path, capture_output=True, check=True)
+    monkeypatch.chdir(tmp_path)
+    line, told = CommandLine("", monkeypatch, capsys), ""
+    for command in others:
+        words = shlex.split(command.partition("<")[0])
+        told += line.bare(*words[1:], stdin=b"sesame\n").out
+    assert told.splitlines() == ["set alice", "set bob", "alice", "bob", "deleted bob"]
+    files = {
+        "certfile": tmp_path / "server.pem",
+        "keyfile": tmp_path / "server.key",
+        "users": tmp_path / "users.json",
+    }
+    names = {"root": str(tmp_path / "root"), "GatewayServer": GatewayServer, **{k: str(v) for k, v in files.items()}}
+    exec(PYTHON[2], names)
+    properties = re.search(r"```properties\n(.*?)```", TEXT, re.DOTALL)
+    assert properties
+    config = dict(line.split("=", 1) for line in properties[1].splitlines())
+    with names["gateway"] as gateway:  # type: ignore[attr-defined]
+        client = admin.AdminClient(
+            {
+                **config,
+                "log_level": 0,
+                "sasl.password": "sesame",
+                "ssl.ca.location": str(files["certfile"]),
+                "bootstrap.servers": f"localhost:{gateway.port}",
+            }
+        )
+        assert client.list_topics(timeout=30).topics.keys() == {NAME}
 
 
 def test_the_apis_are_those_of_the_table() -> None:
@@ -47,14 +99,21 @@ def test_the_limits_are_those_of_the_table() -> None:
     assert [row[1] for row in table("Limits")] == [
         f"{config.socket_request_max_bytes >> 20} MiB",
         f"{LARGEST_OTHER_BYTES >> 20} MiB",
+        str(MAX_ITEMS),
+        f"{_MOST_EXPANSION} times max.message.bytes",
         str(config.queued_max_requests),
         f"{config.queued_max_request_bytes >> 20} MiB",
         f"{config.fetch_max_bytes >> 20} MiB",
         f"{config.fetch_memory_bytes >> 20} MiB",
         str(config.max_connections),
+        str(config.max_connections_per_ip),
         f"{config.connections_max_idle_ms // 60_000} minutes",
         f"{config.request_timeout_ms // 1000} seconds",
+        f"{config.authentication_timeout_ms // 1000} seconds",
+        f"{config.failed_authentication_delay_ms // 1000} second",
+        f"{UNKNOWN_CLIENT_BYTES >> 10} KiB",
     ]
+    assert (BYTES_PER_S, _SMALLEST_LIMIT) == (1 << 20, 32 << 20)
     text = " ".join(TEXT.split())
     assert f"within {STOP_TIMEOUT_S:g} seconds" in text
     assert f"last {REMEMBERED_MS // 60_000} minutes" in text
@@ -65,10 +124,14 @@ def test_the_limits_are_those_of_the_table() -> None:
     assert f"`_groups/{ROOT_ID}/{GATEWAYS}`" in text
     assert f"`_groups/{ROOT_ID}/{MAINTENANCE}`" in text
     assert f"after {config.offsets_retention_ms // 86_400_000} days" in text
+    assert f"at most {config.transaction_max_timeout_ms // 60_000} minutes" in text
+    assert f"for {EXPIRATION_MS // 86_400_000} days is forgotten" in text
+    assert f"`{LOCK_FILE}`" in text
 
 
 def test_the_metrics_are_those_of_the_table(tmp_path: Path) -> None:
-    with serving(tmp_path) as gateway, Wire(gateway) as wire:
+    authentication = Authentication(UsersFile(users_file(tmp_path, "alice")))
+    with serving(tmp_path / "root", authentication=authentication) as gateway, Wire(gateway) as wire:
         wire.ask(API_VERSIONS, 0)
         # a request is counted when it is answered
         until(lambda: bool(gateway.metrics()[-1].values))

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from soak import (
     disk_errors,
+    exactly_once,
     gateway_kills,
     kills,
     many_gateways,
@@ -34,6 +35,7 @@ CAMPAIGNS: dict[str, Callable[[Path, int], Tally]] = {
     "gateway-kills": gateway_kills.run,
     "many-gateways": many_gateways.run,
     "many-gateways-on-s3": many_gateways.run_on_s3,
+    "exactly-once": exactly_once.run,
     "stops": stops.run,
     **{kind: partial(disk_errors.run, kind=kind, histories=20) for kind in disk_errors.KINDS},
     "power": partial(power.run, lives=20),

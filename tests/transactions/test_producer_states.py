@@ -164,6 +164,24 @@ def test_an_end_marker_of_the_same_epoch_leaves_the_numbers() -> None:
     log.append(2, open=True)
 
 
+def test_a_marker_of_the_same_or_the_next_epoch_ends_a_transaction_and_an_older_one_does_not() -> None:
+    log = Log()
+    log.append(0, epoch=3, open=True)
+    assert [log.states.has_open(PID, epoch) for epoch in (2, 3, 4)] == [False, True, True]
+    assert not log.states.has_open(PID + 1, 3)
+    log.mark(ABORT, epoch=4)
+    assert not log.states.has_open(PID, 4)
+
+
+def test_what_a_coordinator_appends_in_a_transaction_has_no_numbers() -> None:
+    log = Log()
+    assert [log.append(-1, open=True) for _ in range(3)] == [(0, 0), (1, 1), (2, 2)]
+    refused(log, InvalidRecordError, -1)
+    log.mark(COMMIT)
+    assert log.append(-1, epoch=1, open=True) == (4, 4)
+    refused(log, ProducerFencedError, -1, epoch=0, open=True)
+
+
 def test_a_marker_alone_makes_a_producer_known() -> None:
     log = Log()
     log.mark(ABORT, epoch=5)

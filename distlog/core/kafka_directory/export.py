@@ -46,15 +46,26 @@ class ExportReport(Shown):
         size = sum(each.bytes_written for each in self.partitions)
         segments = sum(each.segments_written for each in self.partitions)
         whole = counted(len(self.partitions), "partition")
-        return f"exported {whole} to {self.log_dir}: wrote {counted(segments, 'segment')}, {counted(size, 'byte')}"
+        head = f"exported {whole} to {self.log_dir}: wrote {counted(segments, 'segment')}, {counted(size, 'byte')}"
+        return "\n".join([head, *self.notes])
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """A line for each partition with an open transaction, which a broker cannot end."""
+        return tuple(
+            f"partition {each.partition}: a transaction is open from offset {each.last_stable_offset} on, where "
+            "consumers of committed records will stop: end it, and export again"
+            for each in self.partitions
+            if each.last_stable_offset < each.log_end_offset
+        )
 
     def to_table(self) -> pa.Table:
         """A row per partition."""
         return pa.Table.from_pylist(self._rows(), pa.schema([(name, pa.int64()) for name in _COLUMNS]))
 
     def to_dict(self) -> dict[str, Any]:
-        """The log directory, and the rows of the table."""
-        return {"log_dir": self.log_dir, "partitions": self._rows()}
+        """The log directory, the rows of the table, and the notes."""
+        return {"log_dir": self.log_dir, "partitions": self._rows(), "notes": list(self.notes)}
 
     def _rows(self) -> list[dict[str, int]]:
         return [{name: getattr(each, name) for name in _COLUMNS} for each in self.partitions]

@@ -31,6 +31,7 @@ from distlog.core.kafka_directory.exported_segment import (
 )
 from distlog.core.log.stored_producers import StoredProducers
 from distlog.core.paths import LEADER_EPOCHS, SNAPSHOT_SUFFIX
+from distlog.core.reading.stable_offset import last_stable_offset
 from distlog.core.storage.storage import Storage
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.transactions.producer_snapshot import read_producer_snapshot
@@ -39,10 +40,14 @@ from distlog.core.transactions.producer_states import ProducerStates
 
 @dataclass(frozen=True, slots=True)
 class ExportedPartition:
-    """A partition in the log directory: its offsets, and what this export wrote."""
+    """A partition in the log directory: its offsets, and what this export wrote.
+
+    The last stable offset is the log end offset, unless a transaction is open there.
+    """
 
     partition: int
     log_start_offset: int
+    last_stable_offset: int
     log_end_offset: int
     first_dirty_offset: int
     first_base_offset: int
@@ -64,6 +69,7 @@ def export_partition(handle: TopicHandle, snapshot: Snapshot, partition: int, lo
     return ExportedPartition(
         partition,
         state.log_start_offset,
+        last_stable_offset(handle.reader, state),
         state.log_end_offset,
         state.first_dirty_offset,
         export.present[0].base_offset,

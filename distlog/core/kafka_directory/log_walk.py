@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from distlog.core.batches.record_batch import LOG_OVERHEAD, check_crcs, read_headers
 from distlog.core.errors import CorruptRecordError
-from distlog.core.kafka_directory.source_log import SourceLog
+from distlog.core.kafka_directory.source_log import RemoteLog, SourceLog
 
 #: What is taken at once: of a map of which only headers are looked at, and of what is read.
 _WINDOW_BYTES, _READ_BYTES = 64 << 20, 4 << 20
@@ -38,7 +38,7 @@ class LogWalk:
         self.damage: CorruptRecordError | None = None
 
     def __iter__(self) -> Iterator[Batches]:
-        window = _WINDOW_BYTES if isinstance(self._log, memoryview) and not self._checked else _READ_BYTES
+        window = _READ_BYTES if isinstance(self._log, RemoteLog) or self._checked else _WINDOW_BYTES
         size = window
         while self.damage is None and self.end < self._size:
             data = self._log[self.end : min(self.end + size, self._size)]

@@ -14,7 +14,7 @@ from distlog.core.kafka_directory.checkpoint_files import Epochs, joined_epochs,
 from distlog.core.kafka_directory.directory_names import PARTITION_METADATA, PartitionName, parse_file
 from distlog.core.kafka_directory.loaded_files import LoadedFiles, loaded_files
 from distlog.core.kafka_directory.log_walk import LogWalk
-from distlog.core.kafka_directory.source_log import SourceLog, open_log
+from distlog.core.kafka_directory.source_log import SourceLog, open_headers, open_log
 from distlog.core.paths import LEADER_EPOCHS
 from distlog.core.storage.storage import FileInfo, Storage
 from distlog.core.transactions.producer_snapshot import read_producer_snapshot
@@ -49,6 +49,10 @@ class PartitionFolder:
     def log(self, name: str) -> SourceLog:
         """The content of a large file."""
         return open_log(self._storage, name, self.size(name))
+
+    def headers(self, name: str, offset_index: bytes) -> SourceLog:
+        """The content of a log, of which only headers will be looked at; `offset_index` may be anything."""
+        return open_headers(self._storage, name, self.size(name), offset_index)
 
     def size(self, name: str) -> int:
         """The size of a file."""

@@ -5,11 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
+
+from distlog.core.batches.record_batch import HEADER_SIZE, LOG_OVERHEAD
+from distlog.core.indexes.offset_index import ENTRY
 from distlog.core.reading.read_ahead import LogFile
+from distlog.core.storage.local.durable_files import failing_as
+from distlog.core.storage.local.sparse_map import SparseMap
 from distlog.core.storage.part import Part
 from distlog.core.storage.storage import Storage
 
+Places = npt.NDArray[np.int64]
+
 _COPIED_BYTES = 8 << 20
+#: From batches of this size on it is faster to fetch the pages of their headers than to read all of the log: where it
+#: was measured, the disk gave 45,000 pages a second, or 440 MB in a row.
+_WORTH_BYTES = 12 << 10
+#: How many places are tried first, and how many of them must be right: other headers are fetched one by one.
+_SAMPLED, _MOST = 64, 0.95
+_NONE: Places = np.zeros(0, np.int64)
 
 
 class SourceLog(Protocol):
@@ -41,6 +56,56 @@ class RemoteLog:
 def open_log(storage: Storage, name: str, size: int) -> SourceLog:
     """The log `name`, of `size` bytes. Raises StorageError."""
     return storage.map(name) if storage.is_local else RemoteLog(storage, name, size)
+
+
+def open_headers(storage: Storage, name: str, size: int, offset_index: bytes) -> SourceLog:
+    """As `open_log`, for who looks at headers alone; the index tells where they may be, and need not be right."""
+    places = batch_places(offset_index, size) if storage.is_local else _NONE
+    if len(places) * _WORTH_BYTES > size or not len(places):
+        return open_log(storage, name, size)
+    with failing_as("open the log", storage.local_path(name)):
+        found = SparseMap(storage.local_path(name))
+    sample = places[:: -(-len(places) // _SAMPLED)]
+    if found.is_in_memory(sample.tolist(), HEADER_SIZE) or not _are_batches(found, sample, places):
+        return found.data
+    found.read_nothing_ahead()
+    return HeadersOfLog(found, places)
+
+
+class HeadersOfLog:
+    """A local log of which only headers are looked at: of each slice the system fetches the pages with headers.
+
+    A slice must not begin before the one that was taken last.
+    """
+
+    def __init__(self, log: SparseMap, places: Places) -> None:
+        self._log, self._places = log, places
+
+    def __len__(self) -> int:
+        return len(self._log.data)
+
+    def __getitem__(self, part: slice, /) -> memoryview:
+        start, end, _ = part.indices(len(self))
+        first, last = np.searchsorted(self._places, (start, end))
+        self._log.announce(self._places[first:last].tolist(), HEADER_SIZE)
+        self._places = self._places[last:]
+        return self._log.data[start:end]
+
+
+def batch_places(offset_index: bytes, size: int) -> Places:
+    """The positions where batches begin by an index of a log of `size` bytes; none if it cannot be its index."""
+    whole = len(offset_index) // ENTRY.itemsize * ENTRY.itemsize
+    places = np.append(0, np.frombuffer(offset_index[:whole], ENTRY)["position"].astype(np.int64))
+    is_sound = (np.diff(places) > 0).all() and places[-1] < size
+    return places if is_sound else _NONE
+
+
+def _are_batches(log: SparseMap, sample: Places, places: Places) -> bool:
+    """Whether at most of the places of the sample there is a batch that goes up to the next place."""
+    log.announce(sample.tolist(), HEADER_SIZE)
+    ends = np.append(places[1:], len(log.data))[np.searchsorted(places, sample)]
+    sizes = [LOG_OVERHEAD + int.from_bytes(log.data[place + 8 : place + LOG_OVERHEAD], "big") for place in sample]
+    return bool((sample + sizes == ends).mean() >= _MOST)
 
 
 def pieces(log: SourceLog, size: int) -> Iterator[memoryview]:

@@ -73,8 +73,9 @@ def take_segment(
     Raises CorruptRecordError for a batch with a codec that Kafka does not have.
     """
     names = folder.loaded.segments[base_offset]
-    log = folder.log(names[".log"])
-    look = _Look(folder, names, base_offset, end, len(log), interval_bytes, state)
+    look = _Look(folder, names, base_offset, end, folder.size(names[".log"]), interval_bytes, state)
+    index = look.indexes[".index"]
+    log = folder.log(names[".log"]) if checked else folder.headers(names[".log"], index)
     walk = LogWalk(log, checked=checked, file=folder.path(names[".log"]))
     for found in walk:
         look.take(walk, found)

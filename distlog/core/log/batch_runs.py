@@ -31,7 +31,7 @@ class BatchRun(NamedTuple):
     """Batches from offset 0 on, as `PartitionLog.append` takes them.
 
     `in_transaction` says that they are of a transaction that is open, or its end marker: only who has asked the
-    commit log, with the partition's lock held, may say so.
+    commit log, with the partition's lock held, or keeps the transaction as it is, may say so.
     """
 
     data: npt.NDArray[np.uint8]

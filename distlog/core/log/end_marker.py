@@ -15,13 +15,19 @@ from distlog.core.log.batch_runs import BatchRun
 #: Version and type of a control record; version of the value, and epoch of the coordinator that decided.
 _KEY, _VALUE = struct.Struct(">hh"), struct.Struct(">hi")
 _VERSION = 0
-#: The commit log is the coordinator, and no other ever takes over from it.
+#: Whoever decides holds a lock, or puts a commit first: so no marker of a coordinator that was replaced can come.
 _COORDINATOR_EPOCH = 0
 
 
 def end_marker(decided: ProducerTransaction, now_ms: int) -> BatchRun:
-    """The marker of a decided transaction, of the time `now_ms`, as `PartitionLog.end_transaction` takes it."""
-    kind = COMMIT if decided.state == PREPARE_COMMIT else ABORT
+    """The marker of a transaction that the commit log decided, see `marker`."""
+    is_committed = decided.state == PREPARE_COMMIT
+    return marker(decided.producer_id, decided.producer_epoch, now_ms, is_committed=is_committed)
+
+
+def marker(producer_id: int, producer_epoch: int, now_ms: int, *, is_committed: bool) -> BatchRun:
+    """An end marker of the time `now_ms`, as `PartitionLog.end_transaction` takes it."""
+    kind = COMMIT if is_committed else ABORT
     record = pa.record_batch(
         {
             "timestamp": pa.array([now_ms], pa.int64()),
@@ -31,8 +37,8 @@ def end_marker(decided: ProducerTransaction, now_ms: int) -> BatchRun:
     )
     encoded = encode(
         record,
-        producer_id=decided.producer_id,
-        producer_epoch=decided.producer_epoch,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
         transactional=True,
         control=True,
     )

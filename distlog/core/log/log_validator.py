@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _FIRST_GUESS = 4
+#: How far a batch may expand: so many times `max.message.bytes`, or these bytes. A few KB can become gigabytes.
+_MOST_EXPANSION = 32
+_SMALLEST_LIMIT = 32 << 20
 _UNBOUNDED = TimeBounds(MIN_LONG, MAX_LONG)
 _WRONG = {
     NO_KEY: "a record of a compacted topic needs a key",
@@ -73,7 +76,7 @@ def validate(data: Buffer, config: TopicConfig, now_ms: int, *, from_client: boo
     changed on their way, or that do not decode.
     """
     rows = _one_batch(data, config, from_client)
-    records = _records(data, rows)
+    records = _records(data, rows, config)
     by_log = config.message_timestamp_type == "LogAppendTime"
     is_control = bool(rows[0]["attributes"] & CONTROL)
     verdicts = np.zeros(int(rows[0]["record_count"]), np.uint8)
@@ -149,19 +152,33 @@ def check_size(largest: int, config: TopicConfig) -> None:
         )
 
 
-def _records(data: Buffer, rows: npt.NDArray[Any]) -> _Records:
+def _records(data: Buffer, rows: npt.NDArray[Any], config: TopicConfig) -> _Records:
     array, row = byte_array(data), rows[0]
     codec, count = int(row["attributes"]) & CODEC_MASK, int(row["record_count"])
     section = array[HEADER_SIZE:]
     found = _Records(array, HEADER_SIZE, array.size, section, codec)
     if codec != NONE:
-        expander = Expander(_FIRST_GUESS * array.size)
-        expander.expand(codec, section, limit=MAX_RECORDS_BYTES)
+        expander = _expanded(codec, section, config)
         found = _Records(byte_array(expander.array), 0, expander.size, section, codec)
     # before there is an array with an item for each of them
     if count * SMALLEST_RECORD > found.end - found.start:
         raise InvalidRecordError("a batch is too short for the records that it claims to hold", records=count)
     return found
+
+
+def _expanded(codec: int, section: npt.NDArray[np.uint8], config: TopicConfig) -> Expander:
+    limit = min(MAX_RECORDS_BYTES, max(_MOST_EXPANSION * config.max_message_bytes, _SMALLEST_LIMIT))
+    expander = Expander(min(_FIRST_GUESS * section.size, limit))
+    try:
+        expander.expand(codec, section, limit=limit)
+    except CorruptRecordError as error:
+        if "limit" not in error.details:
+            raise
+        raise RecordTooLargeError(
+            f"a batch expands to more than {_MOST_EXPANSION} times max.message.bytes: make smaller batches",
+            limit=limit,
+        ) from None
+    return expander
 
 
 def _bounds(config: TopicConfig, now_ms: int) -> TimeBounds:

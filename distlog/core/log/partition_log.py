@@ -119,19 +119,24 @@ class PartitionLog:
         self._active.lock.count(1, run.data.nbytes, perf_counter_ns() - asked_ns)
         return appended
 
-    def append_batches(self, data: Buffer) -> AppendInfo:
+    def append_batches(self, data: Buffer, *, in_transaction: bool = False) -> AppendInfo:
         """Append the batch that a Kafka producer made, after the checks of `log_validator.validate`.
 
-        Raises what that raises, and the errors of `append`; then nothing was appended.
+        Only who keeps its producer's transaction from its end meanwhile may say that it is `in_transaction`. Raises
+        what `validate` raises, and the errors of `append`; then nothing was appended.
         """
         snapshot = self._snapshots.snapshot
         valid = validate(data, snapshot.config, self._clock())
-        appended = self.append(
+        run = BatchRun(
             valid.data,
             valid.rows,
-            newest_offsets=np.array([valid.newest_offset]),
-            min_timestamps=np.array([valid.min_timestamp]),
+            np.array([valid.newest_offset]),
+            np.array([valid.min_timestamp]),
+            in_transaction,
         )
+        asked_ns = perf_counter_ns()
+        with self._active.held():
+            appended = self._append(asked_ns, run)
         return AppendInfo(appended, snapshot.partitions[self.partition].log_start_offset)
 
     def roll(self) -> None:

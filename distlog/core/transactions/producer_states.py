@@ -63,8 +63,11 @@ class ProducerStates:
         return self._opened
 
     def has_open(self, producer_id: int, epoch: int) -> bool:
-        """Whether a transaction of the producer in this epoch is open."""
-        return producer_id in self._opened and self._states[producer_id].epoch == epoch
+        """Whether a transaction of the producer in this epoch, or one before, is open.
+
+        An end marker that also fences its producer is of the next epoch.
+        """
+        return producer_id in self._opened and self._states[producer_id].epoch <= epoch
 
     def snapshot(self) -> bytes:
         """The content of the producer snapshot at the end of what was seen."""
@@ -135,6 +138,9 @@ def _check_next(state: ProducerState, row: Any) -> None:
     epoch, sequence, producer = int(row["producer_epoch"]), int(row["base_sequence"]), int(row["producer_id"])
     if state.transaction_first_offset != NONE and not row["attributes"] & TRANSACTIONAL:
         raise InvalidRecordError("the producer's transaction is open: end it first", producer_id=producer)
+    if sequence == NONE and row["attributes"] & TRANSACTIONAL:
+        # the coordinator of groups appends it for the producer, and does not number it
+        return
     # of a producer that is not known any more, or not yet, any number may come
     expected = increment_sequence(state.last_sequence, 1) if epoch == state.epoch else 0
     if state.epoch != NONE and sequence != expected:

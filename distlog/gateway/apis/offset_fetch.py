@@ -24,8 +24,8 @@ _NONE = Position(-1)
 
 def handle(request: Request, broker: Broker) -> Fields | None:
     """The positions of one group, or of several from version 8 on; those of followers need a look at the storage."""
-    groups = request.get("groups")
-    answers = [_Answer(broker, each) for each in (groups if groups is not None else [request.body])]
+    groups, stable = request.get("groups"), request.get("require_stable", False)
+    answers = [_Answer(broker, each, stable) for each in (groups if groups is not None else [request.body])]
     if any(answer.asks_followers for answer in answers):
         follow_groups_of(broker).later(lambda: request.respond(_fields(groups, answers)))
         return None
@@ -42,15 +42,13 @@ def _fields(groups: Sequence[Any] | None, answers: Sequence[_Answer]) -> Fields:
 class _Answer:
     """What is told of one group: its own positions, and those of followers where it has none."""
 
-    def __init__(self, broker: Broker, asked: Any) -> None:
+    def __init__(self, broker: Broker, asked: Any, stable: bool) -> None:
         self._broker, self._group, self._code = broker, asked.group_id, ErrorCode.none
         # no list of topics asks for all positions of the group
-        self._wanted = (
-            None if asked.topics is None else [(t.name, n) for t in asked.topics for n in t.partition_indexes]
-        )
-        self._found: dict[TopicPartition, Position | None] = {}
+        self._wanted = None if asked.topics is None else _places(asked.topics)
+        self._found: dict[TopicPartition, Position | ErrorCode | None] = {}
         try:
-            self._found = groups_of(broker).offsets.fetch(self._group, self._wanted)
+            self._found = groups_of(broker).offsets.fetch(self._group, self._wanted, stable=stable)
         except GroupRefusedError as refused:
             self._refuse(refused.code)
 
@@ -69,7 +67,7 @@ class _Answer:
                 _log.error("the positions of followers are not known: %s", error)
                 # without a position a client would begin anew: it shall ask again
                 self._refuse(ErrorCode.coordinator_load_in_progress)
-        return {"error_code": self._code, "topics": _topics(self._found, self._code)}
+        return {"error_code": self._code, "topics": _topics(self._found)}
 
     def _add_followers(self) -> None:
         missing = [place for place, position in self._found.items() if position is None]
@@ -79,25 +77,25 @@ class _Answer:
                 self._found[place] = Position(offset)
 
     def _refuse(self, code: ErrorCode) -> None:
-        # version 1 has a place for it at the partitions alone
-        self._code, self._found = code, dict.fromkeys(self._wanted or ())
+        # version 1 has a place for it at the partitions alone; without, a client would begin anew
+        self._code, self._found = code, dict.fromkeys(self._wanted or (), code)
 
 
 def _places(topics: Any) -> list[TopicPartition]:
     return [(topic.name, number) for topic in topics for number in topic.partition_indexes]
 
 
-def _topics(found: Mapping[TopicPartition, Position | None], code: ErrorCode = ErrorCode.none) -> list[Fields]:
+def _topics(found: Mapping[TopicPartition, Position | ErrorCode | None]) -> list[Fields]:
     topics: dict[str, list[Fields]] = {}
-    for (topic, partition), position in found.items():
-        told = position or _NONE
+    for (topic, partition), each in found.items():
+        told = each if isinstance(each, Position) else _NONE
         topics.setdefault(topic, []).append(
             {
                 "partition_index": partition,
                 "committed_offset": told.offset,
                 "committed_leader_epoch": told.leader_epoch,
                 "metadata": told.metadata,
-                "error_code": code,
+                "error_code": each if isinstance(each, ErrorCode) else ErrorCode.none,
             }
         )
     return [{"name": name, "partitions": partitions} for name, partitions in topics.items()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import struct
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -11,20 +12,23 @@ from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from distlog.core.batches.record_batch import TRANSACTIONAL
+from distlog.core.batches.record_batch import HEADER_SIZE, TRANSACTIONAL
 from distlog.core.errors import InvalidRecordError, RecordValidationError
 from distlog.core.log.appended import AppendInfo
 from distlog.core.storage.parallel import in_parallel
 from distlog.gateway.broker import Api, Broker
+from distlog.gateway.hosted_topic import HostedTopic
 from distlog.gateway.partition import Partition
 from distlog.gateway.protocol.error_codes import error_code
 from distlog.gateway.protocol.response_frame import Fields
 from distlog.gateway.server.request import Request
+from distlog.gateway.transactions.services import transactions_of
+from distlog.gateway.transactions.transaction_state import ProducerId, TransactionRefusedError
 
 _log = logging.getLogger("distlog.gateway")
 _NO_OFFSET = -1
-#: The low byte of a batch's attributes.
-_ATTRIBUTES_AT = 22
+#: The low byte of a batch's attributes, and its producer's id and epoch.
+_ATTRIBUTES_AT, _PRODUCER_AT, _PRODUCER = 22, 43, struct.Struct(">qh")
 _ACKS = (-1, 0, 1)
 
 
@@ -51,7 +55,7 @@ def handle(request: Request, broker: Broker) -> None:
     """Append all batches; the response, when all are safe, tells of each partition."""
     body = request.body
     asked = [
-        _append(broker, topic.name, data.index, data.records)
+        _append(broker, topic.name, data.index, data.records, body.transactional_id)
         if body.acks in _ACKS
         else _refused(topic.name, data.index)
         for topic in body.topic_data
@@ -83,18 +87,38 @@ def _when_all(request: Request, waiting: Sequence[Future[AppendInfo]], work: Cal
         told.add_done_callback(over)
 
 
-def _append(broker: Broker, topic: str, number: int, records: bytes | None) -> _Asked:
+def _append(broker: Broker, topic: str, number: int, records: bytes | None, transactional_id: str | None) -> _Asked:
     try:
         hosted = broker.metadata.clients_topic(topic)
         partition = hosted.partition(number)
         if not records:
             raise InvalidRecordError("a produce request has no records for a partition")
         if records[_ATTRIBUTES_AT : _ATTRIBUTES_AT + 1] and records[_ATTRIBUTES_AT] & TRANSACTIONAL:
-            # nobody would ever end the transaction
-            raise InvalidRecordError("the gateway has no transactions")
-        return _Asked(_Outcome(topic, number), partition, hosted.append(number, records))
+            told = _in_transaction(broker, hosted, number, records, transactional_id)
+        else:
+            told = hosted.append(number, records)
+        return _Asked(_Outcome(topic, number), partition, told)
+    except TransactionRefusedError as refused:
+        code = ErrorCode.invalid_producer_epoch if refused.code is ErrorCode.producer_fenced else refused.code
+        return _Asked(_Outcome(topic, number, code=code))
     except Exception as error:
         return _Asked(_Outcome(topic, number, error=error, code=error_code(error)))
+
+
+def _in_transaction(
+    broker: Broker, hosted: HostedTopic, number: int, records: bytes, transactional_id: str | None
+) -> Future[AppendInfo]:
+    """Append a batch of a transaction, which must have its partition, and does not end meanwhile."""
+    if transactional_id is None or len(records) < HEADER_SIZE:
+        # nobody would ever end the transaction
+        raise InvalidRecordError("a batch of a transaction needs the producer's transactional id")
+    producer = ProducerId(*_PRODUCER.unpack_from(records, _PRODUCER_AT))
+    coordinator = transactions_of(broker).coordinator
+    with coordinator.appending(transactional_id, producer, (hosted.name, number)) as noted:
+        told = hosted.append(number, records, in_transaction=True)
+        if told.exception() is None:
+            noted(told.result().appended)
+    return told
 
 
 def _refused(topic: str, number: int) -> _Asked:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from kio.schema.errors import ErrorCode
@@ -10,12 +10,15 @@ from kio.schema.errors import ErrorCode
 from distlog.gateway.groups.classic_group import GroupPhase, Stored
 from distlog.gateway.groups.exchanges import GroupRefusedError
 from distlog.gateway.groups.membership import check_commit
-from distlog.gateway.groups.offsets_format import Position
+from distlog.gateway.groups.offsets_format import OffsetKey, Position
 from distlog.gateway.groups.positions import TopicPartition, read_topics
 from distlog.gateway.groups.registry import Group, GroupRegistry
 
 #: Kafka's `offset.metadata.max.bytes`.
 MAX_METADATA_BYTES = 4096
+
+#: Positions by their keys, as they are stored.
+GroupChanges = Sequence[tuple[OffsetKey, Position | None]]
 
 
 class CommittedOffsets:
@@ -39,8 +42,7 @@ class CommittedOffsets:
         While a group has no members anybody may commit, without a generation (-1); that makes a group, too.
         """
         try:
-            if any(len(each.metadata.encode("utf-8", "replace")) > MAX_METADATA_BYTES for each in positions.values()):
-                raise GroupRefusedError(ErrorCode.offset_metadata_too_large)
+            _check_metadata(positions)
             missing = ErrorCode.illegal_generation
             with self._groups.opened(group, make=generation < 0, missing=missing) as opened:
                 check_commit(opened.membership, member_id, instance_id, generation)
@@ -48,12 +50,54 @@ class CommittedOffsets:
         except GroupRefusedError as refused:
             done(refused.code)
 
-    def fetch(self, group: str, wanted: Iterable[TopicPartition] | None) -> dict[TopicPartition, Position | None]:
-        """The positions in the partitions that are wanted, or all that there are; a group may be unknown."""
+    def commit_in_transaction(
+        self,
+        group: str,
+        positions: Mapping[TopicPartition, Position],
+        producer_id: int,
+        append: Callable[[GroupChanges], None],
+        *,
+        member_id: str = "",
+        instance_id: str | None = None,
+        generation: int = -1,
+    ) -> None:
+        """Keep positions that count when the producer's transaction is committed; `append` puts them into the log.
+
+        Raises GroupRefusedError, and what `append` raises.
+        """
+        _check_metadata(positions)
+        missing = ErrorCode.illegal_generation
+        with self._groups.opened(group, make=generation < 0, missing=missing) as opened:
+            if generation >= 0 or member_id or instance_id is not None:
+                opened.membership.renew(opened.membership.checked(member_id, instance_id, generation))
+            if opened.positions.is_storing(positions):
+                # which of both comes first in the log decides, and nobody knows that yet
+                raise GroupRefusedError(ErrorCode.coordinator_load_in_progress)
+            append(opened.positions.keys(positions))
+            opened.positions.wait_for(producer_id, positions)
+
+    def end_transaction(self, producer_id: int, *, is_committed: bool) -> None:
+        """Show the positions that came with the producer's transaction, or forget them: it ended."""
+        for name in self._groups.names():
+            with suppress(GroupRefusedError), self._groups.opened(name) as group:
+                group.positions.end_transaction(producer_id, is_committed=is_committed)
+
+    def fetch(
+        self, group: str, wanted: Iterable[TopicPartition] | None, *, stable: bool = False
+    ) -> dict[TopicPartition, Position | ErrorCode | None]:
+        """The positions in the partitions that are wanted, or all that there are; a group may be unknown.
+
+        Only `stable` ones: where a transaction decides, the code that tells the client to ask again (KIP-447).
+        """
         try:
             with self._groups.opened(group) as opened:
                 positions = opened.positions
-                return {place: positions.get(*place) for place in (positions if wanted is None else wanted)}
+                pending = positions.pending if stable else frozenset()
+                places = {*positions, *pending} if wanted is None else wanted
+                return {
+                    place: ErrorCode.unstable_offset_commit if place in pending else positions.get(*place)
+                    for place in places
+                }
         except GroupRefusedError as refused:
             if refused.code is not ErrorCode.unknown_member_id:
                 raise
@@ -86,7 +130,7 @@ class CommittedOffsets:
         """Forget all positions in a topic that was dropped: in one of the same name they would skip records."""
         for name in self._groups.names():
             with suppress(GroupRefusedError), self._groups.opened(name) as group:
-                places = [place for place in group.positions if place[0] == topic]
+                places = [place for place in {*group.positions, *group.positions.pending} if place[0] == topic]
                 self._store(group, dict.fromkeys(places), lambda code: None)
 
     def expire(self) -> None:
@@ -97,20 +141,29 @@ class CommittedOffsets:
 
     def _expire(self, group: Group) -> None:
         membership = group.membership
-        expired = group.positions.expired(membership, self._groups.wall_clock(), self._retention_ms)
+        found = group.positions.expired(membership, self._groups.wall_clock(), self._retention_ms)
+        expired = [place for place in found if place not in group.positions.pending]
         if expired:
             self._store(group, dict.fromkeys(expired), lambda code: None)
-        if membership.phase is GroupPhase.EMPTY and not group.positions and not membership.promised:
+        is_unused = not group.positions and not group.positions.pending and not membership.promised
+        if membership.phase is GroupPhase.EMPTY and is_unused:
             self._groups.forget(group, lambda code: None)
 
     def _store(self, group: Group, changes: Mapping[TopicPartition, Position | None], done: Stored) -> None:
         def stored(code: ErrorCode) -> None:
             with group.lock:
+                group.positions.end_storing(changes)
                 if code is ErrorCode.none:
                     group.positions.apply(changes)
             done(code)
 
         if changes:
+            group.positions.begin_storing(changes)
             self._groups.store.store(group.membership.id, group.positions.keys(changes), stored)
         else:
             done(ErrorCode.none)
+
+
+def _check_metadata(positions: Mapping[TopicPartition, Position]) -> None:
+    if any(len(each.metadata.encode("utf-8", "replace")) > MAX_METADATA_BYTES for each in positions.values()):
+        raise GroupRefusedError(ErrorCode.offset_metadata_too_large)

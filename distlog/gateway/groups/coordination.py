@@ -39,6 +39,9 @@ class Coordination:
     def __init__(self, lease: Lease, store: OffsetsTopic) -> None:
         self._lease, self._store = lease, store
         self._loaded: dict[int, int] = {}
+        self._asked = self._done = 0
+        #: Grows with each load: what was done to groups before it may be missing in them.
+        self.loads = 0
 
     @property
     def loaded(self) -> AbstractSet[int]:
@@ -50,6 +53,15 @@ class Coordination:
         """Whether groups are missing that this gateway will answer for soon."""
         return bool(self._lease.held - self._loaded.keys())
 
+    def ask_to_load_again(self) -> int:
+        """Have the next `step` load all anew; returns a number for `has_loaded_again`."""
+        self._asked += 1
+        return self._asked
+
+    def has_loaded_again(self, number: int) -> bool:
+        """Whether all is loaded that was there when this number was given."""
+        return self._done >= number and not self.is_loading
+
     def check(self, group: str) -> None:
         """Raise GroupRefusedError unless this gateway answers for the group now."""
         number, lease = self._store.partition_of(group), self._lease
@@ -60,14 +72,20 @@ class Coordination:
 
     def step(self, registry: GroupRegistry) -> None:
         """Unload what is not held any more, and load what is new. Raises DistlogError; then step again later."""
-        held, term = self._lease.held, self._lease.term
+        held, term, asked = self._lease.held, self._lease.term, self._asked
+        is_asked = asked != self._done
         lost = self._store.lost() if self._loaded else ()
-        old = {number for number, of in self._loaded.items() if number not in held or of != term or number in lost}
+        old = {
+            number
+            for number, of in self._loaded.items()
+            if is_asked or number not in held or of != term or number in lost
+        }
         if old:
             self._unload(old, registry)
         new = held - self._loaded.keys()
         if new:
             self._load(new, term, registry)
+        self._done = asked
 
     def _unload(self, partitions: set[int], registry: GroupRegistry) -> None:
         kept = {number: term for number, term in self._loaded.items() if number not in partitions}
@@ -85,4 +103,5 @@ class Coordination:
 
         self._store.begin(partitions, may_lead)
         registry.load(self._store.load(partitions))
+        self.loads += 1
         self._loaded = {**self._loaded, **dict.fromkeys(partitions, term)}

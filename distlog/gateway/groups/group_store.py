@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from kio.schema.errors import ErrorCode
@@ -12,6 +13,15 @@ from distlog.gateway.groups.offsets_format import GroupKey, OffsetKey, Position
 
 #: A key, and what it has now; None where it is deleted.
 GroupChange = tuple[OffsetKey, Position | None] | tuple[GroupKey, GroupRecord | None]
+
+
+@dataclass(frozen=True, slots=True)
+class PendingPosition:
+    """A position that counts when the transaction of its producer is committed."""
+
+    producer_id: int
+    key: OffsetKey
+    position: Position
 
 
 class GroupStore(Protocol):

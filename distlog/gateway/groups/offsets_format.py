@@ -10,11 +10,12 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from distlog.core.errors import CorruptRecordError
 from distlog.gateway.groups.group_record import GroupRecord, MemberRecord
+from distlog.gateway.groups.record_fields import FieldReader, text_field
 
 _OFFSET_KEYS, _GROUP_KEY = (0, 1), 2
 _VALUE_VERSION = 3
+_TOPIC = "__consumer_offsets"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -43,51 +44,6 @@ class Position:
     commit_ms: int = 0
 
 
-class _Reader:
-    """Fields one after the other; raises CorruptRecordError when the bytes end too early."""
-
-    def __init__(self, data: bytes, what: str) -> None:
-        self._data, self._at, self._what = data, 0, what
-
-    def number(self, form: str) -> int:
-        size = struct.calcsize(form)
-        return int(struct.unpack(form, self._taken(size))[0])
-
-    def text(self) -> str:
-        found = self.nullable_text()
-        if found is None:
-            raise self._corrupt("a text is missing")
-        return found
-
-    def nullable_text(self) -> str | None:
-        size = self.number(">h")
-        if size < 0:
-            return None
-        try:
-            return self._taken(size).decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise self._corrupt("a text is not UTF-8") from error
-
-    def blob(self) -> bytes:
-        return self._taken(self.number(">i"))
-
-    def _taken(self, size: int) -> bytes:
-        if not 0 <= size <= len(self._data) - self._at:
-            raise self._corrupt(f"{size} bytes are missing at position {self._at}")
-        self._at += size
-        return self._data[self._at - size : self._at]
-
-    def _corrupt(self, why: str) -> CorruptRecordError:
-        return CorruptRecordError(f"not {self._what} of __consumer_offsets: {why}")
-
-
-def _text(value: str | None) -> bytes:
-    if value is None:
-        return struct.pack(">h", -1)
-    data = value.encode("utf-8")
-    return struct.pack(">h", len(data)) + data
-
-
 def _blob(value: bytes) -> bytes:
     return struct.pack(">i", len(value)) + value
 
@@ -95,13 +51,13 @@ def _blob(value: bytes) -> bytes:
 def encode_key(key: OffsetKey | GroupKey) -> bytes:
     """The bytes of a record's key."""
     if isinstance(key, GroupKey):
-        return struct.pack(">h", _GROUP_KEY) + _text(key.group)
-    return struct.pack(">h", 1) + _text(key.group) + _text(key.topic) + struct.pack(">i", key.partition)
+        return struct.pack(">h", _GROUP_KEY) + text_field(key.group)
+    return struct.pack(">h", 1) + text_field(key.group) + text_field(key.topic) + struct.pack(">i", key.partition)
 
 
 def decode_key(data: bytes) -> OffsetKey | GroupKey | None:
     """What a record is about; None if it is of a kind that is not known here. Raises CorruptRecordError."""
-    reader = _Reader(data, "a key")
+    reader = FieldReader(data, "a key", _TOPIC)
     version = reader.number(">h")
     if version in _OFFSET_KEYS:
         return OffsetKey(reader.text(), reader.text(), reader.number(">i"))
@@ -111,12 +67,12 @@ def decode_key(data: bytes) -> OffsetKey | GroupKey | None:
 def encode_position(position: Position) -> bytes:
     """The bytes of a position."""
     head = struct.pack(">hqi", _VALUE_VERSION, position.offset, position.leader_epoch)
-    return head + _text(position.metadata) + struct.pack(">q", position.commit_ms)
+    return head + text_field(position.metadata) + struct.pack(">q", position.commit_ms)
 
 
 def decode_position(data: bytes) -> Position | None:
     """A position; None in a version that is not known here. Raises CorruptRecordError."""
-    reader = _Reader(data, "a position")
+    reader = FieldReader(data, "a position", _TOPIC)
     version = reader.number(">h")
     if not 0 <= version <= _VALUE_VERSION:
         return None
@@ -127,15 +83,15 @@ def decode_position(data: bytes) -> Position | None:
 
 def encode_group(record: GroupRecord) -> bytes:
     """The bytes of a group."""
-    head = struct.pack(">h", _VALUE_VERSION) + _text(record.protocol_type) + struct.pack(">i", record.generation)
-    names = _text(record.protocol) + _text(record.leader) + struct.pack(">q", record.since_ms)
+    head = struct.pack(">h", _VALUE_VERSION) + text_field(record.protocol_type) + struct.pack(">i", record.generation)
+    names = text_field(record.protocol) + text_field(record.leader) + struct.pack(">q", record.since_ms)
     return head + names + _members(record.members)
 
 
 def _members(members: Sequence[MemberRecord]) -> bytes:
     parts = [struct.pack(">i", len(members))]
     for member in members:
-        parts += map(_text, (member.id, member.instance_id, member.client_id, member.client_host))
+        parts += map(text_field, (member.id, member.instance_id, member.client_id, member.client_host))
         parts.append(struct.pack(">ii", member.rebalance_timeout_ms, member.session_timeout_ms))
         parts += _blob(member.subscription), _blob(member.assignment)
     return b"".join(parts)
@@ -143,7 +99,7 @@ def _members(members: Sequence[MemberRecord]) -> bytes:
 
 def decode_group(group: str, data: bytes) -> GroupRecord | None:
     """A group; None in a version that is not known here. Raises CorruptRecordError."""
-    reader = _Reader(data, "a group")
+    reader = FieldReader(data, "a group", _TOPIC)
     version = reader.number(">h")
     if not 0 <= version <= _VALUE_VERSION:
         return None
@@ -158,7 +114,7 @@ def decode_group(group: str, data: bytes) -> GroupRecord | None:
     )
 
 
-def _member(reader: _Reader, version: int) -> MemberRecord:
+def _member(reader: FieldReader, version: int) -> MemberRecord:
     id, instance = reader.text(), reader.nullable_text() if version > 2 else None
     client_id, client_host = reader.text(), reader.text()
     first, second = reader.number(">i"), reader.number(">i") if version > 0 else None

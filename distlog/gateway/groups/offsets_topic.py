@@ -17,7 +17,7 @@ from distlog.core.topics.open_topic import create, open
 from distlog.core.topics.topic import Topic
 from distlog.gateway.groups.classic_group import Stored
 from distlog.gateway.groups.group_record import GroupRecord
-from distlog.gateway.groups.group_store import GroupChange
+from distlog.gateway.groups.group_store import GroupChange, PendingPosition
 from distlog.gateway.groups.offsets_batching import Call, OffsetsBatching
 from distlog.gateway.groups.offsets_format import (
     GroupKey,
@@ -31,6 +31,7 @@ from distlog.gateway.groups.offsets_format import (
     encode_position,
     offsets_partition,
 )
+from distlog.gateway.groups.offsets_log import offsets_records
 
 _log = logging.getLogger(__name__)
 
@@ -102,7 +103,7 @@ class OffsetsTopic:
         if batching is not None:
             batching.settle()
 
-    def load(self, partitions: Collection[int]) -> Iterator[GroupChange]:
+    def load(self, partitions: Collection[int]) -> Iterator[GroupChange | PendingPosition]:
         """What these partitions hold, older changes first; raises DistlogError.
 
         A record that does not check is logged and left out: one must not hide all groups.
@@ -110,15 +111,16 @@ class OffsetsTopic:
         if not partitions:
             return
         topic = self._opened()[0].refresh()
-        for batch in topic.scan(sorted(partitions), columns=["partition", "offset", "key", "value"]):
-            for row in batch.to_pylist():
-                try:
-                    change = _decoded(row["key"], row["value"])
-                except CorruptRecordError as error:
-                    _log.warning("%s (partition=%s offset=%s)", error, row["partition"], row["offset"])
-                    continue
-                if change is not None:
-                    yield change
+        for record in offsets_records(topic, sorted(partitions)):
+            try:
+                change = _decoded(record.key, record.value)
+            except CorruptRecordError as error:
+                _log.warning("%s (partition=%s offset=%s)", error, record.partition, record.offset)
+                continue
+            if change is not None and record.waits_for is None:
+                yield change
+            elif change is not None and isinstance(change[1], Position) and isinstance(change[0], OffsetKey):
+                yield PendingPosition(record.waits_for or 0, change[0], change[1])
 
     def store(self, group: str, changes: Sequence[GroupChange], done: Stored) -> None:
         """See GroupStore; when too much is on its way, the caller is told to try again later."""

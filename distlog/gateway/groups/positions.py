@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 
 from distlog.gateway.groups.classic_group import ClassicGroup, GroupPhase
 from distlog.gateway.groups.offsets_format import OffsetKey, Position
 from distlog.gateway.groups.subscription import subscribed_topics
+from distlog.gateway.groups.waiting_changes import WaitingChanges
 
 #: A topic and its partition.
 TopicPartition = tuple[str, int]
@@ -18,6 +20,9 @@ class Positions:
     def __init__(self, group: str) -> None:
         self._group = group
         self._by_partition: dict[TopicPartition, Position] = {}
+        self._waiting = WaitingChanges[TopicPartition, Position]()
+        #: How many changes of each position are on their way into the log.
+        self._storing = Counter[TopicPartition]()
 
     def __len__(self) -> int:
         return len(self._by_partition)
@@ -30,12 +35,39 @@ class Positions:
         return self._by_partition.get((topic, partition))
 
     def apply(self, changes: Mapping[TopicPartition, Position | None]) -> None:
-        """Take what was stored; None deletes."""
+        """Take what was stored; None deletes. What a transaction brought before is superseded, however that ends."""
         for place, position in changes.items():
+            self._waiting.supersede(place)
             if position is None:
                 self._by_partition.pop(place, None)
             else:
                 self._by_partition[place] = position
+
+    def begin_storing(self, places: Iterable[TopicPartition]) -> None:
+        """Changes are on their way into the log."""
+        self._storing += Counter(iter(places))
+
+    def end_storing(self, places: Iterable[TopicPartition]) -> None:
+        """Changes are in the log, or failed."""
+        self._storing -= Counter(iter(places))
+
+    def is_storing(self, places: Iterable[TopicPartition]) -> bool:
+        """Whether changes of any of these positions are on their way into the log."""
+        return any(self._storing[place] for place in places)
+
+    @property
+    def pending(self) -> frozenset[TopicPartition]:
+        """The partitions in which the position depends on how a transaction ends."""
+        return self._waiting.keys
+
+    def wait_for(self, producer_id: int, positions: Mapping[TopicPartition, Position]) -> None:
+        """Take positions that count when the transaction of this producer is committed."""
+        for place, position in positions.items():
+            self._waiting.add(producer_id, place, position)
+
+    def end_transaction(self, producer_id: int, *, is_committed: bool) -> None:
+        """Take, or forget, the positions of a transaction that ended."""
+        self._by_partition.update(self._waiting.end(producer_id, is_committed=is_committed))
 
     def keys(self, changes: Mapping[TopicPartition, Position | None]) -> list[tuple[OffsetKey, Position | None]]:
         """The changes as they are stored."""

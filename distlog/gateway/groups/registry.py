@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 from distlog.gateway.groups.classic_group import ClassicGroup, GroupPhase, GroupSettings, Stored
 from distlog.gateway.groups.exchanges import GroupRefusedError
 from distlog.gateway.groups.group_record import GroupRecord
-from distlog.gateway.groups.group_store import GroupChange, GroupStore
+from distlog.gateway.groups.group_store import GroupChange, GroupStore, PendingPosition
 from distlog.gateway.groups.members import Member
 from distlog.gateway.groups.offsets_format import GroupKey, OffsetKey, Position
 from distlog.gateway.groups.positions import Positions
@@ -61,10 +61,15 @@ class GroupRegistry:
         self._queue: list[tuple[float, str]] = []
         self._is_over = False
 
-    def load(self, changes: Iterable[GroupChange]) -> None:
+    def load(self, changes: Iterable[GroupChange | PendingPosition]) -> None:
         """Learn what is stored of groups, before the first call. Members go on: their sessions begin now."""
         standing: dict[OffsetKey | GroupKey, Position | GroupRecord] = {}
-        for key, value in changes:
+        pending = list[PendingPosition]()
+        for change in changes:
+            if isinstance(change, PendingPosition):
+                pending.append(change)
+                continue
+            key, value = change
             if value is None:
                 standing.pop(key, None)
             else:
@@ -76,6 +81,9 @@ class GroupRegistry:
                     group.positions.apply({(key.topic, key.partition): value})
                 elif isinstance(value, GroupRecord):
                     _restore(group.membership, value)
+        for each in pending:
+            with suppress(GroupRefusedError), self._opened(each.key.group, make=True) as group:
+                group.positions.wait_for(each.producer_id, {(each.key.topic, each.key.partition): each.position})
 
     def unload(self, is_of: Callable[[str], bool]) -> None:
         """Forget the groups of these names, which `check` refuses by now: another gateway answers for them."""
@@ -141,7 +149,8 @@ class GroupRegistry:
     def forget(self, group: Group, done: Stored) -> None:
         """Delete a group that has no members, and its positions; the caller has its lock."""
         membership = group.membership
-        positions = [(key, None) for key, _ in group.positions.keys(dict.fromkeys(group.positions))]
+        places = {*group.positions, *group.positions.pending}
+        positions = [(key, None) for key, _ in group.positions.keys(dict.fromkeys(places))]
         membership.phase, group.is_gone = GroupPhase.DEAD, True
         with self._lock:
             del self._groups[membership.id]

@@ -23,6 +23,8 @@ from distlog.gateway.groups.registry import GroupRegistry
 _EXPIRY_S = 600.0
 #: After an error, and how often the loader looks whether others lead what this gateway leads.
 _PAUSE_S = 1.0
+#: How long a caller waits for a load, and how often it looks.
+_LOAD_TIMEOUT_S, _LOOK_S = 20.0, 0.01
 _log = logging.getLogger("distlog.gateway")
 
 
@@ -62,6 +64,15 @@ class GroupServices:
     def partition_of(self, key: str) -> int:
         """The partition of `__consumer_offsets` that has a group."""
         return self._store.partition_of(key)
+
+    def load_again(self) -> bool:
+        """Learn anew what is stored, and return when it is known; False if that takes too long."""
+        number, end = self.coordination.ask_to_load_again(), time.monotonic() + _LOAD_TIMEOUT_S
+        self._changed.set()
+        while not self.coordination.has_loaded_again(number):
+            if self._is_over.wait(_LOOK_S) or time.monotonic() >= end:
+                return False
+        return True
 
     def coordinates(self, group: str) -> bool:
         """Whether this gateway answers for a group now."""

@@ -10,16 +10,13 @@ from kio.index import UnknownAPIKey, UnknownEntity, load_request_schema
 from kio.serial import entity_reader
 from kio.serial.errors import SerialError
 
-from distlog.core.errors import CorruptionError
+from distlog.gateway.protocol.invalid_request import InvalidRequestError
+from distlog.gateway.protocol.item_limit import MAX_ITEMS, SMALLEST_ITEM, check_items
 
 _HEAD = struct.Struct(">hhi")
 _PRODUCE = 0
 #: The largest request that carries no records: many small fields cost thirty times their size, and seconds.
 LARGEST_OTHER_BYTES = 4 << 20
-
-
-class InvalidRequestError(CorruptionError):
-    """The bytes of a request are not what Kafka's protocol has there: the connection is of no use any more."""
 
 
 class RequestHead(NamedTuple):
@@ -51,7 +48,9 @@ def read_request(frame: memoryview, head: RequestHead) -> ParsedRequest:
     """
     if len(frame) > LARGEST_OTHER_BYTES and head.api_key != _PRODUCE:
         raise InvalidRequestError("a request without records is too large", api_key=head.api_key, size=len(frame))
-    read_header, read_body = _readers(head.api_key, head.api_version)
+    schema, read_header, read_body = _readers(head.api_key, head.api_version)
+    if len(frame) > SMALLEST_ITEM * MAX_ITEMS:
+        check_items(frame, schema)
     try:
         header, header_size = read_header(frame, 0)
         body, _ = read_body(frame, header_size)
@@ -63,9 +62,9 @@ def read_request(frame: memoryview, head: RequestHead) -> ParsedRequest:
 
 
 @cache
-def _readers(api_key: int, version: int) -> tuple[Any, Any]:
+def _readers(api_key: int, version: int) -> tuple[Any, Any, Any]:
     try:
         schema: Any = load_request_schema(api_key, version)
     except (UnknownAPIKey, UnknownEntity):
         raise InvalidRequestError("there is no such API", api_key=api_key, version=version) from None
-    return entity_reader(schema.__header_schema__), entity_reader(schema)
+    return schema, entity_reader(schema.__header_schema__), entity_reader(schema)

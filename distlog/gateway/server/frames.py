@@ -2,16 +2,18 @@
 
 What is received goes into a buffer that all connections share; only a frame that is larger than that, or not all
 there, has memory of its own. So an idle connection has none, and a length alone costs no memory either: pages of a
-large frame that were not written to are only an address.
+large frame that were not written to are only an address, and memory is asked for as the frame comes.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from distlog.gateway.protocol.request_frame import InvalidRequestError
+from distlog.gateway.protocol.invalid_request import InvalidRequestError
 
 _LENGTH = 4
+#: What is asked for at first; then as much as there is already.
+_STEP = 64 << 10
 
 
 class Frames:
@@ -21,7 +23,19 @@ class Frames:
         self._shared, self.largest = shared, largest
         self._rest = b""
         self._frame: memoryview | None = None
-        self._filled = 0
+        self._filled = self._granted = 0
+
+    @property
+    def wanted(self) -> int:
+        """For how many bytes more the present frame needs memory now; 0 if it needs none."""
+        if self._frame is None or self._filled < self._granted:
+            return 0
+        return min(max(2 * self._filled, _STEP), len(self._frame)) - self._granted
+
+    @property
+    def missing(self) -> int:
+        """How many bytes of the present frame are not there."""
+        return 0 if self._frame is None else len(self._frame) - self._filled
 
     @property
     def is_begun(self) -> bool:
@@ -35,7 +49,11 @@ class Frames:
 
     def room(self) -> memoryview:
         """Where to put what is received next."""
-        return self._shared if self._frame is None else self._frame[self._filled :]
+        return self._shared if self._frame is None else self._frame[self._filled : self._granted]
+
+    def grant(self, size: int) -> None:
+        """Take memory for so many bytes more."""
+        self._granted += size
 
     def received(self, count: int) -> None:
         """Take `count` bytes that were put there."""
@@ -55,7 +73,7 @@ class Frames:
         if not 0 < length <= self.largest:
             raise InvalidRequestError("a request has an impossible length", length=length, largest=self.largest)
         part, self._rest = self._rest[_LENGTH : _LENGTH + length], self._rest[_LENGTH + length :]
-        self._filled = len(part)
+        self._filled, self._granted = len(part), 0
         if self._filled == length:
             self._frame = memoryview(part)
         else:

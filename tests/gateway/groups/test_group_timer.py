@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from consumer_groups import Gateway
@@ -41,8 +42,9 @@ def test_an_error_does_not_end_the_time_of_all_groups(tmp_path: Path, caplog: py
 
 def test_an_answer_that_cannot_be_written_ends_its_connection_alone() -> None:
     ended: list[str] = []
-    session = ClientSession(("", 0), ("", 0))
-    request = Request(RequestHead(12, 4, 1), "", object(), session, 0, send=lambda _: None, hang_up=ended.append)
+    session = ClientSession(("", 0), ("", 0), "ANONYMOUS", None)
+    answers: Any = {"send": lambda _: None, "send_last": lambda *_: None, "hang_up": ended.append}
+    request = Request(RequestHead(12, 4, 1), None, session, 0, **answers, body=object())
     request.respond({"throttle_time": 0, "error_code": "no code"})
     assert ended == ["the response cannot be written"]
 

@@ -30,6 +30,7 @@ _system = ctypes.CDLL(None, use_errno=True)
 _system.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
 _system.mmap.restype = ctypes.c_void_p
 _system.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_system.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _FAILED = ctypes.c_void_p(-1).value
 
 
@@ -80,3 +81,8 @@ def map_watched(file: int, length: int) -> memoryview:
 def map_shared(file: int, length: int) -> memoryview:
     """The first `length` bytes of a descriptor's file, which must be that long; all processes see what one writes."""
     return np.asarray(FileMap(file, 0, length, writable=True)).data
+
+
+def advise(address: int, length: int, advice: int) -> None:
+    """Tell the system how a map will be used (`mmap.MADV_*`); `address` is where it begins. It need not listen."""
+    _system.madvise(address, length, advice)

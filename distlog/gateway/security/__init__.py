@@ -1,0 +1,1 @@
+"""Who may connect: TLS, and SASL with the users of a file."""

@@ -1,0 +1,127 @@
+"""`distlog users`: passwords come from a terminal or standard input, and go nowhere."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from command_line import CommandLine
+
+from distlog.cli import users_command
+from distlog.core.errors import DistlogError, InvalidConfigError
+from distlog.gateway.security.credentials import check_plain
+from distlog.gateway.security.users_file import read_users, write_users
+
+PASSWORD = "open sesame"
+
+
+@pytest.fixture
+def users(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Any:
+    """The command, on a file that there is not yet."""
+    line = CommandLine(str(tmp_path / "users.json"), monkeypatch, capsys)
+    return lambda *arguments, stdin=b"": line("users", *arguments, stdin=stdin)
+
+
+def names(path: Path) -> list[str]:
+    """The users in the file, each of whom has the test's password."""
+    found = read_users(str(path))
+    return [check_plain(f"\0{name}\0{PASSWORD}".encode(), found).name for name in sorted(found.secrets)]
+
+
+def test_users_are_set_listed_and_deleted(users: Any, tmp_path: Path) -> None:
+    path = tmp_path / "users.json"
+    assert users("--set", "bob", stdin=PASSWORD.encode() + b"\n").out == "set bob\n"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert users("--set", "alice", "--json", stdin=PASSWORD.encode()).json == {"user": "alice", "set": True}
+    assert users("--set", "bob", stdin=b"another\n").status == 0
+    assert users("--set", "bob", stdin=PASSWORD.encode() + b"\r\nmore\n").status == 0
+    assert (users().out, names(path)) == ("alice\nbob\n", ["alice", "bob"])
+    assert users("--json").json == {"users": ["alice", "bob"]}
+    assert users("--delete", "alice").out == "deleted alice\n"
+    assert names(path) == ["bob"]
+    assert PASSWORD not in path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stdin"),
+    [
+        (["--set", "alice"], b""),
+        (["--set", "alice"], b"\n"),
+        (["--set", "alice"], b"with\0zero\n"),
+        (["--set", ""], b"x\n"),
+        (["--set", "new\nline"], b"x\n"),
+        (["--set", "n" * 256], b"x\n"),
+        (["--delete", "nobody"], b""),
+        (["--set", "a", "--delete", "b"], b"x\n"),
+    ],
+)
+def test_what_makes_no_user_changes_nothing(users: Any, tmp_path: Path, arguments: list[str], stdin: bytes) -> None:
+    users("--set", "bob", stdin=PASSWORD.encode())
+    before = (tmp_path / "users.json").read_bytes()
+    done = users(*arguments, stdin=stdin)
+    assert (done.status, done.out) == (2, "")
+    assert (tmp_path / "users.json").read_bytes() == before
+
+
+def test_a_file_that_others_may_use_is_refused(users: Any, tmp_path: Path) -> None:
+    users("--set", "bob", stdin=PASSWORD.encode())
+    for mode, status in ((0o644, 2), (0o660, 2), (0o602, 2), (0o640, 0), (0o400, 0)):
+        (tmp_path / "users.json").chmod(mode)
+        assert users().status == status
+        assert (users("--set", "carol", stdin=b"x").status == 0) is (status == 0)
+
+
+def test_a_file_of_something_else_stays(users: Any, tmp_path: Path) -> None:
+    (tmp_path / "users.json").write_text("precious")
+    (tmp_path / "users.json").chmod(0o600)
+    assert users("--set", "alice", stdin=b"x").status == 2
+    assert (tmp_path / "users.json").read_text() == "precious"
+
+
+def test_a_change_that_fails_leaves_the_file_and_nothing_beside_it(
+    users: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users("--set", "bob", stdin=PASSWORD.encode())
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(DistlogError, match="No space left"):
+        write_users(str(tmp_path / "users.json"), lambda found: found.without_user("bob"))
+    assert [each.name for each in tmp_path.iterdir()] == ["users.json"]
+    assert names(tmp_path / "users.json") == ["bob"]
+
+
+def test_a_terminal_is_asked_twice_and_shows_nothing(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "distlog.cli", "users", str(tmp_path / "users.json"), "--set", "alice"]
+    # getpass asks the terminal that controls the process
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
+    os.close(theirs)
+    shown = b""
+    for prompt in (b"password of alice: ", b"again: "):
+        while not shown.endswith(prompt):
+            shown += os.read(ours, 1000)
+        os.write(ours, PASSWORD.encode() + b"\n")
+    assert process.wait(60) == 0
+    shown += os.read(ours, 1000)
+    os.close(ours)
+    assert PASSWORD.encode() not in shown
+    assert names(tmp_path / "users.json") == ["alice"]
+
+
+def test_two_passwords_that_differ_make_no_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter([PASSWORD, "another"])
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr(getpass, "getpass", lambda _: next(answers))
+    with pytest.raises(InvalidConfigError, match="the two passwords differ"):
+        users_command.users(str(tmp_path / "users.json"), name="alice")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,34 @@
+"""Changes of several transactions to one key: of those that are committed, the last one in the log counts."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distlog.gateway.groups.waiting_changes import WaitingChanges
+
+#: Of producers 1 to 3: a change in a transaction, its commit, its abort, and a change outside of transactions.
+EVENTS = st.lists(st.tuples(st.sampled_from("wcap"), st.integers(1, 3), st.sampled_from("xy")), max_size=30)
+
+
+@given(EVENTS)
+def test_the_last_committed_change_in_the_log_counts(events: list[tuple[str, int, str]]) -> None:
+    waiting, counted = WaitingChanges[str, int](), dict[str, int]()
+    log: list[tuple[int, str, int]] = []
+    open_: dict[int, list[tuple[int, str]]] = {}
+    best: dict[str, int] = {}
+    for at, (kind, producer, key) in enumerate(events):
+        if kind == "w":
+            waiting.add(producer, key, at)
+            open_.setdefault(producer, []).append((at, key))
+            log.append((producer, key, at))
+        elif kind == "p":
+            waiting.supersede(key)
+            counted[key] = best[key] = at
+        else:
+            counted.update(waiting.end(producer, is_committed=kind == "c"))
+            for place, name in open_.pop(producer, []):
+                if kind == "c":
+                    best[name] = max(best.get(name, -1), place)
+    assert counted == best
+    assert waiting.keys >= {key for producer in open_ for at, key in open_[producer] if at > best.get(key, -1)}

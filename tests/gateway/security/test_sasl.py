@@ -1,0 +1,216 @@
+"""SASL on the wire: what a client may ask before it has authenticated, and what becomes of who cannot."""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gateways import API_VERSIONS, FETCH, METADATA, PRODUCE, framed, request, serving, until
+from kio.schema.errors import ErrorCode
+from users_files import AUTHENTICATE, HANDSHAKE, PASSWORD, SaslWire, client_first, client_last, users_file
+
+import distlog
+from distlog.gateway.gateway_server import GatewayServer
+from distlog.gateway.security.authentication import Authentication
+from distlog.gateway.security.credentials import MECHANISMS, PLAIN
+from distlog.gateway.security.users_file import UsersFile, write_users
+
+SOFTWARE = {"client_software_name": "a-test", "client_software_version": "1"}
+ALL = {
+    "include_cluster_authorized_operations": False,
+    "include_topic_authorized_operations": False,
+    "allow_auto_topic_creation": False,
+    "topics": None,
+}
+
+
+@contextmanager
+def guarded(folder: Path, mechanisms: tuple[str, ...] = MECHANISMS, **settings: Any) -> Iterator[GatewayServer]:
+    """A gateway over a root with the topic `clicks`, for alice and bob."""
+    root = folder / "root"
+    distlog.create(str(root / "clicks"))
+    users = Authentication(UsersFile(users_file(folder, "alice", "bob")), mechanisms)
+    with serving(root, authentication=users, **{"failed_authentication_delay_ms": 50, **settings}) as gateway:
+        yield gateway
+
+
+def counted(gateway: GatewayServer, name: str, **labels: str) -> float:
+    """The value of a metric."""
+    values = next(one.values for one in gateway.metrics() if one.name == f"distlog_gateway_{name}")
+    return sum(value for found, value in values if labels.items() <= found.items())
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayServer]:
+    """One for the tests that change nothing."""
+    with guarded(tmp_path_factory.mktemp("guarded")) as served:
+        yield served
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_a_user_who_proves_it_is_served(gateway: GatewayServer, mechanism: str) -> None:
+    before = counted(gateway, "authentications", mechanism=mechanism, result="ok")
+    with SaslWire(gateway) as wire:
+        assert wire.ask(API_VERSIONS, 3, **SOFTWARE).error_code is ErrorCode.none
+        told = wire.log_in(mechanism=mechanism)
+        assert (told.error_code, told.session_lifetime.total_seconds()) == (ErrorCode.none, 0)
+        assert len(wire.ask(METADATA, 8, **ALL).topics) == 1
+    assert counted(gateway, "authentications", mechanism=mechanism, result="ok") == before + 1
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("name", ["alice", "mallory"])
+def test_who_does_not_prove_it_is_told_and_closed(gateway: GatewayServer, mechanism: str, name: str) -> None:
+    before = counted(gateway, "authentications", mechanism=mechanism, result="failed")
+    with SaslWire(gateway) as wire:
+        told = wire.log_in(name, "another", mechanism)
+        assert told.error_code is ErrorCode.sasl_authentication_failed
+        assert told.error_message == f"Authentication failed: invalid credentials with SASL mechanism {mechanism}"
+        assert wire.is_closed
+    assert counted(gateway, "authentications", mechanism=mechanism, result="failed") == before + 1
+
+
+@pytest.mark.parametrize("asked", [METADATA, FETCH, PRODUCE])
+@pytest.mark.parametrize("steps", range(3))
+def test_nothing_is_answered_before_authentication(gateway: GatewayServer, asked: int, steps: int) -> None:
+    with SaslWire(gateway) as wire:
+        if steps:
+            wire.choose("SCRAM-SHA-256")
+        if steps > 1:
+            wire.prove(client_first("alice"))
+        wire.socket.sendall(framed(struct.pack(">hhi", asked, 4, 1) + bytes(100)))
+        assert wire.is_closed
+
+
+def test_what_is_sent_behind_a_proof_is_handled_only_if_it_holds(gateway: GatewayServer) -> None:
+    for password, served in ((PASSWORD, True), ("wrong", False)):
+        with SaslWire(gateway) as wire:
+            tokens = {"mechanism": PLAIN}, {"auth_bytes": f"\0alice\0{password}".encode()}
+            wire.socket.sendall(
+                framed(request(HANDSHAKE, 1, 1, **tokens[0]))
+                + framed(request(AUTHENTICATE, 2, 2, **tokens[1]))
+                + framed(request(METADATA, 8, 3, **ALL))
+            )
+            assert wire.answer(HANDSHAKE, 1, 1).mechanisms == MECHANISMS
+            assert (wire.answer(AUTHENTICATE, 2, 2).error_code is ErrorCode.none) is served
+            if served:
+                assert len(wire.answer(METADATA, 8, 3).topics) == 1
+            else:
+                assert wire.is_closed
+
+
+def test_another_mechanism_is_refused_with_those_that_there_are(tmp_path: Path) -> None:
+    with guarded(tmp_path, ("SCRAM-SHA-512",)) as gateway:
+        for mechanism in ("GSSAPI", PLAIN, "SCRAM-SHA-256", ""):
+            with SaslWire(gateway) as wire:
+                told = wire.choose(mechanism)
+                assert (told.error_code, told.mechanisms) == (
+                    ErrorCode.unsupported_sasl_mechanism,
+                    ("SCRAM-SHA-512",),
+                )
+                assert wire.is_closed
+
+
+def test_steps_in_another_order_are_illegal(gateway: GatewayServer) -> None:
+    with SaslWire(gateway) as wire:
+        assert wire.prove(b"\0alice\0x").error_code is ErrorCode.illegal_sasl_state
+        wire.choose("SCRAM-SHA-256")
+        assert wire.choose(PLAIN).error_code is ErrorCode.illegal_sasl_state
+        # a last message is no first one
+        last = client_last("SCRAM-SHA-256", "alice", PASSWORD, "r=x,s=c2FsdA==,i=4096")
+        assert wire.prove(last).error_code is ErrorCode.sasl_authentication_failed
+        assert wire.is_closed
+
+
+def test_a_user_who_is_known_stays_who_it_is(gateway: GatewayServer) -> None:
+    with SaslWire(gateway) as wire:
+        wire.log_in()
+        assert wire.choose(PLAIN).error_code is ErrorCode.illegal_sasl_state
+        assert wire.prove(f"\0bob\0{PASSWORD}".encode()).error_code is ErrorCode.illegal_sasl_state
+
+
+def test_without_sasl_it_is_illegal(tmp_path: Path) -> None:
+    with serving(tmp_path) as gateway, SaslWire(gateway) as wire:
+        assert wire.choose(PLAIN).error_code is ErrorCode.illegal_sasl_state
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_an_old_client_sends_bare_tokens_after_handshake_0(gateway: GatewayServer, mechanism: str) -> None:
+    with SaslWire(gateway) as wire:
+        wire.choose(mechanism, version=0)
+        if mechanism == PLAIN:
+            wire.socket.sendall(framed(f"\0alice\0{PASSWORD}".encode()))
+            assert wire.frame() == b""
+        else:
+            wire.socket.sendall(framed(client_first("alice")))
+            first = wire.frame().decode()
+            wire.socket.sendall(framed(client_last(mechanism, "alice", PASSWORD, first)))
+            assert wire.frame().startswith(b"v=")
+        assert wire.ask(API_VERSIONS, 3, **SOFTWARE).error_code is ErrorCode.none
+    with SaslWire(gateway) as wire:
+        wire.choose(mechanism, version=0)
+        wire.socket.sendall(framed(b"\0alice\0wrong"))
+        assert wire.is_closed
+
+
+def test_a_failure_is_told_late_and_others_do_not_wait_for_it(tmp_path: Path) -> None:
+    settings = {"failed_authentication_delay_ms": 600}
+    with guarded(tmp_path, **settings) as gateway, SaslWire(gateway) as guessing, SaslWire(gateway) as user:
+        guessing.choose(PLAIN)
+        begun_s = time.monotonic()
+        number = guessing.send(AUTHENTICATE, 2, auth_bytes=b"\0alice\0guess")
+        assert user.log_in().error_code is ErrorCode.none
+        guessing.answer(AUTHENTICATE, 2, number)
+        assert time.monotonic() - begun_s >= 0.6
+
+
+def test_who_does_not_authenticate_in_time_is_closed(tmp_path: Path) -> None:
+    with (
+        guarded(tmp_path, authentication_timeout_ms=1000) as gateway,
+        SaslWire(gateway) as silent,
+        SaslWire(gateway) as half,
+        SaslWire(gateway) as user,
+    ):
+        assert user.log_in().error_code is ErrorCode.none
+        half.choose("SCRAM-SHA-256")
+        half.prove(client_first("alice"))
+        half.socket.sendall(b"\0")
+        assert silent.is_closed
+        assert half.is_closed
+        assert user.ask(API_VERSIONS, 3, **SOFTWARE).error_code is ErrorCode.none
+
+
+def test_an_unknown_client_may_send_less(gateway: GatewayServer) -> None:
+    with SaslWire(gateway) as wire:
+        wire.socket.settimeout(5)
+        wire.socket.sendall(struct.pack(">i", (512 << 10) + 1))
+        assert wire.is_closed
+
+
+def test_users_are_read_again_and_who_is_deleted_or_has_another_password_is_disconnected(tmp_path: Path) -> None:
+    with guarded(tmp_path) as gateway, SaslWire(gateway) as alice, SaslWire(gateway) as bob:
+        assert alice.log_in("alice", mechanism="SCRAM-SHA-512").error_code is ErrorCode.none
+        assert bob.log_in("bob").error_code is ErrorCode.none
+        path = users_file(tmp_path, "carol")
+        with SaslWire(gateway) as carol:
+            assert carol.log_in("carol").error_code is ErrorCode.none
+        users_file(tmp_path, "alice", password="another")
+        assert alice.is_closed
+        assert bob.ask(API_VERSIONS, 3, **SOFTWARE).error_code is ErrorCode.none
+        write_users(path, lambda found: found.without_user("bob"))
+        assert bob.is_closed
+
+
+def test_a_file_of_users_that_is_broken_changes_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with guarded(tmp_path) as gateway, SaslWire(gateway) as wire, SaslWire(gateway) as other:
+        assert wire.log_in().error_code is ErrorCode.none
+        (tmp_path / "users.json").write_text("{")
+        assert other.log_in().error_code is ErrorCode.none
+        until(lambda: "users stay as they were" in caplog.text)
+        assert wire.ask(API_VERSIONS, 3, **SOFTWARE).error_code is ErrorCode.none
+    assert PASSWORD not in caplog.text

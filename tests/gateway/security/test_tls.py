@@ -1,0 +1,195 @@
+"""TLS: who speaks it is served, who does not, stops in it or has no certificate ends nothing but its connection."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from gateways import API_VERSIONS, Wire, producing, serving, until
+from kio.schema.errors import ErrorCode
+from raw_batches import batch, record
+from tls_certificates import KEY_PASSWORD, Authority, Certificate
+
+import distlog
+from distlog.core.errors import InvalidConfigError
+from distlog.gateway.gateway_server import GatewayServer
+from distlog.gateway.security.tls import TlsFiles
+
+SOFTWARE = {"client_software_name": "a-test", "client_software_version": "1"}
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """Who signs the server's certificate, and clients'."""
+    return Authority(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def server(authority: Authority) -> Certificate:
+    """The server's certificate."""
+    return authority.certificate("server")
+
+
+@pytest.fixture(scope="module")
+def gateway(
+    authority: Authority, server: Certificate, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[GatewayServer]:
+    """A gateway with TLS, for the tests that change nothing but the topic `clicks`."""
+    root = tmp_path_factory.mktemp("root")
+    distlog.create(str(root / "clicks"))
+    tls = TlsFiles(certificate=server.certificate, key=server.key).context()
+    with serving(root, tls=tls, authentication_timeout_ms=500) as served:
+        yield served
+
+
+class TlsWire(Wire):
+    """A connection by TLS, to a server that it checks; `certificate` is the client's own."""
+
+    def __init__(self, gateway: GatewayServer, authority: Authority, certificate: Certificate | None = None) -> None:
+        super().__init__(gateway)
+        context = ssl.create_default_context(cafile=authority.file)
+        if certificate is not None:
+            context.load_cert_chain(certificate.certificate, certificate.key)
+        self.socket = context.wrap_socket(self.socket, server_hostname="127.0.0.1")
+
+
+def is_well(wire: Wire) -> bool:
+    """Whether the client of this connection is served."""
+    return bool(wire.ask(API_VERSIONS, 3, **SOFTWARE).error_code is ErrorCode.none)
+
+
+def is_refused(gateway: GatewayServer, authority: Authority, certificate: Certificate | None) -> bool:
+    """Whether a client with this certificate is; TLS 1.3 tells it so when it reads."""
+    try:
+        with TlsWire(gateway, authority, certificate) as wire:
+            return wire.socket.recv(1) == b""
+    except (ssl.SSLError, ConnectionError):
+        return True
+
+
+@pytest.mark.parametrize("size", [1, 60_000, 900_000])
+def test_records_of_any_size_go_through_tls(gateway: GatewayServer, authority: Authority, size: int) -> None:
+    with TlsWire(gateway, authority) as wire:
+        assert wire.socket.version() == "TLSv1.3"  # type: ignore[attr-defined]
+        before = producing(wire, batch([record(0)])).base_offset
+        assert producing(wire, batch([record(0, 0, None, b"x" * size)])).base_offset == before + 1
+
+
+def test_what_is_no_tls_ends_nothing_but_its_connection(gateway: GatewayServer, authority: Authority) -> None:
+    hello = b"\x16\x03\x01\xff\xff" + bytes(99)
+    for sent in (b"\0\0\0\x0a\0\x12\0\0\0\0\0\1\xff\xff", b"GET / HTTP/1.1\r\n\r\n", hello):
+        with Wire(gateway) as plain:
+            plain.socket.sendall(sent)
+            # there may be an alert before the end
+            while plain.socket.recv(1000):
+                pass
+    with TlsWire(gateway, authority) as wire:
+        assert is_well(wire)
+    failed = {one.name: one.values[0][1] for one in gateway.metrics() if "tls" in one.name}
+    assert failed["distlog_gateway_tls_handshakes_failed"] >= 3
+
+
+def test_a_half_handshake_is_waited_for_only_so_long(gateway: GatewayServer, authority: Authority) -> None:
+    halves = [Wire(gateway) for _ in range(20)]
+    for number, wire in enumerate(halves):
+        wire.socket.sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"[: number % 12])
+    with TlsWire(gateway, authority) as wire:
+        assert is_well(wire)
+    for half in halves:
+        assert half.is_closed
+        half.socket.close()
+
+
+def test_half_handshakes_are_connections_and_there_are_no_more_than_are_allowed(
+    authority: Authority, server: Certificate, tmp_path: Path
+) -> None:
+    tls = TlsFiles(certificate=server.certificate, key=server.key).context()
+    with serving(tmp_path, tls=tls, max_connections=3) as gateway:
+        halves = [Wire(gateway) for _ in range(3)]
+        with Wire(gateway) as one_more:
+            assert one_more.is_closed
+        halves.pop().socket.close()
+
+        def is_served() -> bool:
+            try:
+                with TlsWire(gateway, authority) as wire:
+                    return is_well(wire)
+            except OSError:
+                return False
+
+        until(is_served)
+        for half in halves:
+            half.socket.close()
+
+
+@pytest.mark.parametrize("version", ["TLSv1", "TLSv1_1"])
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion")
+def test_old_versions_of_tls_are_refused(gateway: GatewayServer, version: str) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    context.minimum_version = context.maximum_version = ssl.TLSVersion[version]
+    with socket.create_connection(("127.0.0.1", gateway.port)) as plain, pytest.raises(ssl.SSLError):
+        context.wrap_socket(plain)
+
+
+def test_a_client_needs_a_certificate_of_the_authority(
+    authority: Authority, server: Certificate, tmp_path: Path
+) -> None:
+    tls = TlsFiles(
+        certificate=server.certificate, key=server.key, ca=authority.file, client_auth="required"
+    ).context()
+    stranger = Authority(tmp_path, "stranger").certificate("strange")
+    with serving(tmp_path / "root", tls=tls) as gateway:
+        for certificate in (None, stranger):
+            assert is_refused(gateway, authority, certificate)
+        with TlsWire(gateway, authority, authority.certificate("client")) as wire:
+            assert is_well(wire)
+
+
+def test_a_key_may_have_a_password(authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    locked = authority.certificate("locked", key_password=KEY_PASSWORD)
+    (tmp_path / "password").write_text(KEY_PASSWORD + "\n")
+    files = TlsFiles(certificate=locked.certificate, key=locked.key, key_password_file=str(tmp_path / "password"))
+    with serving(tmp_path / "root", tls=files.context()) as gateway, TlsWire(gateway, authority) as wire:
+        assert is_well(wire)
+    assert KEY_PASSWORD not in repr(files) + caplog.text
+
+
+@pytest.mark.parametrize("password", [None, "", "another", "x" * 5000])
+def test_without_the_password_the_key_is_of_no_use_and_nobody_is_asked(
+    authority: Authority, tmp_path: Path, password: str | None
+) -> None:
+    locked = authority.certificate("locked", key_password=KEY_PASSWORD)
+    path = None
+    if password is not None:
+        path = str(tmp_path / "password")
+        (tmp_path / "password").write_text(password)
+    with pytest.raises(InvalidConfigError, match="cannot use the certificate") as told:
+        TlsFiles(certificate=locked.certificate, key=locked.key, key_password_file=path).context()
+    assert not password or password not in str(told.value)
+
+
+def test_files_that_do_not_fit_are_told(authority: Authority, server: Certificate, tmp_path: Path) -> None:
+    other = authority.certificate("other")
+    (tmp_path / "none.pem").write_text("nothing")
+    for certificate, key in (
+        (server.certificate, other.key),
+        (server.key, server.key),
+        (str(tmp_path / "none.pem"), server.key),
+        (str(tmp_path / "missing.pem"), server.key),
+    ):
+        with pytest.raises(InvalidConfigError, match="cannot use the certificate and its key"):
+            TlsFiles(certificate=certificate, key=key).context()
+    both = {"certificate": server.certificate, "key": server.key}
+    for wrong in (
+        {"client_auth": "required"},
+        {"ca": authority.file},
+        {"ca": str(tmp_path / "none.pem"), "client_auth": "required"},
+        {"ca": authority.file, "client_auth": "maybe"},
+    ):
+        with pytest.raises(InvalidConfigError):
+            TlsFiles(**both, **wrong).context()  # type: ignore[arg-type]

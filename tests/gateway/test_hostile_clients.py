@@ -1,0 +1,242 @@
+"""Clients that send little by little, take nothing, or take all there is: others go on, and the gateway ends."""
+
+from __future__ import annotations
+
+import struct
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from gateways import (
+    API_VERSIONS,
+    FETCH,
+    INIT_PRODUCER_ID,
+    NO_WAIT,
+    PRODUCE,
+    Wire,
+    fetch_fields,
+    fetching,
+    framed,
+    produce_fields,
+    producing,
+    request,
+    serving,
+    until,
+)
+from kio.schema.errors import ErrorCode
+from raw_batches import batch, record
+from tls_certificates import Authority
+
+import distlog
+from distlog.gateway.gateway_server import GatewayServer
+from distlog.gateway.kafka_apis import APIS
+from distlog.gateway.security.tls import TlsFiles
+from distlog.gateway.server.patience import Patience
+from distlog.gateway.server.request_memory import MemoryShare, RequestMemory
+
+LARGE = batch([record(0, 0, None, b"x" * 700_000)])
+
+
+def is_well(gateway: GatewayServer) -> bool:
+    """Whether another client is served."""
+    with Wire(gateway) as wire:
+        return bool(wire.ask(API_VERSIONS, 0).error_code is ErrorCode.none)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A root with the topic `clicks`."""
+    distlog.create(str(tmp_path / "clicks"))
+    return tmp_path
+
+
+def test_lengths_of_requests_that_do_not_come_keep_no_memory_from_large_ones(root: Path) -> None:
+    with serving(root, queued_max_request_bytes=4 << 20) as gateway:
+        hostile = [Wire(gateway) for _ in range(50)]
+        for wire in hostile:
+            wire.socket.sendall(struct.pack(">i", 99 << 20) + bytes(100))
+        with Wire(gateway) as wire:
+            assert producing(wire, LARGE).base_offset == 0
+        assert gateway.connections >= 50
+        for wire in hostile:
+            wire.socket.close()
+        until(lambda: gateway._processor.memory.used == 0)
+
+
+def test_requests_that_fill_the_memory_and_wait_for_each_other_go_on_one_after_the_other(root: Path) -> None:
+    frame = framed(request(PRODUCE, 9, 1, **produce_fields(9, [("clicks", 0, LARGE)])))
+    with serving(root, queued_max_request_bytes=1 << 20) as gateway:
+        wires = [Wire(gateway) for _ in range(8)]
+        for wire in wires:
+            wire.socket.sendall(frame[:300_000])
+        until(lambda: len(gateway._processor.memory._waiting) >= 4)
+        senders = [threading.Thread(target=wire.socket.sendall, args=(frame[300_000:],)) for wire in wires]
+        for sender in senders:
+            sender.start()
+        for wire in wires:
+            wire.answer(PRODUCE, 9, 1)
+            wire.socket.close()
+        for sender in senders:
+            sender.join()
+        until(lambda: gateway._processor.memory.used == 0)
+
+
+def test_a_request_that_comes_byte_by_byte_has_a_deadline(root: Path) -> None:
+    with serving(root, request_timeout_ms=300) as gateway, Wire(gateway) as slow:
+        slow.socket.sendall(struct.pack(">i", 10_000))
+        begun_s = time.monotonic()
+        with suppress(OSError):
+            while time.monotonic() - begun_s < 20:
+                slow.socket.sendall(b"x")
+                time.sleep(0.02)
+        assert time.monotonic() - begun_s < 10
+
+
+def test_a_response_that_is_taken_byte_by_byte_has_a_deadline(root: Path) -> None:
+    with serving(root, request_timeout_ms=300) as gateway, Wire(gateway) as producer:
+        for _ in range(6):
+            producing(producer, LARGE)
+        with Wire(gateway, receive_bytes=4096) as slow:
+            slow.send(FETCH, 12, **fetch_fields(12, [("clicks", 0, 0)], partition_max_bytes=16 << 20))
+            begun_s = time.monotonic()
+            while gateway.connections > 1:
+                slow.socket.recv(2000)
+                time.sleep(0.005)
+                assert time.monotonic() - begun_s < 20
+        assert len(fetching(producer, 0).records) > 700_000
+    assert gateway.broker.fetch_memory.used == 0
+
+
+def test_time_is_measured_from_the_first_byte_and_a_large_one_has_more_of_it() -> None:
+    from distlog.gateway.config import GatewayConfig
+
+    now = [0.0]
+    patience = Patience(lambda: now[0], GatewayConfig())
+    patience.begins(10 << 20)
+    for now[0] in range(0, 41, 10):
+        patience.touched()
+        patience.begins(0)
+        assert patience.verdict(is_idle=False, is_known=True) is None
+    now[0] = 40.5
+    assert "too slow" in str(patience.verdict(is_idle=False, is_known=True))
+    patience.ends()
+    assert patience.verdict(is_idle=False, is_known=True) is None
+    now[0] = 641
+    assert "idle" in str(patience.verdict(is_idle=True, is_known=True))
+    assert "did not authenticate" in str(patience.verdict(is_idle=True, is_known=False))
+
+
+def test_memory_goes_to_one_of_those_that_all_wait() -> None:
+    memory, went_on = RequestMemory(1000 << 10), []
+    shares = [MemoryShare(memory) for _ in range(3)]
+    for share in shares:
+        assert share.take(300 << 10, lambda: None)
+    for number, share in enumerate(shares[:2]):
+        assert not share.take(400 << 10, lambda number=number: went_on.append(number))  # type: ignore[misc]
+    # the last one would wait for the others, which wait for it
+    assert shares[2].take(400 << 10, lambda: None)
+    assert went_on == []
+    shares[2].give_back()
+    assert went_on == [0]
+    shares[0].give_back()
+    assert went_on == [0, 1]
+    shares[1].give_back()
+    assert memory.used == 0
+
+
+def test_there_are_no_more_connections_from_one_address_than_are_allowed(root: Path) -> None:
+    with serving(root, max_connections_per_ip=2) as gateway:
+        allowed = [Wire(gateway), Wire(gateway)]
+        with Wire(gateway) as one_more:
+            assert one_more.is_closed
+        # another address of this machine
+        import socket
+
+        other = socket.create_connection(("127.0.0.1", gateway.port), source_address=("127.0.0.2", 0))
+        other.sendall(framed(request(API_VERSIONS, 0, 1)))
+        assert other.recv(4)
+        other.close()
+        allowed.pop().socket.close()
+        until(lambda: gateway.connections == 1)
+        assert is_well(gateway)
+        allowed.pop().socket.close()
+
+
+def test_connections_that_come_and_go_at_once_leave_nothing(root: Path) -> None:
+    with serving(root, max_connections=20) as gateway:
+        for number in range(300):
+            wire = Wire(gateway)
+            if number % 3:
+                wire.socket.setsockopt(1, 13, struct.pack("ii", 1, 0))  # SO_LINGER: a reset
+            wire.socket.close()
+        until(lambda: gateway.connections == 0)
+        until(lambda: not gateway._processor._sessions)
+        assert not gateway._processor._of
+        assert is_well(gateway)
+
+
+@pytest.mark.parametrize("with_tls", [False, True])
+def test_the_end_is_bounded_whatever_clients_do(root: Path, with_tls: bool) -> None:
+    authority = Authority(root)
+    files = authority.certificate("server")
+    tls = TlsFiles(certificate=files.certificate, key=files.key).context() if with_tls else None
+    gateway = GatewayServer(str(root), port=0, tls=tls).start()
+    wires = [Wire(gateway, receive_bytes=4096) for _ in range(8)]
+    if not with_tls:
+        with Wire(gateway) as producer:
+            for _ in range(6):
+                producing(producer, LARGE)
+        # one takes no response, one waits for records, one is in the middle, one has sent more than is read
+        wires[0].send(FETCH, 12, **fetch_fields(12, [("clicks", 0, 0)], partition_max_bytes=16 << 20))
+        wires[1].send(FETCH, 12, **fetch_fields(12, [("clicks", 0, 6)], max_wait_ms=60_000))
+        wires[2].socket.sendall(struct.pack(">i", 99 << 20) + bytes(100_000))
+        wires[3].socket.sendall(framed(request(API_VERSIONS, 0, 1)) * 5000)
+    else:
+        import ssl
+
+        context = ssl.create_default_context(cafile=authority.file)
+        # they never say goodbye
+        secure = [context.wrap_socket(wire.socket, server_hostname="127.0.0.1") for wire in wires[:4]]
+        wires[5].socket.sendall(b"\x16\x03\x01")
+        assert secure
+    begun_s = time.monotonic()
+    assert gateway.stop()
+    assert time.monotonic() - begun_s < 6
+    for wire in wires:
+        wire.socket.close()
+
+
+def test_the_end_is_bounded_when_a_handler_is_not(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    goes_on, waits = threading.Event(), threading.Event()
+
+    def stuck(*_: object) -> None:
+        waits.set()
+        goes_on.wait(60)
+
+    monkeypatch.setitem(APIS, INIT_PRODUCER_ID, APIS[INIT_PRODUCER_ID]._replace(handle=stuck))
+    gateway = GatewayServer(str(root), port=0).start()
+    with Wire(gateway) as wire:
+        wire.send(INIT_PRODUCER_ID, 4, transactional_id=None, transaction_timeout=NO_WAIT)
+        assert waits.wait(30)
+        closed = []
+        close = gateway.broker.metadata.close
+        monkeypatch.setattr(gateway.broker.metadata, "close", lambda: (close(), closed.append(True)))
+        begun_s = time.monotonic()
+        assert not gateway.stop(timeout_s=2)
+        assert time.monotonic() - begun_s < 4
+        # what was appended is on the device all the same
+        assert closed == [True]
+        assert wire.is_closed
+    goes_on.set()
+
+
+def test_the_end_is_bounded_when_the_storage_is_not(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    goes_on = threading.Event()
+    gateway = GatewayServer(str(root), port=0).start()
+    monkeypatch.setattr(gateway.broker.metadata, "close", lambda: goes_on.wait(60))
+    begun_s = time.monotonic()
+    assert not gateway.stop(timeout_s=1)
+    assert time.monotonic() - begun_s < 3
+    goes_on.set()

@@ -1,0 +1,68 @@
+"""The records of `__transaction_state`: Kafka's bytes, and what is not one."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distlog.core.errors import CorruptRecordError
+from distlog.gateway.transactions.state_format import decode_key, decode_state, encode_key, encode_state
+from distlog.gateway.transactions.transaction_state import ProducerId, Status, TransactionState
+
+#: By hand from Kafka's TransactionLogKey.json and TransactionLogValue.json.
+KEY = "0000 0008 7061796d656e7473"
+VALUE = (
+    "0000 1122334455667788 0009 0000ea60 01 00000002"
+    "0006 636c69636b73 00000002 00000000 00000003"
+    "0005 7669657773 00000001 00000001"
+    "0000018bcfe56800 0000018bcfe56700"
+)
+STATE = TransactionState(
+    transactional_id="payments",
+    producer=ProducerId(0x1122334455667788, 9),
+    timeout_ms=60_000,
+    status=Status.ONGOING,
+    partitions=frozenset({("clicks", 0), ("clicks", 3), ("views", 1)}),
+    updated_ms=0x18BCFE56800,
+    started_ms=0x18BCFE56700,
+)
+
+
+def test_a_key_and_a_value_are_kafkas_bytes() -> None:
+    assert encode_key("payments") == bytes.fromhex(KEY)
+    assert decode_key(bytes.fromhex(KEY)) == "payments"
+    assert encode_state(STATE) == bytes.fromhex(VALUE)
+    assert decode_state("payments", bytes.fromhex(VALUE)) == STATE
+
+
+def test_a_state_without_partitions_has_null_for_them() -> None:
+    empty = TransactionState(transactional_id="p", producer=ProducerId(1, 2), timeout_ms=3, updated_ms=4)
+    data = encode_state(empty)
+    assert data[17:21] == b"\xff\xff\xff\xff"
+    assert decode_state("p", data) == empty
+
+
+def test_a_key_of_another_version_is_no_id() -> None:
+    assert decode_key(b"\0\1rest") is None
+
+
+@pytest.mark.parametrize("data", [b"", b"\0\1" + bytes(40), bytes.fromhex(VALUE)[:-1]])
+def test_a_value_that_is_cut_off_or_of_another_version_is_told_so(data: bytes) -> None:
+    with pytest.raises(CorruptRecordError, match="__transaction_state"):
+        decode_state("payments", data)
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_decode_or_are_corrupt(data: bytes) -> None:
+    with suppress(CorruptRecordError):
+        decode_key(data)
+    with suppress(CorruptRecordError):
+        decode_state("p", data)
+
+
+def test_kafkas_names_of_the_states() -> None:
+    names = [each.kafka_name for each in Status]
+    assert names == ["Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort"]

@@ -1,0 +1,176 @@
+"""Transactions of Kafka's protocol, word for word: who may write, what is seen, and each refusal by its code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from gateways import FETCH, LIST_OFFSETS, Wire, fetch_fields, fetching, opened, serving
+from gateways import gateway as gateway
+from kio.schema.errors import ErrorCode
+from kio.schema.list_offsets.v7.request import ListOffsetsPartition, ListOffsetsTopic
+from transacting import seen
+from transactional_clients import RawProducer
+
+import distlog
+from distlog.gateway.gateway_server import GatewayServer
+
+FINE = ErrorCode.none
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    distlog.create(str(tmp_path / "clicks"), partitions=2)
+    distlog.create(str(tmp_path / "views"))
+    return tmp_path
+
+
+def values(root: Path, topic: str = "clicks") -> dict[int, list[bytes]]:
+    return seen(distlog.open(str(root / topic)))
+
+
+def test_a_transaction_over_two_topics_is_seen_when_it_is_committed(root: Path) -> None:
+    with serving(root) as gateway, Wire(gateway) as wire:
+        producer = RawProducer(wire)
+        assert producer.init() is FINE
+        assert producer.add(("clicks", 0), ("clicks", 1), ("views", 0)) == [FINE] * 3
+        assert [producer.send(b"a"), producer.send(b"b", 1), producer.send(b"c", topic="views")] == [FINE] * 3
+        assert (values(root), values(root, "views")) == ({0: [], 1: []}, {0: []})
+        assert producer.end() is FINE
+        assert (values(root), values(root, "views")) == ({0: [b"a"], 1: [b"b"]}, {0: [b"c"]})
+        assert producer.add(("clicks", 0)) == [FINE]
+        assert producer.send(b"d") is FINE
+        assert producer.end(committed=False) is FINE
+        assert values(root) == {0: [b"a"], 1: [b"b"]}
+
+
+def test_a_reader_of_committed_records_stops_before_what_is_undecided(gateway: GatewayServer) -> None:
+    with Wire(gateway) as wire, Wire(gateway) as reader:
+        producer = RawProducer(wire)
+        producer.init()
+        producer.add(("clicks", 0))
+        producer.send(b"a")
+        told = fetching(reader, 0, isolation_level=1)
+        assert (told.high_watermark, told.last_stable_offset, told.records) == (1, 0, b"")
+        assert fetching(reader, 0).records
+        waiting = reader.send(
+            FETCH, 12, **fetch_fields(12, [("clicks", 0, 0)], isolation_level=1, max_wait_ms=20_000)
+        )
+        producer.end(committed=False)
+        (topic,) = reader.answer(FETCH, 12, waiting).responses
+        (told,) = topic.partitions
+        assert (told.high_watermark, told.last_stable_offset) == (2, 2)
+        assert [(each.producer_id, each.first_offset) for each in told.aborted_transactions] == [
+            (producer.producer_id, 0)
+        ]
+
+
+def test_the_latest_offset_of_a_reader_of_committed_records_is_the_last_stable_one(gateway: GatewayServer) -> None:
+    with Wire(gateway) as wire:
+        producer = RawProducer(wire)
+        producer.init()
+        producer.add(("clicks", 0))
+        producer.send(b"a")
+        asked = ListOffsetsPartition(partition_index=0, current_leader_epoch=-1, timestamp=-1)
+        topics = (ListOffsetsTopic(name="clicks", partitions=(asked,)),)
+        ends = []
+        for level in (0, 1):
+            body = wire.ask(LIST_OFFSETS, 7, replica_id=-1, isolation_level=level, topics=topics)
+            ends.append(body.topics[0].partitions[0].offset)
+        assert ends == [1, 0]
+
+
+def test_only_partitions_of_the_transaction_take_its_batches(gateway: GatewayServer) -> None:
+    with Wire(gateway) as wire:
+        producer = RawProducer(wire)
+        producer.init()
+        assert producer.send(b"before") is ErrorCode.invalid_txn_state
+        producer.add(("clicks", 0))
+        assert producer.send(b"elsewhere", 1) is ErrorCode.invalid_txn_state
+        assert producer.send(b"nameless", id=None) is ErrorCode.invalid_record
+        assert producer.send(b"of another", id="refunds") is ErrorCode.invalid_producer_id_mapping
+        assert producer.send(b"fine") is FINE
+        assert producer.end() is FINE
+        assert producer.send(b"behind") is ErrorCode.invalid_txn_state
+    assert seen(opened(gateway)) == {0: [b"fine"], 1: []}
+
+
+def test_a_second_instance_fences_the_first_and_aborts_what_it_has_open(gateway: GatewayServer) -> None:
+    with Wire(gateway) as wire, Wire(gateway) as other:
+        first, second = RawProducer(wire), RawProducer(other)
+        first.init()
+        first.add(("clicks", 0))
+        first.send(b"zombie")
+        assert second.init() is FINE
+        assert second.producer_id == first.producer_id
+        assert second.epoch > first.epoch
+        assert first.send(b"late") is ErrorCode.invalid_producer_epoch
+        assert [first.end(), first.end(version=1)] == [ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch]
+        assert first.add(("clicks", 1)) == [ErrorCode.producer_fenced]
+        assert first.add_offsets() is ErrorCode.producer_fenced
+        assert first.init(again=True) is ErrorCode.producer_fenced
+        second.add(("clicks", 0))
+        second.send(b"alive")
+        assert second.end() is FINE
+    assert seen(opened(gateway))[0] == [b"alive"]
+
+
+def test_a_producer_that_goes_on_gets_the_next_epoch_and_the_same_when_it_asks_again(gateway: GatewayServer) -> None:
+    with Wire(gateway) as wire:
+        producer = RawProducer(wire)
+        producer.init()
+        before = producer.producer_id, producer.epoch
+        assert producer.init(again=True) is FINE
+        after = producer.producer_id, producer.epoch
+        assert after == (before[0], before[1] + 1)
+        producer.producer_id, producer.epoch = before
+        assert producer.init(again=True) is FINE
+        assert (producer.producer_id, producer.epoch) == after
+
+
+def test_the_same_end_may_be_asked_for_again_and_no_other(gateway: GatewayServer) -> None:
+    with Wire(gateway) as wire:
+        producer = RawProducer(wire)
+        producer.init()
+        assert producer.end() is ErrorCode.invalid_txn_state
+        for committed in (True, False):
+            producer.add(("clicks", 0))
+            producer.send(b"v")
+            assert [producer.end(committed=committed) for _ in range(2)] == [FINE] * 2
+            assert producer.end(committed=not committed) is ErrorCode.invalid_txn_state
+    topic = opened(gateway)
+    assert seen(topic)[0] == [b"v"]
+    # a record and a marker each
+    assert topic.end_offsets()[0] == 4
+
+
+def test_partitions_that_are_not_there_are_not_added_and_nor_are_the_others(gateway: GatewayServer) -> None:
+    with Wire(gateway) as wire:
+        producer = RawProducer(wire)
+        producer.init()
+        unknown, rest = ErrorCode.unknown_topic_or_partition, ErrorCode.operation_not_attempted
+        assert producer.add(("clicks", 0), ("clicks", 7), ("none", 0)) == [rest, unknown, unknown]
+        own = ErrorCode.invalid_topic_exception
+        assert producer.add(("__consumer_offsets", 0), ("__transaction_state", 0)) == [own, own]
+        assert producer.end() is ErrorCode.invalid_txn_state
+
+
+def test_ids_and_timeouts_that_cannot_be_are_refused(gateway: GatewayServer) -> None:
+    with Wire(gateway) as wire:
+        assert RawProducer(wire, "").init() is ErrorCode.invalid_request
+        assert RawProducer(wire, "x" * 32_768).init() is ErrorCode.invalid_request
+        for timeout_ms in (0, -1, 900_001):
+            assert RawProducer(wire, timeout_ms=timeout_ms).init() is ErrorCode.invalid_transaction_timeout
+        assert RawProducer(wire, timeout_ms=900_000).init() is FINE
+        nobody = RawProducer(wire, "nobody")
+        nobody.producer_id, nobody.epoch = 5, 0
+        mapping = ErrorCode.invalid_producer_id_mapping
+        assert [*nobody.add(("clicks", 0)), nobody.end(), nobody.add_offsets()] == [mapping] * 3
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_each_version_of_init_producer_id_begins_a_producer(gateway: GatewayServer, version: int) -> None:
+    with Wire(gateway) as wire:
+        producer = RawProducer(wire)
+        assert [producer.init(version), producer.init(version)] == [FINE] * 2
+        assert producer.epoch == 1

@@ -1,0 +1,123 @@
+"""Of a log that is not in memory only the headers are fetched, where the index tells where they are."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from log_dirs import copy_of, golden_of, read
+from logs import batches_of
+
+import distlog
+from distlog import CorruptRecordError
+from distlog.core.batches.record_batch import read_headers
+from distlog.core.indexes.offset_index import ENTRY
+from distlog.core.kafka_directory import source_log
+from distlog.core.kafka_directory.source_log import HeadersOfLog, batch_places, open_headers
+from distlog.core.storage.local.sparse_map import SparseMap
+from distlog.core.storage.storage import Storage
+
+BATCH_BYTES = 64 << 10
+SIZE = 40 << 20
+
+
+@pytest.fixture
+def cold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is in memory, headers are announced; also of small batches."""
+    monkeypatch.setattr(SparseMap, "is_in_memory", lambda *_: False)
+    monkeypatch.setattr(source_log, "_WORTH_BYTES", 0)
+
+
+def forget(path: Path) -> None:
+    """Have the system let go of a file's pages, or skip the test."""
+    file = os.open(path, os.O_RDONLY)
+    os.fsync(file)
+    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(file)
+    if SparseMap(str(path)).is_in_memory([0], 1):
+        pytest.skip("the system keeps the files of this file system in memory")
+
+
+def bytes_from_disk() -> int:
+    """What this process has had read from devices."""
+    lines = Path("/proc/self/io").read_text(encoding="ascii").splitlines()
+    return int(dict(line.split(": ") for line in lines)["read_bytes"])
+
+
+def test_a_log_that_is_not_in_memory_is_not_read_between_its_headers(tmp_path: Path) -> None:
+    topic = distlog.create(str(tmp_path / "clicks"), config={"batch.bytes": BATCH_BYTES})
+    topic.append([{"value": os.urandom(BATCH_BYTES // 2)} for _ in range(2 * SIZE // BATCH_BYTES)])
+    topic.export(tmp_path / "kafka")
+    (tmp_path / "kafka" / ".kafka_cleanshutdown").touch()
+    (log,) = (tmp_path / "kafka" / "clicks-0").glob("*.log")
+    assert log.stat().st_size > SIZE
+    right = distlog.adopt(tmp_path / "kafka", str(tmp_path / "right"))
+    forget(log)
+    before = bytes_from_disk()
+    found = distlog.adopt(tmp_path / "kafka", dry_run=True)
+    assert bytes_from_disk() - before < SIZE // 4
+    assert found.adopted[0].partitions[0].segments[0].info == right.topic.snapshot.partitions[0].segments[0]
+
+
+@pytest.mark.usefixtures("cold")
+@pytest.mark.parametrize("stage", ["first", "cleaned", "logs"])
+def test_announced_headers_tell_what_a_map_tells(stage: str, tmp_path: Path) -> None:
+    report = distlog.adopt(copy_of(stage, tmp_path))
+    assert report.ok
+    for name, partition in golden_of(stage).items():
+        topic, _, number = name.rpartition("-")
+        assert read(report.topics[topic], int(number)) == partition.records()
+
+
+def index_of(*positions: int) -> bytes:
+    entries = np.zeros(len(positions), ENTRY)
+    entries["position"] = positions
+    return entries.tobytes()
+
+
+@pytest.mark.usefixtures("cold")
+@pytest.mark.parametrize(
+    "change", ["right", "one wrong", "all wrong", "descending", "behind the end", "cut", "empty"]
+)
+def test_an_index_that_is_wrong_costs_time_and_changes_nothing(change: str, tmp_path: Path) -> None:
+    log = b"".join(path.read_bytes() for path in golden_of("first")["codec-none-0"].logs)
+    batches = batches_of(log)
+    assert len(batches) > 50
+    (tmp_path / "x.log").write_bytes(log)
+    positions = np.cumsum([len(each) for each in batches])[:-1]
+    index = {
+        "right": index_of(*positions),
+        "one wrong": index_of(*positions[:7], positions[7] + 1, *positions[8:]),
+        "all wrong": index_of(*(positions + 1)),
+        "descending": index_of(*positions[::-1]),
+        "behind the end": index_of(*positions, len(log)),
+        "cut": index_of(*positions)[:-3],
+        "empty": b"",
+    }[change]
+    found = open_headers(Storage(tmp_path), "x.log", len(log), index)
+    assert isinstance(found, HeadersOfLog) == (change in ("right", "one wrong", "cut"))
+    assert len(found) == len(log)
+    half = int(positions[19])
+    assert [bytes(found[0:half]), bytes(found[half : len(log) + 5])] == [log[:half], log[half:]]
+    assert len(read_headers(found[half:])) == len(batches) - 20
+
+
+def test_places_are_where_the_index_says_and_at_the_beginning() -> None:
+    assert batch_places(index_of(500, 900), 1000).tolist() == [0, 500, 900]
+    for positions in ((900, 500), (500, 500), (0, 500), (500, 1000), (-5, 500)):
+        assert batch_places(index_of(*positions), 1000).tolist() == []
+
+
+@pytest.mark.usefixtures("cold")
+def test_damage_is_found_where_it_is(tmp_path: Path) -> None:
+    folder = copy_of("first", tmp_path) / "codec-none-0"
+    log = sorted(folder.glob("*.log"))[0]
+    data = bytearray(log.read_bytes())
+    position = int(read_headers(bytes(data))["position"][1])
+    data[position + 16] = 9
+    log.write_bytes(data)
+    with pytest.raises(CorruptRecordError) as caught:
+        distlog.adopt(folder)
+    assert caught.value.details["position"] == position

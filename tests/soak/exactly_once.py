@@ -1,0 +1,147 @@
+"""Kafka's read, transform, write by librdkafka, while gateway and clients are killed (kill -9): each input once.
+
+Workers of one group read `input`, and in each transaction write what they read to `output` and commit how far they
+have come. All workers are killed now and then, and so is the gateway. In the end a reader of committed records finds
+each input in the output once, those of each partition in their order, and the group has come to the end.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import distlog
+from soak.gateway_kills import CONFIG, KilledGateway
+from soak.tally import Tally, demand, skipped
+
+PARTITIONS, BETWEEN = 2, 20
+_PATIENCE_S = 180.0
+
+
+def work(address: str, name: str) -> None:
+    """Copy in transactions, for ever; begin anew after an error."""
+    parent = os.getppid()
+    while os.getppid() == parent:
+        try:
+            _copy(address, name, parent)
+        except Exception as error:  # noqa: PERF203 - whatever it is, it begins anew
+            print(f"{name}: {error}", file=sys.stderr)
+            time.sleep(0.1)
+
+
+def _copy(address: str, name: str, parent: int) -> None:
+    from confluent_kafka import Consumer, Producer
+
+    quick = {"reconnect.backoff.max.ms": 200, "log_level": 0, "bootstrap.servers": address}
+    # librdkafka 2.16 waits for ever in a transaction when it forgets the only broker of a cluster, as it would
+    quick["metadata.recovery.strategy"] = "none"
+    settings = {"group.id": "copy", "auto.offset.reset": "earliest", "enable.auto.commit": False}
+    # a worker that was killed is the same member when it begins again
+    sessions = {"group.instance.id": name, "session.timeout.ms": 30_000, "isolation.level": "read_committed"}
+    producer = Producer({**quick, "transactional.id": name, "transaction.timeout.ms": 10_000})
+    producer.init_transactions(60)
+    consumer = Consumer({**quick, **settings, **sessions})
+    consumer.subscribe(["input"])
+    try:
+        while os.getppid() == parent:
+            records = consumer.consume(BETWEEN, 0.2)
+            if not records:
+                continue
+            for record in records:
+                if record.error() is not None:
+                    raise RuntimeError(record.error())
+            producer.begin_transaction()
+            for record in records:
+                producer.produce("output", record.value(), partition=record.partition())
+            positions = consumer.position(consumer.assignment())
+            producer.send_offsets_to_transaction(
+                [each for each in positions if each.offset >= 0], consumer.consumer_group_metadata(), 60
+            )
+            producer.commit_transaction(60)
+    finally:
+        consumer.close()
+
+
+class _Worker:
+    """A process that copies; it can be killed, and begun again."""
+
+    def __init__(self, address: str, name: str) -> None:
+        self._command = [sys.executable, "-c", f"from soak import exactly_once as e; e.work({address!r}, {name!r})"]
+        self.begin()
+
+    def begin(self) -> None:
+        self._process = subprocess.Popen(self._command, cwd=Path(__file__).parents[1], stderr=subprocess.DEVNULL)
+
+    def kill(self) -> None:
+        """By kill -9."""
+        self._process.kill()
+        self._process.wait()
+
+
+def run(folder: Path, seed: int, *, kills: int = 10, workers: int = 2, records: int = 6000) -> Tally:
+    """One input; Violation if a promise is broken."""
+    try:
+        import confluent_kafka  # noqa: F401
+        import kio  # noqa: F401
+    except ModuleNotFoundError as error:
+        return skipped("exactly-once", f"it needs {error.name}")
+    chance, killed = random.Random(seed), Counter[str]()
+    source = distlog.create(str(folder / "input"), PARTITIONS, CONFIG)
+    output = distlog.create(str(folder / "output"), PARTITIONS, CONFIG)
+    gateway = KilledGateway(folder)
+    working = [_Worker(gateway.address, f"copy-{number}") for number in range(workers)]
+    try:
+        sent = 0
+        for number in range(kills + 1):
+            more = records // (kills + 1)
+            source.append([{"value": b"%d" % n, "partition": n % PARTITIONS} for n in range(sent, sent + more)])
+            sent += more
+            if number == kills:
+                break
+            _wait(output, sent - more // 2)
+            time.sleep(chance.uniform(0, 0.3))
+            if number % 2 == 0:
+                gateway.kill()
+                killed["gateway"] += 1
+            else:
+                one = chance.choice(working)
+                one.kill()
+                killed["clients"] += 1
+                one.begin()
+        _wait(output, sent)
+    finally:
+        for each in working:
+            each.kill()
+    gateway.end()
+    _check(output, sent)
+    return Tally(kills=kills, records=sent, **killed)
+
+
+def _committed(topic: distlog.Topic) -> list[tuple[int, int]]:
+    """(partition, number) of the records that readers of committed records see, in order."""
+    table = topic.refresh().scan(columns=["partition", "value"], isolation="read_committed").to_table()
+    pairs = zip(table["partition"].to_pylist(), table["value"].to_pylist(), strict=True)
+    return [(partition, int(value)) for partition, value in pairs]
+
+
+def _wait(topic: distlog.Topic, count: int) -> None:
+    """Wait until so many records are copied."""
+    end = time.monotonic() + _PATIENCE_S
+    while (found := len(_committed(topic))) < count:
+        demand(time.monotonic() < end, f"only {found} of {count} records are copied")
+        time.sleep(0.05)
+
+
+def _check(topic: distlog.Topic, sent: int) -> None:
+    copied = _committed(topic)
+    for partition in range(PARTITIONS):
+        numbers = [number for of, number in copied if of == partition]
+        expected = list(range(partition, sent, PARTITIONS))
+        doubled = [number for number, count in Counter(numbers).items() if count > 1]
+        demand(not doubled, f"copied twice: {doubled[:5]}")
+        demand(numbers == expected, f"partition {partition}: records are missing, or not in their order")

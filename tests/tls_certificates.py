@@ -1,0 +1,72 @@
+"""Certificates for tests: an authority, a server at 127.0.0.1, and a client."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+KEY_PASSWORD = "a key's password"
+_DAY = datetime.timedelta(days=1)
+
+
+class Certificate(NamedTuple):
+    """The paths of PEM files."""
+
+    certificate: str
+    key: str
+
+
+class Authority:
+    """Signs certificates, whose files are in `folder`."""
+
+    def __init__(self, folder: Path, name: str = "authority") -> None:
+        self._folder, self._name = folder, name
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._certificate = self._signed(name, self._key.public_key(), x509.BasicConstraints(ca=True, path_length=0))
+        self.file = self._written(f"{name}.pem", self._certificate.public_bytes(serialization.Encoding.PEM))
+
+    def certificate(self, name: str, *, key_password: str | None = None) -> Certificate:
+        """A certificate for 127.0.0.1 and localhost."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        made = self._signed(name, key.public_key(), x509.BasicConstraints(ca=False, path_length=None))
+        lock: Any = serialization.NoEncryption()
+        if key_password is not None:
+            lock = serialization.BestAvailableEncryption(key_password.encode())
+        key_text = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, lock)
+        return Certificate(
+            self._written(f"{name}.pem", made.public_bytes(serialization.Encoding.PEM)),
+            self._written(f"{name}.key", key_text),
+        )
+
+    def _signed(self, name: str, key: Any, constraints: x509.BasicConstraints) -> x509.Certificate:
+        now = datetime.datetime.now(datetime.timezone.utc)
+        names: list[x509.GeneralName] = [
+            x509.DNSName("localhost"),
+            x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
+        ]
+        return (
+            x509.CertificateBuilder()
+            .subject_name(_named(name))
+            .issuer_name(_named(self._name))
+            .public_key(key)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - _DAY)
+            .not_valid_after(now + _DAY)
+            .add_extension(constraints, critical=True)
+            .add_extension(x509.SubjectAlternativeName(names), critical=False)
+            .sign(self._key, hashes.SHA256())
+        )
+
+    def _written(self, name: str, data: bytes) -> str:
+        (self._folder / name).write_bytes(data)
+        return str(self._folder / name)
+
+
+def _named(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
