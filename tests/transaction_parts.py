@@ -13,6 +13,7 @@ from transacting import seen
 
 import distlog
 from distlog.core.batches.record_batch import TRANSACTIONAL
+from distlog.core.errors import StorageError
 from distlog.core.storage.storage import Storage
 from distlog.gateway.broker import Broker
 from distlog.gateway.cluster.gateway_lease import GatewayLease
@@ -47,7 +48,7 @@ class Parts:
         metadata = MetadataCache(Storage(str(root)), {}, lambda: self.now_ms, GatewayConfig())
         fetches = DelayedFetches(lambda request: None, 1000)
         # it is at the place of the one that was killed before it
-        lease = GatewayLease(metadata.root, None, 9.0, shares=False)
+        lease = self._lease = GatewayLease(metadata.root, None, 9.0, shares=False)
         lease.be_at("127.0.0.1", 9092, "a")
         memory = FetchMemory(1 << 20)
         self.broker = Broker(GatewayConfig(), metadata, fetches, lambda: self.now_ms, {}, memory, lease)
@@ -101,6 +102,7 @@ class Parts:
         """Another gateway, over what the first one left."""
         # of what a process has, the system gives back the lock alone
         self.services.stop()
+        self._lease.sync = _dead  # type: ignore[method-assign]
         after = Parts(self.root)
         after.now_ms = self.now_ms
         return after
@@ -109,6 +111,10 @@ class Parts:
         self.groups.stop()
         self.broker.metadata.close()
         self.services.stop()
+
+
+def _dead(*_: object) -> bool:
+    raise StorageError("this gateway is no more")
 
 
 @contextmanager

@@ -23,7 +23,8 @@ from distlog.gateway.groups.offsets_format import offsets_partition
 
 OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR, JOIN_GROUP, HEARTBEAT = 8, 9, 10, 11, 12
 LIST_GROUPS, DESCRIBE_GROUPS, DESCRIBE_CLUSTER, DELETE_TOPICS = 16, 15, 60, 20
-SESSION_MS = 600
+#: A machine with much to do must not let leases lapse.
+SESSION_MS = 2000
 
 
 @pytest.fixture
