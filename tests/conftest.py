@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import uuid
 from collections.abc import Iterator
@@ -33,6 +34,12 @@ settings.load_profile("distlog")
 
 # Every Java of the tests lives for seconds: what it compiles with its best compiler would never pay off.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+# A sync of a disk takes milliseconds, and tests make tens of thousands; what they kill are processes, not machines.
+# `make soak` stays on the disk, and so does who says so by this variable of pytest's.
+_MEMORY = "/dev/shm"
+if os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > 4 << 30:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", _MEMORY)
 
 # Who runs the tests in the background may have SIGINT ignored, and then nothing that they start could be interrupted.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import ipaddress
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from distlog.core.errors import InvalidConfigError
+from distlog.gateway.security.authentication import Authentication
 from distlog.gateway.security.credentials import MECHANISMS, PLAIN
 from distlog.gateway.security.tls import CLIENT_AUTH, TlsFiles
+from distlog.gateway.security.users_file import UsersFile
 
 if TYPE_CHECKING:
     import ssl
-
-    from distlog.gateway.security.authentication import Authentication
 
 _File = str | None
 
@@ -35,6 +35,7 @@ SaslUsers = Annotated[_File, _file("Only these users may connect: a file of `dis
 SaslMechanisms = Annotated[
     str, typer.Option(metavar="NAME,NAME", help="How they may authenticate (sasl.enabled.mechanisms).")
 ]
+_TLS_BUFFER_BYTES = 32 << 10
 ALL_MECHANISMS = ",".join(MECHANISMS)
 
 
@@ -47,10 +48,19 @@ class Listener(NamedTuple):
     users: str | None
     mechanisms: tuple[str, ...]
 
-    def check_open(self) -> None:
-        """Raise InvalidConfigError if others than this machine reach it, and it is not safe."""
-        if is_loopback(self.host):
-            return
+    def arguments(self, *, insecure: bool) -> dict[str, Any]:
+        """What a gateway is told of it, by the names of GatewayServer.
+
+        Raises InvalidConfigError and StorageError for files; and InvalidConfigError if others than this machine reach
+        it, and it is neither safe nor meant to be `insecure`.
+        """
+        if not insecure and not is_loopback(self.host):
+            self._check_safe()
+        tls = self._context()
+        users = None if self.users is None else Authentication(UsersFile(self.users), self.mechanisms)
+        return {"host": self.host, "port": self.port, "tls": tls, "authentication": users}
+
+    def _check_safe(self) -> None:
         listen = f"{self.host}:{self.port}"
         if self.users is None and (self.tls is None or self.tls.client_auth != "required"):
             raise InvalidConfigError(
@@ -66,16 +76,15 @@ class Listener(NamedTuple):
                 listen=listen,
             )
 
-    def context(self) -> ssl.SSLContext | None:
-        """TLS, if it is asked for. Raises InvalidConfigError."""
-        return None if self.tls is None else self.tls.context()
+    def _context(self) -> ssl.SSLContext | None:
+        if self.tls is None:
+            return None
+        # takes time to import, which other commands should not
+        from asyncio import sslproto
 
-    def authentication(self) -> Authentication | None:
-        """SASL, if it is asked for. Raises InvalidConfigError, StorageError."""
-        from distlog.gateway.security.authentication import Authentication
-        from distlog.gateway.security.users_file import UsersFile
-
-        return None if self.users is None else Authentication(UsersFile(self.users), self.mechanisms)
+        # of each connection, for good; a record of TLS has 16 KiB
+        sslproto.SSLProtocol.max_size = _TLS_BUFFER_BYTES
+        return self.tls.context()
 
 
 def tls_files(

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from distlog.cli import listener_options as listener
+from distlog.cli.open_files import connections_within, raise_open_files
 from distlog.cli.options import Json, Storage, usage
 from distlog.cli.service_command import BrokerSettings, MetricsPort
 
@@ -80,20 +81,15 @@ def serve(
             raise
         raise ModuleNotFoundError("the gateway needs kio: pip install 'distlog[gateway]'", name=error.name) from None
     tls = listener.tls_files(ssl_certfile, ssl_keyfile, ssl_key_password_file, ssl_cafile, ssl_client_auth)
-    asked = listener.Listener(listen[0], listen[1], tls, sasl_users, listener.mechanisms(sasl_mechanisms))
-    if not insecure:
-        asked.check_open()
+    where = listener.Listener(listen[0], listen[1], tls, sasl_users, listener.mechanisms(sasl_mechanisms))
     settings = {name: value for each in config for name, value in each.items()}
-    limits = GatewayConfig(advertised=advertised, linger_ms=linger_ms, auto_create_topics=auto_create)
-    gateway = GatewayServer(
-        root,
-        asked.host,
-        asked.port,
-        config=limits,
-        settings=settings,
-        storage_options=dict(storage),
-        tls=asked.context(),
-        authentication=asked.authentication(),
+    limits = GatewayConfig(
+        advertised=advertised,
+        linger_ms=linger_ms,
+        auto_create_topics=auto_create,
+        max_connections=connections_within(raise_open_files(), GatewayConfig().max_connections),
     )
+    safe = where.arguments(insecure=insecure)
+    gateway = GatewayServer(root, config=limits, settings=settings, storage_options=dict(storage), **safe)
     tasks = partial(Maintenance, root, settings, dict(storage)) if maintain else None
     raise typer.Exit(serve_until_signal(gateway, tasks, metrics_port=metrics_port, as_json=as_json))

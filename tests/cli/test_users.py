@@ -78,6 +78,20 @@ def test_a_file_that_others_may_use_is_refused(users: Any, tmp_path: Path) -> No
         assert (users("--set", "carol", stdin=b"x").status == 0) is (status == 0)
 
 
+def test_a_change_keeps_the_owner_and_the_mode_of_the_file(users: Any, tmp_path: Path) -> None:
+    users("--set", "bob", stdin=PASSWORD.encode())
+    path = tmp_path / "users.json"
+    path.chmod(0o640)
+    if os.geteuid() == 0:
+        os.chown(path, 12345, 12346)
+    before = path.stat()
+    assert users("--set", "carol", stdin=PASSWORD.encode()).status == 0
+    after = path.stat()
+    assert (after.st_uid, after.st_gid, after.st_mode) == (before.st_uid, before.st_gid, before.st_mode)
+    assert after.st_ino != before.st_ino
+    assert names(path) == ["bob", "carol"]
+
+
 def test_a_file_of_something_else_stays(users: Any, tmp_path: Path) -> None:
     (tmp_path / "users.json").write_text("precious")
     (tmp_path / "users.json").chmod(0o600)

@@ -75,11 +75,11 @@ def check_all_there_once_in_order(log: CommitLog, processes: int, commits: int) 
 
 
 def test_sixteen_processes_on_a_local_disk_lose_nothing(tmp_path: Path) -> None:
-    log = race(topic_storage(tmp_path).url, {}, processes=16, commits=50)
-    check_all_there_once_in_order(log, processes=16, commits=50)
+    log = race(topic_storage(tmp_path).url, {}, processes=16, commits=20)
+    check_all_there_once_in_order(log, processes=16, commits=20)
 
 
 @pytest.mark.s3
 def test_eight_processes_on_s3_lose_nothing(s3_url: Address) -> None:
-    log = race(f"{s3_url.url}/clicks", s3_url.options, processes=8, commits=12)
-    check_all_there_once_in_order(log, processes=8, commits=12)
+    log = race(f"{s3_url.url}/clicks", s3_url.options, processes=8, commits=8)
+    check_all_there_once_in_order(log, processes=8, commits=8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -196,13 +197,7 @@ def test_records_of_transactions_are_on_the_device_before_the_decision(
 ) -> None:
     done: list[tuple[str, str]] = []
     for name in ("sync", "append_run", "end_transaction"):
-        work = getattr(Partition, name)
-
-        def noted(partition: Partition, *given: Any, name: str = name, work: Any = work) -> Any:
-            done.append((name, partition.fresh.name))
-            return work(partition, *given)
-
-        monkeypatch.setattr(Partition, name, noted)
+        note(name, done, monkeypatch)
     producer = opened(parts)
     done.clear()
     parts.coordinator.end(ID, producer, is_committed=True)
@@ -212,3 +207,49 @@ def test_records_of_transactions_are_on_the_device_before_the_decision(
     markers = [(step, topic) for topic in ("clicks", "views") for step in ("end_transaction", "sync")]
     assert sorted(done[4:8]) == sorted(markers)
     assert done[8:] == [("append_run", state)]
+
+
+def test_who_appends_keeps_the_transaction_from_its_end(parts: Parts) -> None:
+    producer, ended = opened(parts), threading.Event()
+
+    def end() -> None:
+        parts.coordinator.end(ID, producer, is_committed=True)
+        ended.set()
+
+    ending = threading.Thread(target=end)
+    with parts.coordinator.appending(ID, producer, ("clicks", 0)):
+        ending.start()
+        # long enough for an end that does not wait; one that waits is slower in any case
+        assert not ended.wait(0.3)
+        assert status(parts) is Status.ONGOING
+    ending.join()
+    assert status(parts) is Status.COMPLETE_COMMIT
+
+
+def test_what_a_killed_gateway_left_unsynced_is_on_the_device_before_anybody_acts_upon_it(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = opened(parts)
+    with monkeypatch.context() as patches:
+        failing("sync", patches, "__transaction_state")
+        with pytest.raises(StorageError):
+            parts.coordinator.end(ID, producer, is_committed=True)
+    done: list[tuple[str, str]] = []
+    note("sync", done, monkeypatch)
+    note("end_transaction", done, monkeypatch)
+    after = parts.killed()
+    after.coordinator.tick()
+    assert done[0] == ("sync", "__transaction_state")
+    assert after.seen() == ([b"a"], [b"b"], None)
+    after.close()
+
+
+def note(name: str, done: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have each call of a step of partitions noted, with its topic."""
+    work = getattr(Partition, name)
+
+    def noted(partition: Partition, *given: Any) -> Any:
+        done.append((name, partition.fresh.name))
+        return work(partition, *given)
+
+    monkeypatch.setattr(Partition, name, noted)

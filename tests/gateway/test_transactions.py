@@ -174,3 +174,28 @@ def test_each_version_of_init_producer_id_begins_a_producer(gateway: GatewayServ
         producer = RawProducer(wire)
         assert [producer.init(version), producer.init(version)] == [FINE] * 2
         assert producer.epoch == 1
+
+
+def test_transactions_are_listed_and_described(gateway: GatewayServer) -> None:
+    with Wire(gateway) as wire:
+        open_, idle = RawProducer(wire), RawProducer(wire, "refunds")
+        for producer in (open_, idle):
+            producer.init()
+        open_.add(("clicks", 0), ("clicks", 1))
+        (told,) = wire.ask(65, 0, transactional_ids=("payments",)).transaction_states
+        assert (told.error_code, told.transaction_state, told.producer_id) == (FINE, "Ongoing", open_.producer_id)
+        assert [(each.topic, each.partitions) for each in told.topics] == [("clicks", (0, 1))]
+        # what has not begun has the start -1, which kio writes and does not read
+        wire.send(65, 0, transactional_ids=("refunds", "nobody"))
+        frame = wire.frame()
+        assert frame.count((-1).to_bytes(8, "big", signed=True)) == 2
+        assert b"Empty" in frame
+        assert ErrorCode.transactional_id_not_found.value.to_bytes(2, "big") + b"\x07nobody" in frame
+        for filters, names in (((), ["payments", "refunds"]), (("Ongoing", "None"), ["payments"])):
+            listed = wire.ask(66, 0, state_filters=filters, producer_id_filters=())
+            assert [each.transactional_id for each in listed.transaction_states] == names
+        assert listed.unknown_state_filters == ("None",)
+        of_one = wire.ask(66, 1, state_filters=(), producer_id_filters=(idle.producer_id,), duration_filter=-1)
+        assert [each.transactional_id for each in of_one.transaction_states] == ["refunds"]
+        long = wire.ask(66, 1, state_filters=(), producer_id_filters=(), duration_filter=3_600_000)
+        assert long.transaction_states == ()

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from log_dirs import golden_of, partition_of, read
+from log_dirs import copy_of, golden_of, partition_of, read
 
 import distlog
 from distlog import StorageError
@@ -39,3 +39,16 @@ def test_a_record_of_an_export_that_is_nested_too_deep_is_corrupt(tmp_path: Path
     (folder / ".distlog-export.json").write_text("[" * 200_000)
     with pytest.raises(CorruptMetadataError, match="not the record of an export"):
         distlog.create(str(tmp_path / "events")).export(tmp_path / "logs")
+
+
+def test_partitions_of_different_topics_of_one_name_are_not_taken_as_one(tmp_path: Path) -> None:
+    """Of UnifiedLogTest testLogFailsWhenInconsistentTopicIdSet."""
+    log_dir = copy_of("first", tmp_path)
+    metadata = log_dir / "multi-1" / "partition.metadata"
+    metadata.write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ")
+    report = distlog.adopt(log_dir)
+    assert not report.ok
+    (refused,) = [each for each in report.to_dict()["topics"] if each.get("error")]
+    assert refused["topic"] == "multi"
+    assert "different topics of one name" in refused["error"]
+    assert not (log_dir / "multi").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -37,9 +38,11 @@ def test_the_python_example_runs(tmp_path: Path, kafka_logs: str, capsys: pytest
 
 def test_the_commands_run(tmp_path: Path, kafka_logs: str, cli: CommandLine) -> None:
     outputs = []
+    shutil.copytree(kafka_logs, tmp_path / "kafka-logs-of-monday")
     for line in block("console").splitlines():
         told = line.removeprefix("$ distlog ").replace("/var/kafka-logs", kafka_logs)
-        command, *arguments = shlex.split(told.replace("s3://bucket", str(tmp_path)))
+        told = told.replace("s3://bucket", str(tmp_path)).replace("/data/logs", f"{tmp_path}/data")
+        command, *arguments = shlex.split(told)
         if command == "export":
             arguments[1] += "-again"
         outcome = cli.bare(command, *arguments)
@@ -47,7 +50,8 @@ def test_the_commands_run(tmp_path: Path, kafka_logs: str, cli: CommandLine) -> 
         outputs.append(outcome)
     assert outputs[0].out.startswith("would adopt 1 topic, ")
     assert outputs[1].out.startswith("adopted 1 topic, ")
-    assert outputs[2].json["partitions"][0]["log_end_offset"] == 3
+    assert outputs[2].out.startswith("adopted 1 topic, ")
+    assert outputs[3].json["partitions"][0]["log_end_offset"] == 3
 
 
 def test_a_topic_that_cannot_be_adopted_makes_the_command_fail(

@@ -61,8 +61,10 @@ def adopt_topic(
         raise InvalidTopicError(text, topic=name)
     interval = config.index_interval_bytes
     taken = tuple(in_parallel(lambda each: take_partition(log_dir, each, interval), names))
+    # before anything is put in place
+    topic_id = _topic_id(taken)
     adopted = AdoptedTopic(name, topic.url, taken, tuple(_notes(taken)))
-    standing = _standing(log, topic, taken)
+    standing = _standing(log, topic, topic_id)
     if standing is not None:
         end(topic)
         return AdoptedTopic(name, topic.url, taken, was_there=True), log, standing
@@ -73,12 +75,12 @@ def adopt_topic(
         raise StorageError(text, url=topic.url, file=found[0])
     with adopting(topic):
         # another adoption may have ended since
-        snapshot = _standing(log, topic, taken)
+        snapshot = _standing(log, topic, topic_id)
         if snapshot is not None:
             adopted = dataclasses.replace(adopted, notes=(), was_there=True)
         else:
             _place(topic, name, taken, linked=in_place and topic.is_local)
-            snapshot = _commit(log, taken, config)
+            snapshot = _commit(log, taken, topic_id, config)
         end(topic)
     return adopted, log, snapshot
 
@@ -96,9 +98,8 @@ def _place(topic: Storage, name: str, taken: Sequence[TakenPartition], *, linked
         raise
 
 
-def _commit(log: CommitLog, taken: Sequence[TakenPartition], config: TopicConfig) -> Snapshot:
+def _commit(log: CommitLog, taken: Sequence[TakenPartition], topic_id: str | None, config: TopicConfig) -> Snapshot:
     contents: list[Action] = [action for partition in taken for action in partition.actions()]
-    topic_id = _topic_id(taken)
     count = max(partition.name.partition for partition in taken) + 1
     return log.create(count, config, topic_id=topic_id, imported=contents)
 
@@ -113,13 +114,13 @@ def _topic_id(taken: Sequence[TakenPartition]) -> str | None:
     return None if topic_id is None else str(topic_id)
 
 
-def _standing(log: CommitLog, topic: Storage, taken: Sequence[TakenPartition]) -> Snapshot | None:
+def _standing(log: CommitLog, topic: Storage, topic_id: str | None) -> Snapshot | None:
     """The topic at the address if an earlier adoption of the same topic made it; None if there is nothing."""
     try:
         snapshot = log.load(include_dropped=True)
     except TopicNotFoundError:
         return None
-    if not snapshot.dropped and snapshot.topic_id == _topic_id(taken):
+    if not snapshot.dropped and snapshot.topic_id == topic_id:
         return snapshot
     text = "there is another topic at this address, or there was: adopt to another address"
     raise TopicExistsError(text, url=topic.url)

@@ -27,20 +27,21 @@ class Batches(NamedTuple):
 class LogWalk:
     """Goes over the batches of the first `size` bytes of `log`, up to the first that is damaged or not whole.
 
-    With `checked`, each checksum is compared; then every byte is read. Afterwards `end` is where the walk stopped,
-    and `damage` says why it stopped before the end of the log, None if it did not. `file` is for errors.
+    It begins at byte `start`. With `checked`, each checksum is compared; then every byte is read. Afterwards `end` is
+    where the walk stopped, and `damage` says what was wrong there, None if nothing was. `file` is for errors.
     """
 
-    def __init__(self, log: SourceLog, *, checked: bool, file: str, size: int | None = None) -> None:
+    def __init__(self, log: SourceLog, *, checked: bool, file: str, start: int = 0, size: int | None = None) -> None:
         self._log, self._checked, self._file = log, checked, file
-        self._size = len(log) if size is None else size
-        self.end = 0
+        # a log that got shorter meanwhile ends where it ends
+        self._size = len(log) if size is None else min(size, len(log))
+        self.end, self._is_over = start, False
         self.damage: CorruptRecordError | None = None
 
     def __iter__(self) -> Iterator[Batches]:
         window = _READ_BYTES if isinstance(self._log, RemoteLog) or self._checked else _WINDOW_BYTES
         size = window
-        while self.damage is None and self.end < self._size:
+        while not self._is_over and self.damage is None and self.end < self._size:
             data = self._log[self.end : min(self.end + size, self._size)]
             rows = self._sound(data)
             taken = int(rows["size"].sum())
@@ -51,11 +52,15 @@ class LogWalk:
             elif self.damage is None:
                 size = self._larger(data, size)
 
-    def stop(self, found: Batches, row: int, reason: str) -> Batches:
-        """End the walk before a row of what it yielded last; returns the batches before that row."""
+    def stop(self, found: Batches, row: int, reason: str | None) -> Batches:
+        """End the walk before a row of what it yielded last; returns the batches before that row.
+
+        A `reason` is the damage; None is for a row with which nothing is wrong.
+        """
         position = int(found.rows["position"][row])
-        self.damage = self._damage(reason, found.position + position)
-        self.end = found.position + position
+        self.end, self._is_over = found.position + position, True
+        if reason is not None:
+            self.damage = self._damage(reason, self.end)
         return Batches(found.position, found.data[:position], found.rows[:row])
 
     def _sound(self, data: memoryview) -> npt.NDArray[Any]:

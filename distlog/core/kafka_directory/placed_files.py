@@ -61,7 +61,8 @@ def _place_segment(
         elif linked and (suffix != ".log" or folder.size(source) == segment.info.log_bytes):
             _link(folder.path(source), topic.local_path(target))
         else:
-            _copy(topic, target, folder, source, segment.info.log_bytes if suffix == ".log" else None)
+            start, end = (segment.position, segment.end) if suffix == ".log" else (0, folder.size(source))
+            _copy(topic, target, folder, source, start, end)
 
 
 def _link(source: str, target: str) -> None:
@@ -76,11 +77,10 @@ def _link(source: str, target: str) -> None:
         raise StorageError(text, file=source) from error
 
 
-def _copy(topic: Storage, target: str, folder: PartitionFolder, source: str, size: int | None) -> None:
-    size = folder.size(source) if size is None else size
-    if size <= _WHOLE_BYTES:
-        topic.put(target, folder.read(source)[:size])
+def _copy(topic: Storage, target: str, folder: PartitionFolder, source: str, start: int, end: int) -> None:
+    if end <= _WHOLE_BYTES:
+        topic.put(target, folder.read(source)[start:end])
         return
     with topic.open_write(target) as writer:
-        for piece in pieces(folder.log(source), size):
+        for piece in pieces(folder.log(source), start, end):
             writer.write(piece)

@@ -108,7 +108,7 @@ def _are_batches(log: SparseMap, sample: Places, places: Places) -> bool:
     return bool((sample + sizes == ends).mean() >= _MOST)
 
 
-def pieces(log: SourceLog, size: int) -> Iterator[memoryview]:
-    """Yield the first `size` bytes, piece by piece."""
-    for start in range(0, size, _COPIED_BYTES):
-        yield log[start : min(start + _COPIED_BYTES, size)]
+def pieces(log: SourceLog, start: int, end: int) -> Iterator[memoryview]:
+    """Yield the bytes from `start` to `end`, piece by piece."""
+    for position in range(start, end, _COPIED_BYTES):
+        yield log[position : min(position + _COPIED_BYTES, end)]

@@ -14,7 +14,7 @@ from distlog.core.kafka_directory.directory_names import PartitionName
 from distlog.core.kafka_directory.log_dir import LogDir
 from distlog.core.kafka_directory.log_walk import LogWalk
 from distlog.core.kafka_directory.partition_folder import PartitionFolder
-from distlog.core.kafka_directory.taken_segment import LogState, TakenSegment, take_segment
+from distlog.core.kafka_directory.taken_segment import LogState, TakenSegment, take_segments
 from distlog.core.transactions.open_transactions import OpenTransactions
 from distlog.core.transactions.producer_states import ProducerStates
 
@@ -95,14 +95,14 @@ def _segments(
     for number, (base, end) in enumerate(itertools.zip_longest(bases, bases[1:])):
         # as a broker does: after a crash it looks through what may not have been synced
         checked = not log_dir.clean and (end is None or end > recovery_point)
-        segment = take_segment(folder, base, end, state, interval_bytes, checked=checked)
-        if segment.damage is not None and not checked and end is not None:
-            raise segment.damage
-        notes += _notes(folder, segment, bases[number + 1 :])
-        _check_end(folder, segment, end)
-        yield segment
-        if segment.damage is not None:
-            return
+        for segment in take_segments(folder, base, end, state, interval_bytes, checked=checked):
+            if segment.damage is not None and not checked and end is not None:
+                raise segment.damage
+            notes += _notes(folder, segment, bases[number + 1 :])
+            _check_end(folder, segment, end)
+            yield segment
+            if segment.damage is not None:
+                return
 
 
 def _producers(
@@ -114,7 +114,7 @@ def _producers(
     states = folder.producers(end)
     for segment in segments:
         log = folder.log(str(segment.files[".log"]))
-        for batches in LogWalk(log, checked=False, file="", size=segment.info.log_bytes):
+        for batches in LogWalk(log, checked=False, file="", start=segment.position, size=segment.end):
             states.see(batches.data, batches.rows)
     return states
 
@@ -128,9 +128,12 @@ def _check_end(folder: PartitionFolder, segment: TakenSegment, end: int | None) 
 
 def _notes(folder: PartitionFolder, segment: TakenSegment, later: list[int]) -> list[str]:
     log, notes = str(segment.files[".log"]), []
+    if segment.position:
+        text = "it becomes a segment of its own: its offsets are too far above those before it"
+        notes.append(f"{log}: from position {segment.position} on, {text}")
     if segment.damage is not None:
-        cut = folder.size(log) - segment.info.log_bytes
-        notes.append(f"{log}: cut {cut} bytes from position {segment.info.log_bytes}: {segment.damage.message}")
+        cut = folder.size(log) - segment.end
+        notes.append(f"{log}: cut {cut} bytes from position {segment.end}: {segment.damage.message}")
         notes += [f"{base:020d}.log: left out, since it is behind what was cut" for base in later]
     made = [_REMADE[suffix] for suffix in segment.remade]
     return notes + ([f"{log}: made the {' and the '.join(made)} anew"] if made else [])

@@ -2,12 +2,15 @@
 
 The headers tell all that a commit needs, also the checksum of the whole file: they hold the checksum of each batch,
 and these can be joined. So a log is not read, except where a broker would read it too, after a crash.
+
+A log whose offsets are further apart than an index can tell becomes several segments: a broker splits it when it
+loads it (KAFKA-6264; `LocalLog.splitOverflowedSegment`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -47,14 +50,21 @@ class TakenSegment(NamedTuple):
     """A segment to be committed.
 
     `files` has by suffix the name of a broker's file that is right as it is, or the content of a file that was
-    missing or wrong. Of a log only the first `info.log_bytes` count. `damage` says why it ends there, if it does not
-    end with its file. `remade` are the suffixes of the indexes that were made anew.
+    missing or wrong. Of the file of the log, the bytes from `position` to `end` count. `damage` says why they end
+    there, if neither the file does nor another segment follows in it. `remade` are the suffixes of the indexes that
+    were made anew.
     """
 
     info: SegmentInfo
     files: Mapping[str, str | bytes]
+    position: int
     damage: CorruptRecordError | None
     remade: tuple[str, ...]
+
+    @property
+    def end(self) -> int:
+        """Where its log ends in the file."""
+        return self.position + self.info.log_bytes
 
 
 class LogState(NamedTuple):
@@ -64,22 +74,27 @@ class LogState(NamedTuple):
     producers: ProducerStates
 
 
-def take_segment(
+def take_segments(
     folder: PartitionFolder, base_offset: int, end: int | None, state: LogState, interval_bytes: int, *, checked: bool
-) -> TakenSegment:
+) -> Iterator[TakenSegment]:
     """Describe the segment of `folder` that begins at `base_offset`, and ends at `end`, or with its last batch.
 
-    `state` is that of the log before it, and goes on to that behind it. With `checked` every checksum is compared.
-    Raises CorruptRecordError for a batch with a codec that Kafka does not have.
+    It is several if its offsets are too far apart for one. `state` is that of the log before it, and goes on to that
+    behind it. With `checked` every checksum is compared. Raises CorruptRecordError for a batch with a codec that
+    Kafka does not have.
     """
-    names = folder.loaded.segments[base_offset]
-    look = _Look(folder, names, base_offset, end, folder.size(names[".log"]), interval_bytes, state)
-    index = look.indexes[".index"]
-    log = folder.log(names[".log"]) if checked else folder.headers(names[".log"], index)
-    walk = LogWalk(log, checked=checked, file=folder.path(names[".log"]))
-    for found in walk:
-        look.take(walk, found)
-    return look.finish(walk)
+    names: Mapping[str, str] = folder.loaded.segments[base_offset]
+    file, position = names[".log"], 0
+    begin: int | None = base_offset
+    while begin is not None:
+        look = _Look(folder, names, begin, end, folder.size(file), interval_bytes, state)
+        log = folder.log(file) if checked else folder.headers(file, look.indexes[".index"])
+        walk = LogWalk(log, checked=checked, file=folder.path(file), start=position)
+        for found in walk:
+            look.take(walk, found)
+        yield look.finish(walk, position)
+        # the broker's indexes are those of the first part
+        names, position, begin = {".log": file}, walk.end, look.beyond
 
 
 @dataclass(slots=True)
@@ -100,6 +115,8 @@ class _Look:
     newest_timestamp: int = NO_TIMESTAMP
     newest: tuple[memoryview, Any] | None = None
     has_old_formats: bool = False
+    #: The base offset of the batch with which the next segment begins in the same log.
+    beyond: int | None = None
 
     def __post_init__(self) -> None:
         self.log = LogDescription(self.base_offset, interval_bytes=self.interval_bytes)
@@ -130,7 +147,9 @@ class _Look:
         try:
             self.log.add(found.data, found.rows)
         except UnfitBatchError as error:
-            found = walk.stop(found, error.row, f"a record batch cannot follow those before it: {error}")
+            self.beyond = self._beyond(found, error.row)
+            reason = f"a record batch cannot follow those before it: {error}" if self.beyond is None else None
+            found = walk.stop(found, error.row, reason)
             if not len(found.rows):
                 return
             self.log.add(found.data, found.rows)
@@ -143,28 +162,36 @@ class _Look:
         self._find_newest(found)
         self.has_old_formats |= bool((found.rows["magic"] < 2).any())
 
+    def _beyond(self, found: Batches, row: int) -> int | None:
+        """The base offset of a batch that was refused, if only the indexes of this segment cannot tell it."""
+        rows = found.rows[row - 1 : row + 1] if row else found.rows[:1]
+        bases, ends = rows["base_offset"].tolist(), (rows["base_offset"] + rows["last_offset_delta"] + 1).tolist()
+        is_next = bases[-1] >= (ends[0] if row else self.log.next_offset)
+        return bases[-1] if is_next and ends[-1] - self.base_offset > MAX_INT + 1 else None
+
     def _find_newest(self, found: Batches) -> None:
         row = int(found.rows["max_timestamp"].argmax())
         if found.rows["max_timestamp"][row] > self.newest_timestamp:
             self.newest_timestamp = int(found.rows["max_timestamp"][row])
             self.newest = found.data, found.rows[row : row + 1].copy()
 
-    def finish(self, walk: LogWalk) -> TakenSegment:
-        """The segment, up to where the walk ended."""
+    def finish(self, walk: LogWalk, position: int) -> TakenSegment:
+        """The segment, from byte `position` of the file up to where the walk ended."""
         created_ms = self.folder.modified_ms(self.names[".log"])
         partition = self.folder.name.partition
         info, made = self.log.describe(partition, self._stem(), created_ms)
         files, remade = self._files(made)
         kept = {suffix: self.indexes[suffix] if isinstance(file, str) else file for suffix, file in files.items()}
         facts: dict[str, Any] = {
-            **self._record_facts(),
+            **self._record_facts(position),
             **index_facts({suffix: kept.get(suffix, b"") for suffix in _INDEXES}),
             "first_unstable_offset": self.state.transactions.first_offset,
         }
-        if walk.damage is None and self.end is not None:
-            facts["next_offset"] = max(self.end, info.next_offset)
+        end = self.end if self.beyond is None else self.beyond
+        if walk.damage is None and end is not None:
+            facts["next_offset"] = max(end, info.next_offset)
         info = dataclasses.replace(info, **facts)
-        return TakenSegment(info, {".log": self.names[".log"], **files}, walk.damage, remade)
+        return TakenSegment(info, {".log": self.names[".log"], **files}, position, walk.damage, remade)
 
     def _files(self, made: Mapping[str, bytes]) -> tuple[dict[str, str | bytes], tuple[str, ...]]:
         """The index files that have entries, and the suffixes of those that the broker's do not serve for."""
@@ -181,9 +208,10 @@ class _Look:
                 remade.append(suffix)
         return files, tuple(remade)
 
-    def _record_facts(self) -> dict[str, Any]:
+    def _record_facts(self, position: int) -> dict[str, Any]:
         if self.has_old_formats:
-            return _counted(self.folder.log(self.names[".log"]), self.log.size, self.names[".log"])
+            file = self.names[".log"]
+            return _counted(self.folder.log(file), position, position + self.log.size, file)
         return {"offset_of_max_timestamp": _first_newest(*self.newest)} if self.newest else {}
 
 
@@ -197,10 +225,10 @@ def _first_newest(data: memoryview, batch: Any) -> int:
     return int(records.column(0)[int(found[0])].as_py()) if len(found) else -1
 
 
-def _counted(log: SourceLog, size: int, file: str) -> dict[str, Any]:
+def _counted(log: SourceLog, start: int, end: int, file: str) -> dict[str, Any]:
     """What the records themselves say, where the headers of old formats do not."""
     facts = RecordFacts()
-    for found in LogWalk(log, checked=False, file=file, size=size):
+    for found in LogWalk(log, checked=False, file=file, start=start, size=end):
         source = Source(file, found.position)
         asked = AskedBatches(byte_array(found.data), found.rows, 0, 0, 0, MAX_LONG, source)
         for records in decode_parts(asked, ("offset", "timestamp"), _PART_BYTES):

@@ -47,12 +47,13 @@ class ActiveIndex:
         return self.file.size() >= size and (not size or crc32c(self.file.read(0, size)) == checksum)
 
     def trim(self, size: int) -> None:
-        """Cut the file to its entries, which are `size` bytes."""
+        """Cut the file to its entries, which are `size` bytes; one that somebody cut to less stays as it is."""
         if size or self.file.size():
-            self.file.cut(size)
+            self.file.cut(min(size, self.file.size()))
 
     def clear(self, size: int) -> None:
         """Fill the file with zeros from `size`, the end of the entries, up to `max_bytes`."""
         if self.max_bytes or size or self.file.size():
-            self.file.cut(size)
-            self.file.cut(size, self.max_bytes)
+            end = min(size, self.file.size())
+            self.file.cut(end)
+            self.file.cut(end, self.max_bytes)

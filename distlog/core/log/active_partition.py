@@ -26,7 +26,7 @@ from distlog.core.commits.actions import Active
 from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.errors import StorageError, StorageFullError
 from distlog.core.log.active_file import FileCalls
-from distlog.core.log.log_segment import LogSegment, closed_on_error
+from distlog.core.log.log_segment import LogSegment
 from distlog.core.log.partition_counters import PartitionCounters
 from distlog.core.log.partition_lock import PartitionLock
 from distlog.core.log.sealed_segment import SealedSegment
@@ -129,9 +129,7 @@ class ActivePartition:
 
     def take_back(self, before: SegmentState) -> None:
         """Make the segment active again as it was before its seal, which was not committed and will not be."""
-        with closed_on_error(self._opener.opened(before)) as segment:
-            segment.drop_uncounted()
-        self._use(segment)
+        self._use(self._opener.as_before(before))
 
     def seal(self) -> None:
         """Seal the active segment at its end; does nothing if none is active, or it is empty.
@@ -159,8 +157,9 @@ class ActivePartition:
     def write_again(self, stem: str, sync: Sync) -> None:
         """Make good a sync of this segment whose end nobody saw; if it was to save what is gone, `give_up`."""
         segment = self.recover()
-        if segment is not None and segment.stem == stem and not self._opener.write_again(segment, sync):
-            self.give_up()
+        if segment is not None and segment.stem == stem:
+            is_whole = self._opener.write_again(segment, sync)
+            self.moved_on() if is_whole else self.give_up()
 
     def moved_on(self) -> None:
         """Publish the active segment's changed state."""

@@ -9,8 +9,7 @@ their length: only `seal` trims, since others may be appending.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -139,9 +138,16 @@ class LogSegment(ReadableSegment):
         `transactions` are those that were open before the segment. With `only_read` it is read and not written.
         """
         numbers, flushed = self._usable(), self._numbers[_FLUSHED].tolist()
-        return segment_recovery.write_again(
-            self._files, numbers, self._interval, transactions, *flushed, only_read=only_read
+        return self._took(
+            segment_recovery.write_again(
+                self._files, numbers, self._interval, transactions, *flushed, only_read=only_read
+            )
         )
+
+    def make_indexes(self, transactions: OpenTransactions) -> bool:
+        """See `segment_recovery.with_new_indexes`; False if a batch is damaged, and then nothing is changed."""
+        found = segment_recovery.with_new_indexes(self._files, self._usable(), self._interval, transactions)
+        return self._took(found)
 
     def open(self) -> None:
         """Open all files now."""
@@ -207,6 +213,10 @@ class LogSegment(ReadableSegment):
         self._refusal = "the segment is sealed"
         return self.state
 
+    def _took(self, numbers: Numbers | None) -> bool:
+        self._numbers = self._numbers if numbers is None else numbers
+        return numbers is not None
+
     def _usable(self) -> Numbers:
         if self._refusal:
             raise StorageError(f"cannot change the segment: {self._refusal}", file=self._files.log.path)
@@ -236,13 +246,3 @@ class LogSegment(ReadableSegment):
         except StorageError:
             self._refusal = _SYNC_FAILED
             raise
-
-
-@contextmanager
-def closed_on_error(segment: LogSegment) -> Iterator[LogSegment]:
-    """Close the segment's files when the block raises."""
-    try:
-        yield segment
-    except BaseException:
-        segment.close()
-        raise

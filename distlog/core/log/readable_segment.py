@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 from distlog.core.config import TopicConfig
 from distlog.core.kernels.index_build import MAX_TIMESTAMP
@@ -124,6 +125,10 @@ class ReadableSegment:
         """
         return self._files.log.size() >= self.size and self._files.has_entries(self._numbers)
 
+    def seems_to_have_entries(self) -> bool:
+        """See `SegmentFiles.seems_to_have_entries`."""
+        return self._files.seems_to_have_entries(self._numbers)
+
     def unknown_bytes(self) -> int:
         """See `segment_recovery.unknown_bytes`."""
         return segment_recovery.unknown_bytes(self._files, self._numbers)
@@ -131,3 +136,13 @@ class ReadableSegment:
     def close(self) -> None:
         """Close the files, which stay as they are; nothing is flushed."""
         self._files.close()
+
+
+@contextmanager
+def closed_on_error(segment: ReadableSegment) -> Iterator[None]:
+    """Close the segment's files when the block raises."""
+    try:
+        yield
+    except BaseException:
+        segment.close()
+        raise

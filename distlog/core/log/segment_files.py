@@ -72,8 +72,20 @@ class SegmentFiles(NamedTuple):
                 index.file.write(data, int(before[place]))
 
     def has_entries(self, numbers: Numbers) -> bool:
-        """Whether each index begins with the entries that `numbers` count."""
+        """Whether each index has a file that begins with the entries that `numbers` count."""
+        self.let_go_of_deleted_indexes()
         return all(index.has_entries(*numbers[[place, place + 1]].tolist()) for place, index in self.indexes)
+
+    def seems_to_have_entries(self, numbers: Numbers) -> bool:
+        """Whether each index is as long as `numbers` say. Of the entries only those of transactions are read."""
+        is_long = all(index.file.size() >= numbers[place] for place, index in self.indexes)
+        return is_long and self.transactions.has_entries(*numbers[[TXN_INDEX, TXN_INDEX + 1]].tolist())
+
+    def let_go_of_deleted_indexes(self) -> None:
+        """Close indexes whose files somebody deleted, so that what is written next makes new ones."""
+        for _, index in self.indexes:
+            if index.file.is_open and not os.path.exists(index.file.path):
+                index.file.close()
 
     def write_entries_again(self, numbers: Numbers) -> None:
         """Write the entries that `numbers` count again, as they are."""
@@ -85,6 +97,10 @@ class SegmentFiles(NamedTuple):
         """Cut every file to its size in `numbers`; preallocated space behind that becomes zeros."""
         self.log.cut(int(numbers[POSITION]))
         self.log.cut(int(numbers[POSITION]), self.log_bytes)
+        self.clear_behind_entries(numbers)
+
+    def clear_behind_entries(self, numbers: Numbers) -> None:
+        """Cut every index to its size in `numbers`; preallocated space behind that becomes zeros."""
         for place, index in self.indexes:
             index.clear(int(numbers[place]))
 

@@ -6,7 +6,8 @@ from distlog.core import paths
 from distlog.core.commits.actions import Active
 from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.log.active_file import FileCalls
-from distlog.core.log.log_segment import LogSegment, closed_on_error
+from distlog.core.log.log_segment import LogSegment
+from distlog.core.log.readable_segment import closed_on_error
 from distlog.core.log.state_record import Status
 from distlog.core.log.stored_producers import transactions_before
 from distlog.core.log.sync_mark import Sync, mark_doubted, stored_mark
@@ -45,19 +46,13 @@ class SegmentOpener:
         """
         if status == Status.FAILED:
             return None
-        if segment is not None and segment.stem == state.stem and status == Status.ACTIVE:
+        is_known = segment is not None and segment.stem == state.stem and status == Status.ACTIVE
+        if segment is not None and is_known:
             segment.resume(state)
         else:
             segment = self.opened(state)
         with closed_on_error(segment):
-            unknown = segment.unknown_bytes()
-            if unknown < 0:
-                segment.recover(self.transactions_before())
-                segment.flush()
-            elif status == Status.TORN:
-                segment.drop_uncounted()
-            elif unknown > 0 or status != Status.ACTIVE:
-                segment.recover_tail(self.transactions_before())
+            self._repair(segment, status, is_known=is_known)
             # who began to seal it may have died when a sync had failed
             if status == Status.CHANGING:
                 is_whole = self.write_again(segment, Sync.BEGUN)
@@ -67,6 +62,34 @@ class SegmentOpener:
                 segment.close()
                 return None
         return segment
+
+    def as_before(self, state: SegmentState) -> LogSegment:
+        """The segment with this state, and nothing behind it: its seal was not committed."""
+        segment = self.opened(state)
+        with closed_on_error(segment):
+            self._mend_indexes(segment)
+            segment.drop_uncounted()
+        return segment
+
+    def _repair(self, segment: LogSegment, status: Status, *, is_known: bool) -> None:
+        """Have the files be as the state says, with what another process wrote behind it before it died."""
+        unknown = segment.unknown_bytes()
+        if unknown < 0:
+            segment.recover(self.transactions_before())
+            segment.flush()
+            return
+        # who only comes along opens no index: of what is changed in one, a seal will know
+        if unknown > 0 or status != Status.ACTIVE or not (is_known or segment.seems_to_have_entries()):
+            self._mend_indexes(segment)
+        if status == Status.TORN:
+            segment.drop_uncounted()
+        elif unknown > 0 or status != Status.ACTIVE:
+            segment.recover_tail(self.transactions_before())
+
+    def _mend_indexes(self, segment: LogSegment) -> None:
+        """Make indexes anew that somebody deleted, cut or changed; a log that is damaged too stays as it is."""
+        if not segment.has_its_bytes():
+            segment.make_indexes(self.transactions_before())
 
     def _is_in_good_hands(self, segment: LogSegment) -> bool:
         """Whether the next sync tells the truth of what is not flushed; False while that cannot be brought about.
@@ -110,6 +133,7 @@ class SegmentOpener:
             sync = stored_mark(self._folder, segment.stem)
             if sync == Sync.FAILED or (sync != Sync.ENDED and not self.write_again(segment, sync)):
                 raise segment.sync_error()
+            self._mend_indexes(segment)
         return segment.seal()
 
     def write_again(self, segment: LogSegment, sync: Sync) -> bool:

@@ -21,6 +21,7 @@ from distlog.core.segments.state_fold import Folded, fold
 from distlog.core.transactions.open_transactions import OpenTransactions
 
 (_UNSTABLE,) = places(("first_unstable_offset",))
+_FLUSHED = list(places(("flushed_offset", "flushed_position", "flushed_ms")))
 
 
 class Recovery(NamedTuple):
@@ -58,11 +59,11 @@ def write_again(
     flushed_position: int,
     *,
     only_read: bool,
-) -> bool:
-    """Write the log behind `flushed_position`, and the indexes, again as they are; False if batches are damaged.
+) -> Numbers | None:
+    """Write the log behind `flushed_position`, and the indexes, again as they are; None if batches are damaged.
 
-    With `only_read` they are compared with their checksums, and not written. Damaged indexes are made anew.
-    `transactions` are those that are open where the segment begins.
+    With `only_read` they are compared with their checksums, and not written. Damaged indexes are made anew: returns
+    the numbers with them. `transactions` are those that are open where the segment begins.
     """
     position, end = flushed_position, int(numbers[POSITION])
     for found in sound_batches(files.log, position, end, flushed_offset):
@@ -70,14 +71,36 @@ def write_again(
             files.log.write(found.data, found.position)
         position = found.end
     if position < end:
-        return False
-    if only_read and files.has_entries(numbers):
-        return True
+        return None
     if not files.has_entries(numbers):
-        for before, folded, _ in _folds(files, emptied(files.stem, numbers), interval, transactions, end):
-            files.write_entries(before, folded.entries)
+        made = with_new_indexes(files, numbers, interval, transactions)
+        if made is None:
+            return None
+        numbers = made
+    elif only_read:
+        return numbers
     files.write_entries_again(numbers)
-    return files.has_entries(numbers)
+    return numbers if files.has_entries(numbers) else None
+
+
+def with_new_indexes(
+    files: SegmentFiles, numbers: Numbers, interval: int, transactions: OpenTransactions
+) -> Numbers | None:
+    """Make the indexes anew from the log, and return the numbers that count them; None if a batch is damaged.
+
+    Then nothing was changed. `transactions` are those that are open where the segment begins.
+    """
+    end, made, entries = int(numbers[POSITION]), emptied(files.stem, numbers), list[tuple[Numbers, Folded]]()
+    made[_FLUSHED] = numbers[_FLUSHED]
+    for before, folded, _ in _folds(files, made, interval, transactions, end):
+        entries.append((before, folded))
+        made = folded.numbers
+    if made[POSITION] < end:
+        return None
+    for before, folded in entries:
+        files.write_entries(before, folded.entries)
+    files.clear_behind_entries(made)
+    return made
 
 
 def look_through(files: SegmentFiles, numbers: Numbers, interval: int, transactions: OpenTransactions) -> Numbers:

@@ -11,6 +11,8 @@ from distlog.gateway.server.request import Request
 from distlog.gateway.transactions.services import transactions_of
 from distlog.gateway.transactions.transaction_state import TransactionState
 
+_UNKNOWN: Fields = {"transaction_start_time": -1}
+
 
 def handle(request: Request, broker: Broker) -> Fields:
     """The transactions that were asked for; an id that is not known is told so."""
@@ -23,7 +25,8 @@ def handle(request: Request, broker: Broker) -> Fields:
     code = tried(look, fenced=ErrorCode.producer_fenced)
     missing = ErrorCode.transactional_id_not_found if code is ErrorCode.none else code
     states = [
-        _told(known[each]) if each in known else {"transactional_id": each, "error_code": missing} for each in ids
+        _told(known[each]) if each in known else {**_UNKNOWN, "transactional_id": each, "error_code": missing}
+        for each in ids
     ]
     return {"throttle_time": 0, "transaction_states": states}
 

@@ -128,12 +128,17 @@ def _field_maker(each: Any, hint: Any, known: frozenset[str]) -> Callable[[Any],
     if kind.startswith("timedelta"):
         return lambda ms: datetime.timedelta(milliseconds=ms)
     if kind.startswith("datetime"):
-        return _time_of
+        return _time_of if type(None) in get_args(hint) else _any_time
     return None
 
 
 def _time_of(ms: int) -> datetime.datetime | None:
-    return None if ms < 0 else datetime.datetime.fromtimestamp(ms / 1000, datetime.timezone.utc)
+    return None if ms < 0 else _any_time(ms)
+
+
+def _any_time(ms: int) -> datetime.datetime:
+    """For a field that Kafka does not declare to be null: -1 is a time before 1970."""
+    return datetime.datetime.fromtimestamp(ms / 1000, datetime.timezone.utc)
 
 
 def _empty(each: Any) -> Any:

@@ -87,7 +87,7 @@ def _read(path: str) -> tuple[Users, _Stamp]:
                     path=path,
                     mode=oct(stat.S_IMODE(facts.st_mode)),
                 )
-            if facts.st_uid not in (os.geteuid(), 0):
+            if 0 not in (os.geteuid(), facts.st_uid) and facts.st_uid != os.geteuid():
                 raise InvalidConfigError("the file of users is somebody else's: chown it", path=path)
             text = file.read(_MAX_BYTES).decode()
     except OSError as error:
@@ -116,6 +116,7 @@ def _replace(path: str, data: bytes) -> None:
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _PRIVATE)
     try:
         with open(descriptor, "wb") as file:
+            _as_before(path, descriptor)
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -124,3 +125,12 @@ def _replace(path: str, data: bytes) -> None:
         with suppress(OSError):
             os.unlink(new)
         raise
+
+
+def _as_before(path: str, descriptor: int) -> None:
+    """Give the new file the owner and mode of the old one, so that a gateway of another user still reads it."""
+    # where that is not allowed, the file is its owner's alone: its group is another one
+    with suppress(FileNotFoundError, PermissionError):
+        facts = os.stat(path)
+        os.fchown(descriptor, facts.st_uid, facts.st_gid)
+        os.fchmod(descriptor, stat.S_IMODE(facts.st_mode) & ~_OTHERS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import socket
 import ssl
@@ -17,6 +18,7 @@ _log = logging.getLogger("distlog.gateway")
 _LOOK_S = 1.0
 #: How long nobody is accepted when the system has no more sockets for us.
 _NO_SOCKETS_S = 0.5
+_NO_SOCKETS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Acceptor:
@@ -61,9 +63,9 @@ class Acceptor:
             try:
                 made, address = await self._loop.sock_accept(listening)
             except OSError as error:
-                # the client is gone already, or there are no more sockets
                 _log.warning("cannot accept a connection: %s", error.strerror or error)
-                await asyncio.sleep(_NO_SOCKETS_S)
+                # a client that is gone already costs the others nothing
+                await asyncio.sleep(_NO_SOCKETS_S if error.errno in _NO_SOCKETS else 0)
                 continue
             self._take(made, address)
             # a flood of connections must not keep this thread from those that are there

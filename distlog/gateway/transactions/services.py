@@ -34,8 +34,9 @@ class TransactionServices:
     def __init__(self, broker: Broker, groups: GroupServices) -> None:
         root, self._groups, self._cluster = broker.metadata.root, groups, broker.cluster
         self.is_local = root.is_local_disk
-        self._lock, self._has_lock, self._is_second = threading.Lock(), False, False
-        self._file = FileLock(root.local_path(LOCK_FILE)) if self.is_local else None
+        self._lock, self._is_over = threading.Lock(), False
+        self._has_lock, self._is_second = False, False
+        self._file = FileLock(root.local_path(LOCK_FILE), makes_folder=True) if self.is_local else None
         self._coordinator: TransactionCoordinator | None = None
         self._loads = 0
         self._log = TransactionLog(broker.metadata, broker.clock)
@@ -72,6 +73,7 @@ class TransactionServices:
 
     def stop(self) -> None:
         """Coordinate no more."""
+        self._is_over = True
         self._let_go()
 
     def _let_go(self) -> None:
@@ -87,6 +89,8 @@ class TransactionServices:
 
     def _take_over(self) -> TransactionCoordinator:
         with self._lock:
+            if self._is_over:
+                raise TransactionRefusedError(ErrorCode.coordinator_not_available)
             if self._coordinator is None:
                 self._acquire()
                 # who had them before may have ended transactions behind the load of the groups

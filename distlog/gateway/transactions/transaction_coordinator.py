@@ -16,6 +16,7 @@ Why each step is safe, wherever the gateway is killed:
   begins again knows where to end it.
 - One process coordinates: it holds the root's lock. In it, each id has a lock, which who appends for it holds. So no
   record comes behind the decision.
+- A gateway that begins syncs the states before it reads them: what it acts upon outlives a power loss.
 - A decision is on the device before its first marker, and is never changed: it is finished by the next tick, or by
   the next gateway. Until then the id has no next transaction, so a marker ends no other than its own.
 - The records are on the device before PrepareCommit. If that sync fails some may be lost: then it is aborted.
@@ -185,9 +186,8 @@ class TransactionCoordinator:
                 del self._transactions[id_]
 
     def _next(self, producer: ProducerId) -> ProducerId:
-        if producer.epoch >= LAST_EPOCH:
-            return ProducerId(self._new_id(), 0)
-        return ProducerId(producer.id, producer.epoch + 1)
+        is_last = producer.epoch >= LAST_EPOCH
+        return ProducerId(self._new_id(), 0) if is_last else ProducerId(producer.id, producer.epoch + 1)
 
     def _sync(self, transaction: Transaction, state: TransactionState) -> None:
         """Have all records on the device; if some may be lost, the transaction is aborted."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 from distlog.core.errors import CorruptRecordError, TopicNotFoundError
+from distlog.core.storage.parallel import in_parallel
 from distlog.core.topics.open_topic import open_or_create
 from distlog.gateway.groups.offsets_format import offsets_partition
 from distlog.gateway.hosted_topic import HostedTopic
@@ -39,11 +40,18 @@ class TransactionLog:
         return True
 
     def load(self) -> Iterator[TransactionState]:
-        """The newest state of each id. A record that does not check is logged and left out. Raises DistlogError."""
+        """The newest state of each id, on the device. A record that does not check is logged and left out.
+
+        Raises DistlogError.
+        """
         try:
-            topic = self._metadata.fresh_topic(NAME).topic
+            hosted = self._metadata.fresh_topic(NAME)
         except TopicNotFoundError:
             return
+        topic = hosted.topic
+        # the gateway that wrote it may have been killed before its sync, and what is read here is acted upon
+        used = [number for number, end in topic.end_offsets().items() if end]
+        in_parallel(lambda number: hosted.partition(number).sync(None), used)
         newest = dict[str, TransactionState]()
         for batch in topic.scan(columns=["partition", "offset", "key", "value"]):
             for row in batch.to_pylist():

@@ -83,6 +83,6 @@ def map_shared(file: int, length: int) -> memoryview:
     return np.asarray(FileMap(file, 0, length, writable=True)).data
 
 
-def advise(address: int, length: int, advice: int) -> None:
-    """Tell the system how a map will be used (`mmap.MADV_*`); `address` is where it begins. It need not listen."""
-    _system.madvise(address, length, advice)
+def read_nothing_ahead(data: memoryview) -> None:
+    """Tell the system that only single places of a map will be used; it need not listen."""
+    _system.madvise(np.frombuffer(data, np.uint8).ctypes.data, len(data), mmap.MADV_RANDOM)

@@ -7,13 +7,10 @@ which it answers faster than one after the other.
 
 from __future__ import annotations
 
-import mmap
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-import numpy as np
-
-from distlog.core.storage.local.mapping import advise, map_sealed
+from distlog.core.storage.local.mapping import map_sealed, read_nothing_ahead
 
 
 class SparseMap:
@@ -27,9 +24,9 @@ class SparseMap:
             os.close(self._file)
             raise
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
         if hasattr(self, "data"):
-            os.close(self._file)
+            close(self._file)
 
     def is_in_memory(self, places: Iterable[int], size: int) -> bool:
         """Whether `size` bytes at each of the places can be had without the device; False if nobody knows."""
@@ -47,4 +44,4 @@ class SparseMap:
     def read_nothing_ahead(self) -> None:
         """From now on a page that is missed is fetched alone."""
         if len(self.data):
-            advise(np.frombuffer(self.data, np.uint8).ctypes.data, len(self.data), mmap.MADV_RANDOM)
+            read_nothing_ahead(self.data)

@@ -1,0 +1,137 @@
+"""A segment whose offsets are further apart than an index can tell, as brokers before 1.1 wrote them (KAFKA-6264).
+
+A broker that loads such a segment splits it. Adoption makes the segments of it that the broker would make.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from raw_batches import batch, record
+
+import distlog
+from distlog.core.batches.record_batch import read_headers
+from distlog.core.config import MAX_INT
+from distlog.core.kafka_directory.directory_names import file_name
+
+BEYOND = MAX_INT + 5
+
+
+def one(offset: int, count: int = 1) -> bytes:
+    """A batch of records whose values are their offsets."""
+    rows = [record(delta, 0, None, b"%d" % (offset + delta)) for delta in range(count)]
+    return batch(rows, base_offset=offset)
+
+
+def partition(folder: Path, segments: dict[int, Sequence[bytes]], *, clean: bool = True) -> Path:
+    """The folder of a partition with these batches by base offset, in a log directory of a stopped broker."""
+    path = folder / "kafka-logs" / "clicks-0"
+    path.mkdir(parents=True)
+    if clean:
+        (path.parent / ".kafka_cleanshutdown").touch()
+    for base, batches in segments.items():
+        (path / file_name(base, ".log")).write_bytes(b"".join(batches))
+    return path
+
+
+def adopted(path: Path) -> tuple[distlog.Topic, list[int]]:
+    """The topic that is made of it, which is sound, and where its segments begin."""
+    topic = distlog.adopt(path).topic
+    rows = topic.scan().to_table()
+    assert rows["value"].to_pylist() == [b"%d" % offset for offset in rows["offset"].to_pylist()]
+    assert topic.verify().ok
+    return topic, topic.segments()["base_offset"].to_pylist()
+
+
+def offsets(topic: distlog.Topic) -> list[int]:
+    return topic.scan().to_table()["offset"].to_pylist()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_segment_is_split_where_an_index_cannot_tell_its_offsets(clean: bool, tmp_path: Path) -> None:
+    there = [0, 5, MAX_INT, BEYOND, BEYOND + 3, 2 * BEYOND + 10]
+    path = partition(tmp_path, {0: [one(offset) for offset in there]}, clean=clean)
+    before = (path / file_name(0, ".log")).read_bytes()
+    topic, bases = adopted(path)
+    assert offsets(topic) == there
+    assert bases == [0, BEYOND, 2 * BEYOND + 10]
+    assert topic.end_offsets() == {0: 2 * BEYOND + 11}
+    assert (path / file_name(0, ".log")).read_bytes() == before
+    assert topic.append([{"value": b"next"}]).offsets == {0: (2 * BEYOND + 11, 2 * BEYOND + 12)}
+
+
+def test_segments_before_and_behind_one_that_is_split_stay_as_they_are(tmp_path: Path) -> None:
+    segments = {7: [one(7)], 9: [one(9), one(9 + BEYOND, 3)], 4 * BEYOND: [one(4 * BEYOND)]}
+    topic, bases = adopted(partition(tmp_path, segments))
+    assert bases == [7, 9, 9 + BEYOND, 4 * BEYOND]
+    assert offsets(topic) == [7, 9, 9 + BEYOND, 10 + BEYOND, 11 + BEYOND, 4 * BEYOND]
+    inode = (tmp_path / "kafka-logs" / "clicks" / "clicks-0" / file_name(4 * BEYOND, ".log")).stat().st_ino
+    assert inode == (tmp_path / "kafka-logs" / "clicks-0" / file_name(4 * BEYOND, ".log")).stat().st_ino
+
+
+@pytest.mark.parametrize("batches", [[one(BEYOND), one(BEYOND + 1)], [one(MAX_INT - 1, 5)]])
+def test_a_segment_of_which_no_batch_can_be_told_begins_at_its_first_one(
+    batches: Sequence[bytes], tmp_path: Path
+) -> None:
+    """Also one whose first offset an index could tell, and whose last one it could not."""
+    first = int(read_headers(batches[0])["base_offset"][0])
+    topic, bases = adopted(partition(tmp_path, {0: batches}))
+    assert bases[-1] == first
+    assert offsets(topic)[0] == first
+
+
+def test_producers_and_transactions_of_a_split_segment_are_known(tmp_path: Path) -> None:
+    """An aborted transaction from before the split to behind it is hidden, and its producer goes on."""
+    rows = [record(0, 0, None, b"no")]
+    abort = record(0, 0, b"\0\0\0\0", b"\0\0\0\0\0\0")
+    batches = [
+        batch(rows, base_offset=3, attributes=0x10, producer=(7, 0, 0)),
+        batch(rows, base_offset=BEYOND, attributes=0x10, producer=(7, 0, 1)),
+        batch([abort], base_offset=BEYOND + 1, attributes=0x30, producer=(7, 0, -1)),
+        one(BEYOND + 2),
+    ]
+    path = partition(tmp_path, {3: batches})
+    topic = distlog.adopt(path).topic
+    assert topic.verify().ok
+    assert topic.scan(isolation="read_committed").to_table()["offset"].to_pylist() == [BEYOND + 2]
+    snapshots = list((path.parent / "clicks" / "clicks-0").glob("*.snapshot"))
+    assert [each.name for each in snapshots] == [file_name(BEYOND + 3, ".snapshot")]
+
+
+def test_what_is_torn_behind_a_split_is_cut_and_told(tmp_path: Path) -> None:
+    path = partition(tmp_path, {0: [one(0), one(BEYOND), one(BEYOND + 1)[:-4]]}, clean=False)
+    report = distlog.adopt(path)
+    assert offsets(report.topic) == [0, BEYOND]
+    cut = [note for note in report.notes if "cut" in note]
+    assert len(cut) == 1
+    torn = len(one(BEYOND + 1)) - 4
+    assert f"cut {torn} bytes from position {path.joinpath(file_name(0, '.log')).stat().st_size - torn}" in cut[0]
+
+
+def test_a_time_is_found_in_each_part_of_a_split_segment(tmp_path: Path) -> None:
+    batches = [
+        batch([record()], base_offset=offset, base_timestamp=offset, max_timestamp=offset)
+        for offset in (0, BEYOND, BEYOND + 7)
+    ]
+    topic = distlog.adopt(partition(tmp_path, {0: batches})).topic
+    assert topic.offsets_for_times(BEYOND)[0] == (BEYOND, BEYOND)
+    assert topic.offsets_for_times(BEYOND + 1)[0] == (BEYOND + 7, BEYOND + 7)
+
+
+@pytest.mark.parametrize("phase", [1, 2, 3, 4, 5])
+def test_a_broker_that_stopped_while_it_split_left_all_records(phase: int, tmp_path: Path) -> None:
+    """The steps of Kafka's `replaceSegments`, from the files that are cleaned to those that are swapped."""
+    low, high, last = [one(0), one(5)], [one(BEYOND), one(BEYOND + 1)], 2 * BEYOND
+    path = partition(tmp_path, {0: [*low, *high], last: [one(last)]}, clean=False)
+    low_name, high_name = file_name(0, ".log"), file_name(BEYOND, ".log")
+    (path / f"{low_name}{'.cleaned' if phase < 3 else '.swap'}").write_bytes(b"".join(low))
+    (path / f"{high_name}{'.cleaned' if phase < 2 else '.swap'}").write_bytes(b"".join(high))
+    if phase >= 4:
+        (path / low_name).rename(path / f"{low_name}.deleted")
+    if phase == 5:
+        (path / f"{low_name}.swap").rename(path / low_name)
+    topic, bases = adopted(path)
+    assert offsets(topic) == [0, 5, BEYOND, BEYOND + 1, last]
+    assert bases == [0, BEYOND, last]
