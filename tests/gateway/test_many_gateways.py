@@ -61,6 +61,8 @@ def pair(begin: Any) -> tuple[GatewayServer, GatewayServer]:
     shares = [50, 0] if one.broker.metadata.root.is_local_disk else [25, 25]
     until(lambda: [len(lease.held) for lease in leases] == shares and not is_loading(one) and not is_loading(two))
     until(lambda: all(len(lease.nodes) == 2 for lease in leases))
+    # each has seen what the other took
+    until(lambda: all(lease.holder(number) is not None for lease in leases for number in range(50)))
     return one, two
 
 

@@ -91,11 +91,11 @@ def test_a_position_that_is_committed_behind_that_of_a_transaction_counts_howeve
     parts.commit_offset(producer, 7)
     commit(parts, 4)
     assert fetched(parts, stable=True) == 4
-    assert fetched(parts.killed(), stable=True) == 4
-    parts.services.stop()
-    parts.coordinator.end(ID, producer, is_committed=True)
-    assert fetched(parts) == 4
-    assert fetched(parts.killed()) == 4
+    last = parts.killed()
+    assert fetched(last, stable=True) == 4
+    last.coordinator.end(ID, producer, is_committed=True)
+    assert fetched(last) == 4
+    assert fetched(last.killed()) == 4
 
 
 def test_a_commit_that_is_on_its_way_makes_a_transaction_wait(parts: Parts) -> None:

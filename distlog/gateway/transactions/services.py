@@ -73,8 +73,7 @@ class TransactionServices:
 
     def stop(self) -> None:
         """Coordinate no more."""
-        with self._lock:
-            self._is_over = True
+        self._is_over = True
         self._let_go()
 
     def _let_go(self) -> None:

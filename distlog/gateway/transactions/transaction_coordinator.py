@@ -185,9 +185,8 @@ class TransactionCoordinator:
                 del self._transactions[id_]
 
     def _next(self, producer: ProducerId) -> ProducerId:
-        if producer.epoch >= LAST_EPOCH:
-            return ProducerId(self._new_id(), 0)
-        return ProducerId(producer.id, producer.epoch + 1)
+        is_last = producer.epoch >= LAST_EPOCH
+        return ProducerId(self._new_id(), 0) if is_last else ProducerId(producer.id, producer.epoch + 1)
 
     def _sync(self, transaction: Transaction, state: TransactionState) -> None:
         """Have all records on the device; if some may be lost, the transaction is aborted."""
