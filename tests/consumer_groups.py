@@ -58,7 +58,7 @@ class Gateway:
             wall_clock=lambda: self.now,
             new_id=lambda: str(next(ids)),
         )
-        self.groups.load()
+        self.groups.load(self.store.load())
         self.coordinator = GroupCoordinator(self.groups)
         self.offsets = CommittedOffsets(self.groups, retention_ms=RETENTION_MS)
         self.admin = GroupAdmin(self.groups)

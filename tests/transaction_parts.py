@@ -13,8 +13,10 @@ from transacting import seen
 
 import distlog
 from distlog.core.batches.record_batch import TRANSACTIONAL
+from distlog.core.errors import StorageError
 from distlog.core.storage.storage import Storage
 from distlog.gateway.broker import Broker
+from distlog.gateway.cluster.gateway_lease import GatewayLease
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.delayed_fetches import DelayedFetches
 from distlog.gateway.fetch_memory import FetchMemory
@@ -45,11 +47,15 @@ class Parts:
         self.root, self.now_ms = root, NOW
         metadata = MetadataCache(Storage(str(root)), {}, lambda: self.now_ms, GatewayConfig())
         fetches = DelayedFetches(lambda request: None, 1000)
-        self.broker = Broker(GatewayConfig(), metadata, fetches, lambda: self.now_ms, {}, FetchMemory(1 << 20))
+        # it is at the place of the one that was killed before it
+        lease = self._lease = GatewayLease(metadata.root, None, 9.0, shares=False)
+        lease.be_at("127.0.0.1", 9092, "a")
+        memory = FetchMemory(1 << 20)
+        self.broker = Broker(GatewayConfig(), metadata, fetches, lambda: self.now_ms, {}, memory, lease)
         self._store = OffsetsTopic(str(root), linger_ms=0)
-        self.groups = GroupServices(self._store, GroupSettings(), retention_ms=1 << 40)
+        self.groups = GroupServices(self._store, lease, GroupSettings(), retention_ms=1 << 40)
         self.groups.start()
-        self.services = TransactionServices(self.broker, self.groups.offsets)
+        self.services = TransactionServices(self.broker, self.groups)
         self._sequences: dict[tuple[ProducerId, str, int], int] = {}
 
     @property
@@ -96,6 +102,7 @@ class Parts:
         """Another gateway, over what the first one left."""
         # of what a process has, the system gives back the lock alone
         self.services.stop()
+        self._lease.sync = _dead  # type: ignore[method-assign]
         after = Parts(self.root)
         after.now_ms = self.now_ms
         return after
@@ -104,6 +111,10 @@ class Parts:
         self.groups.stop()
         self.broker.metadata.close()
         self.services.stop()
+
+
+def _dead(*_: object) -> bool:
+    raise StorageError("this gateway is no more")
 
 
 @contextmanager

@@ -5,38 +5,50 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 
-from distlog.cli.service import ending_signals
+from distlog.cli.service import ending_signals, says_something
 from distlog.console.metrics_server import metrics_server
 from distlog.console.report import DONE
 from distlog.console.status_line import StatusLine
+from distlog.core.log_manager.task_run import TaskRun
+from distlog.gateway.cluster.maintenance import Maintenance
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.warm_up import warm_up
 
 _REDRAW_S = 1.0
 
+#: Makes the tasks that maintain the root; their runs are told to what it gets.
+Maintain = Callable[[Callable[[TaskRun], None]], Maintenance]
 
-def serve(gateway: GatewayServer, *, metrics_port: int | None, as_json: bool) -> int:
+
+def serve(gateway: GatewayServer, maintain: Maintain | None, *, metrics_port: int | None, as_json: bool) -> int:
     """Serve until SIGTERM or SIGINT, then answer what is under way. Returns the exit status.
 
-    What does not end soon is abandoned, and the process ends at once.
+    `maintain` makes the tasks that run meanwhile. What does not end soon is abandoned, and the process ends at once.
     """
     line = StatusLine("distlog", lambda: gateway.status)
-    metrics = nullcontext(None) if metrics_port is None else metrics_server(metrics_port, gateway.metrics)
+    tasks = maintain(partial(_told, line, as_json)) if maintain else None
+    measured = (lambda: [*gateway.metrics(), *tasks.metrics()]) if tasks else gateway.metrics
+    metrics = nullcontext(None) if metrics_port is None else metrics_server(metrics_port, measured)
     logger = logging.getLogger("distlog")
     logger.addHandler(line)
     try:
         with metrics as port, ending_signals() as signalled:
             warm_up()
             gateway.start()
+            if tasks:
+                tasks.start()
             facts = {"root": gateway.root, "listen": gateway.address, "metrics_port": port}
             _event(line, "started", f"serving {gateway.root} at {gateway.address}", as_json=as_json, **facts)
             while not signalled(_REDRAW_S if line.is_visible else None):
                 line.draw()
-            finished = gateway.stop()
+            finished = tasks.stop() if tasks else True
+            finished = gateway.stop() and finished
             line.clear()
-            text = "stopped" if finished else "stopped; a request was abandoned"
+            text = "stopped" if finished else "stopped; a request or a task was abandoned"
             _event(line, "stopped", text, as_json=as_json, finished=finished)
     finally:
         logger.removeHandler(line)
@@ -44,6 +56,11 @@ def serve(gateway: GatewayServer, *, metrics_port: int | None, as_json: bool) ->
         sys.stdout.flush()
         os._exit(DONE)
     return DONE
+
+
+def _told(line: StatusLine, as_json: bool, run: TaskRun) -> None:
+    if says_something(run):
+        _event(line, "run", str(run), as_json=as_json, **run.to_dict())
 
 
 def _event(line: StatusLine, name: str, text: str, *, as_json: bool, **facts: object) -> None:

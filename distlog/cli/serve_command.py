@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -32,6 +33,10 @@ Advertised = Annotated[
     ),
 ]
 
+Maintain = Annotated[
+    bool, typer.Option("--maintain", help="Also run the tasks of `distlog run`; of several gateways, one does.")
+]
+
 
 def serve(
     *,
@@ -55,6 +60,7 @@ def serve(
     auto_create: Annotated[
         bool, typer.Option("--auto-create-topics", help="Create a topic when a client asks for it.")
     ] = False,
+    maintain: Maintain = False,
     config: BrokerSettings,
     metrics_port: MetricsPort = None,
     storage: Storage,
@@ -67,6 +73,7 @@ def serve(
     """
     try:
         from distlog.cli.gateway_service import serve as serve_until_signal
+        from distlog.gateway.cluster.maintenance import Maintenance
         from distlog.gateway.config import GatewayConfig
         from distlog.gateway.gateway_server import GatewayServer
     except ModuleNotFoundError as error:
@@ -94,4 +101,5 @@ def serve(
         tls=asked.context(),
         authentication=asked.authentication(),
     )
-    raise typer.Exit(serve_until_signal(gateway, metrics_port=metrics_port, as_json=as_json))
+    tasks = partial(Maintenance, root, settings, dict(storage)) if maintain else None
+    raise typer.Exit(serve_until_signal(gateway, tasks, metrics_port=metrics_port, as_json=as_json))

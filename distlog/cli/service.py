@@ -37,7 +37,7 @@ class Service:
         self._keeps_runs = True
         with self._warnings_shown():
             ok = self._manager.run_once()
-        text = "\n".join([*(str(run) for run in self._runs if _says_something(run)), self._status()])
+        text = "\n".join([*(str(run) for run in self._runs if says_something(run)), self._status()])
         runs = [run.to_dict() for run in self._runs]
         print_report(Summary(text, {"ok": ok, "runs": runs}), as_json=self._as_json)
         return DONE if ok else FAILED
@@ -64,7 +64,7 @@ class Service:
     def _told(self, run: TaskRun) -> None:
         if self._keeps_runs:
             self._runs.append(run)
-        elif _says_something(run):
+        elif says_something(run):
             self._event("run", str(run), **run.to_dict())
 
     def _event(self, name: str, text: str, **facts: object) -> None:
@@ -91,7 +91,8 @@ class Service:
             logger.removeHandler(self._line)
 
 
-def _says_something(run: TaskRun) -> bool:
+def says_something(run: TaskRun) -> bool:
+    """Whether a run did something, or failed."""
     return bool(run.errors) or any(run.done.values())
 
 

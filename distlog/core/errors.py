@@ -15,6 +15,7 @@ DistlogError                     one base; `details` holds the facts that the me
 ├── CommitConflictError          the commit did not happen: read the reason, decide again
 │   ├── TransactionTooOldError   its files may have been vacuumed: write them again
 │   ├── FencedMemberError        another member of the group has the partitions now: read on
+│   ├── LeaderFencedError        another process leads the partition now: ask it
 │   ├── TransactionAbortedError  it was open for longer than its timeout: abort it, and begin another
 │   └── ProducerFencedError      a newer producer with the same transactional id took over: end this one
 ├── OutOfOrderSequenceError      batches of a producer are missing before this one: begin a new producer
@@ -138,6 +139,10 @@ class TransactionAbortedError(CommitConflictError):
 
 class ProducerFencedError(CommitConflictError):
     """A newer epoch of the producer has begun, so what this one appends is refused."""
+
+
+class LeaderFencedError(CommitConflictError):
+    """Another process leads the partition now, so what this one appends as its leader is refused."""
 
 
 class OutOfOrderSequenceError(DistlogError):

@@ -14,6 +14,8 @@ A topic is a folder; all names below are relative to it:
     <topic>-<partition>/.lock .flush                            on a local disk, the locks of who appends in place
     _groups/<topic id>/<group>/00000000000000000003.json        version 3 of a group of followers
 
+The gateways of a root are a group too: of no topic, in the root's own `_groups`.
+
 On a local disk, `.<uuid hex>.tmp` in any of these folders is a file that is being written. `_commits/.probe-<uuid
 hex>` is written to test the storage, and deleted at once.
 """

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from distlog.gateway.cluster.gateway_lease import GatewayLease
+from distlog.gateway.cluster.node import Node
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.delayed_fetches import DelayedFetches
 from distlog.gateway.fetch_memory import FetchMemory
@@ -39,6 +41,7 @@ class Broker:
     clock: Callable[[], int]
     apis: Mapping[int, Api]
     fetch_memory: FetchMemory
+    cluster: GatewayLease
     #: What APIs of other packages keep between requests, by the package's name.
     parts: dict[str, Any] = field(default_factory=dict)
 
@@ -48,6 +51,8 @@ class Broker:
         digest = hashlib.sha256(self.metadata.root.url.encode()).digest()
         return urlsafe_b64encode(digest[:16]).decode().rstrip("=")
 
-    def address(self, request: Request) -> tuple[str, int]:
-        """The host and port where this client finds the gateway."""
-        return self.config.advertised or request.session.local
+    def address(self, request: Request, node: Node) -> tuple[str, int]:
+        """The host and port where this client finds one of the root's gateways."""
+        if node.id == self.cluster.node.id:
+            return self.config.advertised or request.session.local
+        return node.host, node.port

@@ -12,6 +12,8 @@ class GatewayConfig:
     """Limits and habits of a gateway; times in ms, sizes in bytes.
 
     `advertised` is the host and port that clients are told; without it they are told where they connected to.
+    `node_id` is the lowest one that no other gateway of the root has, by default. A gateway that has not shown for
+    `broker_session_timeout_ms` that it lives is taken for dead by the others.
     `queued_max_request_bytes` bounds the requests that are received or handled, `fetch_memory_bytes` the records in
     responses that clients have not taken yet. `request_timeout_ms` is how long a request, once begun, may take to
     arrive, and a client to take its response: a second more for each MiB, but no longer without a byte.
@@ -19,7 +21,8 @@ class GatewayConfig:
     """
 
     advertised: tuple[str, int] | None = None
-    node_id: int = 0
+    node_id: int | None = None
+    broker_session_timeout_ms: int = 9000
     num_io_threads: int = 8
     queued_max_requests: int = 500
     queued_max_request_bytes: int = 512 << 20

@@ -19,6 +19,12 @@ def server_metrics(processor: Processor, broker: Broker, waiting: int) -> list[M
             "bytes of records in responses that clients have not taken",
             broker.fetch_memory.used,
         ),
+        "node_id": ("the id of this broker", broker.cluster.node.id),
+        "brokers": ("gateways of the root that live, as far as this one knows", len(broker.cluster.nodes)),
+        "coordinated_partitions": (
+            "partitions of __consumer_offsets whose groups it coordinates",
+            len(broker.cluster.held),
+        ),
         "delayed_fetches": ("fetches that wait for records", len(broker.fetches)),
     }
     counters = {

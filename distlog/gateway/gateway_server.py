@@ -16,11 +16,16 @@ from distlog.core.log_manager.scheduler import Scheduler
 from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms
 from distlog.gateway.broker import Broker
+from distlog.gateway.broker_settings import with_settings
+from distlog.gateway.cluster.gateway_lease import GatewayLease
+from distlog.gateway.cluster.node import advertised, this_machine
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.delayed_fetches import DelayedFetches
 from distlog.gateway.fetch_memory import FetchMemory
 from distlog.gateway.gateway_metrics import server_metrics
-from distlog.gateway.groups.of_broker import PART
+from distlog.gateway.groups.dropped_topics import DroppedTopics
+from distlog.gateway.groups.follow_groups import FollowGroups
+from distlog.gateway.groups.of_broker import FOLLOW_PART, PART
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
 from distlog.gateway.groups.services import GroupServices
 from distlog.gateway.kafka_apis import APIS, OF_MEMBERS, OF_SASL, KafkaApis, supports
@@ -46,6 +51,8 @@ _MEMBERS_THREADS = 2
 _SASL_THREADS = 1
 #: How often logs are looked at for which `flush.ms` may have passed.
 _FLUSH_MS = 500
+#: How often topics with positions are looked at whether others dropped them: by whether that is a look at a disk.
+_LOOK_MS = {True: 1000, False: 5000}
 #: How often transactions are looked at that are open for too long, or not finished.
 _TRANSACTIONS_MS = 1000
 
@@ -53,7 +60,7 @@ _TRANSACTIONS_MS = 1000
 class GatewayServer:
     """Kafka's protocol at `host` and `port` (0: a free one), for the topics below `root`. Use it in a `with` block.
 
-    `settings` are Kafka's broker settings for topics that do not set theirs.
+    `settings` are Kafka's broker settings: those that a gateway knows, and those for topics that do not set theirs.
     """
 
     def __init__(
@@ -69,7 +76,7 @@ class GatewayServer:
         authentication: Authentication | None = None,
         clock: Callable[[], int] = now_ms,
     ) -> None:
-        config = config or GatewayConfig()
+        config = with_settings(config or GatewayConfig(), settings or {})
         self._host, self._asked_port = host, port
         self._loop = asyncio.new_event_loop()
         self._channel, members_channel, sasl_channel = (
@@ -80,15 +87,20 @@ class GatewayServer:
         self._acceptor = Acceptor(self._processor, tls)
         metadata = MetadataCache(Storage(root, storage_options), topic_defaults(settings or {}), clock, config)
         fetches = DelayedFetches(self._channel.again, config.metadata_max_age_ms)
-        self.broker = Broker(config, metadata, fetches, clock, APIS, FetchMemory(config.fetch_memory_bytes))
+        lease_s = config.broker_session_timeout_ms / 1000
+        # transactions need their coordinator, and those of the groups in them, in one process
+        self._lease = GatewayLease(metadata.root, config.node_id, lease_s, shares=not metadata.root.is_local_disk)
+        memory = FetchMemory(config.fetch_memory_bytes)
+        self.broker = Broker(config, metadata, fetches, clock, APIS, memory, self._lease)
         store = OffsetsTopic(
             self.root,
             linger_ms=0 if metadata.root.is_local_disk else config.linger_ms,
             storage_options=storage_options,
         )
-        self._groups = GroupServices(store, config.groups, retention_ms=config.offsets_retention_ms)
-        self._transactions = TransactionServices(self.broker, self._groups.offsets)
-        self.broker.parts.update({PART: self._groups, TRANSACTIONS: self._transactions})
+        self._groups = GroupServices(store, self._lease, config.groups, retention_ms=config.offsets_retention_ms)
+        self._followers = FollowGroups(metadata)
+        self._transactions = TransactionServices(self.broker, self._groups)
+        self.broker.parts.update({PART: self._groups, FOLLOW_PART: self._followers, TRANSACTIONS: self._transactions})
         self._requests = RequestMetrics()
         apis = KafkaApis(self.broker, self._requests)
         self._handlers = [
@@ -98,6 +110,9 @@ class GatewayServer:
         ]
         self._scheduler = Scheduler()
         self._scheduler.schedule("log-flusher", metadata.flush_due, delay_ms=_FLUSH_MS, period_ms=_FLUSH_MS)
+        dropped = DroppedTopics(self._groups.offsets, lambda name: metadata.fresh_topic(name).snapshot.topic_id)
+        look_ms = _LOOK_MS[metadata.root.is_local_disk]
+        self._scheduler.schedule("dropped-topics", dropped.look, delay_ms=look_ms, period_ms=look_ms)
         self._scheduler.schedule("transaction-timer", self._transactions.tick, delay_ms=0, period_ms=_TRANSACTIONS_MS)
         self._thread = threading.Thread(target=self._run_loop, name="kafka-network-thread", daemon=True)
 
@@ -135,14 +150,15 @@ class GatewayServer:
 
     def start(self) -> GatewayServer:
         """Begin to answer. Raises StorageError if it cannot listen."""
-        self._groups.start()
         self._thread.start()
         try:
             self._in_loop(self._acceptor.listen(self._host, self._asked_port)).result()
         except BaseException:
-            self._groups.stop()
             self._end_loop(STOP_TIMEOUT_S)
             raise
+        host, port = self.broker.config.advertised or advertised(self._host, self.port)
+        self._lease.be_at(host, port, this_machine())
+        self._groups.start()
         for handlers in self._handlers:
             handlers.start()
         self._scheduler.start()
@@ -169,6 +185,7 @@ class GatewayServer:
         return self._end_loop(end.left_s) and finished
 
     def _close(self) -> None:
+        self._followers.stop()
         self._groups.stop()
         self.broker.metadata.close()
         self._transactions.stop()

@@ -151,7 +151,7 @@ def check_not_own(name: str) -> None:
 
 def _may_be_topic(name: str) -> bool:
     try:
-        return bool(paths.check_topic_name(name)) and name != paths.COMMITS_DIR
+        return bool(paths.check_topic_name(name)) and name not in (paths.COMMITS_DIR, paths.GROUPS_DIR)
     except InvalidTopicError:
         return False
 

@@ -13,6 +13,10 @@ from gateways import API_VERSIONS, Wire, serving, until
 from users_files import users_file
 
 from distlog.core.log.log_validator import _MOST_EXPANSION, _SMALLEST_LIMIT
+from distlog.gateway.cluster.gateway_lease import GROUP as GATEWAYS
+from distlog.gateway.cluster.gateway_lease import ROOT_ID
+from distlog.gateway.cluster.maintenance import GROUP as MAINTENANCE
+from distlog.gateway.cluster.maintenance import LEASE_S
 from distlog.gateway.commit_log_producers import REMEMBERED_MS
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.gateway_server import STOP_TIMEOUT_S, GatewayServer
@@ -40,11 +44,11 @@ def table(heading: str) -> list[list[str]]:
 
 def test_the_python_examples_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("confluent_kafka")
-    names = {"root": str(tmp_path)}
+    names: dict[str, object] = {"root": str(tmp_path)}
     # the one between them is run with a certificate, below
-    for example in (PYTHON[0], PYTHON[2]):
+    for example in (PYTHON[0], PYTHON[1], PYTHON[3]):
         exec(example, names)
-    assert capsys.readouterr().out.splitlines() == ["b'hello'", "[b'hello']", "[b'5 apples', b'7 pears']"]
+    assert capsys.readouterr().out.splitlines() == ["b'hello'", "[b'hello']", "True", "[b'5 apples', b'7 pears']"]
 
 
 def test_the_examples_of_tls_and_users_run(
@@ -68,7 +72,7 @@ def test_the_examples_of_tls_and_users_run(
         "users": tmp_path / "users.json",
     }
     names = {"root": str(tmp_path / "root"), "GatewayServer": GatewayServer, **{k: str(v) for k, v in files.items()}}
-    exec(PYTHON[1], names)
+    exec(PYTHON[2], names)
     properties = re.search(r"```properties\n(.*?)```", TEXT, re.DOTALL)
     assert properties
     config = dict(line.split("=", 1) for line in properties[1].splitlines())
@@ -82,7 +86,7 @@ def test_the_examples_of_tls_and_users_run(
                 "bootstrap.servers": f"localhost:{gateway.port}",
             }
         )
-        assert client.list_topics(timeout=30).topics == {}
+        assert client.list_topics(timeout=30).topics.keys() == {NAME}
 
 
 def test_the_apis_are_those_of_the_table() -> None:
@@ -115,6 +119,10 @@ def test_the_limits_are_those_of_the_table() -> None:
     assert f"last {REMEMBERED_MS // 60_000} minutes" in text
     assert f"up to {config.linger_bytes >> 20} MB" in text
     assert f"`{NAME}`, in Kafka's own format: {PARTITIONS} partitions" in text
+    assert f"`broker.session.timeout.ms` ({config.broker_session_timeout_ms // 1000} seconds by" in text
+    assert f"a lease of {LEASE_S:g} seconds" in text
+    assert f"`_groups/{ROOT_ID}/{GATEWAYS}`" in text
+    assert f"`_groups/{ROOT_ID}/{MAINTENANCE}`" in text
     assert f"after {config.offsets_retention_ms // 86_400_000} days" in text
     assert f"at most {config.transaction_max_timeout_ms // 60_000} minutes" in text
     assert f"for {EXPIRATION_MS // 86_400_000} days is forgotten" in text

@@ -17,6 +17,7 @@ from soak import (
     exactly_once,
     gateway_kills,
     kills,
+    many_gateways,
     merge_plans,
     merging,
     power,
@@ -32,6 +33,8 @@ from soak.tally import Tally
 CAMPAIGNS: dict[str, Callable[[Path, int], Tally]] = {
     "kills": partial(kills.run, seconds=15, rounds=4),
     "gateway-kills": gateway_kills.run,
+    "many-gateways": many_gateways.run,
+    "many-gateways-on-s3": many_gateways.run_on_s3,
     "exactly-once": exactly_once.run,
     "stops": stops.run,
     **{kind: partial(disk_errors.run, kind=kind, histories=20) for kind in disk_errors.KINDS},

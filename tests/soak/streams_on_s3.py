@@ -21,7 +21,7 @@ _KEYS = {"key": "a-test-key", "secret": "a-test-secret"}
 def run(folder: Path, seed: int, kills: int, address: tuple[str, Mapping[str, Any]] | None = None) -> Tally:
     """Kill that many times; `address` is an empty folder of a server, by default of moto's."""
     if address is None:
-        with _server() as address:
+        with server() as address:
             return run(folder, seed, kills, address)
     root, options = address
     with FaultProxy(str(options["endpoint_url"])) as proxy:
@@ -38,7 +38,8 @@ def _disturb(proxy: FaultProxy, chance: random.Random) -> None:
 
 
 @contextmanager
-def _server() -> Iterator[tuple[str, Mapping[str, Any]]]:
+def server() -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """An empty folder of moto's S3 server, and the options of its storage."""
     import boto3
     from moto.server import ThreadedMotoServer
 

@@ -69,9 +69,10 @@ class Following:
         if self.group is None:
             return WholeShare(log, None if chosen is None else sorted(chosen), self.start, self.out_of_range)
         storage, sleep = log.handle.storage, self.sleep or time.sleep
+        name = f"{platform.node()[:200]}:{os.getpid()}"
         member = Membership(
             GroupLog(storage, log.snapshot.topic_id, self.group, sleep=sleep, clock=self.clock),
-            f"{platform.node()[:200]}:{os.getpid()}",
+            lambda others: name,
             None if chosen is None else tuple(sorted(chosen)),
             self.lease,
             self.clock,

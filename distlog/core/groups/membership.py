@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from distlog.core.errors import FencedMemberError
@@ -26,6 +26,8 @@ _BEAT, _LOOK, _GRACE = 1 / 3, 1 / 20, 1 / 10
 
 #: Gives the offset at which the group begins in a partition; the second argument: whether it was added later.
 StartOf = Callable[[int, bool], int]
+#: Gives a member's name for people, beside the group's other members.
+NameBeside = Callable[[Sequence[Member]], str]
 
 
 @dataclass(slots=True)
@@ -36,7 +38,7 @@ class Membership:
     """
 
     log: GroupLog
-    name: str
+    name: NameBeside
     partitions: tuple[int, ...] | None
     lease_s: float
     clock: Callable[[], float]
@@ -63,6 +65,16 @@ class Membership:
         """The group's position in each partition that it owns, as far as it knows."""
         state = self._state
         return {number: state.positions[number] for number in state.owned_by(self._id)} if state and self._id else {}
+
+    @property
+    def state(self) -> GroupState | None:
+        """The group as it was at the last look."""
+        return self._state
+
+    @property
+    def id(self) -> str:
+        """Its id in the group; empty while it is no member."""
+        return self._id
 
     @property
     def leaving(self) -> Collection[int]:
@@ -151,14 +163,14 @@ class Membership:
     def _beaten(self, state: GroupState, member: str) -> GroupState:
         old = state.member(member)
         beat = old.beat + 1 if old else 0
+        others = tuple(each for each in state.members if each.id != member)
         new = Member(
             id=member,
-            name=self.name,
+            name=self.name(others),
             beat=beat,
             lease_ms=math.ceil(self.lease_s * 1000),
             partitions=self.partitions,
         )
-        others = tuple(each for each in state.members if each.id != member)
         return dataclasses.replace(state, members=(*others, new))
 
     def _learn(self, state: GroupState) -> None:

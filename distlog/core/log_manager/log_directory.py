@@ -158,6 +158,6 @@ class LogDirectory:
 
 def _may_be_topic(name: str) -> bool:
     try:
-        return bool(paths.check_topic_name(name)) and name != paths.COMMITS_DIR
+        return bool(paths.check_topic_name(name)) and name not in (paths.COMMITS_DIR, paths.GROUPS_DIR)
     except InvalidTopicError:
         return False

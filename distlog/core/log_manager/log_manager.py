@@ -39,7 +39,8 @@ class LogManager:
     wrote counts only with its commit.
 
     `config` are Kafka's broker settings (BrokerConfig). `on_run` is called after each run of a task, from the task's
-    thread; what it raises is logged. `clock` gives ms since 1970, `scheduler_clock` ms that never go back.
+    thread; what it raises is logged. `clock` gives ms since 1970, `scheduler_clock` ms that never go back. While
+    `may_run` says no, since another process runs the tasks, the topics are only looked at.
     """
 
     def __init__(
@@ -51,10 +52,12 @@ class LogManager:
         on_run: Callable[[TaskRun], None] | None = None,
         clock: Callable[[], int] = now_ms,
         scheduler_clock: Callable[[], int] = monotonic_ms,
+        may_run: Callable[[], bool] = lambda: True,
     ) -> None:
         """Raises InvalidConfigError for a setting, StorageError for a root that is no address."""
         self.config = BrokerConfig.parse(config or {})
         self._clock, self._scheduler_clock, self._on_run = clock, scheduler_clock, on_run
+        self._may_run = may_run
         self._scheduler = Scheduler(scheduler_clock)
         self._metrics = TaskMetrics()
         self._errors: dict[tuple[str, str], dict[str, str]] = {}
@@ -161,7 +164,7 @@ class LogManager:
 
     def _run(self, task: str, directory: LogDirectory, work: Work) -> None:
         """Run a task on a root. Whatever fails is noted, so that the task runs again."""
-        if task != LOAD_LOGS and (not directory.wait_until_loaded() or directory.is_offline):
+        if task != LOAD_LOGS and (not directory.wait_until_loaded() or directory.is_offline or not self._may_run()):
             return
         run, started_ms = TaskRun(task, directory.url, self._clock()), self._scheduler_clock()
         try:

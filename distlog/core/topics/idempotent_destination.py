@@ -76,7 +76,9 @@ class IdempotentDestination(InPlaceDestination):
         if transactional_id is not None:
             # those of earlier producers with this id
             wait_for_appends(handle, current.snapshot)
-        self._fence = self._check_fence
+
+    def _fence_of(self, partition: int) -> Callable[[Snapshot], None]:
+        return self._check_fence
 
     def _check_fence(self, snapshot: Snapshot) -> None:
         self._producer.identity.check(snapshot)

@@ -55,7 +55,6 @@ class InPlaceDestination:
         moved_on: Callable[[], None],
     ) -> None:
         self._handle, self._current, self._compression, self._moved_on = handle, current, compression, moved_on
-        self._fence: Callable[[Snapshot], None] | None = None
         self._partitioner: tuple[int, Partitioner] | None = None
         self._logs: OrderedDict[int, PartitionLog] = OrderedDict()
         self.begin_child()
@@ -109,7 +108,7 @@ class InPlaceDestination:
         try:
             self._open([part.partition for part in parts])
             for part in in_order(encodings, ahead, workers=workers, joined=True):
-                part.append(self._log(part.partition), encoding, self._fence)
+                part.append(self._log(part.partition), encoding, self._fence_of(part.partition))
             in_parallel(lambda each: each[0].flush(each[1]), [(part, self._log(part.partition)) for part in parts])
         finally:
             # an interrupt may come behind what is acknowledged already
@@ -118,6 +117,10 @@ class InPlaceDestination:
     def _encoding_of(self, partition: int, encoding: Encoding) -> Encoding:
         """How the records of a partition are encoded."""
         return encoding
+
+    def _fence_of(self, partition: int) -> Callable[[Snapshot], None] | None:
+        """What may refuse to append to a partition; see `PartitionLog.append_runs`."""
+        return None
 
     def _open(self, partitions: Sequence[int]) -> None:
         """Begin the active segments that are missing in one commit, since each commit costs several syncs."""

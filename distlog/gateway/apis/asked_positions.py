@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from kio.schema.errors import ErrorCode
 
-from distlog.core.errors import DistlogError
+from distlog.core.errors import DistlogError, StorageError
 from distlog.gateway.broker import Broker
 from distlog.gateway.groups.offsets_format import Position
 from distlog.gateway.groups.positions import TopicPartition
@@ -55,6 +55,9 @@ def _asked(request: Request, now_ms: int) -> Mapping[TopicPartition, Position]:
 def _code(broker: Broker, place: TopicPartition) -> ErrorCode:
     try:
         broker.metadata.topic(place[0]).partition(place[1])
+    except StorageError:
+        # no coordinator of Kafka's tells a storage's own code: this is the one to try again
+        return ErrorCode.coordinator_not_available
     except DistlogError as error:
         return error_code(error)
     return ErrorCode.none

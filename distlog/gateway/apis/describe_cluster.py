@@ -1,4 +1,4 @@
-"""DescribeCluster: this gateway, which is all of the cluster."""
+"""DescribeCluster: the gateways of the root, which are the cluster."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from distlog.gateway.server.request import Request
 
 
 def handle(request: Request, broker: Broker) -> Fields:
-    """The cluster's id and its one broker."""
-    host, port = broker.address(request)
+    """The cluster's id and its brokers: the gateways that live."""
+    nodes = [(node.id, *broker.address(request, node)) for node in broker.cluster.nodes]
     return {
         "throttle_time": 0,
         "error_code": ErrorCode.none,
         "cluster_id": broker.cluster_id,
-        "controller_id": broker.config.node_id,
-        "brokers": [{"broker_id": broker.config.node_id, "host": host, "port": port}],
+        "controller_id": broker.cluster.node.id,
+        "brokers": [{"broker_id": number, "host": host, "port": port} for number, host, port in nodes],
     }
 
 

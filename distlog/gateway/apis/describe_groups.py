@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kio.schema.errors import ErrorCode
 
+from distlog.core.errors import DistlogError
 from distlog.gateway.broker import Api, Broker
+from distlog.gateway.groups.classic_group import GroupPhase
 from distlog.gateway.groups.group_admin import GroupDescription
-from distlog.gateway.groups.of_broker import groups_of
+from distlog.gateway.groups.of_broker import follow_groups_of, groups_of
 from distlog.gateway.protocol.response_frame import Fields
 from distlog.gateway.server.request import Request
 
@@ -17,12 +21,24 @@ _NO_OPERATIONS = -(2**31)
 def handle(request: Request, broker: Broker) -> Fields:
     """The groups that were asked for; one that is not there is dead, as Kafka says it."""
     admin = groups_of(broker).admin
-    return {"throttle_time": 0, "groups": [_told(admin.describe(group)) for group in request.body.groups]}
+    described = [admin.describe(group) for group in request.body.groups]
+    return {"throttle_time": 0, "groups": [_told(_with_followers(broker, each)) for each in described]}
+
+
+def _with_followers(broker: Broker, group: GroupDescription) -> GroupDescription:
+    """A group that only followers know has no members of ours."""
+    if group.phase is not GroupPhase.DEAD or group.error is not ErrorCode.none:
+        return group
+    try:
+        is_known = bool(follow_groups_of(broker).positions(group.group, None))
+    except DistlogError:
+        return replace(group, error=ErrorCode.coordinator_not_available)
+    return replace(group, phase=GroupPhase.EMPTY, protocol_type="consumer") if is_known else group
 
 
 def _told(group: GroupDescription) -> Fields:
     return {
-        "error_code": ErrorCode.none,
+        "error_code": group.error,
         "group_id": group.group,
         "group_state": group.phase.value,
         "protocol_type": group.protocol_type,

@@ -1,27 +1,44 @@
-"""FindCoordinator: this gateway coordinates every group and, on a local disk, every transactional producer."""
+"""FindCoordinator: the gateway whose lease holds the partition of a group; on a local disk, one for all."""
 
 from __future__ import annotations
 
 from kio.schema.errors import ErrorCode
 
 from distlog.gateway.broker import Api, Broker
+from distlog.gateway.groups.of_broker import groups_of
 from distlog.gateway.protocol.response_frame import Fields
 from distlog.gateway.server.request import Request
 from distlog.gateway.transactions.services import NOT_LOCAL, transactions_of
 
 #: Kafka's CoordinatorType.
 _GROUP, _TRANSACTION = 0, 1
+#: From here on there is a list of keys.
+_LIST = 4
 _NO_NODE = {"node_id": -1, "host": "", "port": -1}
+_NOBODY = {**_NO_NODE, "error_code": ErrorCode.coordinator_not_available, "error_message": None}
+_NOT_LOCAL = {
+    **_NO_NODE,
+    "error_code": ErrorCode.transactional_id_authorization_failed,
+    "error_message": NOT_LOCAL,
+}
 
 
 def handle(request: Request, broker: Broker) -> Fields:
-    """Where the gateway is; a list for each key from version 4 on."""
-    host, port = broker.address(request)
-    node = {"node_id": broker.config.node_id, "host": host, "port": port, "error_code": ErrorCode.none}
+    """Where the coordinator is; a list for each key from version 4 on."""
+    if request.api_version < _LIST:
+        return {"throttle_time": 0, **_coordinator(request, broker, request.body.key)}
+    found = [{**_coordinator(request, broker, key), "key": key} for key in request.body.coordinator_keys]
+    return {"throttle_time": 0, "coordinators": found}
+
+
+def _coordinator(request: Request, broker: Broker, key: str) -> Fields:
     if request.get("key_type", _GROUP) == _TRANSACTION and not transactions_of(broker).is_local:
-        node = {**_NO_NODE, "error_code": ErrorCode.transactional_id_authorization_failed, "error_message": NOT_LOCAL}
-    keys = request.get("coordinator_keys", ())
-    return {"throttle_time": 0, "error_message": None, **node, "coordinators": [{**node, "key": key} for key in keys]}
+        return _NOT_LOCAL
+    node = broker.cluster.holder(groups_of(broker).partition_of(key))
+    if node is None:
+        return _NOBODY
+    host, port = broker.address(request, node)
+    return {"node_id": node.id, "host": host, "port": port, "error_code": ErrorCode.none, "error_message": None}
 
 
 API = Api(10, "FindCoordinator", 0, 4, handle)

@@ -1,24 +1,32 @@
-"""ListGroups: all groups, or those in some states."""
+"""ListGroups: all groups that this gateway coordinates, or those in some states."""
 
 from __future__ import annotations
 
 from kio.schema.errors import ErrorCode
 
 from distlog.gateway.broker import Api, Broker
-from distlog.gateway.groups.of_broker import groups_of
+from distlog.gateway.groups.classic_group import GroupPhase
+from distlog.gateway.groups.of_broker import follow_groups_of, groups_of
 from distlog.gateway.protocol.response_frame import Fields
 from distlog.gateway.server.request import Request
 
 
 def handle(request: Request, broker: Broker) -> Fields:
-    """The groups by name; states are compared without regard to case, as Kafka does."""
+    """The groups by name, with those of followers; states are compared without regard to case, as Kafka does."""
+    services = groups_of(broker)
+    code = ErrorCode.coordinator_load_in_progress if services.coordination.is_loading else ErrorCode.none
     states = {state.lower() for state in request.get("states_filter", ())}
+    known = list(services.admin.list())
+    names = {each.group for each in known}
+    others = [name for name in follow_groups_of(broker).names() if name not in names and services.coordinates(name)]
+    found = [(each.group, each.protocol_type, each.phase) for each in known]
+    found += [(name, "consumer", GroupPhase.EMPTY) for name in others]
     groups = [
-        {"group_id": each.group, "protocol_type": each.protocol_type, "group_state": each.phase.value}
-        for each in groups_of(broker).admin.list()
-        if not states or each.phase.value.lower() in states
+        {"group_id": group, "protocol_type": kind, "group_state": phase.value}
+        for group, kind, phase in sorted(found, key=lambda each: each[0])
+        if not states or phase.value.lower() in states
     ]
-    return {"throttle_time": 0, "error_code": ErrorCode.none, "groups": groups}
+    return {"throttle_time": 0, "error_code": code, "groups": groups}
 
 
 API = Api(16, "ListGroups", 0, 4, handle)

@@ -1,4 +1,4 @@
-"""Metadata: the topics, their partitions, and who leads them, which is this gateway for all."""
+"""Metadata: the topics, their partitions, and the gateway that clients should ask for each of them."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ NO_EPOCH = -1
 
 def handle(request: Request, broker: Broker) -> Fields:
     """The topics asked for, or all."""
-    host, port = broker.address(request)
+    nodes = [(node.id, *broker.address(request, node)) for node in broker.cluster.nodes]
     return {
         "throttle_time": 0,
-        "brokers": [{"node_id": broker.config.node_id, "host": host, "port": port, "rack": None}],
+        "brokers": [{"node_id": number, "host": host, "port": port, "rack": None} for number, host, port in nodes],
         "cluster_id": broker.cluster_id,
-        "controller_id": broker.config.node_id,
+        "controller_id": broker.cluster.node.id,
         "topics": list(_topics(request, broker)),
         "error_code": ErrorCode.none,
     }
@@ -70,24 +70,25 @@ def name_of(broker: Broker, name: str | None, topic_id: uuid.UUID | None) -> str
 
 
 def _described(hosted: HostedTopic, broker: Broker) -> Fields:
-    node = broker.config.node_id
     return {
         "error_code": ErrorCode.none,
         "name": hosted.name,
         "topic_id": topic_uuid(hosted),
         "is_internal": hosted.name.startswith("__"),
-        "partitions": [
-            {
-                "error_code": ErrorCode.none,
-                "partition_index": number,
-                "leader_id": node,
-                "leader_epoch": NO_EPOCH,
-                "replica_nodes": (node,),
-                "isr_nodes": (node,),
-                "offline_replicas": (),
-            }
-            for number in range(len(hosted.snapshot.partitions))
-        ],
+        "partitions": [_partition(hosted, number, broker) for number in range(len(hosted.snapshot.partitions))],
+    }
+
+
+def _partition(hosted: HostedTopic, number: int, broker: Broker) -> Fields:
+    leader = broker.cluster.leader(hosted.snapshot.topic_id, number).id
+    return {
+        "error_code": ErrorCode.none,
+        "partition_index": number,
+        "leader_id": leader,
+        "leader_epoch": NO_EPOCH,
+        "replica_nodes": (leader,),
+        "isr_nodes": (leader,),
+        "offline_replicas": (),
     }
 
 

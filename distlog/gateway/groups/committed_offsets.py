@@ -118,6 +118,14 @@ class CommittedOffsets:
                 told[place] = ErrorCode.group_subscribed_to_topic if place[0] in topics else ErrorCode.none
             self._store(opened, {place: None for place, code in told.items() if code is ErrorCode.none}, done)
 
+    def topics(self) -> set[str]:
+        """The topics that groups have positions in."""
+        found = set[str]()
+        for name in self._groups.names():
+            with suppress(GroupRefusedError), self._groups.opened(name) as group:
+                found |= {topic for topic, _ in group.positions}
+        return found
+
     def forget_topic(self, topic: str) -> None:
         """Forget all positions in a topic that was dropped: in one of the same name they would skip records."""
         for name in self._groups.names():

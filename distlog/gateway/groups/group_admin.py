@@ -22,6 +22,7 @@ class GroupDescription:
     protocol_type: str
     protocol: str
     members: tuple[MemberRecord, ...]
+    error: ErrorCode = ErrorCode.none
 
 
 class GroupAdmin:
@@ -38,12 +39,13 @@ class GroupAdmin:
                 yield described
 
     def describe(self, group: str) -> GroupDescription:
-        """A group; one that is not there is dead."""
+        """A group; one that is not there is dead. It has an `error` if another gateway coordinates it, or will."""
         try:
-            with self._groups.opened(group) as opened:
+            with self._groups.opened(group, missing=ErrorCode.none) as opened:
                 return _described(opened)
-        except GroupRefusedError:
-            return GroupDescription(group, GroupPhase.DEAD, "", "", ())
+        except GroupRefusedError as refused:
+            code = ErrorCode.none if refused.code is ErrorCode.invalid_group_id else refused.code
+            return GroupDescription(group, GroupPhase.DEAD, "", "", (), code)
 
     def delete(self, group: str, done: Stored) -> None:
         """Delete a group that has no members, with its positions; `done` learns when that is durable, or why not."""

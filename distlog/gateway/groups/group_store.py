@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -26,9 +26,6 @@ class PendingPosition:
 
 class GroupStore(Protocol):
     """Keeps changes in the order of a group's calls."""
-
-    def load(self) -> Iterator[GroupChange | PendingPosition]:
-        """All changes that count, older ones first, and what open transactions brought; raises DistlogError."""
 
     def store(self, group: str, changes: Sequence[GroupChange], done: Callable[[ErrorCode], None]) -> None:
         """Keep changes of one group; `done` is called when they are durable, or with what went wrong."""

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 from kio.schema.errors import ErrorCode
 
-from distlog.core.errors import DistlogError
+from distlog.core.errors import DistlogError, InvalidRecordError, LeaderFencedError
 from distlog.core.topics.delivery import Delivery
-from distlog.core.topics.topic import Topic
+from distlog.core.topics.leadership import LedTopic
+from distlog.core.topics.writer import Writer
 from distlog.gateway.groups.classic_group import Stored
 
 _log = logging.getLogger("distlog.gateway")
@@ -22,7 +23,7 @@ _RECORD_OVERHEAD = 100
 _MAX_WAITING_BYTES = 8 << 20
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Call:
     """Records of one group that are stored together, and who learns of that; `left` are still on their way."""
 
@@ -39,30 +40,54 @@ class OffsetsBatching:
     maybe behind the lock of a group.
     """
 
-    def __init__(self, topic: Topic, linger_ms: int, tell: Callable[[Sequence[Call]], None]) -> None:
+    def __init__(self, topic: LedTopic, linger_ms: int, tell: Callable[[Sequence[Call]], None]) -> None:
         # the one keeps calls and records in the same order; the writer's thread takes the other alone
         self._order, self._lock = threading.RLock(), threading.Lock()
         self._calls, self._tell = dict[int, deque[Call]](), tell
         self._waiting_bytes = 0
         self.has_failed = False
-        self._writer = topic.writer(linger_ms=linger_ms, on_delivery=self._delivered)
+        self._writer = Writer(topic, linger_ms=linger_ms, on_delivery=self._delivered)
 
-    def append(self, partition: int, records: Sequence[tuple[bytes, bytes | None]], done: Stored) -> None:
-        """Put records on their way; never waits, since so few may be on their way that the writer has room."""
+    def append(
+        self, partition: int, records: Sequence[tuple[bytes, bytes | None]], done: Stored, too_large: ErrorCode
+    ) -> None:
+        """Put records on their way; never waits, since so few may be on their way that the writer has room.
+
+        `too_large` is told if they would never fit: to try again is of no use then.
+        """
         size = sum(_RECORD_OVERHEAD + len(key) + len(value or b"") for key, value in records)
         call = Call(done, len(records), size)
         with self._order:
-            if not self._taken(partition, call):
+            if not self._taken(partition, call, too_large):
                 self._tell([call])
                 return
             try:
                 for key, value in records:
                     self._writer.append(value, key=key, partition=partition)
+            except InvalidRecordError as error:
+                if not self._taken_back(partition, call, records, too_large):
+                    self._fail(error)
             except DistlogError as error:
                 self._fail(error)
 
-    def _taken(self, partition: int, call: Call) -> bool:
+    def _taken_back(
+        self, partition: int, call: Call, records: Sequence[tuple[bytes, bytes | None]], too_large: ErrorCode
+    ) -> bool:
+        """Refuse a call whose only record does not fit: the writer did not take it, and goes on."""
         with self._lock:
+            if len(records) != 1 or self.has_failed:
+                return False
+            self._calls[partition].remove(call)
+            self._waiting_bytes -= call.size
+            call.code = too_large
+        self._tell([call])
+        return True
+
+    def _taken(self, partition: int, call: Call, too_large: ErrorCode) -> bool:
+        with self._lock:
+            if call.size > _MAX_WAITING_BYTES:
+                call.code = too_large
+                return False
             if self.has_failed or self._waiting_bytes + call.size > _MAX_WAITING_BYTES:
                 call.code = ErrorCode.coordinator_load_in_progress
                 return False
@@ -98,9 +123,15 @@ class OffsetsBatching:
             self.has_failed = True
             over = [call for calls in self._calls.values() for call in calls]
             self._calls.clear()
+            is_fenced = isinstance(error, LeaderFencedError)
             for call in over:
-                call.code = ErrorCode.coordinator_not_available
+                call.code = ErrorCode.not_coordinator if is_fenced else ErrorCode.coordinator_not_available
         self._tell(over)
+
+    def settle(self) -> None:
+        """Have everything delivered that is on its way, or fail."""
+        with suppress(DistlogError):
+            self._writer.flush()
 
     def close(self) -> None:
         """Have everything delivered; a writer that failed has told all its calls already."""

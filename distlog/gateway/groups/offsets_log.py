@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -28,9 +28,11 @@ class OffsetsRecord(NamedTuple):
     waits_for: int | None = None
 
 
-def offsets_records(topic: Topic) -> Iterator[OffsetsRecord]:
+def offsets_records(topic: Topic, partitions: Iterable[int]) -> Iterator[OffsetsRecord]:
     """The records that count, in each partition in the order in which they do; those of open transactions last."""
-    for number, state in enumerate(topic.live_snapshot.partitions):
+    states = topic.live_snapshot.partitions
+    for number in partitions:
+        state = states[number]
         if state.segments.array("has_transactions").any():
             yield from _with_transactions(topic, number)
         else:

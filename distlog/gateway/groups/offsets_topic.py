@@ -5,13 +5,16 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from distlog.core.errors import CorruptRecordError, DistlogError, TopicNotFoundError
-from distlog.core.topics.open_topic import open, open_or_create
+from distlog.core.commits.snapshot import Snapshot
+from distlog.core.errors import CorruptRecordError, DistlogError, TopicExistsError, TopicNotFoundError
+from distlog.core.topics.leadership import Leadership, LedTopic
+from distlog.core.topics.open_topic import create, open
 from distlog.core.topics.topic import Topic
 from distlog.gateway.groups.classic_group import Stored
 from distlog.gateway.groups.group_record import GroupRecord
@@ -40,9 +43,10 @@ _CONFIG = {"cleanup.policy": "compact", "segment.bytes": 104_857_600, "max.messa
 
 
 class OffsetsTopic:
-    """The GroupStore of a root; its topic is made with the first change. `linger_ms`: how long changes are gathered.
+    """The GroupStore of a root. It stores the groups of the partitions that this gateway leads.
 
-    A change is durable when `done` is called with no error. Safe to share between threads.
+    `linger_ms`: how long changes are gathered. A change is durable when `done` is called with no error. Safe to share
+    between threads, but for `begin`, `settle` and `end`, which one thread calls.
     """
 
     def __init__(
@@ -56,18 +60,64 @@ class OffsetsTopic:
         self._url, self._options = f"{root.rstrip('/')}/{NAME}", storage_options
         self._linger_ms, self._partitions = linger_ms, partitions
         self._lock = threading.Lock()
+        self._led: tuple[Topic, Leadership] | None = None
         self._batching: OffsetsBatching | None = None
         self._over: queue.SimpleQueue[Sequence[Call] | None] = queue.SimpleQueue()
         self._teller: threading.Thread | None = None
 
-    def load(self) -> Iterator[GroupChange | PendingPosition]:
-        """See GroupStore. A record that does not check is logged and left out: one must not hide all groups."""
+    def open(self) -> int:
+        """Open the topic, or make it; returns how many partitions it has. Raises DistlogError."""
+        topic, _ = self._opened()
+        return topic.partitions
+
+    def partition_of(self, group: str) -> int:
+        """The partition that has a group, as far as it is known how many there are."""
+        return offsets_partition(group, self._partitions)
+
+    def begin(self, partitions: Collection[int], may_lead: Callable[[], None] = lambda: None) -> None:
+        """Lead partitions; who led them before stores nothing more. Raises what `Leadership.begin` raises."""
+        self._opened()[1].begin(partitions, may_lead)
+
+    def end(self, partitions: Collection[int]) -> None:
+        """Store nothing more in these partitions."""
+        self._opened()[1].end(partitions)
+
+    def lost(self) -> Collection[int]:
+        """After a failure, the partitions that must be begun anew: others lead them, or the topic was dropped.
+
+        Raises DistlogError.
+        """
+        batching, led = self._batching, self._led
+        if led is None or batching is None or not batching.has_failed:
+            return ()
         try:
-            topic = open(self._url, storage_options=self._options)
+            return led[1].lost()
         except TopicNotFoundError:
+            with self._lock:
+                self._led = None
+            return list(led[1].partitions)
+
+    def fence(self, partition: int) -> Callable[[Snapshot], None]:
+        """What refuses to append to a partition when this gateway does not lead it any more."""
+        leadership = self._opened()[1]
+        return lambda snapshot: leadership.check(snapshot, (partition,))
+
+    def settle(self) -> None:
+        """Return when nothing is on its way any more: it is stored, or was refused."""
+        with self._lock:
+            batching = self._batching
+        if batching is not None:
+            batching.settle()
+
+    def load(self, partitions: Collection[int]) -> Iterator[GroupChange | PendingPosition]:
+        """What these partitions hold, older changes first; raises DistlogError.
+
+        A record that does not check is logged and left out: one must not hide all groups.
+        """
+        if not partitions:
             return
-        self._partitions = len(topic.start_offsets())
-        for record in offsets_records(topic):
+        topic = self._opened()[0].refresh()
+        for record in offsets_records(topic, sorted(partitions)):
             try:
                 change = _decoded(record.key, record.value)
             except CorruptRecordError as error:
@@ -78,34 +128,34 @@ class OffsetsTopic:
             elif change is not None and isinstance(change[1], Position) and isinstance(change[0], OffsetKey):
                 yield PendingPosition(record.waits_for or 0, change[0], change[1])
 
-    def partition_of(self, group: str) -> int:
-        """The partition of the topic that has this group; makes a topic that is not there. Raises DistlogError."""
-        with self._lock:
-            if self._batching is None:
-                self._partitions = self._topic().partitions
-            return offsets_partition(group, self._partitions)
-
-    def _topic(self) -> Topic:
-        return open_or_create(self._url, self._partitions, _CONFIG, self._options)
-
     def store(self, group: str, changes: Sequence[GroupChange], done: Stored) -> None:
         """See GroupStore; when too much is on its way, the caller is told to try again later."""
         try:
-            batching = self._opened()
+            batching = self._writing()
         except DistlogError as error:
             _log.error("groups cannot be stored: %s", error)
             done(ErrorCode.coordinator_not_available)
             return
         records = [(encode_key(key), _encoded(value)) for key, value in changes]
-        batching.append(offsets_partition(group, self._partitions), records, done)
+        batching.append(self.partition_of(group), records, done, _code_of_too_large(changes))
 
-    def _opened(self) -> OffsetsBatching:
+    def _opened(self) -> tuple[Topic, Leadership]:
+        with self._lock:
+            if self._led is None:
+                topic = _open_or_create(self._url, self._partitions, self._options)
+                self._partitions = topic.partitions
+                self._led = topic, Leadership(topic.handle, topic.current)
+            return self._led
+
+    def _writing(self) -> OffsetsBatching:
+        topic, leadership = self._opened()
         with self._lock:
             if self._batching is not None and self._batching.has_failed:
                 self._batching.close()
                 self._batching = None
             if self._batching is None:
-                self._batching = OffsetsBatching(self._topic(), self._linger_ms, self._over.put)
+                led = LedTopic(topic.handle, topic.current, topic.live.look_again, leadership)
+                self._batching = OffsetsBatching(led, self._linger_ms, self._over.put)
             if self._teller is None:
                 self._teller = threading.Thread(target=self._tell, name="groups-stored", daemon=True)
                 self._teller.start()
@@ -130,6 +180,22 @@ class OffsetsTopic:
         if teller is not None:
             self._over.put(None)
             teller.join()
+
+
+def _code_of_too_large(changes: Sequence[GroupChange]) -> ErrorCode:
+    """What Kafka tells of changes that are larger than a batch may be: of positions, and of a group."""
+    is_group = any(isinstance(key, GroupKey) for key, _ in changes)
+    return ErrorCode.unknown_server_error if is_group else ErrorCode.invalid_commit_offset_size
+
+
+def _open_or_create(url: str, partitions: int, options: Mapping[str, Any] | None) -> Topic:
+    try:
+        return open(url, storage_options=options)
+    except TopicNotFoundError:
+        with suppress(TopicExistsError):
+            # another gateway may be faster
+            create(url, partitions, _CONFIG, options)
+    return open(url, storage_options=options)
 
 
 def _encoded(value: Position | GroupRecord | None) -> bytes | None:

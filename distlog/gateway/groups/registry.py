@@ -6,7 +6,7 @@ import heapq
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from math import inf
@@ -38,7 +38,10 @@ class Group:
 
 
 class GroupRegistry:
-    """The groups by name. `clock` gives ms that never go back; `wall_clock` ms since 1970. For several threads."""
+    """The groups by name. `clock` gives ms that never go back; `wall_clock` ms since 1970. For several threads.
+
+    `check` raises GroupRefusedError for the name of a group that is not, or not yet, this gateway's to answer for.
+    """
 
     def __init__(
         self,
@@ -48,19 +51,21 @@ class GroupRegistry:
         clock: Callable[[], float] = lambda: time.monotonic() * 1000,
         wall_clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
+        check: Callable[[str], None] = lambda name: None,
         on_earlier_deadline: Callable[[], object] = lambda: None,
     ) -> None:
         self.store, self.clock, self.wall_clock = store, clock, wall_clock
         self._settings, self._new_id, self._on_earlier = settings, new_id, on_earlier_deadline
+        self._check = check
         self._lock, self._groups = threading.Lock(), dict[str, Group]()
         self._queue: list[tuple[float, str]] = []
         self._is_over = False
 
-    def load(self) -> None:
-        """Learn what is stored, before the first call. Members go on as they were: their sessions begin now."""
+    def load(self, changes: Iterable[GroupChange | PendingPosition]) -> None:
+        """Learn what is stored of groups, before the first call. Members go on: their sessions begin now."""
         standing: dict[OffsetKey | GroupKey, Position | GroupRecord] = {}
         pending = list[PendingPosition]()
-        for change in self.store.load():
+        for change in changes:
             if isinstance(change, PendingPosition):
                 pending.append(change)
                 continue
@@ -71,14 +76,25 @@ class GroupRegistry:
                 standing[key] = value
         for key, value in standing.items():
             # Kafka has a group without a name, which nobody can ask for here
-            with suppress(GroupRefusedError), self.opened(key.group, make=True) as group:
+            with suppress(GroupRefusedError), self._opened(key.group, make=True) as group:
                 if isinstance(key, OffsetKey) and isinstance(value, Position):
                     group.positions.apply({(key.topic, key.partition): value})
                 elif isinstance(value, GroupRecord):
                     _restore(group.membership, value)
         for each in pending:
-            with suppress(GroupRefusedError), self.opened(each.key.group, make=True) as group:
+            with suppress(GroupRefusedError), self._opened(each.key.group, make=True) as group:
                 group.positions.wait_for(each.producer_id, {(each.key.topic, each.key.partition): each.position})
+
+    def unload(self, is_of: Callable[[str], bool]) -> None:
+        """Forget the groups of these names, which `check` refuses by now: another gateway answers for them."""
+        with self._lock:
+            groups = [group for name, group in self._groups.items() if is_of(name)]
+        for group in groups:
+            with group.lock:
+                group.is_gone = True
+                with self._lock:
+                    self._groups.pop(group.membership.id, None)
+                _send_away(group.membership)
 
     @contextmanager
     def opened(
@@ -87,6 +103,14 @@ class GroupRegistry:
         """The group, behind its lock; if it is not there it is made, or GroupRefusedError says what is `missing`."""
         if not name or len(name.encode("utf-8", "surrogatepass")) > MAX_TEXT_BYTES:
             raise GroupRefusedError(ErrorCode.invalid_group_id)
+        self._check(name)
+        with self._opened(name, make, missing) as group:
+            # it may have been made behind the back of `unload`
+            self._check(name)
+            yield group
+
+    @contextmanager
+    def _opened(self, name: str, make: bool, missing: ErrorCode = ErrorCode.unknown_member_id) -> Iterator[Group]:
         while True:
             if self._is_over:
                 raise GroupRefusedError(ErrorCode.not_coordinator)
@@ -163,8 +187,7 @@ class GroupRegistry:
             groups = list(self._groups.values())
         for group in groups:
             with group.lock:
-                for member in group.membership.members:
-                    member.refuse(ErrorCode.not_coordinator)
+                _send_away(group.membership)
 
     def expire(self) -> None:
         """Let each group do what is due by now."""
@@ -191,6 +214,11 @@ class GroupRegistry:
             is_first = self._queue[0][0] == deadline
         if is_first:
             self._on_earlier()
+
+
+def _send_away(group: ClassicGroup) -> None:
+    for member in group.members:
+        member.refuse(ErrorCode.not_coordinator)
 
 
 def _restore(group: ClassicGroup, record: GroupRecord) -> None:

@@ -13,7 +13,7 @@ from distlog.core.errors import DistlogError, StorageError
 from distlog.core.storage.local.file_lock import FileLock
 from distlog.core.topic_handle import new_id
 from distlog.gateway.broker import Broker
-from distlog.gateway.groups.committed_offsets import CommittedOffsets
+from distlog.gateway.groups.services import GroupServices
 from distlog.gateway.transactions.transaction_coordinator import TransactionCoordinator
 from distlog.gateway.transactions.transaction_ends import TransactionEnds
 from distlog.gateway.transactions.transaction_log import TransactionLog
@@ -31,15 +31,16 @@ _log = logging.getLogger("distlog.gateway")
 class TransactionServices:
     """The coordinator of a root's transactions, while this gateway is the one that has it. For many threads."""
 
-    def __init__(self, broker: Broker, positions: CommittedOffsets) -> None:
-        root = broker.metadata.root
+    def __init__(self, broker: Broker, groups: GroupServices) -> None:
+        root, self._groups, self._cluster = broker.metadata.root, groups, broker.cluster
         self.is_local = root.is_local_disk
         self._lock, self._is_over = threading.Lock(), False
         self._has_lock, self._is_second = False, False
         self._file = FileLock(root.local_path(LOCK_FILE), makes_folder=True) if self.is_local else None
         self._coordinator: TransactionCoordinator | None = None
+        self._loads = 0
         self._log = TransactionLog(broker.metadata, broker.clock)
-        ends = TransactionEnds(broker.metadata, broker.fetches, positions, broker.clock)
+        ends = TransactionEnds(broker.metadata, broker.fetches, groups.offsets, broker.clock)
         self._make: Callable[[], TransactionCoordinator] = lambda: TransactionCoordinator(
             self._log, ends, broker.clock, new_producer_id
         )
@@ -50,12 +51,19 @@ class TransactionServices:
         if not self.is_local:
             _log.warning("a client was refused: %s", NOT_LOCAL)
             raise TransactionRefusedError(ErrorCode.transactional_id_authorization_failed)
+        if not self._cluster.held:
+            raise TransactionRefusedError(ErrorCode.not_coordinator)
+        if self._coordinator is not None and self._loads != self._groups.coordination.loads:
+            # the groups were loaded anew beside it, and may have missed how transactions ended
+            self._let_go()
         return self._coordinator or self._take_over()
 
     def tick(self) -> None:
         """Let time pass: end what is open for too long, and take over what another gateway left. Raises nothing."""
         try:
-            if self._coordinator is not None or (self.is_local and self._log.exists):
+            if self.is_local and not self._cluster.held:
+                self._let_go()
+            elif self._coordinator is not None or (self.is_local and self._log.exists):
                 self.coordinator.tick()
         except TransactionRefusedError:
             # another gateway lets time pass
@@ -65,8 +73,15 @@ class TransactionServices:
 
     def stop(self) -> None:
         """Coordinate no more."""
+        self._is_over = True
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Let another gateway take over, when no call is under way any more."""
         with self._lock:
-            self._coordinator, self._is_over = None, True
+            coordinator, self._coordinator = self._coordinator, None
+            if coordinator is not None:
+                coordinator.close()
             if self._file is not None and self._has_lock:
                 self._file.release()
                 self._file.close()
@@ -78,6 +93,10 @@ class TransactionServices:
                 raise TransactionRefusedError(ErrorCode.coordinator_not_available)
             if self._coordinator is None:
                 self._acquire()
+                # who had them before may have ended transactions behind the load of the groups
+                if not self._groups.load_again():
+                    raise TransactionRefusedError(ErrorCode.coordinator_load_in_progress)
+                self._loads = self._groups.coordination.loads
                 coordinator = self._make()
                 coordinator.load()
                 self._coordinator = coordinator

@@ -16,9 +16,8 @@ Why each step is safe, wherever the gateway is killed:
   begins again knows where to end it.
 - One process coordinates: it holds the root's lock. In it, each id has a lock, which who appends for it holds. So no
   record comes behind the decision.
-- A gateway that begins syncs the states before it reads them: what it acts upon outlives a power loss.
 - A decision is on the device before its first marker, and is never changed: it is finished by the next tick, or by
-  the next gateway. Until then the id has no next transaction, so a marker ends no other than its own.
+  the next gateway, which syncs the states before it reads them. Until then the id has no next transaction.
 - The records are on the device before PrepareCommit. If that sync fails some may be lost: then it is aborted.
 
 Positions of groups are records of `__consumer_offsets`, one of its partitions as any other.
@@ -79,6 +78,14 @@ class TransactionCoordinator:
     ) -> None:
         self._log, self._ends, self._clock, self._new_id = log, ends, clock, new_id
         self._lock, self._transactions = threading.Lock(), dict[str, Transaction]()
+        self._is_over = False
+
+    def close(self) -> None:
+        """Refuse what comes, and return when no call is under way any more: another process coordinates."""
+        self._is_over = True
+        for transaction in list(self._transactions.values()):
+            with transaction.lock:
+                pass
 
     def load(self) -> None:
         """Learn what is stored, before the first call; what is decided is finished by `tick`."""
@@ -99,10 +106,8 @@ class TransactionCoordinator:
         with self._opened(id_) as transaction:
             state, now_ms = transaction.state, self._clock()
             if state is None:
-                fresh = ProducerId(self._new_id(), 0)
-                begun = TransactionState(
-                    transactional_id=id_, producer=fresh, timeout_ms=timeout_ms, updated_ms=now_ms
-                )
+                new = ProducerId(self._new_id(), 0)
+                begun = TransactionState(transactional_id=id_, producer=new, timeout_ms=timeout_ms, updated_ms=now_ms)
             else:
                 if expected is not None and expected == ProducerId(state.producer.id, state.last_epoch):
                     # it asks again: the first answer was lost
@@ -157,11 +162,8 @@ class TransactionCoordinator:
 
     def tick(self) -> None:
         """Abort what is open for too long, finish what is decided, forget ids that nobody uses. Logs errors."""
-        with self._lock:
-            ids = list(self._transactions)
-        for id_ in ids:
-            try:
-                # one that is gone meanwhile has nothing to do
+        for id_ in list(self._transactions):
+            try:  # one that is gone meanwhile has nothing to do
                 with suppress(TransactionRefusedError), self._opened(id_, make=False) as transaction:
                     self._tick(id_, transaction)
             except DistlogError as error:  # noqa: PERF203 - each is ended for itself
@@ -241,6 +243,8 @@ class TransactionCoordinator:
                     raise TransactionRefusedError(ErrorCode.invalid_producer_id_mapping)
                 self._transactions.setdefault(id_, transaction)
             with transaction.lock:
+                if self._is_over:
+                    raise TransactionRefusedError(ErrorCode.not_coordinator)
                 if not transaction.is_gone:
                     yield transaction
                     return

@@ -10,6 +10,8 @@ from consumer_groups import Gateway
 from gateways import until
 from kio.schema.errors import ErrorCode
 
+from distlog.core.storage.storage import Storage
+from distlog.gateway.cluster.gateway_lease import GatewayLease
 from distlog.gateway.groups.classic_group import GroupSettings
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
 from distlog.gateway.groups.services import GroupServices
@@ -18,7 +20,8 @@ from distlog.gateway.server.request import ClientSession, Request
 
 
 def test_an_error_does_not_end_the_time_of_all_groups(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    services = GroupServices(OffsetsTopic(str(tmp_path), linger_ms=0), GroupSettings(), retention_ms=1000)
+    store, lease = OffsetsTopic(str(tmp_path), linger_ms=0), GatewayLease(Storage(str(tmp_path)), None, 9.0)
+    services = GroupServices(store, lease, GroupSettings(), retention_ms=1000)
     looks = []
 
     def expire() -> None:

@@ -11,6 +11,7 @@ from gateways import until
 from kio.schema.errors import ErrorCode
 
 import distlog
+from distlog.gateway.groups.group_record import GroupRecord, MemberRecord
 from distlog.gateway.groups.group_store import GroupChange
 from distlog.gateway.groups.offsets_format import GroupKey, OffsetKey, Position, offsets_partition
 from distlog.gateway.groups.offsets_topic import NAME, OffsetsTopic
@@ -26,17 +27,28 @@ def stored(topic: OffsetsTopic, *changes: GroupChange) -> ErrorCode:
     return told.get(timeout=60)
 
 
+def leading(root: object, linger_ms: int = 0) -> OffsetsTopic:
+    """The store of a gateway that leads all partitions."""
+    topic = OffsetsTopic(str(root), linger_ms=linger_ms)
+    topic.begin(range(topic.open()))
+    return topic
+
+
+def loaded(topic: OffsetsTopic) -> list[GroupChange]:
+    return list(topic.load(range(topic.open())))
+
+
 @pytest.fixture(params=["local", "memory"])
 def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(tmp_path) if request.param == "local" else f"memory://{tmp_path.name}/root"
 
 
 def test_what_was_stored_is_there_for_the_next_gateway(root: str) -> None:
-    topic = OffsetsTopic(root, linger_ms=0)
-    assert list(topic.load()) == []
+    topic = leading(root)
+    assert loaded(topic) == []
     assert stored(topic, (key(0), Position(7)), (key(1), Position(8))) is ErrorCode.none
     assert stored(topic, (key(1), None), (GroupKey("billing"), None)) is ErrorCode.none
-    changes = list(OffsetsTopic(root, linger_ms=0).load())
+    changes = loaded(leading(root))
     assert changes == [
         (key(0), Position(7)),
         (key(1), Position(8)),
@@ -46,15 +58,8 @@ def test_what_was_stored_is_there_for_the_next_gateway(root: str) -> None:
     topic.close()
 
 
-def test_nothing_is_made_before_there_is_something_to_keep(tmp_path: Path) -> None:
-    topic = OffsetsTopic(str(tmp_path), linger_ms=0)
-    list(topic.load())
-    topic.close()
-    assert not list(tmp_path.iterdir())
-
-
 def test_it_is_a_compacted_topic_with_kafkas_partitions(tmp_path: Path) -> None:
-    topic = OffsetsTopic(str(tmp_path), linger_ms=0)
+    topic = leading(tmp_path)
     stored(topic, (key(0), Position(7)))
     found = distlog.open(str(tmp_path / NAME))
     assert "compact" in found.config.cleanup_policy
@@ -64,45 +69,84 @@ def test_it_is_a_compacted_topic_with_kafkas_partitions(tmp_path: Path) -> None:
 
 
 def test_a_record_that_is_no_group_is_left_out_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    topic = OffsetsTopic(str(tmp_path), linger_ms=0)
+    topic = leading(tmp_path)
     stored(topic, (key(0), Position(7)))
     topic.close()
     distlog.open(str(tmp_path / NAME)).append([{"key": b"\0\1\0\x09", "value": b"", "partition": 3}])
-    assert list(OffsetsTopic(str(tmp_path), linger_ms=0).load()) == [(key(0), Position(7))]
+    assert loaded(leading(tmp_path)) == [(key(0), Position(7))]
     assert "partition=3 offset=0" in caplog.text
 
 
 def test_a_topic_with_another_number_of_partitions_is_used_as_it_is(tmp_path: Path) -> None:
     distlog.create(str(tmp_path / NAME), 3, {"cleanup.policy": "compact"})
-    topic = OffsetsTopic(str(tmp_path), linger_ms=0)
-    list(topic.load())
+    topic = leading(tmp_path)
     assert stored(topic, (key(0), Position(7))) is ErrorCode.none
     assert distlog.open(str(tmp_path / NAME)).end_offsets()[offsets_partition("billing", 3)] == 1
     topic.close()
 
 
-def test_too_much_at_once_is_refused_before_it_is_taken(tmp_path: Path) -> None:
-    topic = OffsetsTopic(str(tmp_path), linger_ms=0)
+def test_positions_that_are_too_many_for_a_batch_are_refused_for_good_and_the_others_stay(tmp_path: Path) -> None:
+    topic = leading(tmp_path)
     text = "x" * 4096
     changes: list[GroupChange] = [(key(n), Position(1, metadata=text)) for n in range(2100)]
-    assert stored(topic, *changes) is ErrorCode.coordinator_load_in_progress
+    assert stored(topic, *changes) is ErrorCode.invalid_commit_offset_size
     assert stored(topic, *changes[:100]) is ErrorCode.none
     topic.close()
-    assert len(list(OffsetsTopic(str(tmp_path), linger_ms=0).load())) == 100
+    assert len(loaded(leading(tmp_path))) == 100
+
+
+def test_a_group_that_is_too_large_for_a_batch_is_refused_for_good_and_the_others_stay(tmp_path: Path) -> None:
+    # a topic that somebody made with Kafka's default of 1 MiB
+    distlog.create(str(tmp_path / NAME), 3, {"cleanup.policy": "compact"})
+    topic, told = leading(tmp_path), SimpleQueue[ErrorCode]()
+    topic.store("billing", [(key(0), Position(7))], told.put)
+    assert stored(topic, (GroupKey("billing"), large_group(1 << 21))) is ErrorCode.unknown_server_error
+    assert stored(topic, (GroupKey("billing"), large_group(9 << 20))) is ErrorCode.unknown_server_error
+    assert told.get(timeout=60) is ErrorCode.none
+    assert stored(topic, (key(0), Position(8))) is ErrorCode.none
+    topic.close()
+
+
+def large_group(size: int) -> GroupRecord:
+    member = MemberRecord(
+        id="a",
+        instance_id=None,
+        client_id="a",
+        client_host="/",
+        rebalance_timeout_ms=1,
+        session_timeout_ms=1,
+        subscription=b"x" * size,
+        assignment=b"",
+    )
+    return GroupRecord(group="billing", protocol_type="consumer", generation=1, since_ms=0, members=(member,))
+
+
+def test_too_much_on_its_way_is_refused_for_now(tmp_path: Path) -> None:
+    topic, told = leading(tmp_path, 3_600_000), SimpleQueue[ErrorCode]()
+    changes: list[GroupChange] = [(key(n), Position(1, metadata="x" * 4096)) for n in range(1500)]
+    for _ in range(2):
+        topic.store("billing", changes, told.put)
+    assert told.get(timeout=60) is ErrorCode.coordinator_load_in_progress
+    topic.close()
+    assert told.get(timeout=60) is ErrorCode.none
 
 
 def test_after_a_failure_all_that_waited_are_told_and_the_next_change_is_stored(tmp_path: Path) -> None:
-    topic = OffsetsTopic(str(tmp_path), linger_ms=0)
+    topic = leading(tmp_path)
     assert stored(topic, (key(0), Position(7))) is ErrorCode.none
     distlog.open(str(tmp_path / NAME)).drop()
     assert stored(topic, (key(0), Position(8))) is ErrorCode.coordinator_not_available
+    # who lost its topic leads nothing of the next one before it has begun
+    assert set(topic.lost()) == set(range(50))
+    assert stored(topic, (key(0), Position(8))) is ErrorCode.not_coordinator
+    topic.begin(range(50))
     assert stored(topic, (key(0), Position(9))) is ErrorCode.none
-    assert list(OffsetsTopic(str(tmp_path), linger_ms=0).load()) == [(key(0), Position(9))]
+    assert loaded(leading(tmp_path)) == [(key(0), Position(9))]
     topic.close()
 
 
 def test_a_failed_store_answers_while_the_groups_lock_is_held_by_who_stores_next(tmp_path: Path) -> None:
-    topic, lock, told = OffsetsTopic(str(tmp_path), linger_ms=0), threading.Lock(), SimpleQueue[ErrorCode]()
+    topic, lock, told = leading(tmp_path), threading.Lock(), SimpleQueue[ErrorCode]()
     assert stored(topic, (key(0), Position(7))) is ErrorCode.none
     is_held = threading.Event()
 
@@ -122,13 +166,13 @@ def test_a_failed_store_answers_while_the_groups_lock_is_held_by_who_stores_next
         next_one.start()
         next_one.join(10)
         assert not next_one.is_alive()
-    assert {told.get(timeout=30), told.get(timeout=30)} == {ErrorCode.coordinator_not_available, ErrorCode.none}
+    assert {told.get(timeout=30), told.get(timeout=30)} == {ErrorCode.coordinator_not_available}
     topic.close()
     assert not [thread for thread in threading.enumerate() if thread.name == "groups-stored"]
 
 
 def test_maintenance_beside_a_gateway_keeps_the_newest_positions(root: str) -> None:
-    topic = OffsetsTopic(root, linger_ms=0)
+    topic = leading(root)
     for offset in range(6):
         assert stored(topic, (key(0), Position(offset)), (key(1), Position(offset))) is ErrorCode.none
         if offset % 2:
@@ -138,8 +182,46 @@ def test_maintenance_beside_a_gateway_keeps_the_newest_positions(root: str) -> N
             kept.compact()
     assert stored(topic, (key(1), None)) is ErrorCode.none
     distlog.open(f"{root}/{NAME}").compact()
-    standing = dict(OffsetsTopic(root, linger_ms=0).load())
+    standing = dict(loaded(leading(root)))
     assert (standing[key(0)], standing.get(key(1))) == (Position(5), None)
     # most of the fifteen records are gone
     assert distlog.open(f"{root}/{NAME}").scan().to_table().num_rows < 9
     topic.close()
+
+
+def test_a_gateway_that_lost_a_partition_stores_nothing_more_in_it(root: str) -> None:
+    before = leading(root)
+    assert stored(before, (key(0), Position(7))) is ErrorCode.none
+    after = leading(root)
+    assert stored(after, (key(0), Position(9))) is ErrorCode.none
+    assert stored(before, (key(0), Position(8))) is ErrorCode.not_coordinator
+    assert offsets_partition("billing", 50) in before.lost()
+    assert loaded(after) == [(key(0), Position(7)), (key(0), Position(9))]
+    before.close()
+    after.close()
+
+
+def test_one_gateway_stores_in_its_partitions_beside_another_in_the_others(root: str) -> None:
+    one, other = OffsetsTopic(root, linger_ms=0), OffsetsTopic(root, linger_ms=0)
+    mine = offsets_partition("billing", one.open())
+    one.begin([mine])
+    other.begin(set(range(50)) - {mine})
+    for offset in range(3):
+        assert stored(one, (key(0), Position(offset))) is ErrorCode.none
+        told: SimpleQueue[ErrorCode] = SimpleQueue()
+        other.store("shipping", [(OffsetKey("shipping", "clicks", 0), Position(offset))], told.put)
+        assert told.get(timeout=60) is ErrorCode.none
+    assert [each for each, _ in one.load([mine])] == [key(0)] * 3
+    assert dict(loaded(one)) == {key(0): Position(2), OffsetKey("shipping", "clicks", 0): Position(2)}
+    one.close()
+    other.close()
+
+
+def test_two_gateways_that_begin_at_once_make_one_topic(root: str) -> None:
+    counts: SimpleQueue[int] = SimpleQueue()
+    threads = [threading.Thread(target=lambda: counts.put(leading(root).open())) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [counts.get(timeout=1) for _ in threads] == [50] * 4

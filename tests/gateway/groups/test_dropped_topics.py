@@ -1,0 +1,64 @@
+"""Positions in topics that were dropped elsewhere are forgotten, and no others."""
+
+from __future__ import annotations
+
+from consumer_groups import GROUP, Gateway
+from kio.schema.errors import ErrorCode
+
+from distlog.core.errors import StorageError, TopicNotFoundError
+from distlog.gateway.groups.dropped_topics import DroppedTopics
+from distlog.gateway.groups.offsets_format import Position
+
+
+class Topics:
+    """Topic ids by name; a look at one that is None fails."""
+
+    def __init__(self) -> None:
+        self.ids: dict[str, str | None] = {"clicks": "1", "views": "2"}
+        self.gateway = Gateway()
+        self.watch = DroppedTopics(self.gateway.offsets, self.find)
+        for name in self.ids:
+            self.commit(name)
+
+    def commit(self, topic: str) -> None:
+        told: list[ErrorCode] = []
+        self.gateway.offsets.commit(GROUP, {(topic, 0): Position(7)}, told.append)
+        assert told == [ErrorCode.none]
+
+    def find(self, name: str) -> str:
+        if name not in self.ids:
+            raise TopicNotFoundError("no such topic")
+        found = self.ids[name]
+        if found is None:
+            raise StorageError("no answer")
+        return found
+
+    def known(self) -> set[str]:
+        self.watch.look()
+        return {topic for topic, _ in self.gateway.offsets.fetch(GROUP, None)}
+
+
+def test_a_topic_that_is_dropped_or_made_anew_loses_its_positions() -> None:
+    topics = Topics()
+    assert topics.known() == {"clicks", "views"}
+    topics.ids["clicks"] = "3"
+    assert topics.known() == {"views"}
+    topics.commit("clicks")
+    assert topics.known() == {"clicks", "views"}
+    del topics.ids["views"]
+    assert topics.known() == {"clicks"}
+
+
+def test_a_topic_that_was_never_seen_keeps_its_positions() -> None:
+    topics = Topics()
+    del topics.ids["views"]
+    assert topics.known() == topics.known() == {"clicks", "views"}
+
+
+def test_a_look_that_fails_forgets_nothing_and_what_it_knew_counts_later() -> None:
+    topics = Topics()
+    topics.known()
+    topics.ids["clicks"] = None
+    assert topics.known() == {"clicks", "views"}
+    topics.ids["clicks"] = "3"
+    assert topics.known() == {"views"}

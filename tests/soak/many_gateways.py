@@ -1,0 +1,295 @@
+"""Members of one group, and several gateways of one root that are killed, stopped and continued beneath them.
+
+No position goes back behind what was acknowledged, whoever is asked; each record is read; and the group goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import distlog
+from soak.streams_on_s3 import server
+from soak.tally import Tally, demand, skipped
+
+PARTITIONS, GROUP, TOPIC = 3, "billing", "events"
+SESSION_MS = 2000
+_PATIENCE_S = 120.0
+
+
+class GatewayProcess:
+    """A gateway over `root` in a process, always at the same port."""
+
+    def __init__(self, root: str, options: Mapping[str, Any], session_ms: int = SESSION_MS) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.address = "127.0.0.1:{1}".format(*free.getsockname())
+        self._session_ms = session_ms
+        settings = [f"broker.session.timeout.ms={session_ms}", "group.initial.rebalance.delay.ms=100"]
+        self._command = [sys.executable, "-m", "distlog.cli", "serve", "--root", root, "--json", "--linger-ms", "20"]
+        self._command += ["--listen", self.address]
+        self._command += [part for each in settings for part in ("--config", each)]
+        self._command += [part for name, value in options.items() for part in ("--storage", f"{name}={value}")]
+        self.begin()
+
+    def begin(self) -> None:
+        """Start it; it listens when this returns."""
+        self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        demand(json.loads(self._process.stdout.readline())["event"] == "started", "the gateway did not begin")
+
+    def kill(self) -> None:
+        """Kill it (kill -9)."""
+        self._process.kill()
+        self._process.wait()
+
+    def signal(self, number: int) -> None:
+        """Send it a signal."""
+        os.kill(self._process.pid, number)
+
+    @property
+    def session_s(self) -> float:
+        """How long the others wait for it."""
+        return self._session_ms / 1000
+
+    def end(self) -> None:
+        """End it by SIGTERM, as a service is ended."""
+        self._process.terminate()
+        demand(self._process.wait(60) == 0, "the gateway did not end")
+
+
+class Acknowledged:
+    """The highest position of each partition that anybody was told is committed."""
+
+    def __init__(self) -> None:
+        self._lock, self._highest = threading.Lock(), dict[int, int]()
+
+    def note(self, partition: int, offset: int) -> None:
+        """A commit was acknowledged."""
+        with self._lock:
+            self._highest[partition] = max(offset, self._highest.get(partition, 0))
+
+    def now(self) -> dict[int, int]:
+        """All of them by now."""
+        with self._lock:
+            return dict(self._highest)
+
+
+class Worker:
+    """A member in a thread: it reads a few records, commits them, and notes what it was told."""
+
+    def __init__(self, addresses: Sequence[str], acknowledged: Acknowledged, pause_s: float) -> None:
+        from confluent_kafka import Consumer
+
+        self._pause_s = pause_s
+        self.read, self.rounds, self._acknowledged = set[tuple[int, int]](), 0, acknowledged
+        self._is_ending = threading.Event()
+        settings = {
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "session.timeout.ms": 6000,
+            "heartbeat.interval.ms": 300,
+            "reconnect.backoff.max.ms": 200,
+            "socket.timeout.ms": 5000,
+        }
+        self._member = Consumer(
+            {"bootstrap.servers": ",".join(addresses), "group.id": GROUP, "log_level": 0, **settings}
+        )
+        self._member.subscribe([TOPIC])
+        self._thread = threading.Thread(target=self._work)
+        self._thread.start()
+
+    def _work(self) -> None:
+        from confluent_kafka import KafkaException
+
+        while not self._is_ending.wait(self._pause_s):
+            records = [record for record in self._member.consume(20, 0.1) if record.error() is None]
+            self.read |= {(record.partition(), record.offset()) for record in records}
+            if not records:
+                continue
+            try:
+                told = self._member.commit(asynchronous=False)
+            except KafkaException:
+                continue
+            self.rounds += 1
+            for each in told:
+                # a partition of which nothing was read yet has no position
+                if each.error is None and each.offset >= 0:
+                    self._acknowledged.note(each.partition, each.offset)
+        self._member.close()
+
+    def stop(self) -> None:
+        """Leave the group soon."""
+        self._is_ending.set()
+
+    def end(self) -> None:
+        """Leave the group."""
+        self.stop()
+        self._thread.join(_PATIENCE_S)
+        demand(not self._thread.is_alive(), "a member did not end")
+
+
+class Observer:
+    """Asks for the group's positions again and again: none may be behind what was acknowledged before it asked."""
+
+    def __init__(self, addresses: Sequence[str], acknowledged: Acknowledged) -> None:
+        self._addresses, self._acknowledged = ",".join(addresses), acknowledged
+        self.asked, self.wrong = 0, list[str]()
+        self._is_ending = threading.Event()
+        self._thread = threading.Thread(target=self._observe)
+        self._thread.start()
+
+    def _observe(self) -> None:
+        while not self._is_ending.wait(0.2) and not self.wrong:
+            self.look(5)
+
+    def look(self, timeout_s: float) -> dict[int, int]:
+        """The positions now, as a client that comes new is told them; nothing if nobody answers in time."""
+        from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+        settings = {"bootstrap.servers": self._addresses, "group.id": GROUP, "log_level": 0}
+        client, before = Consumer(settings), self._acknowledged.now()
+        try:
+            told = client.committed([TopicPartition(TOPIC, number) for number in range(PARTITIONS)], timeout_s)
+        except KafkaException:
+            return {}
+        finally:
+            client.close()
+        found = {each.partition: each.offset for each in told if each.error is None}
+        self.asked += 1
+        behind = [number for number, offset in before.items() if number in found and found[number] < offset]
+        self.wrong += [f"partition {number}: {found[number]} is behind {before[number]}" for number in behind]
+        return found
+
+    def stop(self) -> None:
+        """Ask no more, soon."""
+        self._is_ending.set()
+
+    def end(self) -> None:
+        """Ask no more."""
+        self.stop()
+        self._thread.join()
+
+
+class Appender:
+    """Appends records to the topic while all goes on, as a program beside the gateways."""
+
+    def __init__(self, topic: distlog.Topic, pause_s: float) -> None:
+        self._pause_s = 0.2 + pause_s
+        self._topic, self._is_ending = topic, threading.Event()
+        self._thread = threading.Thread(target=self._append)
+        self._thread.start()
+
+    def _append(self) -> None:
+        while not self._is_ending.wait(self._pause_s):
+            self._topic.append([{"value": b"v", "partition": n % PARTITIONS} for n in range(30)])
+
+    def stop(self) -> None:
+        """Append no more, soon."""
+        self._is_ending.set()
+
+    def end(self) -> dict[int, int]:
+        """Append no more; returns the end of each partition."""
+        self.stop()
+        self._thread.join()
+        return dict(self._topic.refresh().end_offsets())
+
+
+def run(
+    folder: Path,
+    seed: int,
+    *,
+    troubles: int = 6,
+    gateways: int = 3,
+    members: int = 3,
+    address: tuple[str, Mapping[str, Any]] | None = None,
+    kinds: Sequence[str] = ("kill", "stop", "term"),
+) -> Tally:
+    """So many troubles with gateways over one root, `address` or a folder; Violation if a promise is broken."""
+    try:
+        import confluent_kafka  # noqa: F401
+        import kio  # noqa: F401
+    except ModuleNotFoundError as error:
+        return skipped("many-gateways", f"it needs {error.name}")
+    # a server that plays S3 is slow
+    root, options, session_ms, pause_s = (*address, 6000, 0.5) if address else (str(folder), {}, SESSION_MS, 0.0)
+    chance, acknowledged = random.Random(seed), Acknowledged()
+    topic = distlog.create(f"{root}/{TOPIC}", PARTITIONS, storage_options=options)
+    running, tally = [GatewayProcess(root, options, session_ms) for _ in range(gateways)], Tally()
+    addresses = [each.address for each in running]
+    appender, observer = Appender(topic, pause_s), Observer(addresses, acknowledged)
+    workers = [Worker(addresses, acknowledged, pause_s) for _ in range(members)]
+    try:
+        for number in range(troubles):
+            _wait_for_news(workers)
+            kind = kinds[number % len(kinds)] if troubles <= len(kinds) else chance.choice(kinds)
+            _TROUBLES[kind](chance.choice(running), chance)
+            tally[f"{kind}s"] += 1
+        _wait_for_news(workers)
+        ends = appender.end()
+        _wait_for_the_end(observer, ends)
+        for each in (*workers, observer, *running):
+            each.end()
+    finally:
+        for each in (appender, observer, *workers):
+            each.stop()
+        for gateway in running:
+            gateway.kill()
+    demand(not observer.wrong, f"a position went back: {observer.wrong[:3]}")
+    read = set.union(*(worker.read for worker in workers))
+    missing = {(number, offset) for number, end in ends.items() for offset in range(end)} - read
+    demand(not missing, f"{len(missing)} records were read by nobody, as {sorted(missing)[:3]}")
+    return tally + Tally(records=len(read), commits=sum(worker.rounds for worker in workers), looks=observer.asked)
+
+
+def run_on_s3(folder: Path, seed: int, *, troubles: int = 4) -> Tally:
+    """The same with two gateways on an S3 server."""
+    with server() as address:
+        return run(folder, seed, troubles=troubles, gateways=2, members=2, address=address)
+
+
+def _kill(gateway: GatewayProcess, chance: random.Random) -> None:
+    gateway.kill()
+    # at once, as a supervisor does it, or when others have taken over
+    time.sleep(chance.choice([0.0, 2 * gateway.session_s]))
+    gateway.begin()
+
+
+def _stop(gateway: GatewayProcess, chance: random.Random) -> None:
+    gateway.signal(signal.SIGSTOP)
+    time.sleep(chance.choice([0.5, 2.0, 3.0]) * gateway.session_s)
+    gateway.signal(signal.SIGCONT)
+
+
+def _term(gateway: GatewayProcess, chance: random.Random) -> None:
+    gateway.end()
+    time.sleep(chance.uniform(0, 1))
+    gateway.begin()
+
+
+_TROUBLES = {"kill": _kill, "stop": _stop, "term": _term}
+
+
+def _wait_for_news(workers: Sequence[Worker]) -> None:
+    """Wait until some commits are acknowledged again."""
+    before, end = sum(worker.rounds for worker in workers), time.monotonic() + _PATIENCE_S
+    while sum(worker.rounds for worker in workers) < before + 3:
+        demand(time.monotonic() < end, "nothing is committed any more")
+        time.sleep(0.05)
+
+
+def _wait_for_the_end(observer: Observer, ends: Mapping[int, int]) -> None:
+    end = time.monotonic() + _PATIENCE_S
+    while (found := observer.look(10)) != ends:
+        demand(time.monotonic() < end, f"the group did not come to the end: {found} of {ends}")
+        time.sleep(0.1)
