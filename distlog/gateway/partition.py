@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import NamedTuple
@@ -62,10 +63,10 @@ class Partition:
         with self._log() as log:
             return log.append_batches(records, in_transaction=in_transaction)
 
-    def append_run(self, run: BatchRun) -> Appended:
-        """Append batches of the gateway itself. Raises what `PartitionLog.append` raises."""
+    def append_run(self, run: BatchRun, fence: Callable[[Snapshot], None] | None = None) -> Appended:
+        """Append batches of the gateway itself, unless `fence` refuses. Raises what `PartitionLog.append` raises."""
         with self._log() as log:
-            (appended,) = log.append_runs([run])
+            (appended,) = log.append_runs([run], fence)
             return appended
 
     def end_transaction(self, marker: BatchRun) -> Appended | None:

@@ -16,6 +16,7 @@ import distlog
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.groups.exchanges import GroupRefusedError
 from distlog.gateway.groups.offsets_format import Position
+from distlog.gateway.groups.offsets_topic import NAME, OffsetsTopic
 
 FINE, UNSTABLE = ErrorCode.none, ErrorCode.unstable_offset_commit
 
@@ -91,11 +92,11 @@ def test_a_position_that_is_committed_behind_that_of_a_transaction_counts_howeve
     parts.commit_offset(producer, 7)
     commit(parts, 4)
     assert fetched(parts, stable=True) == 4
-    last = parts.killed()
-    assert fetched(last, stable=True) == 4
-    last.coordinator.end(ID, producer, is_committed=True)
-    assert fetched(last) == 4
-    assert fetched(last.killed()) == 4
+    after = parts.killed()
+    assert fetched(after, stable=True) == 4
+    after.coordinator.end(ID, producer, is_committed=True)
+    assert fetched(after) == 4
+    assert fetched(after.killed()) == 4
 
 
 def test_a_commit_that_is_on_its_way_makes_a_transaction_wait(parts: Parts) -> None:
@@ -128,3 +129,17 @@ def test_positions_that_wait_do_not_expire(parts: Parts) -> None:
     assert fetched(parts, stable=True) is UNSTABLE
     parts.coordinator.end(ID, producer, is_committed=True)
     assert fetched(parts) == 7
+
+
+def test_who_leads_the_positions_no_more_appends_none(gateway: GatewayServer) -> None:
+    with Wire(gateway) as wire:
+        producer = RawProducer(wire)
+        producer.init()
+        producer.add_offsets()
+        # another gateway takes over, and this one has not heard of it
+        other = OffsetsTopic(gateway.root, linger_ms=0)
+        other.begin([other.open() and other.partition_of(GROUP)])
+        ends = distlog.open(f"{gateway.root}/{NAME}").end_offsets()
+        assert producer.commit_offset(7) is ErrorCode.coordinator_not_available
+        assert distlog.open(f"{gateway.root}/{NAME}").end_offsets() == ends
+        other.close()

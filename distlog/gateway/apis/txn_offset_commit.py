@@ -30,13 +30,14 @@ def _keep(request: Request, broker: Broker, asked: AskedPositions) -> None:
     body, groups, coordinator = request.body, groups_of(broker), transactions_of(broker).coordinator
     producer = ProducerId(body.producer_id, body.producer_epoch)
     number = groups.partition_of(body.group_id)
-    partition = broker.metadata.fresh_topic(NAME).partition(number)
+    # who took over the groups meanwhile does not know of what is appended now
+    partition, fence = broker.metadata.fresh_topic(NAME).partition(number), groups.fence(number)
 
     with coordinator.appending(body.transactional_id, producer, (NAME, number)) as noted:
 
         def append(changes: GroupChanges) -> None:
             records = [(encode_key(key), encode_position(each) if each else None) for key, each in changes]
-            noted(partition.append_run(own_batch(records, broker.clock(), producer)))
+            noted(partition.append_run(own_batch(records, broker.clock(), producer), fence))
 
         groups.offsets.commit_in_transaction(
             body.group_id,

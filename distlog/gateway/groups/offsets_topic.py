@@ -11,6 +11,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import CorruptRecordError, DistlogError, TopicExistsError, TopicNotFoundError
 from distlog.core.topics.leadership import Leadership, LedTopic
 from distlog.core.topics.open_topic import create, open
@@ -95,6 +96,11 @@ class OffsetsTopic:
             with self._lock:
                 self._led = None
             return list(led[1].partitions)
+
+    def fence(self, partition: int) -> Callable[[Snapshot], None]:
+        """What refuses to append to a partition when this gateway does not lead it any more."""
+        leadership = self._opened()[1]
+        return lambda snapshot: leadership.check(snapshot, (partition,))
 
     def settle(self) -> None:
         """Return when nothing is on its way any more: it is stored, or was refused."""

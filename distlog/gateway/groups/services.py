@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import DistlogError
 from distlog.gateway.cluster.gateway_lease import GatewayLease
 from distlog.gateway.groups.classic_group import GroupSettings
@@ -53,6 +54,10 @@ class GroupServices:
             threading.Thread(target=self._keep_lease, name="gateway-lease", daemon=True),
             threading.Thread(target=self._load, name="group-loader", daemon=True),
         ]
+
+    def fence(self, partition: int) -> Callable[[Snapshot], None]:
+        """What refuses to append to a partition of `__consumer_offsets` when this gateway leads it no more."""
+        return self._store.fence(partition)
 
     def start(self) -> None:
         """Be one of the root's gateways, and learn what is stored; what fails is logged, and tried again."""

@@ -15,9 +15,8 @@ Why each step is safe, wherever the gateway is killed:
 - A record is in a partition only if a durable state names that partition: so it is known where to end it.
 - One process coordinates: it holds the root's lock. In it, each id has a lock, which who appends for it holds. So no
   record comes behind the decision.
-- A gateway that begins syncs the states before it reads them: what it acts upon outlives a power loss.
 - A decision is on the device before its first marker, and is never changed: it is finished by the next tick, or by
-  the next gateway. Until then the id has no next transaction, so a marker ends no other than its own.
+  the next gateway, which syncs the states before it reads them. Until then the id has no next transaction.
 - The records are on the device before PrepareCommit. If that sync fails some may be lost: then it is aborted.
 
 Positions of groups are records of `__consumer_offsets`, one of its partitions as any other.
