@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+pytestmark = pytest.mark.long
+
 TESTS = Path(__file__).parents[1]
 MODULES = (
     "varint",
