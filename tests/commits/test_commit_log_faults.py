@@ -18,6 +18,8 @@ from distlog.core.config import TopicConfig
 from distlog.core.errors import CommitStateUnknownError, StorageError, TopicExistsError, TopicNotFoundError
 from distlog.core.storage.storage import Storage
 
+pytestmark = pytest.mark.long
+
 T = TypeVar("T")
 
 BATCHES = 2

@@ -18,6 +18,8 @@ from distlog.core.commits.commit_log import CommitLog
 from distlog.core.config import TopicConfig
 from distlog.core.storage.storage import Storage
 
+pytestmark = pytest.mark.long
+
 PARTITIONS = 4
 
 

@@ -14,6 +14,8 @@ import pytest
 
 import distlog
 
+pytestmark = pytest.mark.long
+
 INNER = """
 from distlog.core.kernels.native.jit import inlined
 

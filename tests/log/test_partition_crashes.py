@@ -20,6 +20,8 @@ from distlog.core import paths
 from distlog.core.errors import StorageError
 from distlog.core.storage.local import durable_files
 
+pytestmark = pytest.mark.long
+
 FULL = 200
 
 

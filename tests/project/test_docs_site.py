@@ -17,6 +17,8 @@ import pytest
 import distlog
 from distlog.core.config import settings
 
+pytestmark = pytest.mark.long
+
 pytest.importorskip("mkdocs")
 pytest.importorskip("mkdocstrings")
 

@@ -18,6 +18,8 @@ from conftest import Address
 
 import distlog
 
+pytestmark = pytest.mark.long
+
 PARTITIONS = 4
 RECORDS = 3000
 #: Prints each record once it has it, then commits; a few batches later, it looks at its own lease again.

@@ -11,6 +11,8 @@ from conftest import Address
 
 import distlog
 
+pytestmark = pytest.mark.long
+
 PROLOGUE = """
 import faulthandler, gc, os, sys, threading
 import distlog

@@ -13,6 +13,8 @@ from live_writer import LiveWriter, check_every_reader
 
 import distlog
 
+pytestmark = pytest.mark.long
+
 #: So that a few hundred records make many batches, index entries and segments.
 ROLLING = {"internal.segment.bytes": "20000", "index.interval.bytes": "100"}
 

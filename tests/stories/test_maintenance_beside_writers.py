@@ -23,6 +23,8 @@ from distlog.core.commits.actions import Add
 from distlog.core.maintenance.vacuum import vacuum
 from distlog.core.topics import open_topic
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_story_1_maintenance_in_any_order(tmp_path: Path, seed: int) -> None:

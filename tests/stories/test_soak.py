@@ -18,6 +18,8 @@ from soak.tally import Tally
 
 from distlog.core.maintenance.reports import MergeReport
 
+pytestmark = pytest.mark.long
+
 
 def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

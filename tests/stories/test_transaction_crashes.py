@@ -19,6 +19,8 @@ from transacting import TIMEOUT_MS, Sender, committed, end_all
 
 from distlog.core.commits.actions import ONGOING
 
+pytestmark = pytest.mark.long
+
 #: What each transaction sends, by partition, and whether it is to be committed.
 PLAN = (
     ({0: [b"a0"], 1: [b"a1"]}, True),

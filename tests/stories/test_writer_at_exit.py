@@ -11,6 +11,8 @@ from conftest import Address
 
 import distlog
 
+pytestmark = pytest.mark.long
+
 PROLOGUE = """
 import multiprocessing, os, sys, threading, time
 import distlog
