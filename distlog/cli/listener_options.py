@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from asyncio import sslproto
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
@@ -35,6 +36,7 @@ SaslUsers = Annotated[_File, _file("Only these users may connect: a file of `dis
 SaslMechanisms = Annotated[
     str, typer.Option(metavar="NAME,NAME", help="How they may authenticate (sasl.enabled.mechanisms).")
 ]
+_TLS_BUFFER_BYTES = 32 << 10
 ALL_MECHANISMS = ",".join(MECHANISMS)
 
 
@@ -68,7 +70,11 @@ class Listener(NamedTuple):
 
     def context(self) -> ssl.SSLContext | None:
         """TLS, if it is asked for. Raises InvalidConfigError."""
-        return None if self.tls is None else self.tls.context()
+        if self.tls is None:
+            return None
+        # of each connection, for good; a record of TLS has 16 KiB
+        sslproto.SSLProtocol.max_size = _TLS_BUFFER_BYTES
+        return self.tls.context()
 
     def authentication(self) -> Authentication | None:
         """SASL, if it is asked for. Raises InvalidConfigError, StorageError."""

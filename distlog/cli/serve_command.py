@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from distlog.cli import listener_options as listener
+from distlog.cli.open_files import connections_within, raise_open_files
 from distlog.cli.options import Json, Storage, usage
 from distlog.cli.service_command import BrokerSettings, MetricsPort
 
@@ -77,7 +78,12 @@ def serve(
     if not insecure:
         asked.check_open()
     settings = {name: value for each in config for name, value in each.items()}
-    limits = GatewayConfig(advertised=advertised, linger_ms=linger_ms, auto_create_topics=auto_create)
+    limits = GatewayConfig(
+        advertised=advertised,
+        linger_ms=linger_ms,
+        auto_create_topics=auto_create,
+        max_connections=connections_within(raise_open_files(), GatewayConfig().max_connections),
+    )
     gateway = GatewayServer(
         root,
         asked.host,

@@ -16,6 +16,7 @@ from command_line import CommandLine
 from gateways import until
 
 import distlog
+from distlog.cli.open_files import connections_within
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
 pytest.importorskip("kio")
@@ -88,6 +89,10 @@ def test_an_address_that_others_reach_needs_who_they_are(serve: Any, options: li
     done = serve("0.0.0.0:0", *options)
     assert (done.status != 0, done.out) == (True, "")
     assert wrong in done.err
+
+
+def test_connections_leave_files_to_logs() -> None:
+    assert [connections_within(files, 2000) for files in (256, 1024, 4000, 1 << 20)] == [128, 512, 2000, 2000]
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.1:port", "127.0.0.1:70000"])

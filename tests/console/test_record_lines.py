@@ -58,6 +58,7 @@ def check(batch: pa.RecordBatch) -> None:
 @given(ROWS)
 def test_any_records_are_printed_as_single_rows_are(rows: list[dict[str, object]]) -> None:
     check(batch_of(rows))
+    check(batch_of(rows).slice(len(rows) // 2))
 
 
 def test_every_kind_of_text_is_escaped_alike() -> None:

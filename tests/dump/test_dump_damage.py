@@ -190,6 +190,12 @@ def test_unknown_and_missing_files_are_named_and_the_exit_status_tells(tmp_path:
     assert "baseOffset: 114" in outcome.out
 
 
+def test_a_dump_of_nothing_says_what_is_missing(cli: CommandLine) -> None:
+    outcome = cli.bare("dump")
+    assert (outcome.status, outcome.out) == (2, "")
+    assert "Missing argument 'FILE" in outcome.err
+
+
 @pytest.mark.s3
 def test_files_at_a_url_are_dumped_as_local_ones(s3_url: Address, cli: CommandLine) -> None:
     Storage(*s3_url).put(LOG.name, LOG.read_bytes())

@@ -162,9 +162,10 @@ def test_sessions_are_refused(gateway: GatewayServer) -> None:
 
 def test_records_that_slow_clients_do_not_take_are_bounded(tmp_path: Path) -> None:
     distlog.create(str(tmp_path / "clicks"))
-    with serving(tmp_path, fetch_memory_bytes=8 << 20) as gateway, Wire(gateway) as producer:
+    large = data(b"x" * 1_000_000)
+    with serving(tmp_path, fetch_memory_bytes=8 * len(large)) as gateway, Wire(gateway) as producer:
         for _ in range(8):
-            producing(producer, data(b"x" * 1_000_000))
+            producing(producer, large)
         slow = [Wire(gateway, receive_bytes=4096) for _ in range(6)]
         fields = fetch_fields(12, [("clicks", 0, 0)], partition_max_bytes=8 << 20)
         for wire in slow:
@@ -172,7 +173,7 @@ def test_records_that_slow_clients_do_not_take_are_bounded(tmp_path: Path) -> No
         until(lambda: gateway._requests._count["Fetch"] == len(slow))
         # the more they have, the less one more of them gets: there is something left for others
         assert len(fetching(producer, 0).records) > 900_000
-        assert gateway.broker.fetch_memory.used <= 8 << 20
+        assert gateway.broker.fetch_memory.used <= 8 * len(large)
         for wire in slow:
             wire.socket.close()
         until(lambda: gateway.broker.fetch_memory.used == 0)

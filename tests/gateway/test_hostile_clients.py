@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import resource
+import socket
+import ssl
 import struct
 import threading
 import time
@@ -152,8 +156,6 @@ def test_there_are_no_more_connections_from_one_address_than_are_allowed(root: P
         with Wire(gateway) as one_more:
             assert one_more.is_closed
         # another address of this machine
-        import socket
-
         other = socket.create_connection(("127.0.0.1", gateway.port), source_address=("127.0.0.2", 0))
         other.sendall(framed(request(API_VERSIONS, 0, 1)))
         assert other.recv(4)
@@ -177,6 +179,32 @@ def test_connections_that_come_and_go_at_once_leave_nothing(root: Path) -> None:
         assert is_well(gateway)
 
 
+def test_a_process_without_sockets_serves_those_it_has_and_goes_on_when_there_are_some(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    others, fillers = [socket.socket() for _ in range(3)], list[int]()
+    with serving(root) as gateway, Wire(gateway) as before:
+        assert before.ask(API_VERSIONS, 0).error_code is ErrorCode.none
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 1, hard))
+        try:
+            with suppress(OSError):
+                while True:
+                    fillers.append(os.dup(0))
+            for other in others:
+                other.connect(("127.0.0.1", gateway.port))
+            until(lambda: "cannot accept a connection: Too many open files" in caplog.text)
+            assert before.ask(API_VERSIONS, 0).error_code is ErrorCode.none
+        finally:
+            for filler in fillers:
+                os.close(filler)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for other in others:
+            other.sendall(framed(request(API_VERSIONS, 0, 1)))
+            assert other.recv(4)
+            other.close()
+
+
 @pytest.mark.parametrize("with_tls", [False, True])
 def test_the_end_is_bounded_whatever_clients_do(root: Path, with_tls: bool) -> None:
     authority = Authority(root)
@@ -194,8 +222,6 @@ def test_the_end_is_bounded_whatever_clients_do(root: Path, with_tls: bool) -> N
         wires[2].socket.sendall(struct.pack(">i", 99 << 20) + bytes(100_000))
         wires[3].socket.sendall(framed(request(API_VERSIONS, 0, 1)) * 5000)
     else:
-        import ssl
-
         context = ssl.create_default_context(cafile=authority.file)
         # they never say goodbye
         secure = [context.wrap_socket(wire.socket, server_hostname="127.0.0.1") for wire in wires[:4]]

@@ -29,6 +29,8 @@ def by_confluent(gateway: GatewayServer) -> None:
             producer.produce("clicks", value, partition=partition)
         offset = confluent_kafka.TopicPartition("clicks", 0, number + 1)
         producer.send_offsets_to_transaction([offset], reader.consumer_group_metadata(), PATIENCE_S)
+        # what librdkafka has not sent yet, an abort purges
+        producer.flush(PATIENCE_S)
         (producer.abort_transaction if value == b"two" else producer.commit_transaction)(PATIENCE_S)
     reader.close()
 

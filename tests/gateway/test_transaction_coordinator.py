@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -212,3 +213,20 @@ def test_records_of_transactions_are_on_the_device_before_the_decision(
     markers = [(step, topic) for topic in ("clicks", "views") for step in ("end_transaction", "sync")]
     assert sorted(done[4:8]) == sorted(markers)
     assert done[8:] == [("append_run", state)]
+
+
+def test_who_appends_keeps_the_transaction_from_its_end(parts: Parts) -> None:
+    producer, ended = opened(parts), threading.Event()
+
+    def end() -> None:
+        parts.coordinator.end(ID, producer, is_committed=True)
+        ended.set()
+
+    ending = threading.Thread(target=end)
+    with parts.coordinator.appending(ID, producer, ("clicks", 0)):
+        ending.start()
+        # long enough for an end that does not wait; one that waits is slower in any case
+        assert not ended.wait(0.3)
+        assert status(parts) is Status.ONGOING
+    ending.join()
+    assert status(parts) is Status.COMPLETE_COMMIT

@@ -53,6 +53,13 @@ def test_swap_files_count_when_the_old_ones_are_deleted_already() -> None:
     assert stems(loaded(f"{A}.log.deleted", f"{B}.log.deleted", f"{A}.log.swap", end=200)) == [f"{A}.log.swap"]
 
 
+def test_only_what_the_swap_files_that_are_left_cover_is_replaced() -> None:
+    """The first of two replacements has its name already; the old file beside the second one is still there."""
+    found = loaded(f"{A}.log", f"{B}.log", f"{B}.log.swap", f"{C}.log", end=200)
+    assert stems(found) == [f"{A}.log", f"{B}.log.swap", f"{C}.log"]
+    assert found.left_out == {f"{B}.log": "replaced by a .swap file"}
+
+
 def test_an_index_that_alone_is_swapped_belongs_to_its_log() -> None:
     found = loaded(f"{A}.log", f"{A}.index", f"{A}.timeindex.swap", f"{B}.log")
     assert stems(found) == [f"{A}.log", f"{B}.log"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 from collections.abc import Callable
@@ -58,6 +59,7 @@ METADATA = "remoteLogSegmentMetadata"
         (lambda value: value["segmentIndexes"].pop("producerSnapshot"), "producerSnapshot"),
         (lambda value: value["segmentIndexes"]["offset"].update(size=-1), "integer"),
         (lambda value: value["segmentIndexes"]["offset"].update(position=2**40), "integer"),
+        (lambda value: value["segmentIndexes"].update(offset={"position": 4, "size": 8}), "places that overlap"),
         (lambda value: value[METADATA].update(startOffset=1), "offsets 1 to 49"),
         (lambda value: value[METADATA].update(endOffset=-1), "integer"),
         (lambda value: value[METADATA].update(endOffset=2**63 - 1), "offsets"),
@@ -73,7 +75,7 @@ METADATA = "remoteLogSegmentMetadata"
         (lambda value: value["chunkIndex"].update(originalFileSize=10**6), "sizes of"),
         (lambda value: value.update(chunkIndex=[[[]]]), "chunkIndex"),
     ],
-    ids=range(15),
+    ids=range(16),
 )
 def test_a_manifest_that_is_wrong_is_named(
     bucket: Storage, upload: Upload, change: Callable[[dict[str, Any]], object], message: str
@@ -105,6 +107,27 @@ def test_an_object_that_is_cut_off_is_named(bucket: Storage, upload: Upload, suf
     bucket.put_many(cut)
     with pytest.raises(distlog.CorruptMetadataError, match=rf"size.*\{suffix}"):
         opened(bucket)
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_a_segment_that_is_deleted_behind_an_open_topic_is_named(
+    bucket: Storage, upload: Upload, compressed: bool
+) -> None:
+    upload = dataclasses.replace(upload, compressed=compressed)
+    put(bucket, upload)
+    topic = opened(bucket)
+    bucket.delete([f"{upload.folder}/{upload.stem}.log"])
+    with pytest.raises(distlog.SnapshotTooOldError, match=rf"refresh the topic.*{upload.stem}\.log"):
+        topic.scan().to_table()
+
+
+def test_a_log_whose_indexes_are_deleted_behind_an_open_topic_is_read_without_them(
+    bucket: Storage, upload: Upload
+) -> None:
+    put(bucket, upload)
+    topic = opened(bucket)
+    bucket.delete([f"{upload.folder}/{upload.stem}.indexes"])
+    assert topic.scan(columns=["offset"]).to_table().num_rows == 50
 
 
 def test_each_changed_byte_of_a_log_is_an_error_and_no_other_record(bucket: Storage, upload: Upload) -> None:

@@ -68,16 +68,16 @@ def read_log_dir(
         raise InvalidTopicError("there is no such directory to adopt", directory=storage.url)
     name = parse_partition_folder(folder)
     if name is not None and any(file.name.endswith(".log") for file in storage.list()):
-        return _read(Storage(parent or "/", options)), name
-    found = _read(storage)
+        return _read(Storage(parent or "/", options), [folder]), name
+    found = _read(storage, sorted(storage.list_folders()))
     if not found.partitions:
         text = "this is neither a broker's log directory nor a partition's folder: it holds no <topic>-<partition>"
         raise InvalidTopicError(text, directory=storage.url)
     return found, None
 
 
-def _read(storage: Storage) -> LogDir:
-    folders = sorted(storage.list_folders())
+def _read(storage: Storage, folders: Sequence[str]) -> LogDir:
+    """The log directory, as if it had these folders alone."""
     files = _partition_files(storage, folders)
     left_out = {folder: _STATES[state] for folder in folders if (state := folder_state(folder))}
     metadata = [name for name in files if name.topic == CLUSTER_METADATA]

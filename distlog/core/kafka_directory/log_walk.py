@@ -33,7 +33,8 @@ class LogWalk:
 
     def __init__(self, log: SourceLog, *, checked: bool, file: str, start: int = 0, size: int | None = None) -> None:
         self._log, self._checked, self._file = log, checked, file
-        self._size = len(log) if size is None else size
+        # a log that got shorter meanwhile ends where it ends
+        self._size = len(log) if size is None else min(size, len(log))
         self.end, self._is_over = start, False
         self.damage: CorruptRecordError | None = None
 

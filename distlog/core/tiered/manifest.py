@@ -6,6 +6,7 @@ other; and the manifest, JSON, which is put last. Nothing in it is trusted.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -146,4 +147,7 @@ def _places(indexes: dict[str, Any]) -> dict[str, tuple[int, int]]:
         start, size = _SIZE(place.get("position")), _SIZE(place.get("size"))
         if size:
             found[suffix] = start, start + size
+    if any(start < end for (_, end), (start, _) in itertools.pairwise(sorted(found.values()))):
+        # the bytes of one would be taken for another, and an index of transactions hides records
+        raise ValueError("segmentIndexes has places that overlap")
     return found

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from distlog.core.errors import ReadOnlyTopicError
+from distlog.core.errors import ReadOnlyTopicError, SnapshotTooOldError
 from distlog.core.storage.backend import Entries, ObjectWriter, UnfinishedUpload
 from distlog.core.storage.storage import Storage
 from distlog.core.tiered.chunk_reader import ChunkedRange, ChunkReader
@@ -73,8 +73,15 @@ class TieredFiles:
                 chunked[number] = ChunkedRange(self._object(segment, LOG), segment.chunks, start, cut)
             else:
                 stored[number] = self._stored(segment, suffix, start, end)
-        found = dict(zip(stored, self._topic.bucket.read_ranges(list(stored.values())), strict=True))
-        found |= dict(zip(chunked, self._chunks.read(list(chunked.values())), strict=True))
+        try:
+            found = dict(zip(stored, self._topic.bucket.read_ranges(list(stored.values())), strict=True))
+            found |= dict(zip(chunked, self._chunks.read(list(chunked.values())), strict=True))
+        except FileNotFoundError as error:
+            if not any(path.endswith(LOG) for path, _, _ in ranges):
+                # without an index the log is read from its start
+                raise
+            text = "a remote segment was deleted, as by the broker's retention: refresh the topic and read again"
+            raise SnapshotTooOldError(text, file=error.filename or str(error)) from None
         return [found[number] for number in range(len(ranges))]
 
     def size(self, path: str) -> int:

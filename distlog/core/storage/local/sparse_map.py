@@ -8,7 +8,7 @@ which it answers faster than one after the other.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from distlog.core.storage.local.mapping import map_sealed, read_nothing_ahead
 
@@ -24,9 +24,9 @@ class SparseMap:
             os.close(self._file)
             raise
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
         if hasattr(self, "data"):
-            os.close(self._file)
+            close(self._file)
 
     def is_in_memory(self, places: Iterable[int], size: int) -> bool:
         """Whether `size` bytes at each of the places can be had without the device; False if nobody knows."""
