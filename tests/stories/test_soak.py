@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import random
 import subprocess
@@ -38,8 +39,8 @@ def test_transactions_are_whole_while_their_producers_are_killed(tmp_path: Path)
 
 
 def test_a_campaign_whose_processes_end_by_themselves_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def begin(self: kills.Round, *_: object) -> BaseProcess:
-        process = self._context.Process(target=os.abort)
+    def begin(*_: object) -> BaseProcess:
+        process = multiprocessing.get_context("forkserver").Process(target=os.abort)
         process.start()
         return process
 
@@ -68,8 +69,8 @@ def test_the_processes_of_a_campaign_end_with_it(tmp_path: Path) -> None:
 
 
 def test_a_campaign_without_an_append_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def begin(self: kills.Round, *_: object) -> BaseProcess:
-        process = self._context.Process(target=time.sleep, args=(60,))
+    def begin(*_: object) -> BaseProcess:
+        process = multiprocessing.get_context("forkserver").Process(target=time.sleep, args=(60,))
         process.start()
         return process
 
