@@ -43,8 +43,11 @@ class Killed(BaseException):
 class Parts:
     """The parts of a gateway over `root`; time is what `now_ms` says."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, together: list[Parts] | None = None) -> None:
         self.root, self.now_ms = root, NOW
+        # those that were killed; in this process, their files would stay open
+        self._all: list[Parts] = together if together is not None else []
+        self._all.append(self)
         metadata = MetadataCache(Storage(str(root)), {}, lambda: self.now_ms, GatewayConfig())
         fetches = DelayedFetches(lambda request: None, 1000)
         # it is at the place of the one that was killed before it
@@ -103,14 +106,15 @@ class Parts:
         # of what a process has, the system gives back the lock alone
         self.services.stop()
         self._lease.sync = _dead  # type: ignore[method-assign]
-        after = Parts(self.root)
+        after = Parts(self.root, self._all)
         after.now_ms = self.now_ms
         return after
 
     def close(self) -> None:
-        self.groups.stop()
-        self.broker.metadata.close()
-        self.services.stop()
+        for parts in self._all:
+            parts.groups.stop()
+            parts.broker.metadata.close()
+            parts.services.stop()
 
 
 def _dead(*_: object) -> bool:

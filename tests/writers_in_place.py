@@ -24,7 +24,7 @@ class Syncs:
         path = os.readlink(f"/proc/self/fd/{file}")
         if path.endswith(".log"):
             self.count += 1
-            if f"-{self.failing}/" in path:
+            if os.path.dirname(path).endswith(f"-{self.failing}"):
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
         self._fsync(file)
 

@@ -56,4 +56,12 @@ def _descriptor(file: BinaryIO) -> int | None:
 
 def _is_ready(file: BinaryIO, seconds: float | None) -> bool:
     number = _descriptor(file)
-    return number is None or bool(select.select([number], [], [], seconds)[0])
+    return number is None or is_readable(number, seconds)
+
+
+def is_readable(descriptor: int, seconds: float | None) -> bool:
+    """Whether a read would not wait, now or within so many seconds; None waits for as long as it takes."""
+    # not by `select`, which refuses descriptors above 1023
+    ready = select.poll()
+    ready.register(descriptor, select.POLLIN)
+    return bool(ready.poll(None if seconds is None else 1000 * seconds))

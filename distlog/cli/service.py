@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-import select
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
+from distlog.cli.incoming import is_readable
 from distlog.console.metrics_server import metrics_server
 from distlog.console.report import DONE, FAILED, Summary, print_report
 from distlog.console.status_line import StatusLine
@@ -107,7 +107,7 @@ def ending_signals() -> Iterator[Callable[[float | None], bool]]:
     wakeup = signal.set_wakeup_fd(writer)
     before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        yield lambda timeout_s: bool(select.select([reader], [], [], timeout_s)[0])
+        yield lambda timeout_s: is_readable(reader, timeout_s)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

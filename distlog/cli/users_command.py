@@ -26,7 +26,7 @@ def users(
     delete: Annotated[str | None, typer.Option(metavar="NAME", help="Forget a user, who is disconnected.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Show the users who may connect to a gateway, or change them.
+    """Show and change the users of a gateway.
 
     A password is asked for twice, or is the line on standard input. Only hashes of it are kept. A gateway sees a
     change within a second.

@@ -15,6 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 import pyarrow as pa
 
 from distlog.console import output
+from distlog.console.standard_streams import drop_what_cannot_be_written
 from distlog.core.errors import InvalidConfigError
 
 DONE, FAILED, WRONG_USAGE = 0, 1, 2
@@ -88,4 +89,5 @@ def fail(program: str, error: Exception, reason: str | None = None, *, as_json: 
         with suppress(OSError):  # what failed may be standard output itself
             output.print_json({"error": text, "type": type(error).__name__})
             sys.stdout.flush()
+    drop_what_cannot_be_written()
     return WRONG_USAGE if isinstance(error, InvalidConfigError) else FAILED

@@ -1,4 +1,4 @@
-"""Makes up for closed standard streams, as by `>&-`: for Python they are None, and their numbers are free."""
+"""Makes up for standard streams that are closed, as by `>&-`, or that cannot be written, as on a full disk."""
 
 from __future__ import annotations
 
@@ -7,10 +7,18 @@ import sys
 
 
 def open_closed_streams() -> None:
-    """Read nothing from a closed standard input, and drop what goes to a closed output.
+    """Read nothing from a closed standard input, and drop what goes to a closed output: for Python they are None.
 
     A file that is opened later cannot get the number 0, 1 or 2 then: what a library prints would go into it.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - for the rest of the process
+
+
+def drop_what_cannot_be_written() -> None:
+    """Drop what standard output still holds if it cannot be written: Python tries again at its end, and complains."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

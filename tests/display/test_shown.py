@@ -139,8 +139,17 @@ def test_reports_are_one_line_and_a_table_in_a_notebook(tmp_path: Path) -> None:
 def test_completion_offers_what_users_need(topic: distlog.Topic) -> None:
     public = {name for name in dir(topic) if not name.startswith("_")}
     assert public == {
-        *("alter_config", "append", "compact", "config", "delete_group", "delete_records", "drop", "end_offsets"),
-        "end_transactions",
+        *(
+            "alter_config",
+            "append",
+            "compact",
+            "config",
+            "create_partitions",
+            "delete_group",
+            "delete_records",
+            "drop",
+        ),
+        *("end_offsets", "end_transactions"),
         *("export", "follow", "groups", "history", "name", "offsets_for_times", "partitions", "plot", "producer"),
         *("read", "rebuild_indexes", "records", "refresh", "reset_group", "restore", "retention", "scan", "segments"),
         *("start_offsets", "transaction", "url", "vacuum", "verify", "version", "writer"),

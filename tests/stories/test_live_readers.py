@@ -103,7 +103,7 @@ def test_a_large_tail_is_read_by_its_indexes(tmp_path: Path, caplog: pytest.LogC
         assert segment.is_active
         assert segment.log_bytes > 300_000
     # a bad index costs time and a warning, not the answer
-    assert caplog.text == ""
+    assert [line for line in caplog.messages if not line.startswith("compiling distlog's kernels")] == []
 
 
 def test_the_command_line_reads_and_describes_tails(

@@ -37,7 +37,10 @@ def local_url(tmp_path: Path) -> Address:
             "isolation='read_uncommitted', out_of_range='fail', max_workers=None",
         ),
         (distlog.Topic.records, "self, partition=0, start=None, limit=None, isolation='read_uncommitted'"),
-        (distlog.Topic.read, "self, partition, offset, max_bytes=1048576, *, check_crcs=False"),
+        (
+            distlog.Topic.read,
+            "self, partition, offset, max_bytes=1048576, *, isolation='read_uncommitted', check_crcs=False",
+        ),
         (distlog.Topic.offsets_for_times, "self, times"),
         (distlog.Topic.history, "self, limit=None"),
         (distlog.Topic.alter_config, "self, settings"),
