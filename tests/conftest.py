@@ -6,7 +6,6 @@ DISTLOG_TEST_S3_KEY, DISTLOG_TEST_S3_SECRET and DISTLOG_TEST_S3_BUCKET, whose bu
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import shutil
@@ -45,17 +44,6 @@ if os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > 4 << 30:
 # Who runs the tests in the background may have SIGINT ignored, and then nothing that they start could be interrupted.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-#: Some tests end many processes within this one: their files stay open until the garbage is collected.
-_MANY_FILES = 500
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_runtest_logfinish(nodeid: str) -> None:
-    """Collect the garbage when it has many files open."""
-    if len(os.listdir("/proc/self/fd")) > _MANY_FILES:
-        gc.collect()
 
 
 @pytest.hookimpl(optionalhook=True)

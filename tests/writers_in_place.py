@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from gated_writer import NEVER_MS
@@ -35,3 +37,12 @@ def append_both(topic: Topic, told: list[Delivery], numbers: range) -> None:
         for number in numbers:
             for partition in (0, 1):
                 writer.append(b"%d" % number, partition=partition)
+
+
+def open_files(folder: Path) -> int:
+    """How many files below the folder this process has open; others may come and go meanwhile."""
+    links = []
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            links.append(os.readlink(f"/proc/self/fd/{number}"))
+    return sum(link.startswith(f"{folder}/") for link in links)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from gated_writer import NEVER_MS
 from topics import NOW, TINY, Clock, contents, topic_on
-from writers_in_place import Syncs, append_both
+from writers_in_place import Syncs, append_both, open_files
 
 from distlog.core.errors import InvalidRecordError, StorageError, TopicNotFoundError
 from distlog.core.log.active_file import ActiveFile
@@ -128,16 +128,15 @@ def test_the_files_of_some_partitions_only_stay_open(
     monkeypatch.setattr(in_place_destination, "OPEN_LOGS", 3)
     many = topic_on(Storage(str(tmp_path / "many")), 20)
     many.alter_config({"flush.messages": flush_messages})
-    gc.collect()
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_files(tmp_path)
     with many.writer(linger_ms=NEVER_MS) as writer:
         for number in range(100):
             writer.append(b"%d" % number, partition=number % 20)
             if number % 30 == 29:
                 writer.flush()
-                assert len(os.listdir("/proc/self/fd")) <= before + 25
+                assert open_files(tmp_path) <= before + 25
     assert contents(many) == {n: [b"%d" % number for number in range(n, 100, 20)] for n in range(20)}
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_files(tmp_path) == before
 
 
 def test_what_the_disk_lost_of_a_log_that_nobody_had_open_is_told(
@@ -159,16 +158,15 @@ def test_what_the_disk_lost_of_a_log_that_nobody_had_open_is_told(
     assert contents(many.refresh()) == {0: [], 1: [b"v1"]}
 
 
-def test_a_writer_that_is_dropped_leaves_no_file_open(topic: Topic) -> None:
-    gc.collect()
-    before = len(os.listdir("/proc/self/fd"))
+def test_a_writer_that_is_dropped_leaves_no_file_open(topic: Topic, tmp_path: Path) -> None:
+    before = open_files(tmp_path)
     writer = topic.writer(linger_ms=NEVER_MS)
     writer.append(b"")
     writer.flush()
-    assert len(os.listdir("/proc/self/fd")) > before
+    assert open_files(tmp_path) > before
     del writer
     gc.collect()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_files(tmp_path) == before
 
 
 # --- the topic's rules
