@@ -95,12 +95,12 @@ class _TellOnce(event.Listener):
         _folders.clear()  # so it is said once
         if folder is None:
             _log.warning(
-                "compiling distlog's kernels takes 5 to 10 s, in each process anew, since no folder for the code can "
-                "be written: set NUMBA_CACHE_DIR, or let who installs run `distlog warmup`"
+                "compiling distlog's kernels takes 10 to 30 s, in each process anew, since no folder for the code "
+                "can be written: set NUMBA_CACHE_DIR, or let who installs run `distlog warmup`"
             )
         else:
             level = logging.WARNING if sys.stderr.isatty() or "ipykernel" in sys.modules else logging.INFO
-            _log.log(level, "compiling distlog's kernels takes 5 to 10 s, once: the code is kept in %s", folder)
+            _log.log(level, "compiling distlog's kernels takes 10 to 30 s, once: the code is kept in %s", folder)
 
     def on_end(self, event: Any) -> None:
         """It has ended."""
