@@ -88,7 +88,6 @@ class Sender:
     def _send(self) -> None:
         while not self._is_ending.is_set():
             for _ in range(_RECORDS_A_SECOND // 100):
-                number = self.sent
                 if len(self._producer) < _QUEUED_RECORDS:
                     self._produce(self.sent)
                     self.sent += 1
