@@ -145,6 +145,7 @@ def timestamp_types(batches: npt.NDArray[Any]) -> Longs:
 def _record_columns(batches: npt.NDArray[Any], found: Scanned) -> dict[str, Any]:
     sequences = np.repeat(batches["base_sequence"].astype(np.int64), found.counts)
     deltas = found.offsets - np.repeat(batches["base_offset"], found.counts)
+    crcs, hold = found.checksums
     return {
         "offset": found.offsets,
         "timestamp_type": np.repeat(timestamp_types(batches), found.counts),
@@ -152,6 +153,6 @@ def _record_columns(batches: npt.NDArray[Any], found: Scanned) -> dict[str, Any]
         "keySize": found.key_sizes,
         "valueSize": found.value_sizes,
         "sequence": np.where(sequences >= 0, (sequences + deltas) & MAX_INT, -1),
-        "isValid": found.crcs_hold,
-        "crc": found.crcs,
+        "isValid": hold,
+        "crc": crcs,
     }
