@@ -7,10 +7,10 @@ import uuid
 from queue import SimpleQueue
 
 from followers import Time
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from kio.schema.errors import ErrorCode
+from searches import examples
 
 from distlog.core.storage.storage import Storage
 from distlog.gateway.cluster.gateway_lease import GatewayLease
@@ -144,4 +144,4 @@ class Gateways(RuleBasedStateMachine):
 
 
 TestGateways = Gateways.TestCase
-TestGateways.settings = settings(max_examples=20, stateful_step_count=20, deadline=None)
+TestGateways.settings = examples(10, stateful_step_count=20)
