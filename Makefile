@@ -1,6 +1,6 @@
 # make demo | test | soak | bench | docs | lint | dist: each sets up .venv first (Python 3.11+, Java 17+).
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak bench docs lint dist clean
+.PHONY: help setup demo test soak bench docs lint dist kafka-jars clean
 PYTHON_BIN := .venv/bin/python
 
 # The set-up looks for Python and Java as the user has them, so it gets these two as they were.
@@ -18,6 +18,8 @@ export SPARK_LOCAL_IP ?= 127.0.0.1
 export NUMBA_CACHE_DIR := $(CACHE)/numba
 export MPLCONFIGDIR := $(CACHE)/matplotlib
 export XDG_CACHE_HOME := $(CACHE)
+# Where the jars are, tests marked kafka run too.
+export DISTLOG_KAFKA_JARS ?= $(wildcard $(CURDIR)/.venv/kafka)
 unexport PYTHONPATH PYTHONHOME SPARK_HOME SPARK_CONF_DIR
 # Every process would compile all of the library again: a third of what its start takes.
 unexport PYTHONDONTWRITEBYTECODE
@@ -31,6 +33,7 @@ help:
 	@echo 'make docs               build the documentation into build/docs; open build/docs/index.html'
 	@echo 'make lint               ruff and mypy alone'
 	@echo 'make dist               build a wheel, and a zip for spark-submit --py-files, in dist/'
+	@echo 'make kafka-jars         get a Kafka broker and tools from Maven Central (needs mvn), for tests marked kafka'
 	@echo 'make clean              remove .venv and everything that was built or cached'
 
 setup:
@@ -52,6 +55,10 @@ bench: setup
 docs: setup
 	@NO_MKDOCS_2_WARNING=1 $(PYTHON_BIN) -m mkdocs build --strict --quiet
 	@echo 'built build/docs/index.html'
+
+kafka-jars: setup
+	@mvn -q -f tools/kafka/pom.xml dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/.venv/kafka
+	@mvn -q -f tools/kafka/pom.xml -P spark dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/.venv/kafka/spark
 
 lint: setup
 	@$(PYTHON_BIN) -m ruff check .

@@ -1,6 +1,6 @@
 """A real Kafka broker with its tools, run from the jars in the folder that DISTLOG_KAFKA_JARS names.
 
-mvn dependency:copy-dependencies -DoutputDirectory=jars     with org.apache.kafka: kafka_2.13 and kafka-tools 4.1.0
+`make kafka-jars` gets them from Maven Central; tools/kafka/pom.xml says which.
 """
 
 from __future__ import annotations
@@ -46,10 +46,16 @@ log.initial.task.delay.ms=100
 Rows = list[dict[str, Any]]
 
 
-def tool(name: str, *arguments: str, check: bool = True) -> str:
-    """The output of one of Kafka's tools, with its errors."""
-    command = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-cp", f"{JARS}/*", name, *arguments]
-    run = subprocess.run(command, capture_output=True, check=False, timeout=240)
+def java(name: str, *arguments: str, memory: str = "256m") -> list[str]:
+    """The command that runs a class of the jars, or a file of Java; compiled quickly rather than well."""
+    options = [f"-Xmx{memory}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    return ["java", *options, "-cp", f"{JARS}/*", name, *arguments]
+
+
+def tool(name: str, *arguments: str, check: bool = True, text: str = "") -> str:
+    """The output of one of Kafka's tools, with its errors; `text` is what it reads."""
+    command = java(name, *arguments)
+    run = subprocess.run(command, input=text.encode(), capture_output=True, check=False, timeout=240)
     output = (run.stdout + run.stderr).decode("utf-8", "replace")
     assert run.returncode == 0 or not check, output
     return output
@@ -80,7 +86,7 @@ class Broker:
     def running(self) -> Iterator[Broker]:
         """The broker, while it takes requests; then it is stopped in order."""
         with (self._folder / "broker.log").open("ab") as output:
-            command = ["java", "-Xmx512m", "-XX:+UseSerialGC", "-cp", f"{JARS}/*", "kafka.Kafka", str(self._settings)]
+            command = java("kafka.Kafka", str(self._settings), memory="512m")
             process = subprocess.Popen(command, stdout=output, stderr=output)
             try:
                 self._wait(process)

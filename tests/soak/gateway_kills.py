@@ -126,9 +126,11 @@ def run(folder: Path, seed: int, *, kills: int = 8, senders: int = 4) -> Tally:
     topic = distlog.create(str(folder / "events"), PARTITIONS, CONFIG)
     gateway = KilledGateway(folder)
     sending = [Sender(gateway.address, name) for name in range(senders)]
-    for _ in range(kills):
+    for number in range(kills):
         _wait_for_news(sending)
         time.sleep(chance.uniform(0, 0.5))
+        if number % 2:
+            _wait_for_append(folder / "events")
         gateway.kill()
     for each in sending:
         each.end()
@@ -143,6 +145,17 @@ def _wait_for_news(sending: list[Sender]) -> None:
     while sum(len(each.told) for each in sending) == before:
         demand(time.monotonic() < end, "nothing is acknowledged any more")
         time.sleep(0.01)
+
+
+def _wait_for_append(topic: Path) -> None:
+    """Wait until a log grows: its records are written, and before they are acknowledged comes a sync."""
+    before, end = _log_bytes(topic), time.monotonic() + _PATIENCE_S
+    while _log_bytes(topic) <= before:
+        demand(time.monotonic() < end, "nothing is appended any more")
+
+
+def _log_bytes(topic: Path) -> int:
+    return sum(file.stat().st_size for file in topic.glob("*/*.log"))
 
 
 def _check(topic: distlog.Topic, sender: Sender) -> int:

@@ -23,6 +23,7 @@ from soak.streams_on_s3 import server
 from soak.tally import Tally, demand, skipped
 
 PARTITIONS, GROUP, TOPIC = 3, "billing", "events"
+GROUPS = "__consumer_offsets"
 SESSION_MS = 2000
 _PATIENCE_S = 120.0
 
@@ -213,7 +214,7 @@ def run(
     gateways: int = 3,
     members: int = 3,
     address: tuple[str, Mapping[str, Any]] | None = None,
-    kinds: Sequence[str] = ("kill", "stop", "term"),
+    kinds: Sequence[str] = ("kill", "stop", "term", "takeover"),
 ) -> Tally:
     """So many troubles with gateways over one root, `address` or a folder; Violation if a promise is broken."""
     try:
@@ -233,7 +234,10 @@ def run(
         for number in range(troubles):
             _wait_for_news(workers)
             kind = kinds[number % len(kinds)] if troubles <= len(kinds) else chance.choice(kinds)
-            _TROUBLES[kind](chance.choice(running), chance)
+            if kind == "takeover":
+                _kill_who_takes_over(running, f"{root}/{GROUPS}", options, chance)
+            else:
+                _TROUBLES[kind](chance.choice(running), chance)
             tally[f"{kind}s"] += 1
         _wait_for_news(workers)
         ends = appender.end()
@@ -275,6 +279,31 @@ def _term(gateway: GatewayProcess, chance: random.Random) -> None:
     gateway.end()
     time.sleep(chance.uniform(0, 1))
     gateway.begin()
+
+
+def _kill_who_takes_over(
+    running: Sequence[GatewayProcess], groups: str, options: Mapping[str, Any], chance: random.Random
+) -> None:
+    """Kill a gateway, and the others right after one of them has begun to lead in its place; then start them all."""
+    topic = distlog.open(groups, storage_options=options)
+    before, end = _takeovers(topic), time.monotonic() + 4 * running[0].session_s
+    first = chance.choice(running)
+    first.kill()
+    # not each of them leads groups
+    while _takeovers(topic) == before and time.monotonic() < end:
+        time.sleep(0.002)
+    for gateway in running:
+        if gateway is not first:
+            gateway.kill()
+    for gateway in running:
+        gateway.begin()
+
+
+def _takeovers(topic: distlog.Topic) -> int:
+    """How many epochs of partitions have begun."""
+    transactions = topic.refresh().snapshot.transactions
+    epochs = [transactions.newest(f"leader:{number}") for number in range(topic.partitions)]
+    return sum(epoch + 1 for epoch in epochs if epoch is not None)
 
 
 _TROUBLES = {"kill": _kill, "stop": _stop, "term": _term}
