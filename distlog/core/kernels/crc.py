@@ -155,7 +155,7 @@ def crc_by_instruction(before: int, data: np.ndarray, start: int, end: int) -> i
     return _with_bytes(crc, data, position, end) ^ _ONES
 
 
-_crc32c = crc_by_instruction if HAS_INSTRUCTION else crc_by_tables
+crc32c = crc_by_instruction if HAS_INSTRUCTION else crc_by_tables
 
 
 @fill_kernel
@@ -168,7 +168,7 @@ def first_mismatch(data: np.ndarray, batches: np.ndarray, below: int, checked_fr
         batch = batches[row]
         if batch["magic"] == 2 and batch["size"] < below:
             start = batch["position"]
-            if _crc32c(0, data, start + checked_from, start + batch["size"]) != batch["crc"]:
+            if crc32c(0, data, start + checked_from, start + batch["size"]) != batch["crc"]:
                 return row
     return -1
 
@@ -181,7 +181,7 @@ def write_crcs(data: np.ndarray, batches: np.ndarray, checked_from: int, crc_at:
     """
     for row in range(batches.size):
         start = batches[row]["position"]
-        crc = _crc32c(0, data, start + checked_from, start + batches[row]["size"])
+        crc = crc32c(0, data, start + checked_from, start + batches[row]["size"])
         batches[row]["crc"] = crc
         for byte in range(4):
             put_at(data, start + crc_at + byte, crc >> 24 - 8 * byte & 0xFF)
@@ -197,6 +197,6 @@ def crc_with_batch(before: int, data: np.ndarray, batch: np.void, checked_from: 
     """
     start = batch["position"]
     if batch["magic"] != 2 or batch["size"] < joined_from:
-        return _crc32c(before, data, start, start + batch["size"])
-    crc = _crc32c(before, data, start, start + checked_from)
+        return crc32c(before, data, start, start + batch["size"])
+    crc = crc32c(before, data, start, start + checked_from)
     return int(_with_zeros(crc, batch["size"] - checked_from) ^ batch["crc"])
