@@ -17,6 +17,7 @@ from distlog.gateway.cluster.gateway_lease import GatewayLease
 from distlog.gateway.groups.classic_group import GroupSettings
 from distlog.gateway.groups.committed_offsets import CommittedOffsets
 from distlog.gateway.groups.coordination import Coordination
+from distlog.gateway.groups.ended_positions import EndedPositions
 from distlog.gateway.groups.exchanges import GroupRefusedError
 from distlog.gateway.groups.offsets_format import Position
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
@@ -37,7 +38,8 @@ class Gateway:
         self.store = OffsetsTopic(url, linger_ms=0, partitions=PARTITIONS)
         self.coordination = Coordination(self.lease, self.store)
         self.groups = GroupRegistry(self.store, GroupSettings(), check=self.coordination.check)
-        self.offsets = CommittedOffsets(self.groups, retention_ms=1 << 40)
+        ended = EndedPositions(self.groups, self.store)
+        self.offsets = CommittedOffsets(self.groups, ended, retention_ms=1 << 40)
 
     def clock(self) -> float:
         return self.frozen_at if self.frozen_at >= 0 else self.time.now_s
