@@ -98,6 +98,19 @@ def test_58_a_read_gives_up_at_its_deadline(
         storage.read_ranges([("a", 0, 1), ("b", 0, 1)])
 
 
+def test_a_read_whose_process_was_stopped_for_longer_than_its_deadline_is_tried_once_more(
+    proxy: FaultProxy, storage: Storage, direct: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    direct.put("a", b"0123456789")
+    # 1. The server has answered before.
+    storage.read("a")
+    # 2. All the time is gone when the next request fails.
+    monkeypatch.setattr(storage_retry, "RETRY_TIMEOUT_S", 0)
+    proxy.inject("GET", CUT)
+    # 3. The server is there, and answers.
+    assert storage.read("a") == b"0123456789"
+
+
 def test_59_a_read_that_is_refused_fails_at_once(proxy: FaultProxy, storage: Storage) -> None:
     proxy.inject("GET", answer(403, "AccessDenied"), times=FOREVER)
     with pytest.raises(StorageError, match="ListBucket"):

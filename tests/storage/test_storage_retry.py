@@ -62,6 +62,14 @@ def test_pauses_are_random() -> None:
     assert clock.slept == [0.025]
 
 
+def test_the_least_number_of_pauses_is_taken_however_late_it_is() -> None:
+    clock = Clock()
+    deadline = Deadline(60, clock=lambda: clock.now, sleep=clock.sleep, random=lambda: 1.0, least=1)
+    clock.now += 1000
+    assert [deadline.pause(), deadline.pause()] == [True, False]
+    assert clock.slept == [0.05]
+
+
 class Attempts:
     """Calls that end as told, one after the other."""
 

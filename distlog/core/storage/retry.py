@@ -46,8 +46,10 @@ class Deadline:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         random: Callable[[], float] = random_source.random,
+        least: int = 0,
     ) -> None:
-        self._clock, self._sleep, self._random = clock, sleep, random
+        """`least`: so many pauses are taken however late it is, for a call that took all of the time by itself."""
+        self._clock, self._sleep, self._random, self._least = clock, sleep, random, least
         self._end = clock() + timeout_s
         self._longest_s = FIRST_PAUSE_S
 
@@ -59,9 +61,10 @@ class Deadline:
     def pause(self) -> bool:
         """Sleep for a pause and return True; return False at once when no time is left."""
         left_s = self._end - self._clock()
-        if left_s <= 0:
+        if left_s <= 0 and self._least <= 0:
             return False
-        self._sleep(min(left_s, self._random() * self._longest_s))
+        self._least -= 1
+        self._sleep(min(max(left_s, FIRST_PAUSE_S), self._random() * self._longest_s))
         self._longest_s = min(self._longest_s * 2, LONGEST_PAUSE_S)
         return True
 

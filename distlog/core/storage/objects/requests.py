@@ -35,12 +35,13 @@ class ObjectRequests:
     def retried(self, action: str, path: str, call: Callable[[], T]) -> T:
         """`call()`, again while it fails for reasons that may pass.
 
-        A server that has never answered may not be there at all, so it gets less time.
+        A server that has never answered may not be there at all, so it gets less time. One that has is asked at least
+        twice: a process that was stopped during a request finds its time gone when it goes on.
         """
-        timeout_s = storage_retry.RETRY_TIMEOUT_S
+        timeout_s, least = storage_retry.RETRY_TIMEOUT_S, 1
         if not self._client.has_answered:
-            timeout_s = min(timeout_s, storage_retry.FIRST_TIMEOUT_S)
-        return retried(partial(self._asked, call), action, path, self._errors, Deadline(timeout_s))
+            timeout_s, least = min(timeout_s, storage_retry.FIRST_TIMEOUT_S), 0
+        return retried(partial(self._asked, call), action, path, self._errors, Deadline(timeout_s, least=least))
 
     def _asked(self, call: Callable[[], T]) -> T:
         try:
