@@ -27,6 +27,7 @@ MODULES = (
     "key_exchange",
     "compaction",
     "compaction_keys",
+    "compaction_rounds",
     "compaction_times",
     "compaction_transactions",
     "foreign_arrays",
