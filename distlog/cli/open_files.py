@@ -1,4 +1,4 @@
-"""How many files and connections a gateway's process may have open."""
+"""How many files a gateway's process may have open."""
 
 from __future__ import annotations
 
@@ -13,8 +13,3 @@ def raise_open_files() -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         soft = hard
     return soft if soft != resource.RLIM_INFINITY else 1 << 30
-
-
-def connections_within(open_files: int, most: int) -> int:
-    """How many connections there may be, at most `most`, so that as many files are left for logs."""
-    return min(most, open_files // 2)

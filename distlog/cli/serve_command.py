@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from distlog.cli import listener_options as listener
-from distlog.cli.open_files import connections_within, raise_open_files
+from distlog.cli.open_files import raise_open_files
 from distlog.cli.options import Json, Storage, usage
 from distlog.cli.service_command import BrokerSettings, MetricsPort
 
@@ -87,7 +87,7 @@ def serve(
         advertised=advertised,
         linger_ms=linger_ms,
         auto_create_topics=auto_create,
-        max_connections=connections_within(raise_open_files(), GatewayConfig().max_connections),
+        open_files=raise_open_files(),
     )
     safe = where.arguments(insecure=insecure)
     gateway = GatewayServer(root, config=limits, settings=settings, storage_options=dict(storage), **safe)

@@ -2,51 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from itertools import chain
+from typing import NamedTuple
 
-from distlog.core.errors import InvalidConfigError
+from distlog.core.broker_setting import given, shown
+from distlog.core.config import TopicConfig
+from distlog.core.log_manager.broker_config import SAME_MEANING, TIMES
 from distlog.gateway.config import GatewayConfig
+from distlog.gateway.groups.classic_group import GroupSettings
 
-_MINUTE_MS = 60_000
-_MAX_INT = 2**31 - 1
-#: Of each setting: the field of GatewayConfig, in how many of whose units it counts, and the least and the most.
-_GATEWAY = {
-    "broker.id": ("node_id", 1, 0, 999_999_999),
-    "node.id": ("node_id", 1, 0, 999_999_999),
-    "broker.session.timeout.ms": ("broker_session_timeout_ms", 1, 500, 3_600_000),
-    "offsets.retention.minutes": ("offsets_retention_ms", _MINUTE_MS, 1, _MAX_INT),
+#: Of each topic setting the broker's that has its unit.
+_OF_TOPICS = {topic: broker for broker, topic in SAME_MEANING.items()} | {
+    topic: times[0][0] for topic, times in TIMES.items()
 }
-#: The same, of GroupSettings.
-_GROUPS = {
-    "group.initial.rebalance.delay.ms": ("initial_rebalance_delay_ms", 1, 0, _MAX_INT),
-    "group.min.session.timeout.ms": ("min_session_timeout_ms", 1, 0, _MAX_INT),
-    "group.max.session.timeout.ms": ("max_session_timeout_ms", 1, 0, _MAX_INT),
-    "group.max.size": ("max_size", 1, 1, _MAX_INT),
-}
+
+
+class ShownSetting(NamedTuple):
+    """A setting of the gateway, as it is now."""
+
+    name: str
+    value: str
+    is_default: bool
+    meaning: str
 
 
 def with_settings(config: GatewayConfig, settings: Mapping[str, object]) -> GatewayConfig:
     """The config with Kafka's settings that it knows; others are left out. Raises InvalidConfigError."""
-    groups = replace(config.groups, **_known(_GROUPS, settings))
-    return replace(config, groups=groups, **_known(_GATEWAY, settings))
+    groups = replace(config.groups, **given(GroupSettings, settings))
+    return replace(config, groups=groups, **given(GatewayConfig, settings))
 
 
-def _known(known: Mapping[str, tuple[str, int, int, int]], settings: Mapping[str, object]) -> dict[str, Any]:
-    return {
-        field: unit * _number(name, settings[name], least, most)
-        for name, (field, unit, least, most) in known.items()
-        # Kafka's `broker.id=-1` asks for any id
-        if name in settings and (name, str(settings[name])) != ("broker.id", "-1")
-    }
+def gateway_settings(config: GatewayConfig) -> list[ShownSetting]:
+    """The settings of the gateway itself, sorted by name."""
+    found = chain(shown(config), shown(config.groups))
+    return sorted(ShownSetting(one.name, value, is_default, one.meaning) for one, value, is_default in found)
 
 
-def _number(name: str, value: object, least: int, most: int) -> int:
-    try:
-        number = int(str(value).strip())
-    except ValueError:
-        raise InvalidConfigError(f"{name} must be a whole number", value=value) from None
-    if not least <= number <= most:
-        raise InvalidConfigError(f"{name} must be between {least} and {most}", value=value)
-    return number
+def topic_default_settings(defaults: Mapping[str, object]) -> Iterator[ShownSetting]:
+    """The broker's settings that count for topics which do not set them; `defaults` are those that were given."""
+    values = TopicConfig.parse(defaults).all()
+    for topic, broker in _OF_TOPICS.items():
+        value = values[topic]
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        yield ShownSetting(broker, text, topic not in defaults, f"{topic} of topics that do not set it")

@@ -36,7 +36,7 @@ class MetadataCache:
     def __init__(
         self, root: Storage, defaults: Mapping[str, object], clock: Callable[[], int], config: GatewayConfig
     ) -> None:
-        self.root, self._defaults, self._clock = root, defaults, clock
+        self.root, self.defaults, self._clock = root, defaults, clock
         self._max_age_ms, self._linger = config.metadata_max_age_ms, (config.linger_ms, config.linger_bytes)
         self._lock = threading.Lock()
         self._topics: dict[str, HostedTopic] = {}
@@ -129,7 +129,7 @@ class MetadataCache:
         return self._keep(name, storage, log, log.load())
 
     def _log(self, storage: Storage) -> CommitLog:
-        return topic_log(storage, self._clock, engine="gateway", defaults=self._defaults)
+        return topic_log(storage, self._clock, engine="gateway", defaults=self.defaults)
 
     def _keep(self, name: str, storage: Storage, log: CommitLog, snapshot: Snapshot) -> HostedTopic:
         topic = Topic(TopicHandle.of(storage, snapshot.name, log, self._clock), snapshot)

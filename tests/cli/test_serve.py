@@ -16,7 +16,7 @@ from command_line import CommandLine
 from gateways import until
 
 import distlog
-from distlog.cli.open_files import connections_within
+from distlog.gateway.config import GatewayConfig
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
 pytest.importorskip("kio")
@@ -92,7 +92,14 @@ def test_an_address_that_others_reach_needs_who_they_are(serve: Any, options: li
 
 
 def test_connections_leave_files_to_logs() -> None:
-    assert [connections_within(files, 2000) for files in (256, 1024, 4000, 1 << 20)] == [128, 512, 2000, 2000]
+    limits = [GatewayConfig(open_files=files).connection_limit for files in (256, 1024, 4000, 1 << 20)]
+    assert limits == [128, 512, 2000, 2000]
+
+
+def test_a_setting_that_is_out_of_its_bounds_is_an_error_of_the_command_line(serve: Any) -> None:
+    done = serve("127.0.0.1:0", "--config", "max.connections=-5")
+    assert done.status == 2
+    assert "max.connections must be between 0 and 2147483647" in done.err
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.1:port", "127.0.0.1:70000"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -204,3 +205,27 @@ def test_a_topic_is_created_when_it_is_asked_for_only_if_that_is_wanted(tmp_path
         client = admin.AdminClient({"bootstrap.servers": gateway.address, "allow.auto.create.topics": True})
         assert len(client.list_topics("orders", timeout=30).topics["orders"].partitions) == 1
         assert opened(gateway, "orders").partitions == 1
+
+
+def test_the_gateway_tells_its_settings_and_which_of_them_were_given(tmp_path: Path) -> None:
+    settings = {"max.connections.per.ip": "500", "log.retention.hours": "2"}
+    with GatewayServer(str(tmp_path), port=0, settings=settings) as gateway:
+        client = admin.AdminClient({"bootstrap.servers": gateway.address})
+        resource = admin.ConfigResource(admin.ConfigResource.Type.BROKER, "0")
+        found = client.describe_configs([resource])[resource].result(30)
+        with Wire(gateway) as wire:
+            (refused,) = wire.ask(32, 4, **_describing("1")).results
+            (changed,) = wire.ask(32, 4, **_describing("")).results
+    told = {name: (one.value, one.is_default, one.is_read_only) for name, one in found.items()}
+    assert told["max.connections.per.ip"] == ("500", False, True)
+    assert told["log.retention.ms"] == ("7200000", False, True)
+    assert told["message.max.bytes"] == ("1048588", True, True)
+    assert told["group.max.size"] == (str(2**31 - 1), True, True)
+    assert refused.error_code is ErrorCode.invalid_request
+    assert (changed.error_code, changed.configs) == (ErrorCode.none, ())
+
+
+def _describing(broker: str) -> dict[str, Any]:
+    schema = import_module("kio.schema.describe_configs.v4.request")
+    resource = schema.DescribeConfigsResource(resource_type=4, resource_name=broker, configuration_keys=None)
+    return {"resources": (resource,), "include_synonyms": False, "include_documentation": False}

@@ -17,8 +17,33 @@ def test_settings_of_groups_and_of_the_broker_are_taken_and_others_left_out() ->
     assert with_settings(GatewayConfig(), {"broker.id": "-1"}).node_id is None
 
 
+def test_each_field_with_a_name_of_kafkas_is_set_by_it_in_its_unit() -> None:
+    settings = {
+        "socket.request.max.bytes": "2000",
+        "max.connections": "5",
+        "connections.max.idle.ms": "7",
+        "auto.create.topics.enable": "TRUE",
+        "transaction.max.timeout.ms": "60000",
+    }
+    config = with_settings(GatewayConfig(), settings)
+    assert (config.socket_request_max_bytes, config.max_connections, config.connections_max_idle_ms) == (2000, 5, 7)
+    assert (config.auto_create_topics, config.transaction_max_timeout_ms) == (True, 60_000)
+
+
+def test_the_newer_name_of_a_setting_counts() -> None:
+    assert with_settings(GatewayConfig(), {"broker.id": 1, "node.id": 2}).node_id == 2
+
+
 @pytest.mark.parametrize(
-    "settings", [{"node.id": "one"}, {"node.id": "-2"}, {"broker.session.timeout.ms": "10"}, {"group.max.size": 0}]
+    "settings",
+    [
+        {"node.id": "one"},
+        {"node.id": "-2"},
+        {"broker.session.timeout.ms": "10"},
+        {"group.max.size": 0},
+        {"auto.create.topics.enable": "yes"},
+        {"offsets.retention.minutes": 2**31},
+    ],
 )
 def test_what_kafka_would_refuse_is_refused_by_its_name(settings: dict[str, object]) -> None:
     (name,) = settings

@@ -13,6 +13,7 @@ from gateways import API_VERSIONS, Wire, serving, until
 from users_files import users_file
 
 from distlog.core.log.log_validator import _MOST_EXPANSION, _SMALLEST_LIMIT
+from distlog.gateway.broker_settings import gateway_settings
 from distlog.gateway.cluster.gateway_lease import GROUP as GATEWAYS
 from distlog.gateway.cluster.gateway_lease import ROOT_ID
 from distlog.gateway.cluster.maintenance import GROUP as MAINTENANCE
@@ -26,7 +27,6 @@ from distlog.gateway.protocol.item_limit import MAX_ITEMS
 from distlog.gateway.protocol.request_frame import LARGEST_OTHER_BYTES
 from distlog.gateway.security.authentication import Authentication
 from distlog.gateway.security.users_file import UsersFile
-from distlog.gateway.server.connection import UNKNOWN_CLIENT_BYTES
 from distlog.gateway.server.patience import BYTES_PER_S
 from distlog.gateway.transactions.services import LOCK_FILE
 from distlog.gateway.transactions.transaction_coordinator import EXPIRATION_MS
@@ -97,24 +97,20 @@ def test_the_apis_are_those_of_the_table() -> None:
     assert rows.items() <= {api.name: f"{api.oldest} to {api.newest}" for api in APIS.values()}.items()
 
 
+def test_the_settings_are_those_of_the_table() -> None:
+    rows = [[one.name, one.value, one.meaning.replace("`", "")] for one in gateway_settings(GatewayConfig())]
+    assert table("Settings") == rows
+
+
 def test_the_limits_are_those_of_the_table() -> None:
     config = GatewayConfig()
     assert [row[1] for row in table("Limits")] == [
-        f"{config.socket_request_max_bytes >> 20} MiB",
         f"{LARGEST_OTHER_BYTES >> 20} MiB",
         str(MAX_ITEMS),
         f"{_MOST_EXPANSION} times max.message.bytes",
-        str(config.queued_max_requests),
-        f"{config.queued_max_request_bytes >> 20} MiB",
-        f"{config.fetch_max_bytes >> 20} MiB",
         f"{config.fetch_memory_bytes >> 20} MiB",
-        str(config.max_connections),
-        str(config.max_connections_per_ip),
-        f"{config.connections_max_idle_ms // 60_000} minutes",
         f"{config.request_timeout_ms // 1000} seconds",
         f"{config.authentication_timeout_ms // 1000} seconds",
-        f"{config.failed_authentication_delay_ms // 1000} second",
-        f"{UNKNOWN_CLIENT_BYTES >> 10} KiB",
     ]
     assert (BYTES_PER_S, _SMALLEST_LIMIT) == (1 << 20, 32 << 20)
     text = " ".join(TEXT.split())

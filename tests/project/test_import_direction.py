@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 #: Lowest first: modules and packages of distlog.core. A module imports its own layer and those below.
 CORE_LAYERS = (
-    "errors config display optional whole_number paths times buffers arrow_arrays locks kernel_tuples",
+    "errors config broker_setting display optional whole_number paths times buffers arrow_arrays locks kernel_tuples",
     "plots storage kernels",
     "batches",
     "indexes",

@@ -15,8 +15,9 @@ from managed import Managed, create
 from topics import values
 
 import distlog
+from distlog.core.broker_setting import settings_of, shown
 from distlog.core.log_manager import log_manager
-from distlog.core.log_manager.broker_config import SAME_MEANING, SCHEDULE, TIMES
+from distlog.core.log_manager.broker_config import SAME_MEANING, TIMES, BrokerConfig
 
 TEXT = (Path(__file__).parents[2] / "docs" / "log-manager.md").read_text(encoding="utf-8")
 
@@ -63,11 +64,11 @@ def test_the_tasks_are_those_of_the_table(tmp_path: Path) -> None:
     managed.runs.clear()
     managed.manager.run_once()
     assert [row[0] for row in table("The tasks")] == [run.task for run in managed.runs]
-    assert {row[1] for row in table("The tasks")} < SCHEDULE.keys()
+    assert {row[1] for row in table("The tasks")} < {one.name for one in settings_of(BrokerConfig).values()}
 
 
 def test_the_schedules_settings_are_those_of_the_table() -> None:
-    expected = [[name, str(one.default).replace("True", "true")] for name, one in SCHEDULE.items()]
+    expected = [[one.name, value] for one, value, _ in shown(BrokerConfig())]
     assert table("Kafka's broker settings") == expected
 
 

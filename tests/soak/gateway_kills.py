@@ -23,6 +23,8 @@ PARTITIONS = 3
 CONFIG = {"internal.segment.bytes": 50_000, "index.interval.bytes": 500}
 _PATIENCE_S = 120.0
 _RECORDS_A_SECOND = 3000
+#: What a producer may send on ahead while no gateway answers; librdkafka takes no more than 100,000.
+_QUEUED_RECORDS = 50_000
 
 
 class KilledGateway:
@@ -86,15 +88,18 @@ class Sender:
     def _send(self) -> None:
         while not self._is_ending.is_set():
             for _ in range(_RECORDS_A_SECOND // 100):
-                number = self.sent
-                self._producer.produce(
-                    "events",
-                    b"%d:%d" % (self.name, number),
-                    partition=self.partition,
-                    on_delivery=lambda error, record, number=number: self._note(number, error, record),
-                )
-                self.sent += 1
+                if len(self._producer) < _QUEUED_RECORDS:
+                    self._produce(self.sent)
+                    self.sent += 1
             self._producer.poll(0.01)
+
+    def _produce(self, number: int) -> None:
+        self._producer.produce(
+            "events",
+            b"%d:%d" % (self.name, number),
+            partition=self.partition,
+            on_delivery=lambda error, record: self._note(number, error, record),
+        )
 
     def _note(self, number: int, error: Any, record: Any) -> None:
         if error is None:

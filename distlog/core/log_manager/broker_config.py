@@ -10,8 +10,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
+from distlog.core.broker_setting import broker_setting, given, settings_of, whole_number
 from distlog.core.config import HOUR_MS, MAX_LONG, TopicConfig
 from distlog.core.errors import InvalidConfigError
 
@@ -63,10 +63,6 @@ _IGNORED = frozenset(
 )
 
 
-def _setting(name: str, default: Any, least: int = 0) -> Any:
-    return field(default=default, metadata={"name": name, "least": least})
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
     """When the tasks run (times in ms), and the defaults of topics, under their topic names.
@@ -74,19 +70,21 @@ class BrokerConfig:
     `scan_interval_ms` is distlog's own: how often the roots are looked through for topics that are new or gone.
     """
 
-    initial_task_delay_ms: int = _setting("log.initial.task.delay.ms", 30_000)
-    retention_check_interval_ms: int = _setting("log.retention.check.interval.ms", 300_000, 1)
-    flush_scheduler_interval_ms: int = _setting("log.flush.scheduler.interval.ms", MAX_LONG, 1)
-    flush_offset_checkpoint_interval_ms: int = _setting("log.flush.offset.checkpoint.interval.ms", 60_000, 1)
-    flush_start_offset_checkpoint_interval_ms: int = _setting(
-        "log.flush.start.offset.checkpoint.interval.ms", 60_000, 1
+    initial_task_delay_ms: int = broker_setting("log.initial.task.delay.ms", 30_000)
+    retention_check_interval_ms: int = broker_setting("log.retention.check.interval.ms", 300_000, least=1)
+    flush_scheduler_interval_ms: int = broker_setting("log.flush.scheduler.interval.ms", MAX_LONG, least=1)
+    flush_offset_checkpoint_interval_ms: int = broker_setting(
+        "log.flush.offset.checkpoint.interval.ms", 60_000, least=1
     )
-    cleaner_backoff_ms: int = _setting("log.cleaner.backoff.ms", 15_000, 1)
-    cleaner_enable: bool = _setting("log.cleaner.enable", True)
-    transaction_abort_interval_ms: int = _setting(
-        "transaction.abort.timed.out.transaction.cleanup.interval.ms", 10_000, 1
+    flush_start_offset_checkpoint_interval_ms: int = broker_setting(
+        "log.flush.start.offset.checkpoint.interval.ms", 60_000, least=1
     )
-    scan_interval_ms: int = _setting("log.dirs.scan.interval.ms", 60_000, 1)
+    cleaner_backoff_ms: int = broker_setting("log.cleaner.backoff.ms", 15_000, least=1)
+    cleaner_enable: bool = broker_setting("log.cleaner.enable", True)
+    transaction_abort_interval_ms: int = broker_setting(
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms", 10_000, least=1
+    )
+    scan_interval_ms: int = broker_setting("log.dirs.scan.interval.ms", 60_000, least=1)
     topic_defaults: Mapping[str, object] = field(default_factory=dict)
 
     @classmethod
@@ -98,15 +96,11 @@ class BrokerConfig:
         """
         for name in settings:
             _check_known(name)
-        values: dict[str, Any] = {
-            one: _parse(name, settings[name]) for name, one in _INTERVALS.items() if name in settings
-        }
-        return cls(**values, topic_defaults=_topic_defaults(settings))
+        return cls(**given(cls, settings), topic_defaults=_topic_defaults(settings))
 
 
-SCHEDULE = {one.metadata["name"]: one for one in BrokerConfig.__dataclass_fields__.values() if one.metadata}
-_INTERVALS = {name: one.name for name, one in SCHEDULE.items()}
-_KNOWN = frozenset({*_INTERVALS, *SAME_MEANING, *(name for times in TIMES.values() for name, _ in times)})
+_SCHEDULE = {one.name for one in settings_of(BrokerConfig).values()}
+_KNOWN = frozenset({*_SCHEDULE, *SAME_MEANING, *(name for times in TIMES.values() for name, _ in times)})
 
 
 def _check_known(name: str) -> None:
@@ -117,35 +111,16 @@ def _check_known(name: str) -> None:
     raise InvalidConfigError(f"unknown setting {name}; {hint}")
 
 
-def _parse(name: str, value: object) -> int | bool:
-    spec, text = SCHEDULE[name], str(value).strip().lower()
-    if isinstance(spec.default, bool):
-        if text not in ("true", "false"):
-            raise InvalidConfigError(f"{name} must be true or false", value=value)
-        return text == "true"
-    return _number(name, value, spec.metadata["least"])
-
-
-def _number(name: str, value: object, least: int) -> int:
-    try:
-        number = int(str(value).strip())
-    except ValueError:
-        raise InvalidConfigError(f"{name} must be a whole number", value=value) from None
-    if not least <= number <= MAX_LONG:
-        raise InvalidConfigError(f"{name} must be between {least} and {MAX_LONG}", value=value)
-    return number
-
-
 def _topic_defaults(settings: Mapping[str, object]) -> dict[str, object]:
     """The topic settings that the broker settings stand for; InvalidConfigError names the broker's setting."""
-    given = {topic: (broker, settings[broker]) for broker, topic in SAME_MEANING.items() if broker in settings}
+    named = {topic: (broker, settings[broker]) for broker, topic in SAME_MEANING.items() if broker in settings}
     for topic, times in TIMES.items():
         found = next(((name, unit) for name, unit in times if name in settings), None)
         if found:
-            given[topic] = found[0], _in_ms(topic, found[0], settings[found[0]], found[1])
-    for topic, (broker, value) in given.items():
+            named[topic] = found[0], _in_ms(topic, found[0], settings[found[0]], found[1])
+    for topic, (broker, value) in named.items():
         _check_topic_setting(broker, topic, value)
-    defaults = {topic: value for topic, (_, value) in given.items()}
+    defaults = {topic: value for topic, (_, value) in named.items()}
     TopicConfig.parse(defaults)  # the lags of compaction must agree
     return defaults
 
@@ -159,7 +134,7 @@ def _check_topic_setting(broker: str, topic: str, value: object) -> None:
 
 def _in_ms(topic: str, broker: str, value: object, unit: int) -> int:
     """The time in ms; -1 stays what it is (no limit), as in Kafka, where 0 is no time to keep records."""
-    number = _number(broker, value, -MAX_LONG)
+    number = whole_number(broker, value, -MAX_LONG)
     if topic == "retention.ms" and number <= 0:
         if number == 0:
             raise InvalidConfigError(f"{broker} must be -1 (no limit) or at least 1", value=value)

@@ -14,6 +14,8 @@ from distlog.gateway.protocol.response_frame import Fields
 from distlog.gateway.server.request import Request
 
 _DEFAULT = -1
+#: What is told of a setting; DescribeConfigs tells more.
+_OF_SETTING = ("name", "value", "read_only", "config_source", "is_sensitive")
 
 
 def handle(request: Request, broker: Broker) -> Fields:
@@ -41,7 +43,7 @@ def _create(broker: Broker, asked: Any, *, only_look: bool) -> Fields:
     told: dict[str, Any] = {
         "num_partitions": count,
         "replication_factor": 1,
-        "configs": list(described(config)),
+        "configs": [{name: each[name] for name in _OF_SETTING} for each in described(config)],
     }
     if only_look:
         broker.metadata.check_new(asked.name, count)

@@ -1,10 +1,12 @@
-"""Topic settings in Kafka's protocol."""
+"""Settings of topics, and of the gateway, in Kafka's protocol."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
 from distlog.core.config import TopicConfig, settings
+from distlog.gateway.broker_settings import gateway_settings, topic_default_settings
+from distlog.gateway.config import GatewayConfig
 from distlog.gateway.protocol.response_frame import Fields
 
 #: Kafka's settings of topics about replicas, tiers and old formats: they are taken, and mean nothing here.
@@ -45,6 +47,30 @@ def described(config: TopicConfig, *, documentation: bool = False, synonyms: boo
             "config_type": _TYPES[type(setting.default)],
             "documentation": setting.meaning if documentation else None,
         }
+
+
+def described_broker(
+    config: GatewayConfig, defaults: Mapping[str, object], *, documentation: bool = False, synonyms: bool = False
+) -> Iterator[Fields]:
+    """Each setting of the gateway, and the `defaults` of topics; none can be altered while it runs."""
+    for name, value, is_default, meaning in (*gateway_settings(config), *topic_default_settings(defaults)):
+        source = _DEFAULT if is_default else _OF_BROKER
+        yield {
+            "name": name,
+            "value": value,
+            "read_only": True,
+            "config_source": source,
+            "is_sensitive": False,
+            "synonyms": [{"name": name, "value": value, "source": source}] if synonyms else [],
+            "config_type": _type_of(value),
+            "documentation": meaning if documentation else None,
+        }
+
+
+def _type_of(shown: str) -> int:
+    if shown in ("true", "false"):
+        return _BOOLEAN
+    return _LONG if shown.lstrip("-").isdigit() else _STRING
 
 
 def _shown(value: object) -> str:

@@ -16,6 +16,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from distlog.core.broker_setting import broker_setting
+from distlog.core.config import MAX_INT
 from distlog.gateway.groups.exchanges import GroupRefusedError, JoinReply, SyncReply
 from distlog.gateway.groups.group_record import GroupRecord
 from distlog.gateway.groups.members import Member, Members
@@ -36,10 +38,19 @@ class GroupPhase(Enum):
 class GroupSettings:
     """The broker's settings of groups, by Kafka's names (`group.initial.rebalance.delay.ms`, ...) and defaults."""
 
-    initial_rebalance_delay_ms: int = 3000
-    min_session_timeout_ms: int = 6000
-    max_session_timeout_ms: int = 1_800_000
-    max_size: int = 2**31 - 1
+    initial_rebalance_delay_ms: int = broker_setting(
+        "group.initial.rebalance.delay.ms", 3000, "how long a new group waits for more members", most=MAX_INT
+    )
+    min_session_timeout_ms: int = broker_setting(
+        "group.min.session.timeout.ms", 6000, "the least that a member's `session.timeout.ms` may be", most=MAX_INT
+    )
+    max_session_timeout_ms: int = broker_setting(
+        "group.max.session.timeout.ms",
+        1_800_000,
+        "the most that a member's `session.timeout.ms` may be",
+        most=MAX_INT,
+    )
+    max_size: int = broker_setting("group.max.size", MAX_INT, "members of a group", least=1, most=MAX_INT)
 
 
 #: How long a new member may wait for its first generation, in ms; Kafka's NewMemberJoinTimeoutMs.

@@ -19,8 +19,6 @@ from distlog.gateway.server.request import TOKEN_HEAD, ClientSession, Request, S
 from distlog.gateway.server.request_memory import MemoryShare
 
 _log = logging.getLogger("distlog.gateway")
-#: What a client may send before it has authenticated (Kafka's sasl.server.max.receive.size).
-UNKNOWN_CLIENT_BYTES = 512 << 10
 #: What may wait for a client before the rest of a response waits.
 _WRITE_BUFFER_BYTES = 64 << 10
 _WRITTEN_BYTES = 256 << 10
@@ -228,8 +226,9 @@ class Connection(asyncio.BufferedProtocol):
             each()
 
     def _largest(self) -> int:
-        largest = self._processor.config.socket_request_max_bytes
-        return min(largest, UNKNOWN_CLIENT_BYTES) if self.session.principal is None else largest
+        config = self._processor.config
+        largest = config.socket_request_max_bytes
+        return min(largest, config.sasl_server_max_receive_size) if self.session.principal is None else largest
 
     def _guarded(self, work: Callable[[], None]) -> None:
         try:

@@ -48,7 +48,7 @@ class Processor:
     def joined(self, address: tuple[str, int], local: tuple[str, int]) -> ClientSession | None:
         """Take a new connection, unless there are too many, in all or from its host: then None."""
         host, config = address[0], self.config
-        if len(self._sessions) >= config.max_connections or self._of[host] >= config.max_connections_per_ip:
+        if len(self._sessions) >= config.connection_limit or self._of[host] >= config.max_connections_per_ip:
             self.refused += 1
             return None
         self.accepted += 1

@@ -1,0 +1,101 @@
+"""Kafka's broker settings as fields of dataclasses: each field knows its setting's name, bounds and meaning.
+
+A field may count in another unit than its setting, as `offsets.retention.minutes` does in ms.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import field
+from typing import Any, NamedTuple
+
+from distlog.core.config import MAX_LONG
+from distlog.core.errors import InvalidConfigError
+
+_SETTING = "broker_setting"
+
+
+class BrokerSetting(NamedTuple):
+    """A setting by its names, the first of which is shown; its value times `unit` is the field's."""
+
+    names: tuple[str, ...]
+    meaning: str
+    least: int
+    most: int
+    unit: int
+
+    @property
+    def name(self) -> str:
+        """What it is called where it is shown."""
+        return self.names[0]
+
+
+def broker_setting(
+    names: str, default: Any, meaning: str = "", *, least: int = 0, most: int = MAX_LONG, unit: int = 1
+) -> Any:
+    """A field for a setting, a number or true or false; `names` are parted by spaces, the first given one counts.
+
+    With the default None -1 asks for it.
+    """
+    return field(
+        default=default, metadata={_SETTING: BrokerSetting(tuple(names.split()), meaning, least, most, unit)}
+    )
+
+
+def settings_of(kind: Any) -> dict[str, BrokerSetting]:
+    """The settings of a dataclass, or of an object of it, by their fields' names."""
+    return {each.name: each.metadata[_SETTING] for each in dataclasses.fields(kind) if _SETTING in each.metadata}
+
+
+def given(kind: type[Any], settings: Mapping[str, object]) -> dict[str, Any]:
+    """The values of the dataclass's fields that Kafka-named `settings` give; others are left out.
+
+    Raises InvalidConfigError for a value that Kafka refuses.
+    """
+    defaults = {each.name: each.default for each in dataclasses.fields(kind)}
+    found = {
+        name: (one, next((known for known in one.names if known in settings), None))
+        for name, one in settings_of(kind).items()
+    }
+    return {
+        name: _value(one, known, settings[known], defaults[name])
+        for name, (one, known) in found.items()
+        if known is not None
+    }
+
+
+def shown(values: Any) -> Iterator[tuple[BrokerSetting, str, bool]]:
+    """Each setting of a dataclass's object with its value as Kafka shows it, and whether that is the default."""
+    for each in dataclasses.fields(values):
+        one, value = each.metadata.get(_SETTING), getattr(values, each.name)
+        if one is not None:
+            yield one, _text(one, value), value == each.default
+
+
+def _text(one: BrokerSetting, value: Any) -> str:
+    if value is None:
+        return "-1"
+    return str(value).lower() if isinstance(value, bool) else str(value // one.unit)
+
+
+def _value(one: BrokerSetting, name: str, value: object, default: Any) -> int | bool | None:
+    text = str(value).strip()
+    if isinstance(default, bool):
+        if text.lower() not in ("true", "false"):
+            raise InvalidConfigError(f"{name} must be true or false", value=value)
+        return text.lower() == "true"
+    if default is None and text == "-1":
+        return None
+    return one.unit * whole_number(name, value, one.least, one.most)
+
+
+def whole_number(name: str, value: object, least: int, most: int = MAX_LONG) -> int:
+    """The value of the setting `name` as a number; InvalidConfigError if it is none, or out of its bounds."""
+    try:
+        number = int(str(value).strip())
+    except ValueError:
+        raise InvalidConfigError(f"{name} must be a whole number", value=value) from None
+    if not least <= number <= most:
+        raise InvalidConfigError(f"{name} must be between {least} and {most}", value=value)
+    return number
