@@ -66,7 +66,8 @@ def export_segment(
 
     found: dict[str, Buffer] = {}
     if segment.log_bytes <= _SMALL_BYTES:
-        found[".log"] = b"".join(pieces())
+        held = list(pieces())
+        found[".log"] = held[0] if len(held) == 1 else b"".join(held)
     else:
         _write_log(files.folder, segment.base_offset, pieces())
     files.add(segment, found | _indexes(reader, segment, log.finish()))
