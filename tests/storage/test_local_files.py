@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import stat
+import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -326,3 +328,16 @@ def test_a_name_with_a_zero_byte_is_not_taken_for_a_shorter_one(storage: Storage
     storage.put("a", b"123")
     with pytest.raises((StorageError, ValueError)):
         storage.read_joined([("a", 0, 3), ("a\0b", 0, 3)])
+
+
+def test_many_files_are_synced_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sync, together = os.fsync, threading.Barrier(3)
+
+    def waiting(file: int) -> None:
+        if not stat.S_ISDIR(os.fstat(file).st_mode):
+            together.wait(timeout=60)
+        sync(file)
+
+    monkeypatch.setattr(os, "fsync", waiting)
+    Storage(str(tmp_path)).put_many(dict.fromkeys("abc", b"x"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "c"]

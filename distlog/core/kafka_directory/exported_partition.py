@@ -24,11 +24,8 @@ from distlog.core.kafka_directory.directory_names import (
 )
 from distlog.core.kafka_directory.export_folder import known_segments, snapshots
 from distlog.core.kafka_directory.export_record import ExportedSegment, empty_segment, write_export
-from distlog.core.kafka_directory.exported_segment import (
-    delete_segment,
-    export_segment,
-    write_empty,
-)
+from distlog.core.kafka_directory.exported_files import ExportedFiles, delete_segment, write_empty
+from distlog.core.kafka_directory.exported_segment import export_segment
 from distlog.core.log.stored_producers import StoredProducers
 from distlog.core.paths import LEADER_EPOCHS, SNAPSHOT_SUFFIX
 from distlog.core.reading.stable_offset import last_stable_offset
@@ -86,6 +83,7 @@ class _PartitionExport:
         self._handle, self._interval = handle, snapshot.config.index_interval_bytes
         self._state, self._folder = state, folder
         self._source = handle.storage.child(folder.url.rpartition("/")[2])
+        self._files = ExportedFiles(folder)
         self.present: list[ExportedSegment] = []
 
     def run(self) -> list[SegmentInfo]:
@@ -102,6 +100,7 @@ class _PartitionExport:
             return []
         self._announce(before, kept, new)
         self.present = [self._segment(each, kept, producers, segments[-1]) for each in segments]
+        self._files.write()
         self._finish(before, producers)
         return new
 
@@ -146,7 +145,7 @@ class _PartitionExport:
             return kept[segment.base_offset]
         if segment is last and producers.offset <= segment.base_offset:
             self._put_snapshot(segment.base_offset, producers)
-        written = export_segment(self._handle.reader, segment, self._folder, producers, self._interval)
+        written = export_segment(self._handle.reader, segment, self._files, producers, self._interval)
         exported = ExportedSegment.of(segment)
         return dataclasses.replace(exported, end_offset=written.end_offset, epochs=written.epochs, done=True)
 

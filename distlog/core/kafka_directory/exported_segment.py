@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.errors import CorruptIndexError
 from distlog.core.indexes.transaction_index import ENTRY
 from distlog.core.kafka_directory.directory_names import file_name
+from distlog.core.kafka_directory.exported_files import ExportedFiles
 from distlog.core.log.segment_recovery import new_epochs
 from distlog.core.reading.chunk import Chunk
 from distlog.core.reading.segment_reader import SegmentReader
@@ -27,9 +29,12 @@ from distlog.core.storage.storage import Storage
 from distlog.core.topic_handle import new_id
 from distlog.core.transactions.producer_states import ProducerStates
 
-SUFFIXES = (".log", ".index", ".timeindex", ".txnindex")
-#: A broker that finds no file of these takes it for the loss of one, and reads the whole log.
-_ALWAYS = (".log", ".index", ".timeindex")
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+#: Logs up to this size are written together with other files.
+_SMALL_BYTES = 4 << 20
 
 
 class WrittenSegment(NamedTuple):
@@ -40,39 +45,41 @@ class WrittenSegment(NamedTuple):
 
 
 def export_segment(
-    reader: SegmentReader, segment: SegmentInfo, folder: Storage, producers: ProducerStates, interval_bytes: int
+    reader: SegmentReader, segment: SegmentInfo, files: ExportedFiles, producers: ProducerStates, interval_bytes: int
 ) -> WrittenSegment:
-    """Write the segment's files into `folder`, and replace those of its base offset; `producers` see its batches.
+    """Write the segment's files, instead of those of its base offset; `producers` see its batches.
 
     Every checksum is compared. Raises CorruptRecordError, and CorruptIndexError for a damaged transaction index.
     """
     log = LogDescription(segment.base_offset, interval_bytes=interval_bytes)
     epochs = list[tuple[int, int]]()
-    temporary = paths.temporary_file(new_id())
-    with folder.open_write(temporary) as writer:
+
+    def pieces() -> Iterator[memoryview]:
+        position = 0
         for chunk in whole_log(reader, segment):
-            data, rows = _moved(chunk.timed(), segment.shift, writer.written)
-            writer.write_behind(data)
+            data, rows = _moved(chunk.timed(), segment.shift, position)
+            position += len(data)
+            yield data
             log.add(data, rows)
             producers.see(data, rows)
-            epochs += new_epochs(rows, epochs[-1][0] if epochs else -1)
-    files = _indexes(reader, segment, log.finish())
-    folder.put_many({file_name(segment.base_offset, suffix): data for suffix, data in files.items()})
-    _rename(folder, temporary, file_name(segment.base_offset, ".log"))
-    if ".txnindex" not in files:
-        folder.delete([file_name(segment.base_offset, ".txnindex")])
-    _set_times(folder, segment.base_offset, segment.created_ms)
+            epochs.extend(new_epochs(rows, epochs[-1][0] if epochs else -1))
+
+    found: dict[str, Buffer] = {}
+    if segment.log_bytes <= _SMALL_BYTES:
+        held = list(pieces())
+        found[".log"] = held[0] if len(held) == 1 else b"".join(held)
+    else:
+        _write_log(files.folder, segment.base_offset, pieces())
+    files.add(segment, found | _indexes(reader, segment, log.finish()))
     return WrittenSegment(log.next_offset, tuple(epochs))
 
 
-def write_empty(folder: Storage, base_offset: int) -> None:
-    """Write the files of a segment without a batch."""
-    folder.put_many({file_name(base_offset, suffix): b"" for suffix in _ALWAYS})
-
-
-def delete_segment(folder: Storage, base_offset: int) -> None:
-    """Delete the files of a segment, if there are any."""
-    folder.delete([file_name(base_offset, suffix) for suffix in (*SUFFIXES, ".snapshot")])
+def _write_log(folder: Storage, base_offset: int, pieces: Iterator[memoryview]) -> None:
+    temporary = paths.temporary_file(new_id())
+    with folder.open_write(temporary) as writer:
+        for data in pieces:
+            writer.write_behind(data)
+    _rename(folder, temporary, file_name(base_offset, ".log"))
 
 
 def _moved(chunk: Chunk, shift: int, position: int) -> tuple[memoryview, npt.NDArray[Any]]:
@@ -120,11 +127,3 @@ def _rename(folder: Storage, before: str, after: str) -> None:
     path = folder.local_path(after)
     with failing_as("replace", path):
         os.replace(folder.local_path(before), path)
-
-
-def _set_times(folder: Storage, base_offset: int, time_ms: int) -> None:
-    """Retention of a broker counts from the file's time if records have no time."""
-    for suffix in _ALWAYS:
-        path = folder.local_path(file_name(base_offset, suffix))
-        with failing_as("set the time of", path):
-            os.utime(path, (time_ms / 1000, time_ms / 1000))

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import errno
 import os
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from distlog.core import paths
 from distlog.core.errors import StorageError, StorageFullError
 from distlog.core.storage.backend import byte_view
 from distlog.core.storage.retry import ErrorJudge, Verdict
@@ -157,3 +159,18 @@ def write_file(path: str, data: Buffer) -> None:
             os.fsync(file)
         finally:
             os.close(file)
+
+
+def write_temporary(path: str, data: Buffer) -> str:
+    """Write and sync a file beside `path` that is to become it; returns its path. Raises StorageError."""
+    temporary = os.path.join(os.path.dirname(path), paths.temporary_file(uuid.uuid4().hex))
+    with failing_as("put", path):
+        write_file(temporary, data)
+    return temporary
+
+
+def replace_file(path: str, data: Buffer) -> None:
+    """Put the file `path` in place of an old one in one step; its name is not synced yet. Raises StorageError."""
+    temporary = write_temporary(path, data)
+    with failing_as("put", path), removed_on_error(temporary):
+        os.replace(temporary, path)

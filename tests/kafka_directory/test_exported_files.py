@@ -1,0 +1,56 @@
+"""An export of many small segments syncs their files together, not folder by folder and file by file."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+import distlog
+from distlog import Topic
+from distlog.core.kafka_directory import exported_files, exported_segment
+
+
+def topic_of_segments(tmp_path: Path, count: int) -> Topic:
+    topic = distlog.create(str(tmp_path / "clicks"), config={"retention.ms": -1})
+    for number in range(count):
+        topic.append([{"value": b"%0900d" % number, "timestamp": number}])
+    assert len(topic.segments()) == count
+    return topic
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """All files but the record of the export, whose ids are new each time."""
+    files = {path.name: path.read_bytes() for path in folder.glob("*/0*")}
+    assert files
+    return files
+
+
+def test_small_segments_are_synced_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = topic_of_segments(tmp_path, 30)
+    sync, folders = os.fsync, list[int]()
+
+    def watched(file: int) -> None:
+        if stat.S_ISDIR(os.fstat(file).st_mode):
+            folders.append(file)
+        sync(file)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    topic.export(tmp_path / "kafka")
+    assert len(folders) < 20
+
+
+def test_segments_alone_and_together_give_the_same_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = topic_of_segments(tmp_path, 8)
+    topic.export(tmp_path / "together")
+    monkeypatch.setattr(exported_segment, "_SMALL_BYTES", 0)
+    topic.export(tmp_path / "large")
+    monkeypatch.setattr(exported_files, "_HELD_FILES", 1)
+    topic.export(tmp_path / "alone")
+    expected = contents(tmp_path / "together")
+    assert contents(tmp_path / "large") == expected
+    assert contents(tmp_path / "alone") == expected
+    times = {path.stat().st_mtime for path in (tmp_path / "together").glob("*/*.log")}
+    assert times == {path.stat().st_mtime for path in (tmp_path / "large").glob("*/*.log")}
