@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from raw_batches import batch, body, record, sized, varint
 
+from distlog.core.batches import record_fields
 from distlog.core.batches.compression import CODEC_NAMES, compress
 from distlog.core.batches.record_batch import COLUMNS, SCHEMA, check_crcs, read_headers
 from distlog.core.batches.record_decoder import decode, decode_parts
@@ -52,6 +54,32 @@ def test_a_record_has_every_column_of_the_schema() -> None:
         }
     ]
     decoded.validate(full=True)
+
+
+def test_columns_of_one_value_share_memory_with_those_of_other_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_fields, "_CONSTANT_ROWS", range(9))
+    few, more = (batch([record(number, 0, b"k", b"v") for number in range(count)]) for count in (3, 5))
+    one, other = (decode(data, read_headers(data), partition=3) for data in (few, more))
+    for name in ("partition", "timestamp_type", "headers"):
+        shared, same = one[name].buffers()[1], other[name].buffers()[1]
+        assert shared.address == same.address
+        assert not shared.is_mutable
+    assert other["partition"].to_pylist() == [3] * 5
+    assert other["timestamp_type"].to_pylist() == [0] * 5
+    assert other["headers"].to_pylist() == [[]] * 5
+
+
+@pytest.mark.parametrize("size", [6, 7, 8, 9])
+def test_columns_of_one_value_may_have_any_number_of_rows(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_fields, "_CONSTANT_ROWS", range(7, 9))
+    contents = b"".join(record(number, 0, None, None) for number in range(size))
+    data = batch([], count=size, last_delta=size - 1, section=contents)
+    decoded = decode(data, read_headers(data), partition=3, columns=("partition", "timestamp_type", "headers"))
+    decoded.validate(full=True)
+    assert decoded.num_rows == size
+    assert pc.sum(decoded["partition"]).as_py() == 3 * size
+    assert pc.max(decoded["timestamp_type"]).as_py() == 0
+    assert len(decoded["headers"].flatten()) == 0
 
 
 def test_null_and_empty_are_different() -> None:

@@ -23,7 +23,7 @@ from distlog.core.batches.record_batch import (
     first_bad_crc,
     wrong_crc,
 )
-from distlog.core.batches.record_fields import RecordFields, fixed_width, headers_to_arrow, struct_of
+from distlog.core.batches.record_fields import RecordFields, fixed_width, headers_to_arrow, of_one_value, struct_of
 from distlog.core.batches.record_sections import MAX_DECODED_BYTES, AskedBatches, checked_by_scan, open_sections
 from distlog.core.batches.source import Source
 from distlog.core.buffers import byte_array
@@ -198,8 +198,8 @@ def _timestamp_types(batches: np.ndarray) -> np.ndarray:
 
 
 def _repeated(name: str, value: int | np.ndarray, sections: np.ndarray, count: int) -> pa.Array:
-    if isinstance(value, np.ndarray):
-        values = np.repeat(value.astype(np.int32), sections["emitted"])
-    else:
-        values = np.full(count, value, np.int32)
-    return fixed_width(name, values)
+    if not isinstance(value, np.ndarray):
+        return of_one_value(name, value, count)
+    if (value == value[0]).all():
+        return of_one_value(name, int(value[0]), count)
+    return fixed_width(name, np.repeat(value.astype(np.int32), sections["emitted"]))

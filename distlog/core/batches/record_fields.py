@@ -16,6 +16,8 @@ from distlog.core.kernels.record_scan import locate_headers
 
 _HEADERS = SCHEMA.field("headers").type
 _NO_HEADERS = pa.nulls(0, _HEADERS.value_type)
+#: Columns of so many rows with one value share their memory, for the _CONSTANTS values that were used last.
+_CONSTANT_ROWS, _CONSTANTS = range(1 << 14, 1 << 17), 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +55,15 @@ class RecordFields:
 def headers_to_arrow(data: np.ndarray, headed: HeaderPlaces, count: int, header_count: int, room: int) -> pa.Array:
     """The headers of the first `count` records, `header_count` in all, as a column; sections have `room` bytes."""
     if not header_count:
-        offsets, pairs = np.zeros(count + 1, np.int32), _NO_HEADERS
-    else:
-        offsets = new_array(count + 1, np.int32)
-        pairs = _header_pairs(data, headed, count, offsets, header_count, room)
+        return pa.Array.from_buffers(_HEADERS, count, [None, _repeated(0, count + 1)], 0, children=[_NO_HEADERS])
+    offsets = new_array(count + 1, np.int32)
+    pairs = _header_pairs(data, headed, count, offsets, header_count, room)
     return pa.Array.from_buffers(_HEADERS, count, [None, pa.py_buffer(offsets)], 0, children=[pairs])
+
+
+def of_one_value(name: str, value: int, count: int) -> pa.Array:
+    """Column `name` of SCHEMA, which must be of int32, with `count` times `value`; batches share its memory."""
+    return pa.Array.from_buffers(SCHEMA.field(name).type, count, [None, _repeated(value, count)], 0)
 
 
 def fixed_width(name: str, values: np.ndarray) -> pa.Array:
@@ -69,6 +75,19 @@ def fixed_width(name: str, values: np.ndarray) -> pa.Array:
 def struct_of(columns: tuple[str, ...]) -> pa.DataType:
     """The given columns of SCHEMA as one struct type; KeyError for a name that SCHEMA does not have."""
     return pa.struct([SCHEMA.field(name) for name in columns])
+
+
+def _repeated(value: int, count: int) -> pa.Buffer:
+    if count not in _CONSTANT_ROWS:
+        return _constants.__wrapped__(value, count)
+    return _constants(value, _CONSTANT_ROWS.stop).slice(0, 4 * count)
+
+
+@lru_cache(_CONSTANTS)
+def _constants(value: int, count: int) -> pa.Buffer:
+    values = np.full(count, value, np.int32)
+    values.flags.writeable = False
+    return pa.py_buffer(values)
 
 
 def _allocate(size: int, copied_bytes: int) -> Slices:

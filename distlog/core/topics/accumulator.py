@@ -18,9 +18,9 @@ class Accumulator:
     thread lives while there are records. No other thread takes them out, since a thread that puts records in or
     waits for them may be interrupted anywhere. If no thread can be started, the caller sends.
 
-    Records are put in without a lock, since a lock would cost half as much as all else. The writer does
-    `fields += (...)`, which no other thread can interrupt, then `bytes += size`, then `advance` if `bytes` is not
-    below `limit`. The limit is 0 while the buffer is empty, so its first record calls `advance` too. Threads that
+    Records are put in without a lock, since a lock would cost half as much as all else. The writer calls `put` with
+    the FIELDS of one, which no other thread can interrupt, then does `bytes += size`, then `advance` if `bytes` is
+    not below `limit`. The limit is 0 while the buffer is empty, so its first record calls `advance` too. Threads that
     race for `bytes` can only make one buffer a little larger or smaller.
     """
 
@@ -29,6 +29,7 @@ class Accumulator:
     ) -> None:
         self._send, self._idle, self._linger_s, self._buffer_bytes = send, idle, linger_s, buffer_bytes
         self.fields: list[Any] = []
+        self.put: Callable[[tuple[Any, ...]], None] = self.fields.extend
         self.begin_empty()
 
     def begin_empty(self) -> None:

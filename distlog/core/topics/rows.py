@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distlog.core.arrow_arrays import integers
+from distlog.core.arrow_arrays import integers, numbers_of
 from distlog.core.batches.record_batch import HEADERS_TYPE
 from distlog.core.config import MAX_INT, MAX_LONG
 from distlog.core.errors import InvalidRecordError
@@ -83,7 +83,9 @@ def batch_of_taken(fields: Sequence[Any], per_ms: int) -> pa.RecordBatch:
     """
     columns = columns_of(fields)
     arrays = {field.name: pa.array(columns[field.name], field.type) for field in SCHEMA if field.name in columns}
-    taken = integers(np.array(fields[FIELDS - 1 :: FIELDS], np.int64) // per_ms)
+    # Arrow takes Python's integers several times as fast as numpy
+    times = numbers_of(pa.array(fields[FIELDS - 1 :: FIELDS], pa.int64()))
+    taken = integers(times // per_ms)
     arrays["timestamp"] = pc.coalesce(arrays["timestamp"], taken) if "timestamp" in arrays else taken
     return pa.RecordBatch.from_pydict(arrays)
 

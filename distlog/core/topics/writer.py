@@ -92,25 +92,25 @@ class Writer:
         With a compressed topic, too, a record must fit `max.message.bytes` uncompressed. The commit asks the topic's
         rules again: a config that was changed meanwhile, or a record that grew too old, fails it.
         """
-        accumulator = self._accumulator
+        accumulator, now = self._accumulator, self._now
         if self._current.snapshot is not self._ruled_by:
             self._learn_rules()
         # Only the usual case is checked here, since this is called for every record.
         if (
             type(value) is bytes
-            and (type(key) is bytes or (key is None and self._takes_null_keys))
+            and (self._takes_null_keys if key is None else type(key) is bytes)
             and timestamp is None
             and headers is None
             and (partition is None or (type(partition) is int and 0 <= partition < self._partitions))
-            and (size := ROW_OVERHEAD + len(value) + (0 if key is None else len(key))) <= self._room
+            and (size := len(value) + (ROW_OVERHEAD if key is None else ROW_OVERHEAD + len(key))) <= self._room
         ):
-            accumulator.fields += (partition, None, key, value, None, self._now())
+            accumulator.put((partition, None, key, value, None, now()))
         else:
             row = self._checked(value, key, timestamp, headers, partition)
             size = row.max_bytes
-            accumulator.fields += (*row, 0)
-        accumulator.bytes += size
-        if accumulator.bytes >= accumulator.limit:
+            accumulator.put((*row, 0))
+        accumulator.bytes = held = accumulator.bytes + size
+        if held >= accumulator.limit:
             self._advance()
 
     def _checked(self, value: Any, key: Any, timestamp: Any, headers: Any, partition: Any) -> Row:
