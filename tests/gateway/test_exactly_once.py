@@ -13,11 +13,3 @@ def test_each_input_is_copied_once_and_in_order(tmp_path: Path) -> None:
     tally = exactly_once.run(tmp_path, 3, kills=2, workers=1, records=300)
     assert tally["kills"] == 2
     assert tally["records"] == 300
-
-
-@pytest.mark.s3
-def test_the_same_holds_on_s3_with_two_gateways(tmp_path: Path) -> None:
-    pytest.importorskip("confluent_kafka")
-    pytest.importorskip("moto")
-    tally = exactly_once.run_on_s3(tmp_path, 4, kills=2, workers=1, records=60)
-    assert tally["records"] == 60
