@@ -20,7 +20,13 @@ from functools import partial
 from distlog.core.batches.record_batch import TRANSACTIONAL
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.errors import CommitStateUnknownError, DistlogError, InvalidRecordError, TopicNotFoundError
+from distlog.core.errors import (
+    CommitStateUnknownError,
+    DistlogError,
+    InvalidRecordError,
+    StorageError,
+    TopicNotFoundError,
+)
 from distlog.core.log.appended import SEALED, Appended, AppendInfo
 from distlog.core.log.batch_runs import BatchRun
 from distlog.core.log.log_validator import ValidBatch, validate
@@ -76,6 +82,9 @@ class GatheredAppends:
 
     def _gather(self, batch: GatheredBatch, *, at_once: bool) -> Future[AppendInfo]:
         with self._changed:
+            if self._is_closing and at_once:
+                # nobody may take it for dropped, and do without an end marker
+                raise StorageError("the topic was closed, since it was dropped, or the gateway ends: look again")
             if self._is_closing:
                 raise TopicNotFoundError("the topic was dropped, or the gateway ends", topic=self._fresh.name)
             if self._thread is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -36,10 +35,10 @@ def test_a_batch_that_another_gateway_commits_first_is_there_once(
     with started(memory_url) as one, started(memory_url) as other, Wire(one) as wire, Wire(other) as elsewhere:
         assert producing(wire, data(0)).base_offset == 0
 
-        def slow(handle: Any, snapshot: Any, batches: Mapping[int, Sequence[Any]]) -> Any:
+        def slow(*given: Any) -> Any:
             # its client gives up, and sends the batch by the other gateway
             monkeypatch.setattr(gathered_appends, "write_bundle", write_bundle)
-            written = write_bundle(handle, snapshot, batches)
+            written = write_bundle(*given)
             assert producing(elsewhere, data(1, sent)).error_code is ErrorCode.none
             return written
 

@@ -36,6 +36,8 @@ CAMPAIGNS: dict[str, Callable[[Path, int], Tally]] = {
     "many-gateways": many_gateways.run,
     "many-gateways-on-s3": many_gateways.run_on_s3,
     "exactly-once": exactly_once.run,
+    "exactly-once-with-two-gateways": exactly_once.run_with_two,
+    "exactly-once-on-s3": exactly_once.run_on_s3,
     "stops": stops.run,
     **{kind: partial(disk_errors.run, kind=kind, histories=20) for kind in disk_errors.KINDS},
     "power": partial(power.run, lives=20),

@@ -1,8 +1,9 @@
-"""Kafka's read, transform, write by librdkafka, while gateway and clients are killed (kill -9): each input once.
+"""Kafka's read, transform, write by librdkafka, while gateways and clients are killed (kill -9): each input once.
 
 Workers of one group read `input`, and in each transaction write what they read to `output` and commit how far they
-have come. All workers are killed now and then, and so is the gateway. In the end a reader of committed records finds
-each input in the output once, those of each partition in their order, and the group has come to the end.
+have come. Workers are killed now and then, and so are the gateways: one or several, on a local root or on S3. In
+the end a reader of committed records finds each input in the output once, those of each partition in their order,
+and the group has come to the end.
 """
 
 from __future__ import annotations
@@ -13,10 +14,14 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import distlog
-from soak.gateway_kills import CONFIG, KilledGateway
+from soak.gateway_kills import CONFIG
+from soak.many_gateways import GatewayProcess
+from soak.streams_on_s3 import server
 from soak.tally import Tally, demand, skipped
 
 PARTITIONS, BETWEEN = 2, 20
@@ -83,18 +88,46 @@ class _Worker:
         self._process.wait()
 
 
-def run(folder: Path, seed: int, *, kills: int = 10, workers: int = 2, records: int = 6000) -> Tally:
-    """One input; Violation if a promise is broken."""
+def run(
+    folder: Path, seed: int, *, kills: int = 10, workers: int = 2, records: int = 6000, gateways: int = 1
+) -> Tally:
+    """One input on a local root; Violation if a promise is broken."""
+    return _run(Address(str(folder), {}), seed, kills, workers, records, gateways)
+
+
+def run_with_two(folder: Path, seed: int, *, kills: int = 10, workers: int = 2, records: int = 6000) -> Tally:
+    """The same with two gateways."""
+    return run(folder, seed, kills=kills, workers=workers, records=records, gateways=2)
+
+
+def run_on_s3(folder: Path, seed: int, *, kills: int = 6, workers: int = 2, records: int = 1200) -> Tally:
+    """The same with two gateways on moto's S3 server."""
+    with server() as (root, options):
+        return _run(Address(f"{root}/{seed}", options), seed, kills, workers, records, 2)
+
+
+class Address(NamedTuple):
+    """A root and the options of its storage."""
+
+    url: str
+    options: Mapping[str, Any]
+
+    def create(self, name: str) -> distlog.Topic:
+        """A topic below it."""
+        return distlog.create(f"{self.url}/{name}", PARTITIONS, CONFIG, storage_options=self.options)
+
+
+def _run(root: Address, seed: int, kills: int, workers: int, records: int, gateways: int) -> Tally:
     try:
         import confluent_kafka  # noqa: F401
         import kio  # noqa: F401
     except ModuleNotFoundError as error:
         return skipped("exactly-once", f"it needs {error.name}")
     chance, killed = random.Random(seed), Counter[str]()
-    source = distlog.create(str(folder / "input"), PARTITIONS, CONFIG)
-    output = distlog.create(str(folder / "output"), PARTITIONS, CONFIG)
-    gateway = KilledGateway(folder)
-    working = [_Worker(gateway.address, f"copy-{number}") for number in range(workers)]
+    source, output = root.create("input"), root.create("output")
+    serving = [GatewayProcess(*root) for _ in range(gateways)]
+    addresses = ",".join(each.address for each in serving)
+    working = [_Worker(addresses, f"copy-{number}") for number in range(workers)]
     try:
         sent = 0
         for number in range(kills + 1):
@@ -106,7 +139,11 @@ def run(folder: Path, seed: int, *, kills: int = 10, workers: int = 2, records: 
             _wait(output, sent - more // 2)
             time.sleep(chance.uniform(0, 0.3))
             if number % 2 == 0:
+                gateway = chance.choice(serving)
                 gateway.kill()
+                # the others take over meanwhile, or it is back before they do
+                time.sleep(chance.choice((0, 2 * gateway.session_s)) if gateways > 1 else 0)
+                gateway.begin()
                 killed["gateway"] += 1
             else:
                 one = chance.choice(working)
@@ -117,7 +154,8 @@ def run(folder: Path, seed: int, *, kills: int = 10, workers: int = 2, records: 
     finally:
         for each in working:
             each.kill()
-    gateway.end()
+    for each in serving:
+        each.end()
     _check(output, sent)
     return Tally(kills=kills, records=sent, **killed)
 

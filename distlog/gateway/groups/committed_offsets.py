@@ -94,7 +94,7 @@ class CommittedOffsets:
         Only `stable` ones: where a transaction decides, the code that tells the client to ask again (KIP-447).
         """
         try:
-            if group in self._groups.names_with_pending():
+            if self._groups.has_pending(group):
                 self._ended.learn(group)
             with self._groups.opened(group) as opened:
                 positions = opened.positions

@@ -129,10 +129,15 @@ class GroupRegistry:
         with self._lock:
             return sorted(self._groups)
 
-    def names_with_pending(self) -> list[str]:
-        """The groups with positions that depend on how transactions end."""
+    def has_pending(self, name: str) -> bool:
+        """Whether positions of the group depend on how transactions end."""
         with self._lock:
-            return sorted(name for name, group in self._groups.items() if group.positions.has_pending)
+            return name in self._groups and self._groups[name].positions.has_pending
+
+    def names_with_pending(self) -> list[str]:
+        """The groups of which that holds."""
+        with self._lock:
+            return [name for name, group in self._groups.items() if group.positions.has_pending]
 
     def _found(self, name: str, make: bool, missing: ErrorCode = ErrorCode.none) -> Group:
         with self._lock:
@@ -148,8 +153,7 @@ class GroupRegistry:
                 new_id=self._new_id,
                 save=self._save,
             )
-            group = self._groups[name] = Group(membership, Positions(name))
-            return group
+            return self._groups.setdefault(name, Group(membership, Positions(name)))
 
     def forget(self, group: Group, done: Stored) -> None:
         """Delete a group that has no members, and its positions; the caller has its lock."""

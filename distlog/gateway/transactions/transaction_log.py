@@ -22,7 +22,9 @@ from distlog.gateway.transactions.own_records import MAX_BATCH_BYTES, own_batch
 from distlog.gateway.transactions.state_format import encode_key, encode_state
 from distlog.gateway.transactions.transaction_state import TransactionState
 
-_CONFIG = {"cleanup.policy": "compact", "segment.bytes": 104_857_600, "max.message.bytes": MAX_BATCH_BYTES}
+_CONFIG = TopicConfig.parse(
+    {"cleanup.policy": "compact", "segment.bytes": 104_857_600, "max.message.bytes": MAX_BATCH_BYTES}
+)
 
 
 class _Opened:
@@ -69,12 +71,13 @@ class TransactionLog:
         Raises DistlogError.
         """
         with self._lock:
-            known, has_failed, self._has_failed = self._known, self._has_failed, False
-        if known is None or not has_failed:
+            known = self._known
+        if known is None or not self._has_failed:
             return ()
-        if self._opened() is not known:
-            return list(known.leadership.partitions)
-        return known.leadership.lost()
+        is_other = self._opened() is not known
+        found = list(known.leadership.partitions) if is_other else known.leadership.lost()
+        self._has_failed = False
+        return found
 
     def settle(self) -> None:
         """Nothing is on its way but what a call waits for."""
@@ -123,7 +126,7 @@ class TransactionLog:
 
     def _opened(self) -> _Opened:
         """The topic; another one if it was dropped. Raises DistlogError."""
-        hosted = self._metadata.own_topic(NAME, self._partitions(), TopicConfig.parse(_CONFIG))
+        hosted = self._metadata.own_topic(NAME, self._partitions(), _CONFIG)
         with self._lock:
             if self._known is None or self._known.hosted is not hosted:
                 self._known = _Opened(hosted)
