@@ -33,6 +33,12 @@ TINY_BATCHES = {"batch.bytes": 60, "index.interval.bytes": 0}
 RECORDS = 40
 
 
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A filled topic for all tests of a file."""
+    return filled(str(tmp_path_factory.mktemp("source") / "clicks"))
+
+
 def at(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, timezone.utc)
 

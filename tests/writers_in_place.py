@@ -9,9 +9,23 @@ from pathlib import Path
 
 import pytest
 from gated_writer import NEVER_MS
+from topics import Clock, topic_on
 
+from distlog.core.storage.storage import Storage
 from distlog.core.topics.delivery import Delivery
 from distlog.core.topics.topic import Topic
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """The clock of `topic`."""
+    return Clock()
+
+
+@pytest.fixture
+def topic(tmp_path: Path, clock: Clock) -> Topic:
+    """An empty topic of two partitions on a local disk."""
+    return topic_on(Storage(str(tmp_path / "topic")), 2, clock=clock)
 
 
 class Syncs:
@@ -29,6 +43,12 @@ class Syncs:
             if os.path.dirname(path).endswith(f"-{self.failing}"):
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
         self._fsync(file)
+
+
+@pytest.fixture
+def syncs(monkeypatch: pytest.MonkeyPatch) -> Syncs:
+    """The syncs of the test's writers."""
+    return Syncs(monkeypatch)
 
 
 def append_both(topic: Topic, told: list[Delivery], numbers: range) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -37,19 +38,24 @@ def create(
     print_report(Summary(text, facts), as_json=as_json)
 
 
-def describe(
-    url: Url,
-    *,
-    version: AtVersion = None,
-    timestamp: AtTime = None,
-    storage: Storage,
-    as_json: Json = False,
-) -> None:
+def _of_a_version(told: Callable[[distlog.Topic], Summary]) -> Callable[..., None]:
+    """The command that prints what is `told` of a topic, as it is now or was at a version or a time."""
+
+    def command(
+        url: Url, *, version: AtVersion = None, timestamp: AtTime = None, storage: Storage, as_json: Json = False
+    ) -> None:
+        print_report(told(open_at(url, version, timestamp, storage)), as_json=as_json)
+
+    command.__name__, command.__doc__ = told.__name__, told.__doc__
+    return command
+
+
+@_of_a_version
+def describe(topic: distlog.Topic) -> Summary:
     """Show the partitions and the settings.
 
     It shows only settings that differ from their defaults; with --json, all settings.
     """
-    topic = open_at(url, version, timestamp, storage)
     partitions = [
         {
             "partition": number,
@@ -64,20 +70,14 @@ def describe(
     lines += [f"{name}={value}" for name, value in topic.config.overrides().items()]
     facts = {"url": topic.url, "name": topic.name, "version": topic.version}
     facts |= {"partitions": partitions, "config": topic.config.all()}
-    print_report(Summary("\n".join(lines), facts, partitions), as_json=as_json)
+    return Summary("\n".join(lines), facts, partitions)
 
 
-def segments(
-    url: Url,
-    *,
-    version: AtVersion = None,
-    timestamp: AtTime = None,
-    storage: Storage,
-    as_json: Json = False,
-) -> None:
+@_of_a_version
+def segments(topic: distlog.Topic) -> Summary:
     """List the live segments, by partition and offset."""
-    rows = output.rows_of(open_at(url, version, timestamp, storage).segments().to_table())
-    print_report(Summary("", {"segments": rows}, rows, _SEGMENT_COLUMNS), as_json=as_json)
+    rows = output.rows_of(topic.segments().to_table())
+    return Summary("", {"segments": rows}, rows, _SEGMENT_COLUMNS)
 
 
 def history(

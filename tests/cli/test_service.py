@@ -266,7 +266,8 @@ def test_one_run_over_a_root_that_is_not_there_fails_and_the_other_roots_are_mai
     assert topic.refresh().start_offsets() == {0: 3}
     (tmp_path / "lgos").mkdir()
     assert run(cli, "--root", str(tmp_path / "lgos"), "--once").status == 0
-    assert run(cli, "--root", "memory://lgos", "--once").status == 1
+    # a store of objects has no folders, so there is nothing to create before the first topic
+    assert run(cli, "--root", "memory://lgos", "--once").status == 0
 
 
 def test_settings_come_from_a_file_and_from_arguments_of_which_the_last_counts(

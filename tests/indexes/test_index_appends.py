@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from active_segments import append, files, new_segment, none_open, records, reopened
+from test_transaction_index import FOUR
 
 from distlog.core.batches.record_batch import read_headers
 from distlog.core.indexes.growing_index import GrowingOffsetIndex, GrowingTimeIndex
@@ -25,13 +26,6 @@ from distlog.core.segments.state_fold import UnfitBatchError
 BASE = 45
 SLOTS = 30
 SETTINGS = {"index_interval_bytes": 0, "segment_index_bytes": SLOTS * TIME_ENTRY.itemsize}
-#: The aborted transactions of Kafka's test.
-FOUR = [
-    AbortedTransaction(0, 0, 10, 11),
-    AbortedTransaction(1, 5, 15, 13),
-    AbortedTransaction(2, 18, 35, 25),
-    AbortedTransaction(3, 32, 50, 40),
-]
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from distlog.core.errors import CorruptIndexError, UnsupportedVersionError
 from distlog.core.indexes.transaction_index import ENTRY, AbortedTransaction, TransactionIndex, encode_transactions
 
+#: The aborted transactions of Kafka's test.
 FOUR = [
     AbortedTransaction(0, 0, 10, 11),
     AbortedTransaction(1, 5, 15, 13),

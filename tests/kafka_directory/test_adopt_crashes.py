@@ -2,39 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import Any
 
 import pytest
+from dying_calls import Died, DyingCalls
 from log_dirs import contents, golden_of, partition_of, read
 
 import distlog
 from distlog import StorageError, TopicNotFoundError
 
-
-class Died(BaseException):
-    """The process dies here."""
-
-
-class Deaths:
-    """Lets `fail_at` system calls that change files pass, and dies at the next one, and at all after it."""
-
-    CALLS = ("link", "unlink", "replace", "rename", "mkdir", "fsync")
-
-    def __init__(self, fail_at: int, patch: pytest.MonkeyPatch) -> None:
-        self.count, self._fail_at = 0, fail_at
-        for name in self.CALLS:
-            patch.setattr(os, name, self._dying(getattr(os, name)))
-
-    def _dying(self, real: Any) -> Any:
-        def call(*arguments: Any, **options: Any) -> Any:
-            self.count += 1
-            if self.count > self._fail_at:
-                raise Died
-            return real(*arguments, **options)
-
-        return call
+#: All that changes files.
+CALLS = ("link", "unlink", "replace", "rename", "mkdir", "fsync")
 
 
 @pytest.mark.parametrize("way", ["in place", "copied"])
@@ -51,7 +29,7 @@ def test_a_crash_at_any_step_leaves_the_brokers_files_or_an_adopted_topic(
         url = str(folder.parent / "java-lz4") if target is None else target
         # 2. the adoption dies
         with monkeypatch.context() as patch:
-            deaths = Deaths(fail_at, patch)
+            deaths = DyingCalls(fail_at, patch, CALLS)
             try:
                 distlog.adopt(folder, target)
             except Died:

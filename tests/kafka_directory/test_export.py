@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from adopted import rows
+from dying_calls import Died, DyingCalls
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from log_dirs import STAGES, contents, copy_of
@@ -227,10 +227,8 @@ def test_an_export_that_died_at_any_step_is_taken_up_by_the_next(
         kafka = tmp_path / f"kafka{fail_at}"
         topic.export(kafka)
         append(topic, 3)
-        calls = Calls(fail_at)
         with monkeypatch.context() as patch:
-            for name in ("replace", "link", "utime", "unlink"):
-                patch.setattr(os, name, calls.dying(getattr(os, name)))
+            calls = DyingCalls(fail_at, patch, ("replace", "link", "utime", "unlink"))
             try:
                 topic.export(kafka)
             except Died:
@@ -240,26 +238,6 @@ def test_an_export_that_died_at_any_step_is_taken_up_by_the_next(
         if calls.count <= fail_at:
             break
     assert steps > 8
-
-
-class Died(BaseException):
-    """The process dies here."""
-
-
-class Calls:
-    """Counts calls, and dies instead of call number `fail_at`, and of every call after it."""
-
-    def __init__(self, fail_at: int) -> None:
-        self.count, self._fail_at = 0, fail_at
-
-    def dying(self, real: Any) -> Any:
-        def call(*arguments: Any, **options: Any) -> Any:
-            self.count += 1
-            if self.count > self._fail_at:
-                raise Died
-            return real(*arguments, **options)
-
-        return call
 
 
 STEPS = st.lists(

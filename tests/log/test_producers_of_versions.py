@@ -17,23 +17,26 @@ from distlog.core.config import MAX_LONG
 
 def test_producers_are_known_when_a_restore_moves_the_beginning_back_to_an_earlier_cut(tmp_path: Path) -> None:
     """1. Retention cuts the log twice. 2. Vacuum keeps what it cut off. 3. A restore brings back the second part."""
-    folder = new_topic(tmp_path / "events", file_delete_delay_ms=3_600_000)
-    process = Process(folder)
+    folder = tmp_path / "events"
+    topic = sent_once(folder, rolls=3)
+    wanted = cut(topic, 1)
+    age(folder, wanted)
+    cut(topic, 2)
+    assert topic.vacuum().gc_floor == wanted
+    topic.restore(wanted)
+    again = Process(folder)
+    assert again.head().partitions[0].segments[0].base_offset == 1
+    assert send(again[0], 0) == (0, 1)
+
+
+def sent_once(folder: Path, *, rolls: int) -> distlog.Topic:
+    """A topic whose first segment has what a producer sent; each other one has a record of nobody's."""
+    process = Process(new_topic(folder, file_delete_delay_ms=3_600_000))
     send(process[0], 0)
-    for _ in range(3):
+    for _ in range(rolls):
         process[0].roll()
         append(process[0], b"plain")
-    topic = process.topic()
-    topic.delete_records({0: 1})
-    cut = topic.retention().version
-    for version in range(cut + 1):
-        os.utime(folder / paths.commit_file(version), (0, 0))
-    topic.delete_records({0: 2})
-    topic.retention()
-    assert topic.vacuum().gc_floor == cut
-    topic.restore(cut)
-    assert process.head().partitions[0].segments[0].base_offset == 1
-    assert send(Process(folder)[0], 0) == (0, 1)
+    return process.topic()
 
 
 def cut(topic: distlog.Topic, *offsets: int) -> int:
@@ -55,12 +58,7 @@ def cut_often(folder: Path, *, restored: bool) -> tuple[distlog.Topic, int]:
 
     That version is behind the gc floor. If it was `restored`, the log began later at the floor.
     """
-    process = Process(new_topic(folder, file_delete_delay_ms=3_600_000))
-    send(process[0], 0)
-    for _ in range(4):
-        process[0].roll()
-        append(process[0], b"plain")
-    topic = process.topic()
+    topic = sent_once(folder, rolls=4)
     if restored:
         first = cut(topic, 1)
         age(folder, cut(topic, 2))
@@ -97,13 +95,8 @@ def test_an_export_of_a_version_between_the_gc_floor_and_the_head_has_its_produc
 
 
 def test_an_export_of_a_pinned_version_has_its_producers_however_old_it_is(tmp_path: Path) -> None:
-    folder = new_topic(tmp_path / "events", file_delete_delay_ms=3_600_000)
-    process = Process(folder)
-    send(process[0], 0)
-    for _ in range(3):
-        process[0].roll()
-        append(process[0], b"plain")
-    topic = process.topic()
+    folder = tmp_path / "events"
+    topic = sent_once(folder, rolls=3)
     wanted = cut(topic, 1)
     topic.log.commit(topic.snapshot, "config", lambda _: [Pin("report", wanted, MAX_LONG)])
     age(folder, cut(topic.refresh(), 2, 3))

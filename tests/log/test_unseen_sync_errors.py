@@ -66,11 +66,17 @@ class DiesUntold:
         return write
 
 
-@pytest.mark.parametrize("work", ENDS)
-@pytest.mark.parametrize("seed", range(6))
-def test_what_another_process_syncs_afterwards_is_there_after_a_power_loss(
-    work: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def after_a_power_loss(
+    work: str,
+    seed: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    damage: Callable[[Path], None] = lambda page: None,
+) -> Process:
+    """What is left when the power goes after a process ended in `work`, untold of a failed sync, and another flushed.
+
+    `damage` gets the file of the partition's page in between.
+    """
     folder = new_topic(tmp_path / "before" / "events", segment_index_bytes=1200)
     with monkeypatch.context() as patches:
         disk = LossyDisk(patches, folder.parent, random.Random(seed))
@@ -82,6 +88,7 @@ def test_what_another_process_syncs_afterwards_is_there_after_a_power_loss(
         append(process[0], b"b" * 20_000)
         disk.failing_syncs = 1
         killing.end(ENDS[work], process)
+        damage(folder / "events-0" / ".lock")
         other = Process(folder)
         append(other[0], b"c")
         other[0].flush()
@@ -89,7 +96,15 @@ def test_what_another_process_syncs_afterwards_is_there_after_a_power_loss(
         disk.after_power_loss(tmp_path / "after")
         disk.close()
     monkeypatch.setattr("distlog.core.log.state_record.boot_id", lambda: bytes(16))
-    after = Process(tmp_path / "after" / "events")
+    return Process(tmp_path / "after" / "events")
+
+
+@pytest.mark.parametrize("work", ENDS)
+@pytest.mark.parametrize("seed", range(6))
+def test_what_another_process_syncs_afterwards_is_there_after_a_power_loss(
+    work: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    after = after_a_power_loss(work, seed, tmp_path, monkeypatch)
     assert after.seen()[0] == [b"a", b"b" * 20_000, b"c"]
     append(after[0], b"d")
     assert after.anomalies() == ()
@@ -100,28 +115,12 @@ def test_what_another_process_syncs_afterwards_is_there_after_a_power_loss(
 def test_what_a_failed_sync_was_to_save_is_saved_when_the_page_does_not_check_either(
     work: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = new_topic(tmp_path / "before" / "events", segment_index_bytes=1200)
-    with monkeypatch.context() as patches:
-        disk = LossyDisk(patches, folder.parent, random.Random(seed))
-        killing = DiesUntold(patches)
-        process = Process(folder)
-        append(process[0], b"a")
-        process[0].flush()
-        # of several pages, of which the device gets some
-        append(process[0], b"b" * 20_000)
-        disk.failing_syncs = 1
-        killing.end(ENDS[work], process)
-        with (folder / "events-0" / ".lock").open("r+b") as page:
-            page.seek(1024)
-            page.write(bytes(2048))
-        other = Process(folder)
-        append(other[0], b"c")
-        other[0].flush()
-        other.close()
-        disk.after_power_loss(tmp_path / "after")
-        disk.close()
-    monkeypatch.setattr("distlog.core.log.state_record.boot_id", lambda: bytes(16))
-    after = Process(tmp_path / "after" / "events")
+    def overwrite(page: Path) -> None:
+        with page.open("r+b") as file:
+            file.seek(1024)
+            file.write(bytes(2048))
+
+    after = after_a_power_loss(work, seed, tmp_path, monkeypatch, overwrite)
     assert after.seen()[0] == [b"a", b"b" * 20_000, b"c"]
     append(after[0], b"d")
     assert after.anomalies() == ()

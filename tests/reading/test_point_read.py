@@ -12,6 +12,8 @@ import golden
 import pyarrow as pa
 import pytest
 from adopted import Rows, adopt, adopt_golden, forget_facts, put, rows, with_indexes
+from index_use import by_index as by_index
+from index_use import either_way as either_way
 from logs import START, Log, appended, batches_of, each_byte_changed, log_of, read, table, whole
 from raw_batches import batch, record
 
@@ -23,16 +25,6 @@ from distlog.core.reading import segment_reader as segment_module
 from distlog.core.topics import record as record_module
 
 GOLDEN = golden.partitions()
-
-
-@pytest.fixture(params=[0, 1 << 40], ids=["by-index", "without-index"])
-def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment_module, "INDEX_WORTH_BYTES", request.param)
-
-
-@pytest.fixture
-def by_index(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment_module, "INDEX_WORTH_BYTES", 0)
 
 
 @pytest.fixture

@@ -12,6 +12,8 @@ import pytest
 from adopted import Rows, adopt, adopt_golden, rows, with_indexes
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from index_use import by_index as by_index
+from index_use import either_way as either_way
 from logs import START, Log, appended, each_byte_changed, log_of
 from searches import examples
 
@@ -35,16 +37,6 @@ def first_at_or_after(expected: Rows, timestamp: int) -> tuple[int, int] | None:
 def largest(expected: Rows) -> tuple[int, int] | None:
     newest = max((row["timestamp"] for row in expected), default=-1)
     return first_at_or_after(expected, newest) if newest >= 0 else None
-
-
-@pytest.fixture(params=[0, 1 << 40], ids=["by-index", "without-index"])
-def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment_module, "INDEX_WORTH_BYTES", request.param)
-
-
-@pytest.fixture
-def by_index(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment_module, "INDEX_WORTH_BYTES", 0)
 
 
 @pytest.mark.usefixtures("either_way")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import random
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -43,6 +45,7 @@ def server() -> Iterator[tuple[str, Mapping[str, Any]]]:
     import boto3
     from moto.server import ThreadedMotoServer
 
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
     try:
@@ -50,6 +53,7 @@ def server() -> Iterator[tuple[str, Mapping[str, Any]]]:
         endpoint = f"http://{host}:{port}"
         keys = {"aws_access_key_id": _KEYS["key"], "aws_secret_access_key": _KEYS["secret"]}
         boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1", **keys).create_bucket(Bucket="streams")
-        yield "s3://streams/soak", {"endpoint_url": endpoint, **_KEYS}
+        # the buckets of a process outlive its servers
+        yield f"s3://streams/{uuid.uuid4().hex}", {"endpoint_url": endpoint, **_KEYS}
     finally:
         server.stop()

@@ -14,7 +14,6 @@ from planned_reads import (
     RECORDS,
     TINY_BATCHES,
     at,
-    filled,
     load,
     message,
     offsets,
@@ -22,6 +21,7 @@ from planned_reads import (
     rows,
     source,
 )
+from planned_reads import url as url
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     EqualNullSafe,
@@ -42,11 +42,6 @@ from distlog.spark.source.kafka_rows import schema_of
 from distlog.spark.source.splits import Split
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return filled(str(tmp_path_factory.mktemp("source") / "clicks"))
 
 
 #: The offsets of the segments with the first and the last records of a partition.

@@ -11,11 +11,11 @@ from planned_reads import (
     PARTITIONS,
     RECORDS,
     fill,
-    filled,
     load,
     message,
     storage_options,
 )
+from planned_reads import url as url
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 
@@ -23,11 +23,6 @@ import distlog
 from distlog.spark.spark_session import activate
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return filled(str(tmp_path_factory.mktemp("source") / "clicks"))
 
 
 class RegisteredSource(DataSource):

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from interrupts import interrupted
+from interrupts import waits as waits
+from waiting import until
 
 from distlog import StorageError
 from distlog.core.storage import parallel
@@ -42,6 +46,19 @@ def test_what_the_work_raises_is_raised_to_each_who_waits() -> None:
     for _ in range(2):
         with pytest.raises(OSError, match="no"):
             task.wait()
+
+
+@pytest.mark.usefixtures("waits")
+def test_a_wait_ends_by_an_interrupt_and_the_work_goes_on() -> None:
+    begun, may_end, main = threading.Event(), threading.Event(), threading.get_ident()
+    task = begin(lambda: (begun.set(), may_end.wait(5)))
+    begun.wait(60)
+    interrupted(
+        task.wait, lambda: until(lambda: sys._current_frames()[main].f_code.co_filename == task_module.__file__)
+    )
+    assert not task.is_done
+    may_end.set()
+    assert task.wait() == (None, True)
 
 
 def refuse(thread: threading.Thread) -> None:

@@ -154,7 +154,7 @@ class TopicAndLists(RuleBasedStateMachine):
         handle = dataclasses.replace(opened.handle, random=random.Random(0))
         topic = Topic(handle, snapshot or opened.snapshot)
         # as on a store of objects: what is appended in place is in no version
-        setattr(topic, "destination", partial(CommitDestination, topic))  # noqa: B010 - it is a method
+        setattr(topic, "destination", partial(CommitDestination, topic.handle, topic.current))  # noqa: B010 - it is a method
         return topic
 
     @initialize()

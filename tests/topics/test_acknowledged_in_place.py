@@ -2,37 +2,23 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 from gated_writer import NEVER_MS
-from topics import Clock, contents, topic_on
+from topics import contents
 from waiting import until
 from writers_in_place import Syncs, append_both
+from writers_in_place import clock as clock
+from writers_in_place import syncs as syncs
+from writers_in_place import topic as topic
 
 from distlog.core.errors import StorageError
 from distlog.core.log.active_file import ActiveFile
 from distlog.core.log.active_partition import ActivePartition
 from distlog.core.log.partition_log import PartitionLog
-from distlog.core.storage.storage import Storage
 from distlog.core.topics.delivery import Delivery
 from distlog.core.topics.topic import Topic
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def topic(tmp_path: Path, clock: Clock) -> Topic:
-    return topic_on(Storage(str(tmp_path / "topic")), 2, clock=clock)
-
-
-@pytest.fixture
-def syncs(monkeypatch: pytest.MonkeyPatch) -> Syncs:
-    return Syncs(monkeypatch)
 
 
 def test_what_is_acknowledged_is_on_the_device_with_one_sync_for_a_partition(topic: Topic, syncs: Syncs) -> None:

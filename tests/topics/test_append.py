@@ -9,9 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from conftest import Address
 from topics import NOW, TINY, Clock, contents, files, named_files, stored, topic_on, values
 from uncommitted import committed, written
+from uncommitted import local as local
+from uncommitted import storage as storage
 
 from distlog.core.batches.record_batch import HEADERS_TYPE
 from distlog.core.commits.actions import GcFloor
@@ -26,17 +27,6 @@ from distlog.core.segments.segment_writer import SegmentWriter
 from distlog.core.storage.crew import Crew
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.append_commit import AppendResult
-
-
-@pytest.fixture
-def storage(storage_url: Address) -> Storage:
-    return Storage(*storage_url)
-
-
-@pytest.fixture
-def local(tmp_path: Path) -> Storage:
-    return Storage(str(tmp_path / "topic"))
-
 
 # --- offsets
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from conftest import Address
 from topics import TINY, contents, files, topic_on, values
 from uncommitted import committed, written
+from uncommitted import local as local
+from uncommitted import storage as storage
 
 from distlog.core.errors import (
     CommitConflictError,
@@ -19,17 +19,6 @@ from distlog.core.errors import (
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.append_commit import AppendResult, commit_append
 from distlog.core.topics.topic import Topic
-
-
-@pytest.fixture
-def storage(storage_url: Address) -> Storage:
-    return Storage(*storage_url)
-
-
-@pytest.fixture
-def local(tmp_path: Path) -> Storage:
-    return Storage(str(tmp_path / "topic"))
-
 
 # --- (app_id, batch_id)
 

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 from gated_writer import NEVER_MS
 from topics import NOW, TINY, Clock, topic_on
+from writers_in_place import clock as clock
+from writers_in_place import topic as topic
 
 from distlog.core.batches.record_batch import LOG_APPEND_TIME, read_headers
 from distlog.core.log.active_partition import ActivePartition
-from distlog.core.storage.storage import Storage
 from distlog.core.topics.topic import Topic
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def topic(tmp_path: Path, clock: Clock) -> Topic:
-    return topic_on(Storage(str(tmp_path / "topic")), 2, clock=clock)
 
 
 @pytest.fixture

@@ -5,22 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from test_producer import failing
-from test_transactional_producer import again, fill
+from test_producer import again, failing
+from test_transactional_producer import fill
+from test_transactional_producer import local as local
 from transacting import seen
 
 import distlog
 from distlog.core.errors import CommitConflictError, StorageError
 
 
-@pytest.fixture
-def local(tmp_path: Path) -> distlog.Topic:
-    return distlog.create(str(tmp_path / "events"), partitions=2)
-
-
-@pytest.mark.parametrize("in_background", [False, True])
-def test_after_a_flush_that_lost_records_their_transaction_can_only_be_aborted(
-    local: distlog.Topic, monkeypatch: pytest.MonkeyPatch, in_background: bool
+@pytest.mark.parametrize("told_by", ["a flush", "a flush after a sync in the background", "the commit"])
+def test_after_a_sync_that_lost_acknowledged_records_their_transaction_can_only_be_aborted(
+    local: distlog.Topic, monkeypatch: pytest.MonkeyPatch, told_by: str
 ) -> None:
     """The loss is told once: a program that goes on after the flush must not commit the rest."""
     local.alter_config({"flush.messages": 2**63 - 1})
@@ -30,10 +26,10 @@ def test_after_a_flush_that_lost_records_their_transaction_can_only_be_aborted(
     producer._settle()
     with monkeypatch.context() as patches:
         failing(patches, "fsync", ".log", spared=0, times=1, code=5)
-        if in_background:
+        if "background" in told_by:
             producer._destination._sync_in_background()
         with pytest.raises(StorageError):
-            producer.flush()
+            producer.commit() if told_by == "the commit" else producer.flush()
     with pytest.raises(StorageError):
         producer.commit()
     producer.abort()

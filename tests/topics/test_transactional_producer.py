@@ -5,7 +5,6 @@ In place and, where each commit is atomic by itself, on object storage.
 
 from __future__ import annotations
 
-import pickle
 import subprocess
 import threading
 from contextlib import suppress
@@ -13,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Address
-from test_producer import failing, in_child
+from test_producer import again, failing, in_child
+from test_producer import topic as topic
 from transacting import seen
 
 import distlog
@@ -31,19 +30,8 @@ from distlog.core.errors import (
 
 
 @pytest.fixture
-def topic(storage_url: Address) -> distlog.Topic:
-    return distlog.create(storage_url.url, partitions=2, storage_options=storage_url.options)
-
-
-@pytest.fixture
 def local(tmp_path: Path) -> distlog.Topic:
     return distlog.create(str(tmp_path / "events"), partitions=2)
-
-
-def again(topic: distlog.Topic) -> distlog.Topic:
-    """The topic as another process has it."""
-    copy: distlog.Topic = pickle.loads(pickle.dumps(topic))
-    return copy.refresh()
 
 
 def fill(producer: Any, *numbers: int) -> None:
@@ -237,27 +225,6 @@ def test_after_a_failure_only_an_abort_is_possible_and_then_all_is_as_before(
     producer.close()
     assert seen(again(local))[0] == [b"0", b"4"]
     assert again(local).verify().anomalies == ()
-
-
-def test_an_acknowledged_record_that_a_failed_sync_lost_keeps_its_transaction_from_being_committed(
-    local: distlog.Topic, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    local.alter_config({"flush.messages": 2**63 - 1})
-    producer = local.producer("payments")
-    producer.begin()
-    fill(producer, 0, 1)
-    producer._settle()
-    with monkeypatch.context() as patches:
-        failing(patches, "fsync", ".log", spared=0, times=1, code=5)
-        with pytest.raises(StorageError):
-            producer.commit()
-    with pytest.raises(StorageError):
-        producer.commit()
-    producer.abort()
-    with producer.begin():
-        fill(producer, 2)
-    producer.close()
-    assert seen(again(local)) == {0: [b"2"], 1: []}
 
 
 def test_a_forked_child_can_neither_commit_nor_abort(local: distlog.Topic) -> None:

@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 from gated_writer import NEVER_MS
-from topics import NOW, TINY, Clock, contents, topic_on
-from writers_in_place import Syncs, append_both, open_files
+from topics import NOW, TINY, contents, topic_on
+from writers_in_place import append_both, open_files
+from writers_in_place import clock as clock
+from writers_in_place import syncs as syncs
+from writers_in_place import topic as topic
 
 from distlog.core.errors import InvalidRecordError, StorageError, TopicNotFoundError
 from distlog.core.log.active_file import ActiveFile
@@ -24,22 +27,6 @@ from distlog.core.topics.commit_destination import CommitDestination
 from distlog.core.topics.delivery import Delivery
 from distlog.core.topics.in_place_destination import InPlaceDestination
 from distlog.core.topics.topic import Topic
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def topic(tmp_path: Path, clock: Clock) -> Topic:
-    return topic_on(Storage(str(tmp_path / "topic")), 2, clock=clock)
-
-
-@pytest.fixture
-def syncs(monkeypatch: pytest.MonkeyPatch) -> Syncs:
-    return Syncs(monkeypatch)
-
 
 # --- where buffers go
 

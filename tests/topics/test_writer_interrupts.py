@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import linecache
 import os
-import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
 from gated_writer import NEVER_MS, TIMEOUT_S, VALUE, Gate, begun, fill, found, joined, small
+from interrupts import interrupted
+from interrupts import waits as waits
 from topics import NOW, contents, topic_on
 
 from distlog.core.errors import StorageError
@@ -72,19 +73,6 @@ def test_an_interrupt_at_any_line_loses_no_record_that_was_taken_and_doubles_non
     assert line > 20
 
 
-@pytest.fixture(params=["as Python leaves them", "restarted"])
-def waits(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A Ctrl-C that is Python's own, whatever ran before, and one after which system calls are restarted.
-
-    The second is what the import of polars leaves (its handler goes before Python's, with SA_RESTART): then a wait
-    for a lock goes on as if nothing had come, unless it has a timeout.
-    """
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.siginterrupt(signal.SIGINT, request.param != "restarted")
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.parametrize("has_error", [False, True])
 @pytest.mark.usefixtures("waits")
 def test_a_close_after_an_interrupted_close_waits_and_tells_its_error(
@@ -92,20 +80,7 @@ def test_a_close_after_an_interrupted_close_waits_and_tells_its_error(
 ) -> None:
     writer = small(topic)
     fill(writer, range(2))
-    main, interrupted = threading.get_ident(), threading.Event()
-
-    def interrupt() -> None:
-        gate.wait_for_one()
-        signal.pthread_kill(main, signal.SIGINT)
-        # Python loses a signal that comes just before the main thread begins to wait for a lock
-        while not interrupted.wait(1):
-            signal.pthread_kill(main, signal.SIGINT)
-
-    interrupting = begun(interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        writer.close()
-    interrupted.set()
-    assert joined(interrupting)
+    interrupted(writer.close, gate.wait_for_one)
     gate.errors.extend([StorageError("full")] if has_error else [])
     gate.open()
     if has_error:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from distlog.core.buffers import new_array
 from distlog.core.kernel_tuples import Layout, Texts
 from distlog.core.kernels.dump_lines import CHOICE, NUMBER, OPTIONAL, write_rows
-from distlog.core.kernels.text import LONGEST_NUMBER
+from distlog.core.kernels.text import LONGEST_NUMBER, SLACK
 
 Longs = npt.NDArray[np.int64]
 
@@ -104,7 +104,7 @@ class Line:
 
     def write(self, count: int, columns: Mapping[str, npt.NDArray[np.generic] | int], *, as_json: bool) -> memoryview:
         """`count` lines with the values of `columns`."""
-        out = new_array(count * self.longest, np.uint8)
+        out = new_array(count * self.longest + SLACK, np.uint8)
         size = write_rows(out, self.layout(as_json=as_json), self.values(count, columns))
         return memoryview(out.data)[:size]
 
@@ -113,7 +113,7 @@ def texts(words: Iterable[str]) -> Texts:
     """`words` for the kernels."""
     encoded = [word.encode() for word in words]
     ends = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
-    return Texts(np.frombuffer(b"".join(encoded) + b"\0", np.uint8), ends)
+    return Texts(np.frombuffer(b"".join(encoded) + bytes(SLACK), np.uint8), ends)
 
 
 @lru_cache

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from contextlib import closing
+from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 
-from distlog.core.batches.record_batch import first_bad_crc
-from distlog.core.batches.source import Source
-from distlog.core.buffers import byte_array
 from distlog.core.dump.dumped_file import DumpedFile, Frames
 from distlog.core.dump.line import Line, number
 from distlog.core.dump.log_lines import LogStyle
+from distlog.core.dump.log_window import LogWindows, Shown
 from distlog.core.dump.options import DumpOptions
 from distlog.core.dump.output import DumpOutput
-from distlog.core.dump.scanned import Scanned, no_records, scan
 from distlog.core.errors import CorruptRecordError
+from distlog.core.storage.parallel import begun, cores, in_order
 
-#: Records are shown when their batches have decompressed to so many bytes.
-PART_BYTES = 4 << 20
+#: How many parts of a window are made before they are asked for: more would need memory without a bound, since a
+#: window may decompress to any size.
+_AHEAD_PARTS = 4
 
 NON_CONSECUTIVE = Line("nonConsecutive", (number("first", ""), number("second", " is followed by ")), begin="  ")
 
@@ -34,85 +33,46 @@ def dump_log(file: DumpedFile, options: DumpOptions, output: DumpOutput) -> None
 class _LogDump:
     def __init__(self, file: DumpedFile, options: DumpOptions, output: DumpOutput) -> None:
         self._file, self._options, self._output = file, options, output
-        self._style = LogStyle(not options.skip_record_metadata, options.print_data_log, output.as_json)
+        style = LogStyle(not options.skip_record_metadata, options.print_data_log, output.as_json)
+        self._windows = LogWindows(file.path, style, options.is_deep)
         self._last_offset = -1
         self._title = f"Non-consecutive offsets in {file.path}"
 
     def run(self, end: int) -> None:
         position = 0
         try:
-            for frames in self._file.frames(end):
-                self._show(frames)
-                position = frames.position + len(frames.data)
+            for shown, stop in self._shown(end):
+                for part in shown:
+                    self._write(part)
+                position = stop
         except CorruptRecordError as error:
             self._output.fail(error)
         if position < end and not self._options.is_cut:
             text = f"Found {end - position} invalid bytes at the end of {self._file.name}"
             self._output.say(text, "invalidBytes", count=end - position)
 
-    def _show(self, frames: Frames) -> None:
-        valid = checksums_hold(frames)
-        for start, end in _runs_of_one_format(frames.batches):
-            batches = frames.batches[start:end]
-            for found, error in self._found(frames, batches):
-                count = len(found.counts)
-                lines = self._style.lines(batches[:count], frames.position, valid[start : start + count], found)
-                self._output.write(lines)
-                self._compare_offsets(found)
-                if error is not None:
-                    self._output.fail(error)
-                batches, start = batches[count:], start + count
+    def _shown(self, end: int) -> Iterator[tuple[Iterator[Shown], int]]:
+        """What is shown of each window, and where it ends; all cores make the next ones."""
+        workers = cores()
+        tasks = (partial(self._begun, frames) for frames in self._file.frames(end))
+        with closing(in_order(tasks, workers + 1, workers=workers, joined=True)) as windows:
+            yield from windows
 
-    def _found(
-        self, frames: Frames, batches: npt.NDArray[Any]
-    ) -> Iterator[tuple[Scanned, CorruptRecordError | None]]:
-        """The records of `batches`, part by part; a batch that cannot be read is a part by itself."""
-        source = Source(self._file.path, frames.position)
-        if not self._options.is_deep:
-            yield no_records(batches), None
+    def _begun(self, frames: Frames) -> tuple[Iterator[Shown], int]:
+        return begun(self._windows.show(frames), _AHEAD_PARTS), frames.position + len(frames.data)
+
+    def _write(self, part: Shown) -> None:
+        self._output.write(part.lines)
+        self._compare_offsets(part)
+        if part.error is not None:
+            self._output.fail(part.error)
+
+    def _compare_offsets(self, part: Shown) -> None:
+        if part.ends is None:
             return
-        if batches["magic"][0] < 0:
-            text = f"batches have the unknown format {batches['magic'][0]}, so their records are not shown"
-            yield no_records(batches), source.corrupt(text, 0, batches[0])
-            return
-        data, columns = byte_array(frames.data), self._columns(batches)
-        while len(batches):
-            found, error = scan(data, batches, source, columns, PART_BYTES)
-            if error is not None and len(batches) > 1:
-                # halves of halves find the bad batch
-                yield from self._found(frames, batches[: len(batches) // 2])
-                batches = batches[len(batches) // 2 :]
-            else:
-                yield found, error
-                batches = batches[len(found.counts) :]
-
-    def _columns(self, batches: npt.NDArray[Any]) -> tuple[str, ...]:
-        has_headers = batches["magic"][0] >= 2 and self._style.metadata
-        return ("key", "value", "headers") if has_headers else ("key", "value")
-
-    def _compare_offsets(self, found: Scanned) -> None:
-        if found.size == 0:
-            return
-        offsets = found.offsets if self._last_offset == -1 else np.append(self._last_offset, found.offsets)
-        gaps = np.flatnonzero(np.diff(offsets) != 1)
-        columns = {"first": offsets[gaps], "second": offsets[gaps + 1]}
-        self._output.problems(self._title, NON_CONSECUTIVE, columns)
-        self._title = "" if len(gaps) else self._title
-        self._last_offset = int(offsets[-1])
-
-
-def checksums_hold(frames: Frames) -> npt.NDArray[np.bool_]:
-    """Whose checksum is that of their bytes; formats later than 2 are taken to have it as format 2 has."""
-    batches = frames.batches.copy()
-    batches["magic"] = np.minimum(batches["magic"], 2)
-    valid, row = np.ones(len(batches), bool), 0
-    while row < len(valid) and (bad := first_bad_crc(frames.data, batches[row:])) >= 0:
-        row += bad
-        valid[row] = False
-        row += 1
-    return valid
-
-
-def _runs_of_one_format(batches: npt.NDArray[Any]) -> Iterator[tuple[int, int]]:
-    changes = np.flatnonzero(np.diff(batches["magic"])) + 1
-    return zip([0, *changes.tolist()], [*changes.tolist(), len(batches)], strict=True)
+        (first, last), before, after = part.ends, part.before, part.after
+        if self._last_offset not in (-1, first - 1):
+            before, after = np.append(self._last_offset, before), np.append(first, after)
+        self._output.problems(self._title, NON_CONSECUTIVE, {"first": before, "second": after})
+        self._title = "" if len(before) else self._title
+        self._last_offset = last

@@ -16,7 +16,7 @@ from distlog.core.dump.line import Line, choice, constant, flag, number, optiona
 from distlog.core.dump.scanned import Scanned
 from distlog.core.kernel_tuples import RecordContent, Texts
 from distlog.core.kernels.dump_lines import ABSENT, write_records
-from distlog.core.kernels.text import JSON_GROWTH, UTF8_GROWTH
+from distlog.core.kernels.text import JSON_GROWTH, SLACK, UTF8_GROWTH
 
 Longs = npt.NDArray[np.int64]
 
@@ -93,7 +93,8 @@ class LogStyle:
         """As many bytes as the lines may take; a byte of a header's length gives what stands around its key."""
         growth = JSON_GROWTH + 2 if self.as_json else UTF8_GROWTH + 1
         around = sum(len(text) for style in _TEXTS.values() for text in style)
-        return batches * batch.longest + found.size * (record.longest + MARKER.longest + around) + growth * found.room
+        longest = record.longest + MARKER.longest + around
+        return batches * batch.longest + found.size * longest + growth * found.room + SLACK
 
     def _texts(self) -> Texts:
         return texts(_TEXTS[self.as_json, self.metadata])
@@ -144,6 +145,7 @@ def timestamp_types(batches: npt.NDArray[Any]) -> Longs:
 def _record_columns(batches: npt.NDArray[Any], found: Scanned) -> dict[str, Any]:
     sequences = np.repeat(batches["base_sequence"].astype(np.int64), found.counts)
     deltas = found.offsets - np.repeat(batches["base_offset"], found.counts)
+    crcs, hold = found.checksums
     return {
         "offset": found.offsets,
         "timestamp_type": np.repeat(timestamp_types(batches), found.counts),
@@ -151,6 +153,6 @@ def _record_columns(batches: npt.NDArray[Any], found: Scanned) -> dict[str, Any]
         "keySize": found.key_sizes,
         "valueSize": found.value_sizes,
         "sequence": np.where(sequences >= 0, (sequences + deltas) & MAX_INT, -1),
-        "isValid": found.crcs_hold,
-        "crc": found.crcs,
+        "isValid": hold,
+        "crc": crcs,
     }

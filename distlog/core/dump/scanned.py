@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -19,11 +18,12 @@ from distlog.core.batches.source import Source
 from distlog.core.config import MAX_LONG, MIN_LONG
 from distlog.core.errors import CorruptRecordError
 from distlog.core.kernels.batch_scan import LEGACY_ENTRY_SIZES
+from distlog.core.kernels.crc_verdicts import find_valid_messages
 
 Longs = npt.NDArray[np.int64]
 
 #: Where the checksum of a message of formats 0 and 1 is.
-_LEGACY_CRC = slice(12, 16)
+_LEGACY_CRC_AT = 12
 
 
 @dataclass(frozen=True)
@@ -65,27 +65,14 @@ class Scanned:
         return _sizes(self.fields.value, self.size)
 
     @cached_property
-    def crcs(self) -> Longs:
-        """The checksum in each message of formats 0 and 1."""
-        if self.magic >= 2:
-            return np.full(self.size, -1)
-        stored = [entry[_LEGACY_CRC] for entry in self._entries()]
-        return np.frombuffer(b"".join(stored), ">u4").astype(np.int64)
-
-    @cached_property
-    def crcs_hold(self) -> npt.NDArray[np.bool_]:
-        """Whether each message of formats 0 and 1 has the checksum of its bytes."""
-        if self.magic >= 2:
-            return np.ones(self.size, bool)
-        computed = [zlib.crc32(entry[LEGACY_CRC_START:]) for entry in self._entries()]
-        holds: npt.NDArray[np.bool_] = np.array(computed, np.int64) == self.crcs
-        return holds
-
-    def _entries(self) -> list[memoryview]:
-        key, value, view = self.fields.key, self.fields.value, self.data.data
-        begins = key.positions[: self.size] - (LEGACY_ENTRY_SIZES[self.magic == 1] - 4)
-        ends = value.positions[: self.size] + np.maximum(self.value_sizes, 0)
-        return [view[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
+    def checksums(self) -> tuple[Longs, npt.NDArray[np.bool_]]:
+        """The checksum in each message of formats 0 and 1, and whether it is that of the message's bytes."""
+        crcs, holds = np.full(self.size, -1), np.ones(self.size, bool)
+        if self.magic < 2:
+            starts = self.fields.key.positions[: self.size] - (LEGACY_ENTRY_SIZES[self.magic == 1] - 4)
+            ends = self.fields.value.positions[: self.size] + np.maximum(self.value_sizes, 0)
+            find_valid_messages(self.data, starts, ends, _LEGACY_CRC_AT, LEGACY_CRC_START, crcs, holds)
+        return crcs, holds
 
 
 def no_records(batches: npt.NDArray[Any]) -> Scanned:

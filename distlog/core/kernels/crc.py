@@ -25,19 +25,19 @@ _LENGTH_BYTES = 4
 _LONG_LANE, _SHORT_LANE = 12, 9
 
 
-def _tables() -> np.ndarray:
-    """Row k, 0 to 15: the checksum of each byte value when k zero bytes follow it."""
+def crc_tables(polynomial: int) -> np.ndarray:
+    """Row k, 0 to 15: the checksum of each byte value when k zero bytes follow it, for a polynomial of 32 bits."""
     rows = np.zeros((16, 256), np.int64)
     first = np.arange(256)
     for _ in range(8):
-        first = (first >> 1) ^ np.where(first & 1, _POLYNOMIAL, 0)
+        first = (first >> 1) ^ np.where(first & 1, polynomial, 0)
     rows[0] = first
     for row in range(1, 16):
         rows[row] = (rows[row - 1] >> 8) ^ first[rows[row - 1] & 0xFF]
     return rows
 
 
-_TABLES = _tables()
+_TABLES = crc_tables(_POLYNOMIAL)
 
 
 def _product(left: int, right: Any) -> Any:
@@ -87,37 +87,46 @@ def _with_zeros(crc: int, count: int) -> int:
 
 
 @inlined
-def _step(word: int, row: int) -> int:
+def _step(tables: np.ndarray, word: int, row: int) -> int:
     # What the 8 bytes of `word` become when `row` zero bytes follow the last one.
     return int(
-        _TABLES[row + 7, word & 0xFF]
-        ^ _TABLES[row + 6, word >> 8 & 0xFF]
-        ^ _TABLES[row + 5, word >> 16 & 0xFF]
-        ^ _TABLES[row + 4, word >> 24 & 0xFF]
-        ^ _TABLES[row + 3, word >> 32 & 0xFF]
-        ^ _TABLES[row + 2, word >> 40 & 0xFF]
-        ^ _TABLES[row + 1, word >> 48 & 0xFF]
-        ^ _TABLES[row, word >> 56 & 0xFF]
+        tables[row + 7, word & 0xFF]
+        ^ tables[row + 6, word >> 8 & 0xFF]
+        ^ tables[row + 5, word >> 16 & 0xFF]
+        ^ tables[row + 4, word >> 24 & 0xFF]
+        ^ tables[row + 3, word >> 32 & 0xFF]
+        ^ tables[row + 2, word >> 40 & 0xFF]
+        ^ tables[row + 1, word >> 48 & 0xFF]
+        ^ tables[row, word >> 56 & 0xFF]
     )
 
 
 @inlined
-def _with_bytes(crc: int, data: np.ndarray, position: int, end: int) -> int:
+def _with_bytes(tables: np.ndarray, crc: int, data: np.ndarray, position: int, end: int) -> int:
     while position < end:
-        crc = _TABLES[0, (crc ^ item_at(data, position)) & 0xFF] ^ crc >> 8
+        crc = tables[0, (crc ^ item_at(data, position)) & 0xFF] ^ crc >> 8
         position += 1
     return crc
 
 
 @inlined
-def crc_by_tables(before: int, data: np.ndarray, start: int, end: int) -> int:
-    """The checksum after data[start:end], if `before` is that of all bytes before; the bounds are not checked."""
+def crc_of_tables(tables: np.ndarray, before: int, data: np.ndarray, start: int, end: int) -> int:
+    """The checksum after data[start:end] by its `crc_tables`, if `before` is that of all bytes before.
+
+    The bounds are not checked.
+    """
     crc = before ^ _ONES
     position = start
     while end - position >= 16:
-        crc = _step(word_at(data, position) ^ crc, 8) ^ _step(word_at(data, position + 8), 0)
+        crc = _step(tables, word_at(data, position) ^ crc, 8) ^ _step(tables, word_at(data, position + 8), 0)
         position += 16
-    return _with_bytes(crc, data, position, end) ^ _ONES
+    return _with_bytes(tables, crc, data, position, end) ^ _ONES
+
+
+@inlined
+def crc_by_tables(before: int, data: np.ndarray, start: int, end: int) -> int:
+    """CRC-32C as `crc_of_tables` gives it."""
+    return crc_of_tables(_TABLES, before, data, start, end)
 
 
 @inlined
@@ -152,10 +161,11 @@ def crc_by_instruction(before: int, data: np.ndarray, start: int, end: int) -> i
     while end - position >= 8:
         crc = crc_of_word(crc, word_at(data, position))
         position += 8
-    return _with_bytes(crc, data, position, end) ^ _ONES
+    return _with_bytes(_TABLES, crc, data, position, end) ^ _ONES
 
 
-_crc32c = crc_by_instruction if HAS_INSTRUCTION else crc_by_tables
+#: `crc32c_of(before, data, start, end)`: CRC-32C by the faster of both ways.
+crc32c_of = crc_by_instruction if HAS_INSTRUCTION else crc_by_tables
 
 
 @fill_kernel
@@ -168,7 +178,7 @@ def first_mismatch(data: np.ndarray, batches: np.ndarray, below: int, checked_fr
         batch = batches[row]
         if batch["magic"] == 2 and batch["size"] < below:
             start = batch["position"]
-            if _crc32c(0, data, start + checked_from, start + batch["size"]) != batch["crc"]:
+            if crc32c_of(0, data, start + checked_from, start + batch["size"]) != batch["crc"]:
                 return row
     return -1
 
@@ -181,7 +191,7 @@ def write_crcs(data: np.ndarray, batches: np.ndarray, checked_from: int, crc_at:
     """
     for row in range(batches.size):
         start = batches[row]["position"]
-        crc = _crc32c(0, data, start + checked_from, start + batches[row]["size"])
+        crc = crc32c_of(0, data, start + checked_from, start + batches[row]["size"])
         batches[row]["crc"] = crc
         for byte in range(4):
             put_at(data, start + crc_at + byte, crc >> 24 - 8 * byte & 0xFF)
@@ -197,6 +207,6 @@ def crc_with_batch(before: int, data: np.ndarray, batch: np.void, checked_from: 
     """
     start = batch["position"]
     if batch["magic"] != 2 or batch["size"] < joined_from:
-        return _crc32c(before, data, start, start + batch["size"])
-    crc = _crc32c(before, data, start, start + checked_from)
+        return crc32c_of(before, data, start, start + batch["size"])
+    crc = crc32c_of(before, data, start, start + checked_from)
     return int(_with_zeros(crc, batch["size"] - checked_from) ^ batch["crc"])

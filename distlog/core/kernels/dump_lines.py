@@ -6,8 +6,8 @@ import numpy as np
 
 from distlog.core.kernel_tuples import Layout, RecordContent, Slices, Texts
 from distlog.core.kernels.native.jit import fill_kernel, inlined
-from distlog.core.kernels.native.memory import copy_bytes, item_at, put_at
-from distlog.core.kernels.text import is_utf8, put_base64, put_json_text, put_number, put_utf8
+from distlog.core.kernels.native.memory import item_at, put_at
+from distlog.core.kernels.text import put_base64, put_json_text, put_number, put_text, put_utf8
 from distlog.core.kernels.varint import read_varint
 
 #: The value of an optional number that is not there.
@@ -23,9 +23,7 @@ _COMMA = 44
 @inlined
 def _put_text(out: np.ndarray, at: int, texts: Texts, index: int) -> int:
     start: int = item_at(texts.ends, index)
-    size: int = item_at(texts.ends, index + 1) - start
-    copy_bytes(out, at, texts.text, start, size)
-    return at + size
+    return put_text(out, at, texts.text, start, item_at(texts.ends, index + 1) - start)
 
 
 @inlined
@@ -64,8 +62,9 @@ def _put_bytes(out: np.ndarray, at: int, content: RecordContent, part: Slices, r
     size = item_at(part.offsets, row + 1) - item_at(part.offsets, row)
     if item_at(texts.ends, BASE64) == item_at(texts.ends, BASE64 + 1):
         return put_utf8(out, at, content.data, position, size)
-    if is_utf8(content.data, position, size):
-        return put_json_text(out, at, content.data, position, size)
+    end, valid = put_json_text(out, at, content.data, position, size, True)
+    if valid:
+        return end
     at = _put_text(out, at, texts, BASE64)
     at = put_base64(out, at, content.data, position, size)
     return _put_text(out, at, texts, BASE64_END)
@@ -81,7 +80,10 @@ def _put_header_keys(out: np.ndarray, at: int, content: RecordContent, place: in
             put_at(out, at, _COMMA)
             at += 1
         size, position = read_varint(data, position, data.size)
-        at = put_json_text(out, at, data, position, size) if as_json else put_utf8(out, at, data, position, size)
+        if as_json:
+            at, _ = put_json_text(out, at, data, position, size, False)
+        else:
+            at = put_utf8(out, at, data, position, size)
         size, position = read_varint(data, position + size, data.size)
         position += max(size, 0)
     return at

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, islice
-from typing import NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +18,7 @@ from distlog.core.reading.chunk import Chunk
 from distlog.core.reading.read_ahead import DEPTH
 from distlog.core.reading.segment_reader import CHUNK_BYTES, INDEX_WORTH_BYTES, SegmentReader
 from distlog.core.reading.slices import SegmentSlice
-from distlog.core.storage.parallel import in_order
+from distlog.core.storage.parallel import begun, in_order
 from distlog.core.transactions.isolation import Isolation
 
 #: Segments up to this size are read whole and decoded together.
@@ -129,15 +128,4 @@ def _same(chunk: Chunk) -> Chunk:
 
 def _decoded(opened: Opened, columns: Sequence[str], isolation: Isolation, workers: int) -> Iterator[pa.RecordBatch]:
     """The records of one chunk; with several workers AHEAD_BATCHES are decoded now, the rest when they are needed."""
-    batches = opened().records(columns, isolation)
-    made: list[pa.RecordBatch] = []
-    try:
-        made.extend(islice(batches, AHEAD_BATCHES if workers > 1 else 0))
-    except Exception as error:
-        # raised only after the batches that were decoded before it were yielded
-        return chain(made, map(_fail, [error]))
-    return chain(made, batches)
-
-
-def _fail(error: Exception) -> NoReturn:
-    raise error
+    return begun(opened().records(columns, isolation), AHEAD_BATCHES if workers > 1 else 0)

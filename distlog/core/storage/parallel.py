@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import partial
+from itertools import chain, islice
 from typing import Generic, NoReturn, TypeVar
 
 from distlog.core.storage.crew import Crew
@@ -119,7 +120,7 @@ class _Line(Generic[T]):
 
 def in_order(
     tasks: Iterable[Callable[[], T]], ahead: int, *, workers: int | None = None, joined: bool = False
-) -> Iterator[T]:
+) -> Generator[T, None, None]:
     """The results of `tasks` in their order, while threads work on up to `ahead` tasks after the next one.
 
     Each of these tasks has a thread, since most tasks wait for a storage. Tasks that compute share `workers`; the
@@ -153,6 +154,19 @@ def in_order(
         if crew:
             # the garbage collector may run this in one of these threads, and none of them can wait for another
             crew.end(joined=joined and not _runs_ahead())
+
+
+def begun(items: Iterator[T], count: int) -> Iterator[T]:
+    """The same `items`, the first `count` of which are made now, and the others when they are asked for.
+
+    An error is raised only behind the items that were made before it.
+    """
+    made: list[T] = []
+    try:
+        made.extend(islice(items, count))
+    except Exception as error:
+        return chain(made, map(_fail, [error]))
+    return chain(made, items)
 
 
 def in_parallel(work: Callable[[T], U], items: Iterable[T]) -> list[U]:

@@ -169,8 +169,8 @@ class Storage:
         return [prefix + entry for entry in found if isinstance(entry, str)]
 
     def is_there(self) -> bool:
-        """Whether this folder exists; on an object store, whether something is in it (one request)."""
-        return os.path.isdir(self.local_path("")) if self.is_local else bool(self._entries("")[1])
+        """Whether this folder exists; an object store has no folders, so there each does that can be listed."""
+        return not self.is_local or os.path.isdir(self.local_path(""))
 
     def _entries(self, folder: str) -> tuple[str, Entries]:
         prefix = f"{folder.strip('/')}/" if folder.strip("/") else ""

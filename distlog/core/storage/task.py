@@ -30,9 +30,7 @@ class Task(Generic[T]):
     """
 
     def __init__(self, work: Callable[[], T]) -> None:
-        self._work, self._is_taken, self._working = work, threading.Lock(), threading.Lock()
-        # held until the work is over; a plain lock, since an interrupt cannot leave it half taken
-        self._working.acquire()
+        self._work, self._is_taken, self._is_over = work, threading.Lock(), False
         self._result: list[T] = []
         self._error: BaseException | None = None
         self._calls: deque[Callable[[], None]] = deque()
@@ -55,30 +53,42 @@ class Task(Generic[T]):
     @property
     def is_done(self) -> bool:
         """Whether the work is done, so that `wait` returns at once."""
-        return not self._working.locked()
+        return self._is_over
 
     def wait(self) -> T:
         """Wait for the work and return its result. Raises the work's error, and StorageError in a forked child."""
         self.run()
         if self._process != os.getpid() and not self.is_done:
             raise begun_before_fork()
-        with self._working:
-            pass
+        if not self.is_done:
+            self._wait_for_another()
         if self._error is not None:
             raise self._error
         return self._result[0]
 
+    def _wait_for_another(self) -> None:
+        # a lock of its own for each who waits: an interrupt that comes just when it is taken harms no other
+        over = threading.Lock()
+        over.acquire()
+        # before the calls of `when_over`, which may raise
+        self._calls.appendleft(over.release)
+        if self.is_done:
+            self._call()
+        # with a timeout, or Ctrl-C could not end it where a library has waits restarted, as polars does
+        while not over.acquire(timeout=threading.TIMEOUT_MAX):
+            pass
+
     def when_over(self, call: Callable[[], None]) -> None:
         """Call `call` when the work is done. Work that has not begun is cancelled, and `call` is called now."""
-        self._calls.append(call)
         if self._is_taken.acquire(blocking=False):
             self._error = CancelledError()
             self._end()
-        elif self.is_done:
+        self._calls.append(call)
+        if self.is_done:
             self._call()
 
     def _end(self) -> None:
-        self._working.release()
+        self._is_over = True
         self._call()
 
     def _call(self) -> None:

@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import pyarrow as pa
 
+from distlog.core.commits.current_snapshot import CurrentSnapshot
+from distlog.core.topic_handle import TopicHandle
 from distlog.core.topics.append_commit import AppendResult
 from distlog.core.topics.delivery import delivered
 from distlog.core.topics.destination import Sent
-
-
-class CommittingTopic(Protocol):
-    """What it needs of a topic."""
-
-    def append(self, table: pa.RecordBatch, *, compression: str | None) -> AppendResult:
-        """Commit records."""
-        ...
+from distlog.core.topics.transaction import Transaction
 
 
 class CommitDestination:
-    """Commits each buffer. A commit is on the device, so there is nothing to flush."""
+    """Commits each buffer. A commit is on the device, so there is nothing to flush, and no file stays open."""
 
-    def __init__(self, topic: CommittingTopic, compression: str | None) -> None:
-        self._topic, self._compression = topic, compression
+    def __init__(self, handle: TopicHandle, current: CurrentSnapshot, compression: str | None) -> None:
+        self._handle, self._current, self._compression = handle, current, compression
 
     def send(self, records: pa.RecordBatch) -> Sent:
         """Commit the records, all or none. Raises as `Topic.append` does."""
-        result = self._topic.append(records, compression=self._compression)
+        result = self._commit(records)
         return Sent(result, delivered(result))
+
+    def _commit(self, records: pa.RecordBatch) -> AppendResult:
+        with Transaction(self._handle, self._current, compression=self._compression) as transaction:
+            transaction.append(records)
+        return transaction.result
 
     @property
     def is_flushed(self) -> bool:

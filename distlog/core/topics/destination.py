@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
 from distlog.core.commits.current_snapshot import CurrentSnapshot
+from distlog.core.topic_handle import TopicHandle
 from distlog.core.topics.append_commit import AppendResult
 from distlog.core.topics.delivery import Delivery
 
@@ -79,18 +80,13 @@ class WritableTopic(Protocol):
     """What a writer needs of a topic."""
 
     @property
-    def url(self) -> str:
-        """The topic's address, without credentials."""
+    def handle(self) -> TopicHandle:
+        """The topic's handle."""
         ...
 
     @property
     def current(self) -> CurrentSnapshot:
         """Holds the topic's current snapshot: another one when the topic has changed."""
-        ...
-
-    @property
-    def clock(self) -> Callable[[], int]:
-        """The time in ms."""
         ...
 
     def destination(self, compression: str | None) -> Destination:

@@ -21,8 +21,7 @@ from distlog.core.log.append_barrier import wait_for_appends
 from distlog.core.storage.retry import Deadline
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.topics.append_commit import AppendResult
-from distlog.core.topics.delivery import delivered
-from distlog.core.topics.destination import Sent
+from distlog.core.topics.commit_destination import CommitDestination
 from distlog.core.topics.in_place_destination import InPlaceDestination
 from distlog.core.topics.partition_buffer import Encoding, PartitionBuffer
 from distlog.core.topics.producer_identity import ProducerIdentity, begin_producer
@@ -106,7 +105,7 @@ class IdempotentDestination(InPlaceDestination):
                 self._sequences[place] = int(increment_sequence(self._sequences.get(place, 0), part.record_count))
 
 
-class IdempotentCommits:
+class IdempotentCommits(CommitDestination):
     """Commits each buffer once, as a batch of the producer's application.
 
     After an error of the storage, and if nobody knows whether a commit landed, it commits again for up to
@@ -121,18 +120,18 @@ class IdempotentCommits:
         transactional_id: str | None,
         timeout_s: float = DELIVERY_TIMEOUT_S,
     ) -> None:
-        self._handle, self._current, self._compression = handle, current, compression
+        super().__init__(handle, current, compression)
         self._producer, self._timeout_s = _Producer(handle, current, transactional_id), timeout_s
         # by application id
         self._sent = Counter[str]()
 
-    def send(self, records: pa.RecordBatch) -> Sent:
-        """Commit the records, all or none. Raises as `Topic.append` does, and ProducerFencedError."""
+    def _commit(self, records: pa.RecordBatch) -> AppendResult:
+        """Raises as `Topic.append` does, and ProducerFencedError."""
         identity, deadline = self._producer.identity, Deadline(self._timeout_s)
         number = identity.first_number + 1 + self._sent[identity.app_id]
         while True:
             try:
-                result = self._committed(records, identity.app_id, number)
+                result = self._commit_once(records, identity.app_id, number)
                 break
             except (StorageError, CommitStateUnknownError):
                 if not deadline.pause():
@@ -142,25 +141,11 @@ class IdempotentCommits:
             identity.check(self._current.snapshot)
             raise ProducerFencedError("a batch of this producer is not known any more: begin a new producer")
         self._sent[identity.app_id] += 1
-        return Sent(result, delivered(result))
+        return result
 
-    def _committed(self, records: pa.RecordBatch, app_id: str, number: int) -> AppendResult:
+    def _commit_once(self, records: pa.RecordBatch, app_id: str, number: int) -> AppendResult:
         with Transaction(
             self._handle, self._current, app_id, number, self._compression, in_order=True
         ) as transaction:
             transaction.append(records)
         return transaction.result
-
-    @property
-    def is_flushed(self) -> bool:
-        """True: a commit is on the device."""
-        return True
-
-    def flush(self) -> None:
-        """There is nothing to flush."""
-
-    def close(self) -> None:
-        """There is nothing to close."""
-
-    def begin_child(self) -> None:
-        """There is nothing that a fork could harm."""

@@ -20,9 +20,9 @@ from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import LeaderFencedError
 from distlog.core.log.append_barrier import wait_for_appends
 from distlog.core.topic_handle import TopicHandle
-from distlog.core.topics.append_commit import commit_append
-from distlog.core.topics.delivery import delivered
-from distlog.core.topics.destination import Destination, Sent
+from distlog.core.topics.append_commit import AppendResult, commit_append
+from distlog.core.topics.commit_destination import CommitDestination
+from distlog.core.topics.destination import Destination
 from distlog.core.topics.in_place_destination import InPlaceDestination
 from distlog.core.topics.transaction import open_appender
 
@@ -97,22 +97,12 @@ class LedTopic:
     def __init__(
         self, handle: TopicHandle, current: CurrentSnapshot, moved_on: Callable[[], None], leadership: Leadership
     ) -> None:
-        self._handle, self.current, self._moved_on = handle, current, moved_on
+        self.handle, self.current, self._moved_on = handle, current, moved_on
         self._leadership = leadership
-
-    @property
-    def url(self) -> str:
-        """The topic's address, without credentials."""
-        return self._handle.storage.url
-
-    @property
-    def clock(self) -> Callable[[], int]:
-        """The time in ms."""
-        return self._handle.clock
 
     def destination(self, compression: str | None) -> Destination:
         """Where buffers go: in place on a disk of this machine, else into commits."""
-        handle, current, leadership = self._handle, self.current, self._leadership
+        handle, current, leadership = self.handle, self.current, self._leadership
         if handle.storage.is_local_disk:
             return _LedInPlace(handle, current, compression, self._moved_on, leadership)
         return _LedCommits(handle, current, compression, leadership)
@@ -136,17 +126,17 @@ class _LedInPlace(InPlaceDestination):
         return lambda snapshot: self._leadership.check(snapshot, (partition,))
 
 
-class _LedCommits:
+class _LedCommits(CommitDestination):
     """Commits each buffer, if this process leads all of its partitions then."""
 
     def __init__(
         self, handle: TopicHandle, current: CurrentSnapshot, compression: str | None, leadership: Leadership
     ) -> None:
-        self._handle, self._current, self._compression = handle, current, compression
+        super().__init__(handle, current, compression)
         self._leadership = leadership
 
-    def send(self, records: pa.RecordBatch) -> Sent:
-        """Commit the records, all or none. Raises as `Topic.append` does, and LeaderFencedError."""
+    def _commit(self, records: pa.RecordBatch) -> AppendResult:
+        """Raises as `Topic.append` does, and LeaderFencedError."""
         read_version = self._current.refresh().version
         appender = open_appender(self._handle, self._current, self._compression)
         try:
@@ -165,18 +155,4 @@ class _LedCommits:
             check=lambda snapshot: self._leadership.check(snapshot, led),
         )
         self._current.advance(after)
-        return Sent(result, delivered(result))
-
-    @property
-    def is_flushed(self) -> bool:
-        """True: a commit is on the device."""
-        return True
-
-    def flush(self) -> None:
-        """There is nothing to flush."""
-
-    def close(self) -> None:
-        """There is nothing to close."""
-
-    def begin_child(self) -> None:
-        """There is nothing that a fork could harm."""
+        return result

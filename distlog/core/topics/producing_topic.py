@@ -23,22 +23,12 @@ class ProducingTopic:
         transactional_id: str | None,
         timeout_ms: int,
     ) -> None:
-        self._handle, self.current, self._moved_on = handle, current, moved_on
+        self.handle, self.current, self._moved_on = handle, current, moved_on
         self._transactional_id, self._timeout_ms = transactional_id, timeout_ms
-
-    @property
-    def url(self) -> str:
-        """The topic's address, without credentials."""
-        return self._handle.storage.url
-
-    @property
-    def clock(self) -> Callable[[], int]:
-        """The time in ms."""
-        return self._handle.clock
 
     def destination(self, compression: str | None) -> Destination:
         """Where buffers go: in place on a disk of this machine, else into commits."""
-        id_, handle, current = self._transactional_id, self._handle, self.current
+        id_, handle, current = self._transactional_id, self.handle, self.current
         if id_ is None and handle.storage.is_local_disk:
             return IdempotentDestination(handle, current, compression, self._moved_on, None)
         if id_ is None:

@@ -125,7 +125,7 @@ class Topic(ReadableTopic):
         """Where a writer's buffers go: in place on a disk of this machine, else into commits."""
         if self.storage.is_local_disk:
             return InPlaceDestination(self.handle, self.current, compression, self.live.look_again)
-        return CommitDestination(self, compression)
+        return CommitDestination(self.handle, self.current, compression)
 
     def appender(self, compression: str | None = None) -> Appender:
         """An Appender, which writes rows of this topic as segments that wait for a commit."""

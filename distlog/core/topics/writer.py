@@ -61,9 +61,9 @@ class Writer:
         codec_of(self._current.snapshot.config, compression)
         if whole_number("linger_ms", linger_ms) < 0 or buffer_bytes < 1:
             raise InvalidConfigError("linger_ms must not be negative, buffer_bytes must be positive")
-        self._topic, self._compression, self._on_delivery = topic, compression, on_delivery
+        self._handle, self._compression, self._on_delivery = topic.handle, compression, on_delivery
         self._destination = topic.destination(compression)
-        self._now, self._per_ms = fastest(topic.clock)
+        self._now, self._per_ms = fastest(self._handle.clock)
         self._closed = self._is_over = False
         self.result = AppendResult(None)
         self._accumulator = Accumulator(self._send, self._idle, linger_s=linger_ms / 1000, buffer_bytes=buffer_bytes)
@@ -114,7 +114,7 @@ class Writer:
             self._advance()
 
     def _checked(self, value: Any, key: Any, timestamp: Any, headers: Any, partition: Any) -> Row:
-        now_ms = self._topic.clock()
+        now_ms = self._handle.clock()
         row = row_of(value, key, now_ms if timestamp is None else timestamp, headers, partition)
         check_row(row, row.max_bytes, self._current.snapshot.config, now_ms, self._codec)
         if row.partition is not None and row.partition >= self._partitions:
@@ -239,7 +239,7 @@ class Writer:
         return self._closed
 
     def __repr__(self) -> str:
-        return f"Writer({self._topic.url!r})"
+        return f"Writer({self._handle.storage.url!r})"
 
     def __enter__(self) -> Writer:
         return self

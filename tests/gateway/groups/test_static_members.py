@@ -8,14 +8,21 @@ from kio.schema.errors import ErrorCode
 from distlog.gateway.groups.classic_group import GroupPhase, GroupSettings
 
 
-def pair() -> tuple[Gateway, Client, Client]:
+def joined() -> tuple[Gateway, Client, Client]:
+    """Two instances in a generation of which the leader, the first, has given out the parts."""
     gateway = Gateway(GroupSettings(initial_rebalance_delay_ms=10))
     first, second = gateway.member("a", instance_id="one"), gateway.member("b", instance_id="two")
     first.join(), second.join()
     gateway.at(10)
     gateway.at(10)
-    second.sync()
     first.sync(one=b"0", two=b"1")
+    return gateway, first, second
+
+
+def pair() -> tuple[Gateway, Client, Client]:
+    """The same, and both have their part."""
+    gateway, first, second = joined()
+    second.sync()
     return gateway, first, second
 
 
@@ -112,12 +119,7 @@ def test_an_instance_that_begins_anew_while_partitions_are_assigned_begins_anoth
 
 
 def test_an_instance_that_begins_anew_before_it_asked_for_its_part_is_still_waited_for() -> None:
-    gateway = Gateway(GroupSettings(initial_rebalance_delay_ms=10))
-    first, second = gateway.member("a", instance_id="one"), gateway.member("b", instance_id="two")
-    first.join(), second.join()
-    gateway.at(10)
-    gateway.at(10)
-    first.sync(one=b"0", two=b"1")
+    gateway, first, _ = joined()
     again = gateway.member("b", instance_id="two").join()
     assert again.told is ErrorCode.none
     for _ in range(7):
@@ -129,12 +131,7 @@ def test_an_instance_that_begins_anew_before_it_asked_for_its_part_is_still_wait
 
 
 def test_an_instance_that_began_anew_and_asked_for_its_part_stays() -> None:
-    gateway = Gateway(GroupSettings(initial_rebalance_delay_ms=10))
-    first, second = gateway.member("a", instance_id="one"), gateway.member("b", instance_id="two")
-    first.join(), second.join()
-    gateway.at(10)
-    gateway.at(10)
-    first.sync(one=b"0", two=b"1")
+    gateway, first, _ = joined()
     again = gateway.member("b", instance_id="two").join().sync()
     for _ in range(7):
         gateway.at(9_000)

@@ -47,6 +47,14 @@ def _wrapped_python(value: int) -> int:
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
+def _bits_of_python(value: int) -> int:
+    return value.bit_length()
+
+
+def _low_zeros_python(word: int) -> int:
+    return (word & -word).bit_length() - 1 if word else 64
+
+
 def _prefetch_python(data: np.ndarray, index: int) -> None:
     """Does nothing: Python has no prefetch."""
 
@@ -103,6 +111,23 @@ def _copy_bytes_compiled(
 
 
 @intrinsic
+def _bits_of_compiled(typing_context: Any, value: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        zeros = builder.ctlz(args[0], cgutils.false_bit)
+        return builder.sub(zeros.type(64), zeros)
+
+    return types.int64(types.int64), codegen
+
+
+@intrinsic
+def _low_zeros_compiled(typing_context: Any, word: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.cttz(args[0], cgutils.false_bit)
+
+    return types.int64(types.int64), codegen
+
+
+@intrinsic
 def _prefetch_compiled(typing_context: Any, data: Any, index: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         byte_pointer, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
@@ -133,6 +158,12 @@ word_at: Any = _word_at_compiled if COMPILED else _word_at_python
 
 #: `copy_bytes(target, target_position, source, source_position, count)`: the slices must not overlap.
 copy_bytes: Any = _copy_bytes_compiled if COMPILED else _copy_bytes_python
+
+#: `bits_of(value)`: how many bits a value that is not negative takes; 0 for 0.
+bits_of: Any = _bits_of_compiled if COMPILED else _bits_of_python
+
+#: `low_zeros(word)`: the number of zero bits below the lowest bit that is set; 64 if none is.
+low_zeros: Any = _low_zeros_compiled if COMPILED else _low_zeros_python
 
 #: `prefetch(array, index)`: begin to fetch an item that will be needed soon; any index is safe.
 prefetch: Any = _prefetch_compiled if COMPILED else _prefetch_python

@@ -1,0 +1,31 @@
+"""A process that dies at a system call."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+
+class Died(BaseException):
+    """The process dies here."""
+
+
+class DyingCalls:
+    """Lets `fail_at` calls of these functions of `os` pass, and dies at the next one, and at all after it."""
+
+    def __init__(self, fail_at: int, patch: pytest.MonkeyPatch, names: Iterable[str]) -> None:
+        self.count, self._fail_at = 0, fail_at
+        for name in names:
+            patch.setattr(os, name, self._dying(getattr(os, name)))
+
+    def _dying(self, real: Any) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
+            self.count += 1
+            if self.count > self._fail_at:
+                raise Died
+            return real(*arguments, **options)
+
+        return call
