@@ -14,6 +14,7 @@ def main(address: str, jars: str, folder: str) -> None:
     spark = (
         builder.config("spark.jars", ",".join(map(str, Path(jars).glob("*.jar"))))
         .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.ui.showConsoleProgress", "false")
         .getOrCreate()
     )
     at = {"kafka.bootstrap.servers": address}
