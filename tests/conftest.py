@@ -22,6 +22,7 @@ from gated_writer import gate as gate
 from gated_writer import topic as topic
 from histories import commit_log, topic_storage, topic_with_checkpoints
 from hypothesis import settings
+from partition_logs import let_go_of_the_dead
 from searches import FACTOR
 
 from distlog.core.commits.commit_log import CommitLog
@@ -78,6 +79,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _rank(item: pytest.Item) -> int:
     return 0 if item.get_closest_marker("spark") else 1 if item.get_closest_marker("long") else 2
+
+
+@pytest.fixture(autouse=True)
+def no_dead_process_has_files() -> Iterator[None]:
+    """Or the stories of crashes would leave thousands of descriptors open."""
+    yield
+    let_go_of_the_dead()
 
 
 class Address(NamedTuple):

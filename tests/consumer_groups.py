@@ -10,6 +10,7 @@ from kio.schema.errors import ErrorCode
 from distlog.gateway.groups.classic_group import GroupSettings, Stored
 from distlog.gateway.groups.committed_offsets import CommittedOffsets
 from distlog.gateway.groups.coordinator import GroupCoordinator
+from distlog.gateway.groups.ended_positions import EndedPositions
 from distlog.gateway.groups.exchanges import Join, JoinReply, Sync, SyncReply
 from distlog.gateway.groups.group_admin import GroupAdmin
 from distlog.gateway.groups.group_store import GroupChange
@@ -44,6 +45,16 @@ class MemoryStore:
             done(self.code)
 
 
+class NoMarkers:
+    """A store without transactions."""
+
+    def partition_of(self, group: str) -> int:
+        return 0
+
+    def ended(self, partition: int) -> tuple[()]:
+        return ()
+
+
 class Gateway:
     """The groups of a gateway over `store`; `restart` begins another one over what is stored."""
 
@@ -60,7 +71,9 @@ class Gateway:
         )
         self.groups.load(self.store.load())
         self.coordinator = GroupCoordinator(self.groups)
-        self.offsets = CommittedOffsets(self.groups, retention_ms=RETENTION_MS)
+        self.offsets = CommittedOffsets(
+            self.groups, EndedPositions(self.groups, NoMarkers()), retention_ms=RETENTION_MS
+        )
         self.admin = GroupAdmin(self.groups)
 
     def restart(self) -> Gateway:

@@ -83,6 +83,16 @@ class Killer:
         return self._open(path, flags, *arguments, **options)
 
 
+#: The logs of all processes of the test, among them those that died without a word: see `let_go_of_the_dead`.
+_logs: list[PartitionLog] = []
+
+
+def let_go_of_the_dead() -> None:
+    """Close the files that processes of the test left open, as the system does when a real process ends."""
+    while _logs:
+        _logs.pop().close()
+
+
 class Process:
     """What one process has of a topic: a handle, the newest snapshot, and a log per partition."""
 
@@ -99,6 +109,7 @@ class Process:
             self._logs[partition] = PartitionLog(
                 self.handle, partition, self.snapshots, calls=self.calls, timeout_s=self._timeout_s
             )
+            _logs.append(self._logs[partition])
         return self._logs[partition]
 
     def folder(self, partition: int) -> Path:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import Address
 from raw_batches import batch, record
 from transacting import seen
 
@@ -15,6 +16,8 @@ import distlog
 from distlog.core.batches.record_batch import TRANSACTIONAL
 from distlog.core.errors import StorageError
 from distlog.core.storage.storage import Storage
+from distlog.core.topics.topic import Topic
+from distlog.gateway import gathered_appends
 from distlog.gateway.broker import Broker
 from distlog.gateway.cluster.gateway_lease import GatewayLease
 from distlog.gateway.config import GatewayConfig
@@ -32,8 +35,9 @@ from distlog.gateway.transactions.transaction_coordinator import TransactionCoor
 from distlog.gateway.transactions.transaction_state import ProducerId
 
 NOW, TIMEOUT_MS, GROUP, ID = 1_700_000_000_000, 60_000, "billing", "payments"
-#: What a gateway does in logs, in the order of a transaction.
-STEPS = ("append", "append_run", "end_transaction", "sync")
+#: What a gateway does in logs, in the order of a transaction: in place, and in commits.
+IN_PLACE = [(Partition, name) for name in ("append", "append_run", "end_transaction", "sync")]
+IN_COMMITS: list[tuple[Any, str]] = [(gathered_appends, name) for name in ("write_bundle", "commit_append")]
 
 
 class Killed(BaseException):
@@ -43,23 +47,30 @@ class Killed(BaseException):
 class Parts:
     """The parts of a gateway over `root`; time is what `now_ms` says."""
 
-    def __init__(self, root: Path, together: list[Parts] | None = None) -> None:
-        self.root, self.now_ms = root, NOW
+    def __init__(self, root: Path | Address, together: list[Parts] | None = None, *, port: int = 9092) -> None:
+        self.root, self.now_ms, self._port = root, NOW, port
+        self.address = root if isinstance(root, Address) else Address(str(root), {})
         # those that were killed; in this process, their files would stay open
         self._all: list[Parts] = together if together is not None else []
         self._all.append(self)
-        metadata = MetadataCache(Storage(str(root)), {}, lambda: self.now_ms, GatewayConfig())
+        config = GatewayConfig(linger_ms=1, metadata_max_age_ms=0)
+        metadata = MetadataCache(Storage(*self.address), {}, lambda: self.now_ms, config)
         fetches = DelayedFetches(lambda request: None, 1000)
         # it is at the place of the one that was killed before it
-        lease = self._lease = GatewayLease(metadata.root, None, 9.0, shares=False)
-        lease.be_at("127.0.0.1", 9092, "a")
+        lease = self.lease = GatewayLease(metadata.root, None, 9.0)
+        lease.be_at("127.0.0.1", port, "a")
         memory = FetchMemory(1 << 20)
-        self.broker = Broker(GatewayConfig(), metadata, fetches, lambda: self.now_ms, {}, memory, lease)
-        self._store = OffsetsTopic(str(root), linger_ms=0)
+        self.broker = Broker(config, metadata, fetches, lambda: self.now_ms, {}, memory, lease)
+        self._store = OffsetsTopic(self.address.url, linger_ms=0, storage_options=self.address.options)
         self.groups = GroupServices(self._store, lease, GroupSettings(), retention_ms=1 << 40)
-        self.groups.start()
         self.services = TransactionServices(self.broker, self.groups)
+        self.groups.start()
+        self.load()
         self._sequences: dict[tuple[ProducerId, str, int], int] = {}
+
+    def load(self) -> None:
+        """Load and unload transactions as the lease says."""
+        self.services._coordination.step(self.services.coordinator)
 
     @property
     def coordinator(self) -> TransactionCoordinator:
@@ -74,47 +85,44 @@ class Parts:
         sequence = self._sequences[key] = self._sequences.get(key, -1) + 1
         numbers = (producer.id, producer.epoch, sequence)
         data = batch([record(0, 0, b"k", value)], attributes=TRANSACTIONAL, producer=numbers)
-        partition = self.broker.metadata.fresh_topic(topic).partition(number)
-        with self.coordinator.appending(ID, producer, (topic, number)) as noted:
-            appended = partition.append(data, in_transaction=True).appended
-            noted(appended)
-        partition.flush(appended)
+        fence = self.services.fence(ID, producer, (topic, number))
+        self.broker.metadata.fresh_topic(topic).append(number, data, fence).result()
 
     def commit_offset(self, producer: ProducerId, offset: int, number: int = 0) -> None:
         """Have a position of GROUP in `clicks` in the producer's transaction."""
         place = NAME, self.groups.partition_of(GROUP)
         self.coordinator.add_partitions(ID, producer, [place])
-        partition = self.broker.metadata.fresh_topic(NAME).partition(place[1])
-        with self.coordinator.appending(ID, producer, place) as noted:
-            positions = {("clicks", number): Position(offset)}
+        hosted, fence = self.broker.metadata.fresh_topic(NAME), self.services.fence(ID, producer, place)
 
-            def append(changes: Any) -> None:
-                records = [(encode_key(key), encode_position(each)) for key, each in changes]
-                noted(partition.append_run(own_batch(records, self.now_ms, producer)))
+        def append(changes: Any) -> None:
+            records = [(encode_key(key), encode_position(each)) for key, each in changes]
+            hosted.append_run(place[1], own_batch(records, self.now_ms, producer), fence)
 
-            self.groups.offsets.commit_in_transaction(GROUP, positions, producer.id, append)
-        partition.sync(None)
+        self.groups.offsets.commit_in_transaction(GROUP, {("clicks", number): Position(offset)}, producer.id, append)
 
     def seen(self) -> tuple[list[bytes], list[bytes], int | None]:
         """What readers of committed records, and the group, see: values in two topics, and a position."""
-        clicks, views = (seen(distlog.open(str(self.root / name)))[0] for name in ("clicks", "views"))
+        clicks, views = (seen(self.topic(name))[0] for name in ("clicks", "views"))
         position = self.groups.offsets.fetch(GROUP, [("clicks", 0)])["clicks", 0]
         return clicks, views, position.offset if isinstance(position, Position) else None
 
+    def topic(self, name: str) -> Topic:
+        """A topic, as a program opens it."""
+        return distlog.open(f"{self.address.url}/{name}", storage_options=self.address.options)
+
     def killed(self) -> Parts:
         """Another gateway, over what the first one left."""
-        # of what a process has, the system gives back the lock alone
         self.services.stop()
-        self._lease.sync = _dead  # type: ignore[method-assign]
-        after = Parts(self.root, self._all)
+        self.lease.sync = _dead  # type: ignore[method-assign]
+        after = Parts(self.root, self._all, port=self._port)
         after.now_ms = self.now_ms
         return after
 
     def close(self) -> None:
         for parts in self._all:
+            parts.services.stop()
             parts.groups.stop()
             parts.broker.metadata.close()
-            parts.services.stop()
 
 
 def _dead(*_: object) -> bool:
@@ -122,12 +130,14 @@ def _dead(*_: object) -> bool:
 
 
 @contextmanager
-def killed_before(step: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], int]]:
+def killed_before(
+    step: int, monkeypatch: pytest.MonkeyPatch, *, is_local: bool = True
+) -> Iterator[Callable[[], int]]:
     """Within the block, the gateway is killed before this step, from 0 on. Tells how many steps there were."""
     done = [0]
 
-    def counted(name: str) -> Callable[..., Any]:
-        work = getattr(Partition, name)
+    def counted(owner: Any, name: str) -> Callable[..., Any]:
+        work = getattr(owner, name)
 
         def counting(*given: Any, **named: Any) -> Any:
             if done[0] >= step:
@@ -138,6 +148,6 @@ def killed_before(step: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
         return counting
 
     with monkeypatch.context() as patches:
-        for name in STEPS:
-            patches.setattr(Partition, name, counted(name))
+        for owner, name in IN_PLACE if is_local else IN_COMMITS:
+            patches.setattr(owner, name, counted(owner, name))
         yield lambda: done[0]

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import io
+import struct
 import tempfile
 import time
 import uuid
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from distlog.core.config import MAX_LONG
+from distlog.core.dump.dump import dump
+from distlog.core.dump.dumped_file import DumpedFile
+from distlog.core.dump.options import DumpOptions
+from distlog.core.dump.output import DumpOutput
 from distlog.core.errors import RetentionWarning
 from distlog.core.kernels.times import to_microseconds
 from distlog.core.topics.open_topic import create
@@ -20,6 +27,8 @@ from distlog.core.topics.topic import Topic
 
 _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 _RECORDS = 200
+#: A message of format 1 without a key.
+_OLD_MESSAGE = struct.pack(">qiIbbqiib", 0, 23, 0, 1, 0, 0, -1, 1, 0)
 #: So that a few records make an index, and are compacted.
 _CONFIG = {"min.cleanable.dirty.ratio": 0, "index.interval.bytes": 64, "batch.bytes": 512}
 
@@ -51,6 +60,7 @@ def warm_up() -> WarmUp:
         for root in (folder, f"memory://{uuid.uuid4().hex}"):
             for policy in ("delete", "compact"):
                 _use(create(f"{root}/{policy}", 3, {"cleanup.policy": policy, **_CONFIG}))
+        _dump(Path(folder))
     return WarmUp(time.monotonic() - started)
 
 
@@ -69,6 +79,14 @@ def _use(topic: Topic) -> None:
     topic.verify()
     topic.retention(dry_run=True)
     topic.vacuum(dry_run=True)
+
+
+def _dump(folder: Path) -> None:
+    (folder / f"{0:020d}.log").write_bytes(_OLD_MESSAGE)
+    files = [
+        DumpedFile.at(str(file)) for suffix in ("log", "index", "timeindex") for file in folder.rglob(f"*.{suffix}")
+    ]
+    dump(files, DumpOptions(print_data_log=True), DumpOutput(io.BytesIO(), io.BytesIO()))
 
 
 def _records(**more: Any) -> Iterator[dict[str, Any]]:

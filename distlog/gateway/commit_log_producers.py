@@ -2,12 +2,13 @@
 
 A commit's segments carry the sequence numbers in their batches. A gateway that begins reads the segments of the last
 REMEMBERED_MS, and later those that others commit. So a batch that is sent again is known, also after the gateway was
-killed, as long as the client tries no longer than that (delivery.timeout.ms is two minutes by default).
+killed, as long as the client tries no longer than that (delivery.timeout.ms is two minutes by default). Transactions
+that are open for longer are known, too: it reads from the first unstable offset on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import numpy.typing as npt
 
 from distlog.core.commits.snapshot import PartitionState
 from distlog.core.reading.segment_reader import SegmentReader
+from distlog.core.reading.stable_offset import last_stable_offset
 from distlog.core.reading.whole_log import whole_log
 from distlog.core.transactions.producer_state import KnownBatch
 from distlog.core.transactions.producer_states import ProducerStates
@@ -50,7 +52,12 @@ class CommitLogProducers:
         first = len(state.segments)
         while first and state.segments[first - 1].created_ms >= oldest:
             first -= 1
-        return first
+        return min(first, state.segments.find(last_stable_offset(self._reader, state)))
+
+    @property
+    def opened(self) -> Mapping[int, int]:
+        """The first offsets of the transactions that are open behind what was read, by producer id."""
+        return self._states.opened
 
     def has_read(self, state: PartitionState) -> bool:
         """Whether nothing of the partition is behind what was read."""

@@ -28,7 +28,7 @@ from distlog.gateway.groups.follow_groups import FollowGroups
 from distlog.gateway.groups.of_broker import FOLLOW_PART, PART
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
 from distlog.gateway.groups.services import GroupServices
-from distlog.gateway.kafka_apis import APIS, OF_MEMBERS, OF_SASL, KafkaApis, supports
+from distlog.gateway.kafka_apis import APIS, OF_MEMBERS, OF_SASL, OF_TRANSACTIONS, KafkaApis, supports
 from distlog.gateway.metadata_cache import MetadataCache, topic_defaults
 from distlog.gateway.request_metrics import RequestMetrics
 from distlog.gateway.security.authentication import Authentication
@@ -53,8 +53,6 @@ _SASL_THREADS = 1
 _FLUSH_MS = 500
 #: How often topics with positions are looked at whether others dropped them: by whether that is a look at a disk.
 _LOOK_MS = {True: 1000, False: 5000}
-#: How often transactions are looked at that are open for too long, or not finished.
-_TRANSACTIONS_MS = 1000
 
 
 class GatewayServer:
@@ -79,17 +77,20 @@ class GatewayServer:
         config = with_settings(config or GatewayConfig(), settings or {})
         self._host, self._asked_port = host, port
         self._loop = asyncio.new_event_loop()
-        self._channel, members_channel, sasl_channel = (
-            RequestChannel(config.queued_max_requests, self._wake) for _ in range(3)
+        self._channel, members_channel, transactions_channel, sasl_channel = (
+            RequestChannel(config.queued_max_requests, self._wake) for _ in range(4)
         )
-        self._channels = dict.fromkeys(OF_MEMBERS, members_channel) | dict.fromkeys(OF_SASL, sasl_channel)
+        self._channels = (
+            dict.fromkeys(OF_MEMBERS, members_channel)
+            | dict.fromkeys(OF_TRANSACTIONS, transactions_channel)
+            | dict.fromkeys(OF_SASL, sasl_channel)
+        )
         self._processor = Processor(config, self._loop, self._offer, supports, clock, authentication)
         self._acceptor = Acceptor(self._processor, tls)
         metadata = MetadataCache(Storage(root, storage_options), topic_defaults(settings or {}), clock, config)
         fetches = DelayedFetches(self._channel.again, config.metadata_max_age_ms)
         lease_s = config.broker_session_timeout_ms / 1000
-        # transactions need their coordinator, and those of the groups in them, in one process
-        self._lease = GatewayLease(metadata.root, config.node_id, lease_s, shares=not metadata.root.is_local_disk)
+        self._lease = GatewayLease(metadata.root, config.node_id, lease_s)
         memory = FetchMemory(config.fetch_memory_bytes)
         self.broker = Broker(config, metadata, fetches, clock, APIS, memory, self._lease)
         store = OffsetsTopic(
@@ -106,6 +107,9 @@ class GatewayServer:
         self._handlers = [
             KafkaRequestHandlerPool(self._channel, apis.handle, config.num_io_threads, "kafka-request-handler"),
             KafkaRequestHandlerPool(members_channel, apis.handle, _MEMBERS_THREADS, "kafka-group-handler"),
+            KafkaRequestHandlerPool(
+                transactions_channel, apis.handle, config.num_io_threads, "kafka-transaction-handler"
+            ),
             KafkaRequestHandlerPool(sasl_channel, apis.handle, _SASL_THREADS, "kafka-sasl-handler"),
         ]
         self._scheduler = Scheduler()
@@ -113,7 +117,6 @@ class GatewayServer:
         dropped = DroppedTopics(self._groups.offsets, lambda name: metadata.fresh_topic(name).snapshot.topic_id)
         look_ms = _LOOK_MS[metadata.root.is_local_disk]
         self._scheduler.schedule("dropped-topics", dropped.look, delay_ms=look_ms, period_ms=look_ms)
-        self._scheduler.schedule("transaction-timer", self._transactions.tick, delay_ms=0, period_ms=_TRANSACTIONS_MS)
         self._thread = threading.Thread(target=self._run_loop, name="kafka-network-thread", daemon=True)
 
     @property
@@ -159,6 +162,7 @@ class GatewayServer:
         host, port = self.broker.config.advertised or advertised(self._host, self.port)
         self._lease.be_at(host, port, this_machine())
         self._groups.start()
+        self._transactions.start()
         for handlers in self._handlers:
             handlers.start()
         self._scheduler.start()
@@ -186,9 +190,9 @@ class GatewayServer:
 
     def _close(self) -> None:
         self._followers.stop()
+        self._transactions.stop()
         self._groups.stop()
         self.broker.metadata.close()
-        self._transactions.stop()
 
     def __enter__(self) -> GatewayServer:
         return self.start()

@@ -1,59 +1,49 @@
 """Appends to a topic on an object store: the batches of all connections are gathered, and committed together.
 
 Each gathering is one bundle and one commit. A batch is acknowledged when its commit is stored.
+
+What a segment says of transactions depends on what is behind: where the first undecided record is, and which records
+an end marker aborts. The first is told by the plan of the commit. The second stands in a file, which must be written
+anew if others appended to the partition meanwhile.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import replace
 from functools import partial
-from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
+from distlog.core.batches.record_batch import TRANSACTIONAL
+from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import Snapshot
-from distlog.core.config import TopicConfig
 from distlog.core.errors import CommitStateUnknownError, DistlogError, InvalidRecordError, TopicNotFoundError
 from distlog.core.log.appended import SEALED, Appended, AppendInfo
+from distlog.core.log.batch_runs import BatchRun
 from distlog.core.log.log_validator import ValidBatch, validate
 from distlog.core.times import NO_TIMESTAMP
 from distlog.core.topics.append_commit import commit_append
-from distlog.core.transactions.producer_state import KnownBatch
-from distlog.gateway.bundled_batches import write_bundle
+from distlog.core.transactions.open_transactions import OpenTransactions
+from distlog.gateway.bundled_batches import WrittenSegment, effect, write_bundle
 from distlog.gateway.commit_log_producers import CommitLogProducers
 from distlog.gateway.fresh_topic import FreshTopic
+from distlog.gateway.gathered_batch import (
+    Accepted,
+    Fence,
+    GatheredBatch,
+    SentElsewhereError,
+    appended_before,
+    ask_fences,
+    checked_by,
+    rows_of,
+    tell_the_same,
+)
 
-
-@dataclass(slots=True, eq=False)
-class _Gathered:
-    """A batch that waits for its commit, and what its producer is told then; `config` is what it was checked by."""
-
-    partition: int
-    valid: ValidBatch
-    config: TopicConfig
-    told: Future[AppendInfo] = field(default_factory=Future)
-
-    @property
-    def count(self) -> int:
-        """How many offsets it takes."""
-        return int(self.valid.rows[0]["last_offset_delta"]) + 1
-
-    @property
-    def sequence(self) -> tuple[int, ...] | None:
-        """What tells the batch of a producer from its others; None without a producer."""
-        row = self.valid.rows[0]
-        names = ("producer_id", "producer_epoch", "base_sequence", "last_offset_delta")
-        return (self.partition, *(int(row[name]) for name in names)) if row["producer_id"] >= 0 else None
-
-
-class _SentElsewhereError(Exception):
-    """Another gateway has committed batches of the same producers meanwhile."""
+#: Due at any time.
+_AT_ONCE = float("-inf")
 
 
 class GatheredAppends:
@@ -62,17 +52,29 @@ class GatheredAppends:
     def __init__(self, fresh: FreshTopic, linger_ms: int, linger_bytes: int) -> None:
         self._fresh, self._linger_s, self._linger_bytes = fresh, linger_ms / 1000, linger_bytes
         self._changed = threading.Condition()
-        self._waiting: list[_Gathered] = []
+        self._waiting: list[GatheredBatch] = []
         self._first_s, self._size, self._is_closing = 0.0, 0, False
         self._producers: dict[int, CommitLogProducers] = {}
         self._thread: threading.Thread | None = None
 
-    def append(self, partition: int, records: bytes) -> Future[AppendInfo]:
-        """Have the batch appended with the next commit. Raises what `validate` raises, TopicNotFoundError."""
-        topic = self._fresh.topic
+    def append(self, partition: int, records: bytes, fence: Fence | None = None) -> Future[AppendInfo]:
+        """Have the batch appended with the next commit, unless `fence` refuses.
+
+        Without a fence, batches of transactions are refused. Raises what `validate` raises, TopicNotFoundError.
+        """
         config = self._fresh.snapshot.config
-        valid = validate(records, config, topic.clock())
-        gathered = _Gathered(partition, valid, config)
+        valid = validate(records, config, self._fresh.topic.clock())
+        if fence is None and valid.rows[0]["attributes"] & TRANSACTIONAL:
+            raise InvalidRecordError("a batch of a transaction needs the producer's transactional id")
+        return self._gather(GatheredBatch(partition, valid, config, fence), at_once=False)
+
+    def append_run(self, partition: int, run: BatchRun, fence: Fence) -> Future[AppendInfo]:
+        """Have a batch of the gateway itself appended, and whatever waits, without further delay."""
+        newest, oldest = int(run.newest_offsets[0]), int(run.min_timestamps[0])
+        valid = ValidBatch(run.data, run.rows, newest, oldest)
+        return self._gather(GatheredBatch(partition, valid, self._fresh.snapshot.config, fence), at_once=True)
+
+    def _gather(self, batch: GatheredBatch, *, at_once: bool) -> Future[AppendInfo]:
         with self._changed:
             if self._is_closing:
                 raise TopicNotFoundError("the topic was dropped, or the gateway ends", topic=self._fresh.name)
@@ -80,10 +82,12 @@ class GatheredAppends:
                 self._thread = threading.Thread(target=self._run, name="gathered-appends", daemon=True)
                 self._thread.start()
             self._first_s = self._first_s if self._waiting else time.monotonic()
-            self._waiting.append(gathered)
-            self._size += valid.data.nbytes
+            if at_once:
+                self._first_s = _AT_ONCE
+            self._waiting.append(batch)
+            self._size += batch.valid.data.nbytes
             self._changed.notify()
-        return gathered.told
+        return batch.told
 
     def hurry(self) -> None:
         """Commit what waits, and what comes, at once: the gateway ends."""
@@ -103,7 +107,7 @@ class GatheredAppends:
         while batches := self._take():
             self._commit_or_tell(batches)
 
-    def _commit_or_tell(self, batches: Sequence[_Gathered]) -> None:
+    def _commit_or_tell(self, batches: Sequence[GatheredBatch]) -> None:
         try:
             self._commit(batches)
         except BaseException as error:
@@ -114,7 +118,7 @@ class GatheredAppends:
                 if not batch.told.done():
                     batch.told.set_exception(error)
 
-    def _take(self) -> list[_Gathered]:
+    def _take(self) -> list[GatheredBatch]:
         """What is committed next; waits for it. Nothing at the end."""
         with self._changed:
             while not self._is_closing:
@@ -125,19 +129,19 @@ class GatheredAppends:
             batches, self._waiting, self._size = self._waiting, [], 0
             return batches
 
-    def _commit(self, batches: Sequence[_Gathered]) -> None:
+    def _commit(self, batches: Sequence[GatheredBatch]) -> None:
         left = list(batches)
         while left:
-            with suppress(_SentElsewhereError):
+            with suppress(SentElsewhereError):
                 self._try(left)
             # if others were faster, at least one batch is told so with the next try
             left = [batch for batch in left if not batch.told.done()]
 
-    def _try(self, batches: Sequence[_Gathered]) -> None:
-        topic, snapshot = self._fresh.topic, self._fresh.refresh()
-        again: dict[int, list[_Gathered]] = {}
-        accepted: dict[int, list[_Gathered]] = {}
-        known = dict[tuple[int, ...], _Gathered]()
+    def _try(self, batches: Sequence[GatheredBatch]) -> None:
+        snapshot = self._fresh.refresh()
+        again: dict[int, list[GatheredBatch]] = {}
+        accepted: dict[int, list[GatheredBatch]] = {}
+        known = dict[tuple[int, ...], GatheredBatch]()
         for batch in batches:
             first = known.setdefault(batch.sequence, batch) if batch.sequence else batch
             if first is not batch:
@@ -146,26 +150,32 @@ class GatheredAppends:
             elif self._is_next(snapshot, batch, accepted.get(batch.partition, ())):
                 accepted.setdefault(batch.partition, []).append(batch)
         if accepted:
-            parts = {number: [batch.valid for batch in each] for number, each in accepted.items()}
-            segments = write_bundle(topic.handle, snapshot, parts)
-            result, after = commit_append(
-                topic.handle,
-                snapshot,
-                segments,
-                read_version=snapshot.version,
-                written_by=_checked_by(accepted),
-                check=partial(self._check_again, accepted),
-            )
-            topic.advance(after)
-            for number, each in accepted.items():
-                self._tell(after, number, each, result.offsets[number][0])
+            self._commit_accepted(snapshot, accepted)
         for first in known.values():
             for batch in again.get(id(first), ()):
-                _copy(first.told, batch.told)
+                tell_the_same(first.told, batch.told)
 
-    def _is_next(self, snapshot: Snapshot, batch: _Gathered, before: Sequence[_Gathered]) -> bool:
+    def _commit_accepted(self, snapshot: Snapshot, accepted: Accepted) -> None:
+        topic = self._fresh.topic
+        parts = {number: [batch.valid for batch in each] for number, each in accepted.items()}
+        opened = {number: self._producers[number].opened for number in accepted.keys() & self._producers.keys()}
+        written = write_bundle(topic.handle, snapshot, parts, opened)
+        result, after = commit_append(
+            topic.handle,
+            snapshot,
+            [each.info for each in written],
+            read_version=snapshot.version,
+            written_by=checked_by(accepted),
+            check=partial(self._check_again, accepted),
+            settle=partial(self._settled, written),
+        )
+        topic.advance(after)
+        for number, each in accepted.items():
+            self._tell(after, number, each, result.offsets[number][0])
+
+    def _is_next(self, snapshot: Snapshot, batch: GatheredBatch, before: Sequence[GatheredBatch]) -> bool:
         """Whether the batch is to be committed, behind those `before`; if not, its producer is told why."""
-        if batch.sequence is None:
+        if not batch.has_producer:
             return True
         producers = self._producers.get(batch.partition)
         try:
@@ -174,31 +184,47 @@ class GatheredAppends:
             if producers is None:
                 producers = CommitLogProducers(self._fresh.topic.reader, self._fresh.topic.clock)
                 self._producers[batch.partition] = producers
-            if not any(each.sequence for each in before):
+            if not any(each.has_producer for each in before):
                 producers.catch_up(snapshot.partitions[batch.partition])
-            found = producers.check(_rows([*before, batch]))
+            found = producers.check(rows_of([*before, batch]))
         except Exception as error:
             batch.told.set_exception(error)
             return False
         if found is not None:
-            batch.told.set_result(_appended_before(snapshot, batch, found))
+            batch.told.set_result(appended_before(snapshot, batch, found))
         return found is None
 
-    def _check_again(self, accepted: Mapping[int, Sequence[_Gathered]], current: Snapshot) -> None:
+    def _check_again(self, accepted: Accepted, current: Snapshot) -> None:
         """Check the batches behind what others have committed since: a client may have sent them there, too."""
+        ask_fences(accepted, current)
         for number, batches in accepted.items():
             producers, state = self._producers.get(number), current.partitions[number]
-            if producers is None or producers.has_read(state) or not any(each.sequence for each in batches):
+            if producers is None or producers.has_read(state) or not any(each.has_producer for each in batches):
                 continue
             producers.catch_up(state)
             try:
-                found = producers.check(_rows(batches))
+                found = producers.check(rows_of(batches))
             except DistlogError as error:
-                raise _SentElsewhereError from error
+                raise SentElsewhereError from error
             if found is not None:
-                raise _SentElsewhereError
+                raise SentElsewhereError
 
-    def _tell(self, after: Snapshot, number: int, batches: Sequence[_Gathered], first: int) -> None:
+    def _settled(self, written: Sequence[WrittenSegment], placed: Sequence[SegmentInfo]) -> list[SegmentInfo]:
+        """The segments with their first unstable offsets, behind what `_check_again` has read."""
+        transactions, settled = dict[int, OpenTransactions](), list[SegmentInfo]()
+        for each, segment in zip(written, placed, strict=True):
+            if segment.has_transactions:
+                number = segment.partition
+                opened = transactions.setdefault(number, OpenTransactions(self._producers[number].opened))
+                aborted, first_unstable = effect(each, segment.base_offset, opened)
+                if aborted != list(each.aborted):
+                    # the index that was written is of other offsets
+                    raise SentElsewhereError
+                segment = replace(segment, first_unstable_offset=first_unstable)
+            settled.append(segment)
+        return settled
+
+    def _tell(self, after: Snapshot, number: int, batches: Sequence[GatheredBatch], first: int) -> None:
         state = after.partitions[number]
         by_log = after.config.message_timestamp_type == "LogAppendTime"
         row = state.segments.find(first)
@@ -211,32 +237,3 @@ class GatheredAppends:
             appended = Appended(offset, offset + batch.count, SEALED, after.version, False, time_ms)
             batch.told.set_result(AppendInfo(appended, state.log_start_offset))
             offset += batch.count
-
-
-def _checked_by(accepted: Mapping[int, Sequence[_Gathered]]) -> TopicConfig:
-    """Settings by which no batch has been checked more strictly: if any was not looked at for keys, those."""
-    configs = [batch.config for each in accepted.values() for batch in each]
-    return next((config for config in configs if "compact" not in config.cleanup_policy), configs[0])
-
-
-def _rows(batches: Sequence[_Gathered]) -> npt.NDArray[Any]:
-    rows: npt.NDArray[Any] = np.concatenate([batch.valid.rows for batch in batches])
-    spans = rows["last_offset_delta"].astype(np.int64) + 1
-    rows["base_offset"] = np.cumsum(spans) - spans
-    return rows
-
-
-def _appended_before(snapshot: Snapshot, batch: _Gathered, known: KnownBatch) -> AppendInfo:
-    end = known.last_offset + 1
-    by_log = snapshot.config.message_timestamp_type == "LogAppendTime"
-    time_ms = known.timestamp if by_log else NO_TIMESTAMP
-    appended = Appended(end - batch.count, end, SEALED, snapshot.version, False, time_ms)
-    return AppendInfo(appended, snapshot.partitions[batch.partition].log_start_offset)
-
-
-def _copy(told: Future[AppendInfo], to: Future[AppendInfo]) -> None:
-    error = told.exception()
-    if error is not None:
-        to.set_exception(error)
-    else:
-        to.set_result(told.result())

@@ -7,10 +7,12 @@ from concurrent.futures import Future
 from contextlib import suppress
 
 from distlog.core.errors import DistlogError, TopicNotFoundError
-from distlog.core.log.appended import AppendInfo
+from distlog.core.log.appended import Appended, AppendInfo
+from distlog.core.log.batch_runs import BatchRun
 from distlog.core.topics.topic import Topic
 from distlog.gateway.fresh_topic import FreshTopic
 from distlog.gateway.gathered_appends import GatheredAppends
+from distlog.gateway.gathered_batch import Fence
 from distlog.gateway.open_logs import OpenLogs
 from distlog.gateway.partition import Partition
 
@@ -37,21 +39,51 @@ class HostedTopic(FreshTopic):
                 found = self._partitions.setdefault(number, Partition(self, number, self._logs))
         return found
 
-    def append(self, number: int, records: bytes, *, in_transaction: bool = False) -> Future[AppendInfo]:
+    def append(self, number: int, records: bytes, fence: Fence | None = None) -> Future[AppendInfo]:
         """Append a producer's batch: in place on a local disk, where it is there at once, else with the next commit.
 
-        Batches `in_transaction` are for a local disk alone. The future has the error of an append that failed.
-        Raises TopicNotFoundError.
+        `fence` says for each snapshot whether the transaction of the batch is open; without it, a batch of a
+        transaction is refused. Such a batch is on the device when it is there. The future has the error of an append
+        that failed, or was refused. Raises TopicNotFoundError.
         """
         partition = self.partition(number)
         if not self.is_local:
-            return self._gathered.append(number, records)
+            return self._gathered.append(number, records, fence)
         told: Future[AppendInfo] = Future()
         try:
-            told.set_result(partition.append(records, in_transaction=in_transaction))
+            info = partition.append(records, fence)
+            if fence is not None:
+                partition.sync(info.appended)
+            told.set_result(info)
         except Exception as error:
             told.set_exception(error)
         return told
+
+    def append_run(self, number: int, run: BatchRun, fence: Fence, *, is_durable: bool = True) -> Appended:
+        """Append a batch of the gateway itself, unless `fence` refuses; on the device, unless that may wait.
+
+        Raises the errors of appends, and those of `fence`.
+        """
+        partition = self.partition(number)
+        if not self.is_local:
+            return self._gathered.append_run(number, run, fence).result().appended
+        appended = partition.append_run(run, fence)
+        if is_durable:
+            partition.sync(appended)
+        return appended
+
+    def end_transaction(self, number: int, marker: BatchRun, fence: Fence) -> None:
+        """Have the end marker of a producer's transaction on the device, unless `fence` refuses.
+
+        In place, there is none if nothing of the producer is open. In a commit there always is: only so a batch that
+        was checked before it, and comes later, meets a conflict, and is checked again. Raises as `append_run`.
+        """
+        if not self.is_local:
+            self.append_run(number, marker, fence)
+            return
+        partition = self.partition(number)
+        # one that is there already may not be on the device: then all is flushed
+        partition.sync(partition.end_transaction(marker, fence))
 
     def hurry(self) -> None:
         """Let no append wait for others: the gateway ends."""

@@ -63,6 +63,8 @@ APIS: dict[int, Api] = {
 
 #: What members live by, and asks no storage but that of groups: it must not wait for threads that do.
 OF_MEMBERS = frozenset(module.API.key for module in (*_GROUPS, offset_fetch))
+#: What waits for the storage, step by step: whoever reads and writes records must not wait for it.
+OF_TRANSACTIONS = frozenset(module.API.key for module in (*_TRANSACTIONS, init_producer_id))
 #: What proves who clients are; it takes time on purpose, and others must not wait for it.
 OF_SASL = frozenset(module.API.key for module in _SASL)
 _BEFORE_AUTHENTICATION = OF_SASL | {api_versions.KEY}

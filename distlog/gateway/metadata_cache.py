@@ -12,7 +12,7 @@ from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.creation import check_partition_count
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
-from distlog.core.errors import InvalidTopicError, TopicExistsError, TopicNotFoundError
+from distlog.core.errors import InvalidPartitionsError, InvalidTopicError, TopicExistsError, TopicNotFoundError
 from distlog.core.log_manager.broker_config import BrokerConfig
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import Storage
@@ -78,6 +78,25 @@ class MetadataCache:
         """Create a topic. Raises TopicExistsError, InvalidTopicError, InvalidPartitionsError, StorageError."""
         check_partition_count(partitions)
         check_not_own(name)
+        return self._create(name, partitions, config)
+
+    def own_topic(self, name: str, partitions: int, config: TopicConfig) -> HostedTopic:
+        """A topic of the gateways themselves, made if it is not there. Raises StorageError.
+
+        Raises InvalidPartitionsError if it has another number of partitions.
+        """
+        try:
+            hosted = self.fresh_topic(name)
+        except TopicNotFoundError:
+            with suppress(TopicExistsError):
+                # another gateway may be faster
+                self._create(name, partitions, config)
+            hosted = self.fresh_topic(name)
+        if hosted.topic.partitions != partitions:
+            raise InvalidPartitionsError("the topic has another number of partitions than that of groups", topic=name)
+        return hosted
+
+    def _create(self, name: str, partitions: int, config: TopicConfig) -> HostedTopic:
         storage = self.root.child(paths.check_topic_name(name))
         log = self._log(storage)
         snapshot = log.create(partitions, config)

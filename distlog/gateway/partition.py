@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import NamedTuple
@@ -21,6 +20,7 @@ from distlog.core.reading.fetch import FetchedBatches, fetch, fetch_committed
 from distlog.core.reading.stable_offset import last_stable_offset
 from distlog.core.storage.local.shared_page import WatchedPage
 from distlog.gateway.fresh_topic import FreshTopic
+from distlog.gateway.gathered_batch import Fence
 from distlog.gateway.open_logs import OpenLogs
 
 
@@ -58,21 +58,21 @@ class Partition:
         self._seen: tuple[Snapshot, PartitionState] | None = None
         self._stable: tuple[PartitionState, int] | None = None
 
-    def append(self, records: bytes, *, in_transaction: bool = False) -> AppendInfo:
+    def append(self, records: bytes, fence: Fence | None = None) -> AppendInfo:
         """Append a producer's batch in place: see `PartitionLog.append_batches`."""
         with self._log() as log:
-            return log.append_batches(records, in_transaction=in_transaction)
+            return log.append_batches(records, fence)
 
-    def append_run(self, run: BatchRun, fence: Callable[[Snapshot], None] | None = None) -> Appended:
-        """Append batches of the gateway itself, unless `fence` refuses. Raises what `PartitionLog.append` raises."""
+    def append_run(self, run: BatchRun, fence: Fence) -> Appended:
+        """Append batches of the gateway in place, unless `fence` refuses. Raises as `PartitionLog.append`, and it."""
         with self._log() as log:
             (appended,) = log.append_runs([run], fence)
             return appended
 
-    def end_transaction(self, marker: BatchRun) -> Appended | None:
-        """Append the end marker of a producer's transaction, if it is open here. Raises what `append_run` raises."""
+    def end_transaction(self, marker: BatchRun, fence: Fence) -> Appended | None:
+        """Append the end marker of a producer's transaction in place, if it is open here. Raises as `append_run`."""
         with self._log() as log:
-            return log.end_transaction(marker, lambda snapshot: None)
+            return log.end_transaction(marker, fence)
 
     def flush(self, appended: Appended) -> None:
         """Return when what was appended is as safe as the topic's flush policy wants it. Raises StorageError."""

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 from command_line import CommandLine
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from searches import examples
 
 import distlog
 from distlog.cli import reading
@@ -85,7 +86,7 @@ def test_a_limit_spans_partitions_and_many_small_appends(cli: CommandLine) -> No
 
 
 @example(offsets=set(range(10, 100)), start=0, limit=5)
-@settings(max_examples=30)
+@examples(30)
 @given(offsets=st.sets(st.integers(0, 400)), start=st.integers(0, 401), limit=st.none() | st.integers(0, 50))
 def test_a_limit_is_reached_across_the_gaps_of_a_compaction(offsets: set[int], start: int, limit: int | None) -> None:
     config = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0, "internal.segment.bytes": 2000}

@@ -311,4 +311,4 @@ def merged(inputs: list[SegmentInfo], outputs: int, read_version: int) -> list[S
 
 
 TestCommitLogModel = CommitLogMachine.TestCase
-TestCommitLogModel.settings = examples(25, stateful_step_count=40)
+TestCommitLogModel.settings = examples(15, stateful_step_count=40)

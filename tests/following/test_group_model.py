@@ -145,5 +145,5 @@ class GroupMachine(RuleBasedStateMachine):
         assert len(self.state().members) == 1
 
 
-GroupMachine.TestCase.settings = examples(12, stateful_step_count=20)
+GroupMachine.TestCase.settings = examples(8, stateful_step_count=20)
 TestGroups = GroupMachine.TestCase

@@ -83,6 +83,7 @@ def test_all_topics_are_listed_with_those_of_other_programs(gateway: GatewayServ
     found = client.list_topics(timeout=30)
     assert {name: len(topic.partitions) for name, topic in found.topics.items()} == {
         "__consumer_offsets": 50,
+        "__transaction_state": 50,
         "by-a-program": 4,
         "clicks": 2,
         "orders": 1,

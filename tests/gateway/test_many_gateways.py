@@ -4,81 +4,21 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack
 from importlib import import_module
 from typing import Any
 
 import pytest
-from conftest import Address
+from gateway_pairs import address as address
+from gateway_pairs import begin as begin
+from gateway_pairs import blind, coordinator, group_of, is_loading, pair, stop_syncing
 from gateways import METADATA, Wire, until
 from kio.schema.errors import ErrorCode
 
-import distlog
 from distlog.gateway import gateway_server
-from distlog.gateway.config import GatewayConfig
-from distlog.gateway.gateway_server import GatewayServer
-from distlog.gateway.groups.classic_group import GroupSettings
 from distlog.gateway.groups.offsets_format import offsets_partition
 
-OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR, JOIN_GROUP, HEARTBEAT = 8, 9, 10, 11, 12
+OFFSET_COMMIT, OFFSET_FETCH, JOIN_GROUP, HEARTBEAT = 8, 9, 11, 12
 LIST_GROUPS, DESCRIBE_GROUPS, DESCRIBE_CLUSTER, DELETE_TOPICS = 16, 15, 60, 20
-#: A machine with much to do must not let leases lapse.
-SESSION_MS = 2000
-
-
-@pytest.fixture
-def begin(address: Address) -> Iterator[Any]:
-    """Begins a gateway of the root; all of them end with the test."""
-    with ExitStack() as ends:
-
-        def begun(**settings: Any) -> GatewayServer:
-            config = GatewayConfig(
-                linger_ms=1,
-                broker_session_timeout_ms=SESSION_MS,
-                groups=GroupSettings(initial_rebalance_delay_ms=0),
-                **settings,
-            )
-            gateway = GatewayServer(address.url, port=0, config=config, storage_options=address.options)
-            ends.callback(gateway.stop)
-            return gateway.start()
-
-        yield begun
-
-
-@pytest.fixture(params=["local", "memory"])
-def address(request: pytest.FixtureRequest, tmp_path: Any, memory_url: Address) -> Address:
-    found = Address(str(tmp_path), {}) if request.param == "local" else memory_url
-    distlog.create(f"{found.url}/clicks", 8, storage_options=found.options)
-    return found
-
-
-def pair(begin: Any) -> tuple[GatewayServer, GatewayServer]:
-    """Two gateways that have shared the groups."""
-    one, two = begin(), begin()
-    leases = [gateway.broker.cluster for gateway in (one, two)]
-    # on a local disk one gateway coordinates all groups
-    shares = [50, 0] if one.broker.metadata.root.is_local_disk else [25, 25]
-    until(lambda: [len(lease.held) for lease in leases] == shares and not is_loading(one) and not is_loading(two))
-    until(lambda: all(len(lease.nodes) == 2 for lease in leases))
-    # each has seen what the other took
-    until(lambda: all(lease.holder(number) is not None for lease in leases for number in range(50)))
-    return one, two
-
-
-def is_loading(gateway: GatewayServer) -> bool:
-    return gateway._groups.coordination.is_loading
-
-
-def coordinator(wire: Wire, group: str) -> Any:
-    (found,) = wire.ask(FIND_COORDINATOR, 4, key_type=0, coordinator_keys=(group,)).coordinators
-    return found
-
-
-def group_of(gateway: GatewayServer) -> str:
-    """The name of a group that this gateway coordinates."""
-    held = gateway.broker.cluster.held
-    return next(name for name in map("group-{}".format, range(1000)) if offsets_partition(name, 50) in held)
 
 
 def commit(wire: Wire, group: str, offset: int) -> ErrorCode:
@@ -176,28 +116,8 @@ def test_a_gateway_that_lost_its_lease_and_does_not_know_commits_nothing(
         assert fetched(wire, group) == (ErrorCode.none, {0: 9})
 
 
-def stop_syncing(monkeypatch: pytest.MonkeyPatch, gateway: GatewayServer) -> None:
-    monkeypatch.setattr(gateway._groups, "_sync", lambda: None)
-
-
-def blind(monkeypatch: pytest.MonkeyPatch, gateway: GatewayServer, held: frozenset[int], term: int) -> None:
-    """Have the gateway's groups believe that it holds what it held."""
-
-    class Lease:
-        pass
-
-    lease: Any = Lease()
-    lease.held, lease.term = held, term
-    coordination = gateway._groups.coordination
-    monkeypatch.setattr(coordination, "step", lambda registry: None)
-    monkeypatch.setattr(coordination, "_lease", lease)
-    monkeypatch.setattr(coordination, "_loaded", dict.fromkeys(held, term))
-
-
 def test_who_waits_for_others_is_sent_to_look_for_the_coordinator_when_the_group_moves(begin: Any) -> None:
     one = begin()
-    if one.broker.metadata.root.is_local_disk:
-        pytest.skip("one gateway keeps all groups while it lives")
     group = next(name for name in map("group-{}".format, range(100)) if offsets_partition(name, 50) >= 25)
     schema = import_module("kio.schema.join_group.v3.request")
     protocol = schema.JoinGroupRequestProtocol(name="range", metadata=b"")

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kio.schema.errors import ErrorCode
+from conftest import Address
 from transaction_parts import ID, TIMEOUT_MS, Parts
 
 import distlog
 from distlog.core.errors import StorageError
-from distlog.core.log.appended import LostRecordsError
+from distlog.gateway.hosted_topic import HostedTopic
 from distlog.gateway.partition import Partition
 from distlog.gateway.transactions.transaction_coordinator import EXPIRATION_MS
 from distlog.gateway.transactions.transaction_state import LAST_EPOCH, ProducerId, Status, TransactionRefusedError
@@ -21,13 +20,24 @@ from distlog.gateway.transactions.transaction_state import LAST_EPOCH, ProducerI
 NOTHING = ([], [], None)
 
 
-@pytest.fixture
-def parts(tmp_path: Path) -> Iterator[Parts]:
+def made(address: Address) -> Parts:
     for name in ("clicks", "views", "__transaction_state", "__consumer_offsets"):
-        distlog.create(str(tmp_path / name))
-    made = Parts(tmp_path)
-    yield made
-    made.close()
+        distlog.create(f"{address.url}/{name}")
+    return Parts(address)
+
+
+@pytest.fixture(params=["local", "memory"])
+def parts(request: pytest.FixtureRequest, tmp_path: Path, memory_url: Address) -> Iterator[Parts]:
+    found = made(Address(str(tmp_path), {}) if request.param == "local" else memory_url)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def in_place(tmp_path: Path) -> Iterator[Parts]:
+    found = made(Address(str(tmp_path), {}))
+    yield found
+    found.close()
 
 
 def opened(parts: Parts) -> ProducerId:
@@ -44,16 +54,16 @@ def status(parts: Parts) -> Status:
     return state.status
 
 
-def failing(name: str, monkeypatch: pytest.MonkeyPatch, topic: str, error: Exception | None = None) -> None:
-    """Have a step in the partitions of a topic fail."""
-    work = getattr(Partition, name)
+def failing(name: str, monkeypatch: pytest.MonkeyPatch, topic: str) -> None:
+    """Have a step in a topic fail."""
+    work = getattr(HostedTopic, name)
 
-    def failed(partition: Partition, *given: Any) -> Any:
-        if partition.fresh.name == topic:
-            raise error or StorageError("the disk failed")
-        return work(partition, *given)
+    def failed(hosted: HostedTopic, *given: Any, **named: Any) -> Any:
+        if hosted.name == topic:
+            raise StorageError("the storage failed")
+        return work(hosted, *given, **named)
 
-    monkeypatch.setattr(Partition, name, failed)
+    monkeypatch.setattr(HostedTopic, name, failed)
 
 
 def test_a_transaction_that_is_open_for_too_long_is_aborted_and_its_producer_fenced(parts: Parts) -> None:
@@ -68,7 +78,7 @@ def test_a_transaction_that_is_open_for_too_long_is_aborted_and_its_producer_fen
         parts.coordinator.end(ID, producer, is_committed=True)
     assert parts.seen() == NOTHING
     # nothing hides what others append behind it
-    distlog.open(str(parts.root / "clicks")).append([{"value": b"c"}])
+    parts.topic("clicks").append([{"value": b"c"}])
     assert parts.seen()[0] == [b"c"]
 
 
@@ -76,7 +86,7 @@ def test_the_next_gateway_lets_the_same_time_pass(parts: Parts) -> None:
     opened(parts)
     parts.now_ms += TIMEOUT_MS
     after = parts.killed()
-    after.services.tick()
+    after.coordinator.tick()
     assert status(after) is Status.COMPLETE_ABORT
     assert after.seen() == NOTHING
 
@@ -112,16 +122,6 @@ def test_a_marker_that_cannot_be_written_is_written_later_and_the_id_waits(
     assert parts.seen() == ([b"a"], [b"b"], None)
 
 
-def test_what_may_be_lost_is_not_committed(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
-    producer = opened(parts)
-    with monkeypatch.context() as patches:
-        failing("sync", patches, "views", LostRecordsError("lost"))
-        with pytest.raises(TransactionRefusedError, match="producer_fenced"):
-            parts.coordinator.end(ID, producer, is_committed=True)
-    parts.coordinator.tick()
-    assert (status(parts), parts.seen()) == (Status.COMPLETE_ABORT, NOTHING)
-
-
 def test_a_decision_that_is_not_kept_may_be_asked_for_again(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
     producer = opened(parts)
     with monkeypatch.context() as patches:
@@ -137,7 +137,7 @@ def test_a_decision_that_is_not_kept_may_be_asked_for_again(parts: Parts, monkey
 def test_with_a_topic_that_was_dropped_its_part_is_gone_and_nothing_stays_open(
     parts: Parts, is_created_again_before: bool
 ) -> None:
-    producer, url = opened(parts), str(parts.root / "views")
+    producer, url = opened(parts), f"{parts.address.url}/views"
     distlog.open(url).drop()
     if is_created_again_before:
         distlog.create(url)
@@ -146,21 +146,6 @@ def test_with_a_topic_that_was_dropped_its_part_is_gone_and_nothing_stays_open(
     topic = distlog.open(url) if is_created_again_before else distlog.create(url)
     topic.append([{"value": b"new"}])
     assert parts.seen() == ([b"a"], [b"new"], None)
-
-
-def test_one_gateway_at_a_time_has_the_transactions_of_a_root(parts: Parts) -> None:
-    opened(parts)
-    other = Parts(parts.root)
-    with pytest.raises(TransactionRefusedError) as refused:
-        other.begin()
-    assert refused.value.code is ErrorCode.coordinator_not_available
-    other.services.tick()
-    parts.services.stop()
-    other.services.tick()
-    assert status(other) is Status.ONGOING
-    other.begin()
-    assert other.seen() == NOTHING
-    other.close()
 
 
 def test_an_id_that_nobody_uses_is_forgotten(parts: Parts) -> None:
@@ -192,56 +177,43 @@ def test_when_its_epochs_are_used_up_a_producer_gets_another_id(parts: Parts) ->
     assert parts.seen() == NOTHING
 
 
-def test_records_of_transactions_are_on_the_device_before_the_decision(
-    parts: Parts, monkeypatch: pytest.MonkeyPatch
+def test_records_of_transactions_are_on_the_device_when_acknowledged_and_so_before_the_decision(
+    in_place: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[tuple[str, str]] = []
-    for name in ("sync", "append_run", "end_transaction"):
+    for name in ("append", "sync", "append_run", "end_transaction"):
         note(name, done, monkeypatch)
-    producer = opened(parts)
+    producer, state = opened(in_place), "__transaction_state"
+    sent = [(step, topic) for topic in ("clicks", "views") for step in ("append", "sync")]
+    assert done == [("append_run", state), ("sync", state)] * 2 + sent
     done.clear()
-    parts.coordinator.end(ID, producer, is_committed=True)
-    state = "__transaction_state"
-    assert sorted(done[:2]) == [("sync", "clicks"), ("sync", "views")]
-    assert done[2:4] == [("append_run", state), ("sync", state)]
+    in_place.coordinator.end(ID, producer, is_committed=True)
+    assert done[:2] == [("append_run", state), ("sync", state)]
     markers = [(step, topic) for topic in ("clicks", "views") for step in ("end_transaction", "sync")]
-    assert sorted(done[4:8]) == sorted(markers)
-    assert done[8:] == [("append_run", state)]
-
-
-def test_who_appends_keeps_the_transaction_from_its_end(parts: Parts) -> None:
-    producer, ended = opened(parts), threading.Event()
-
-    def end() -> None:
-        parts.coordinator.end(ID, producer, is_committed=True)
-        ended.set()
-
-    ending = threading.Thread(target=end)
-    with parts.coordinator.appending(ID, producer, ("clicks", 0)):
-        ending.start()
-        # long enough for an end that does not wait; one that waits is slower in any case
-        assert not ended.wait(0.3)
-        assert status(parts) is Status.ONGOING
-    ending.join()
-    assert status(parts) is Status.COMPLETE_COMMIT
+    assert sorted(done[2:6]) == sorted(markers)
+    assert done[6:] == [("append_run", state)]
 
 
 def test_what_a_killed_gateway_left_unsynced_is_on_the_device_before_anybody_acts_upon_it(
-    parts: Parts, monkeypatch: pytest.MonkeyPatch
+    in_place: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    producer = opened(parts)
+    producer = opened(in_place)
     with monkeypatch.context() as patches:
-        failing("sync", patches, "__transaction_state")
+        patches.setattr(Partition, "sync", unsynced)
         with pytest.raises(StorageError):
-            parts.coordinator.end(ID, producer, is_committed=True)
+            in_place.coordinator.end(ID, producer, is_committed=True)
     done: list[tuple[str, str]] = []
     note("sync", done, monkeypatch)
     note("end_transaction", done, monkeypatch)
-    after = parts.killed()
+    after = in_place.killed()
     after.coordinator.tick()
     assert done[0] == ("sync", "__transaction_state")
     assert after.seen() == ([b"a"], [b"b"], None)
     after.close()
+
+
+def unsynced(partition: Partition, appended: object) -> None:
+    raise StorageError("the disk failed")
 
 
 def note(name: str, done: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch) -> None:

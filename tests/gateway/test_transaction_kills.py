@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from conftest import Address, S3Server
 from transaction_parts import ID, Killed, Parts, killed_before
 
 import distlog
@@ -27,57 +28,89 @@ def step_by_step(parts: Parts, *, is_committed: bool) -> None:
     parts.coordinator.end(ID, producer, is_committed=is_committed)
 
 
-@pytest.fixture(scope="module")
-def left_by_another(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def prepared(address: Address) -> Address:
     """A root on which a transaction has been committed."""
-    root = tmp_path_factory.mktemp("root")
     for name in ("clicks", "views", "__transaction_state", "__consumer_offsets"):
-        distlog.create(str(root / name))
-    parts = Parts(root)
+        distlog.create(f"{address.url}/{name}", storage_options=address.options)
+    parts = Parts(address)
     producer = parts.begin()
     transaction(parts, producer, (b"first", b"first"), 1)
     parts.coordinator.end(ID, producer, is_committed=True)
     assert parts.seen() == NOTHING
     parts.close()
-    return root
+    return address
+
+
+@pytest.fixture(scope="module")
+def left_by_another(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same on a disk, to copy."""
+    return Path(prepared(Address(str(tmp_path_factory.mktemp("root")), {})).url)
 
 
 def is_killed(parts: Parts, step: int, monkeypatch: pytest.MonkeyPatch, *, is_committed: bool) -> bool:
     """Do a transaction, with a kill before this step, if there are so many."""
-    with killed_before(step, monkeypatch):
+    with killed_before(step, monkeypatch, is_local=parts.broker.metadata.root.is_local_disk):
         try:
-            producer = parts.begin()
-            transaction(parts, producer, (b"a", b"b"), 5)
-            parts.coordinator.end(ID, producer, is_committed=is_committed)
+            step_by_step(parts, is_committed=is_committed)
         except Killed:
             return True
     return False
+
+
+def check_step(address: Address, step: int, monkeypatch: pytest.MonkeyPatch, *, is_committed: bool) -> str:
+    """Kill a gateway before this step, and have another one go on; returns how far the transaction was."""
+    parts = Parts(address)
+    was_killed = is_killed(parts, step, monkeypatch, is_committed=is_committed)
+    parts = parts.killed()
+    parts.coordinator.tick()
+    (state,) = parts.coordinator.states([ID])
+    was_decided = state.status in (Status.COMPLETE_COMMIT, Status.COMPLETE_ABORT)
+    found = "end" if was_decided and state.producer.epoch == 1 else state.status.name
+    expected = ALL if is_committed and found == "end" else NOTHING
+    assert parts.seen() == expected
+    # the next producer ends what is open, and goes on
+    producer = parts.begin()
+    assert parts.seen() == expected
+    transaction(parts, producer, (b"c", b"d"), 9)
+    parts.coordinator.end(ID, producer, is_committed=True)
+    assert parts.seen() == ([*expected[0], b"c"], [*expected[1], b"d"], 9)
+    parts.close()
+    return found if was_killed else f"{found} "
+
+
+def check_all(found: list[str]) -> None:
+    """There were kills at each state, and before, between and behind the markers."""
+    assert list(dict.fromkeys(each.strip() for each in found)) == ["COMPLETE_COMMIT", "EMPTY", "ONGOING", "end"]
+    assert found.count("end") > 5
 
 
 @pytest.mark.parametrize("is_committed", [True, False])
 def test_whatever_step_it_is_killed_before_all_of_the_transaction_is_seen_or_nothing(
     is_committed: bool, left_by_another: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found, was_killed = list[str](), True
-    while was_killed:
+    found = [""]
+    while not found[-1].endswith(" "):
         root = tmp_path / str(len(found))
         shutil.copytree(left_by_another, root)
-        parts = Parts(root)
-        was_killed = is_killed(parts, len(found), monkeypatch, is_committed=is_committed)
-        parts = parts.killed()
-        parts.coordinator.tick()
-        (state,) = parts.coordinator.states([ID])
-        was_decided = state.status in (Status.COMPLETE_COMMIT, Status.COMPLETE_ABORT)
-        found.append("end" if was_decided and state.producer.epoch == 1 else state.status.name)
-        expected = ALL if is_committed and found[-1] == "end" else NOTHING
-        assert parts.seen() == expected
-        # the next producer ends what is open, and goes on
-        producer = parts.begin()
-        assert parts.seen() == expected
-        transaction(parts, producer, (b"c", b"d"), 9)
-        parts.coordinator.end(ID, producer, is_committed=True)
-        assert parts.seen() == ([*expected[0], b"c"], [*expected[1], b"d"], 9)
-        parts.close()
-    assert list(dict.fromkeys(found)) == ["COMPLETE_COMMIT", "EMPTY", "ONGOING", "end"]
-    # kills before the markers, between them, and behind them
-    assert found.count("end") > 6
+        address = Address(str(root), {})
+        found.append(check_step(address, len(found) - 1, monkeypatch, is_committed=is_committed))
+    check_all(found[1:])
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_the_same_holds_for_each_write_to_an_object_store(
+    is_committed: bool, memory_url: Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = [""]
+    while not found[-1].endswith(" "):
+        address = prepared(Address(f"{memory_url.url}/{len(found)}", {}))
+        found.append(check_step(address, len(found) - 1, monkeypatch, is_committed=is_committed))
+    check_all(found[1:])
+
+
+@pytest.mark.s3
+def test_a_kill_between_the_decision_and_the_markers_on_s3(
+    s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # the decision was the step before
+    assert check_step(prepared(s3_server.address()), 14, monkeypatch, is_committed=True) == "end"

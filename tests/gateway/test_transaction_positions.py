@@ -140,6 +140,6 @@ def test_who_leads_the_positions_no_more_appends_none(gateway: GatewayServer) ->
         other = OffsetsTopic(gateway.root, linger_ms=0)
         other.begin([other.open() and other.partition_of(GROUP)])
         ends = distlog.open(f"{gateway.root}/{NAME}").end_offsets()
-        assert producer.commit_offset(7) is ErrorCode.coordinator_not_available
+        assert producer.commit_offset(7) is ErrorCode.not_coordinator
         assert distlog.open(f"{gateway.root}/{NAME}").end_offsets() == ends
         other.close()

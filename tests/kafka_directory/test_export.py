@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from adopted import rows
 from dying_calls import Died, DyingCalls
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from log_dirs import STAGES, contents, copy_of
+from searches import examples
 
 import distlog
 from distlog import CorruptMetadataError, StorageError, Topic
@@ -252,7 +253,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=25)
+@examples(15)
 @given(steps=STEPS)
 def test_a_topic_comes_back_from_kafka_as_it_went(steps: list[tuple[str, int, int]], tmp_path_factory: Any) -> None:
     """adopt(export(t)) reads as t, with whatever happened between exports into the same folder."""

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import golden
 import pytest
 
 import distlog
@@ -161,7 +162,9 @@ def test_who_can_keep_no_code_is_told_once_what_to_set(copy: Copy) -> None:
 
 def test_a_warm_up_leaves_nothing_to_compile_for_the_usual_work() -> None:
     program = """
+import io, itertools, sys
 import distlog
+from distlog.core.dump.dump import DumpedFile, DumpOptions, DumpOutput, dump
 from numba.core import event
 distlog.warm_up()
 with event.install_recorder("numba:compile") as recorder:
@@ -170,7 +173,13 @@ with event.install_recorder("numba:compile") as recorder:
     topic.scan(start_time=1).to_table()
     list(topic.records())
     topic.offsets_for_times(2)
+    dumps = {True: io.BytesIO(), False: io.BytesIO()}
+    for log, as_json in itertools.product(sys.argv[1:], dumps):
+        for options in ({}, {"deep_iteration": True}, {"print_data_log": True, "skip_record_metadata": True}):
+            dump([DumpedFile.at(log)], DumpOptions(**options), DumpOutput(dumps[as_json], dumps[as_json], as_json))
 print(len(recorder.buffer))
 """
-    ran = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, check=True)
+    logs = [golden.partitions()[name].logs[0] for name in ("first.codec-lz4-0", "first.txn-0", "logs.mixed-0")]
+    command = [sys.executable, "-W", "ignore", "-c", program, *map(str, logs)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
     assert ran.stdout == "0\n"

@@ -23,12 +23,12 @@ from distlog.gateway.config import GatewayConfig
 from distlog.gateway.gateway_server import STOP_TIMEOUT_S, GatewayServer
 from distlog.gateway.groups.offsets_topic import NAME, PARTITIONS
 from distlog.gateway.kafka_apis import APIS
+from distlog.gateway.metadata_cache import TRANSACTIONS_TOPIC
 from distlog.gateway.protocol.item_limit import MAX_ITEMS
 from distlog.gateway.protocol.request_frame import LARGEST_OTHER_BYTES
 from distlog.gateway.security.authentication import Authentication
 from distlog.gateway.security.users_file import UsersFile
 from distlog.gateway.server.patience import BYTES_PER_S
-from distlog.gateway.transactions.services import LOCK_FILE
 from distlog.gateway.transactions.transaction_coordinator import EXPIRATION_MS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "gateway.md").read_text(encoding="utf-8")
@@ -89,7 +89,7 @@ def test_the_examples_of_tls_and_users_run(
                 "bootstrap.servers": f"localhost:{gateway.port}",
             }
         )
-        assert client.list_topics(timeout=30).topics.keys() == {NAME}
+        assert client.list_topics(timeout=30).topics.keys() == {NAME, TRANSACTIONS_TOPIC}
 
 
 def test_the_apis_are_those_of_the_table() -> None:
@@ -125,7 +125,6 @@ def test_the_limits_are_those_of_the_table() -> None:
     assert f"after {config.offsets_retention_ms // 86_400_000} days" in text
     assert f"at most {config.transaction_max_timeout_ms // 60_000} minutes" in text
     assert f"for {EXPIRATION_MS // 86_400_000} days is forgotten" in text
-    assert f"`{LOCK_FILE}`" in text
 
 
 def test_the_metrics_are_those_of_the_table(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import pytest
 
 import distlog
 from distlog import CorruptRecordError, InvalidConfigError, Topic
+from distlog.core.batches.record_sections import AskedBatches
 from distlog.core.reading import pipeline, read_ahead
 from distlog.core.reading.chunk import OUTPUT_BYTES, Chunk
 from distlog.core.reading.segment_reader import SegmentReader
@@ -99,17 +100,17 @@ def test_chunks_of_one_segment_are_decoded_at_the_same_time(tmp_path: Path, monk
     (segment,) = topic.snapshot.partitions[0].segments
     assert segment.log_bytes > 20 * 100_000
     both, met = threading.Barrier(2), threading.Event()
-    original, first = Chunk.check, threading.get_ident()
+    original, first = Chunk.asked, threading.get_ident()
     deciders: set[int] = set()
 
-    def check(chunk: Chunk) -> None:
+    def asked(chunk: Chunk) -> AskedBatches:
         if chunk.pieces[0].file_position > 0 and not met.is_set():
             both.wait(PATIENCE_S)
             met.set()
         deciders.add(threading.get_ident())
-        original(chunk)
+        return original(chunk)
 
-    monkeypatch.setattr(Chunk, "check", check)
+    monkeypatch.setattr(Chunk, "asked", asked)
     assert topic.scan(max_workers=2).to_table().num_rows == 20_000
     assert met.is_set()
     assert len(deciders) == 2

@@ -99,7 +99,7 @@ def written(log: CompactedTopic, steps: list[tuple[str, int]]) -> int:
     return min(opened.values(), default=producers.next_offset)
 
 
-@examples(25)
+@examples(12)
 @given(steps=st.lists(STEPS, max_size=25))
 def test_it_is_where_the_first_open_transaction_begins(steps: list[tuple[str, int]]) -> None:
     log = CompactedTopic(f"memory://{uuid.uuid4()}/log")
@@ -109,7 +109,7 @@ def test_it_is_where_the_first_open_transaction_begins(steps: list[tuple[str, in
     assert by_reading(topic) == expected
 
 
-@examples(25)
+@examples(12)
 @given(steps=st.lists(STEPS, max_size=25))
 def test_compaction_keeps_it_however_often_and_late_it_runs(steps: list[tuple[str, int]]) -> None:
     log = CompactedTopic(f"memory://{uuid.uuid4()}/log", internal_segment_bytes=200)

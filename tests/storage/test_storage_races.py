@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from searches import FACTOR
 
 from distlog.core.storage.storage import Storage
 
@@ -66,7 +67,7 @@ def test_threads_that_share_memory_have_one_winner(memory_url: tuple[str, dict[s
     sys.setswitchinterval(1e-6)
     try:
         with ThreadPoolExecutor(len(writers)) as pool:
-            for version in range(200):
+            for version in range(50 * FACTOR):
                 standing = list(pool.map(partial(storage.put_if_absent, str(version)), writers))
                 assert len(set(standing)) == 1
                 assert standing[0] in writers

@@ -149,4 +149,4 @@ class Bundles(RuleBasedStateMachine):
 
 
 TestBundles = Bundles.TestCase
-TestBundles.settings = examples(15, stateful_step_count=25)
+TestBundles.settings = examples(10, stateful_step_count=25)

@@ -359,4 +359,4 @@ class TopicAndLists(RuleBasedStateMachine):
 
 
 TestTopicAndLists = TopicAndLists.TestCase
-TestTopicAndLists.settings = examples(12, stateful_step_count=25)
+TestTopicAndLists.settings = examples(8, stateful_step_count=25)

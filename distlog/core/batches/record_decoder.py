@@ -20,9 +20,11 @@ from distlog.core.batches.record_batch import (
     CREATE_TIME,
     LOG_APPEND_TIME,
     NO_TIMESTAMP,
+    first_bad_crc,
+    wrong_crc,
 )
 from distlog.core.batches.record_fields import RecordFields, fixed_width, headers_to_arrow, struct_of
-from distlog.core.batches.record_sections import MAX_DECODED_BYTES, AskedBatches, open_sections
+from distlog.core.batches.record_sections import MAX_DECODED_BYTES, AskedBatches, checked_by_scan, open_sections
 from distlog.core.batches.source import Source
 from distlog.core.buffers import byte_array
 from distlog.core.config import MAX_LONG
@@ -75,6 +77,9 @@ def decode_parts(asked: AskedBatches, columns: Sequence[str], part_bytes: int) -
 
     Compressed batches go into a part until they decompress to `part_bytes`. So memory is bounded by that, or by the
     largest batch, whatever the decompressed size of all batches is.
+
+    Of batches that are `unchecked`, also of those without a wanted record, the checksums are compared: of some before
+    all else, of the others before their part is yielded.
     """
     names = tuple(columns)
     for run in _runs_of_one_format(asked):
@@ -89,11 +94,23 @@ def decode_parts(asked: AskedBatches, columns: Sequence[str], part_bytes: int) -
 def _runs_of_one_format(asked: AskedBatches) -> list[AskedBatches]:
     # At least one run, so that batches without records give an empty batch of the right schema.
     rows = _asked_rows(asked)
+    if asked.unchecked:
+        _check_unscanned(asked, rows)
     current = asked.batches["magic"][rows] == 2
     changes = np.flatnonzero(current[1:] != current[:-1]) + 1
     if changes.size:
         return [asked.of_rows(part) for part in np.split(rows, changes)]
     return [asked if rows.size == asked.batches.size else asked.of_rows(rows)]
+
+
+def _check_unscanned(asked: AskedBatches, rows: np.ndarray) -> None:
+    """Compare the checksums that the scan of `rows` does not."""
+    left = np.ones(asked.batches.size, np.bool_)
+    left[rows] = ~checked_by_scan(asked.batches[rows])
+    unscanned = np.flatnonzero(left)
+    bad = first_bad_crc(asked.data, asked.batches[unscanned])
+    if bad >= 0:
+        raise wrong_crc(asked.source, int(unscanned[bad]), asked.batches[unscanned[bad]])
 
 
 def _asked_rows(asked: AskedBatches) -> np.ndarray:
@@ -167,6 +184,8 @@ def scan_sections(asked: AskedBatches, data: np.ndarray, sections: np.ndarray, f
         status, row, number = scan_records(data, sections, *found, fields.headed)
     else:
         status, row, number = scan_entries(data, sections, *found)
+    if status == record_scan.BAD_CRC:
+        raise wrong_crc(asked.source, row, asked.batches[row])
     if status != record_scan.OK:
         raise asked.corrupt(_COMPLAINTS[status], row, record=number)
     return int(number)

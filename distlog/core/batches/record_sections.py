@@ -9,13 +9,13 @@ import numpy as np
 
 from distlog.core.batches.compression import MAX_RECORDS_BYTES, NONE, Expander
 from distlog.core.batches.legacy_batch import open_wrapper
-from distlog.core.batches.record_batch import APPEND_TIME
+from distlog.core.batches.record_batch import APPEND_TIME, SHORT_BATCH
 from distlog.core.batches.source import Source, of_rows
 from distlog.core.buffers import byte_array
 from distlog.core.config import MAX_INT, MAX_LONG, MIN_LONG
 from distlog.core.errors import CorruptRecordError
 from distlog.core.kernels.batch_scan import CODEC_MASK, HEADER_SIZE, LEGACY_ENTRY_SIZES
-from distlog.core.kernels.record_scan import NOT_APPEND_TIME, SECTION, SMALLEST_RECORD
+from distlog.core.kernels.record_scan import CHECKED, NOT_APPEND_TIME, SECTION, SMALLEST_RECORD
 
 _FIRST_GUESS = 4
 
@@ -28,7 +28,7 @@ class AskedBatches:
     """Batches of one buffer, and which of their records are wanted: one value for all, or an array of one per batch.
 
     Wanted are records with offsets from `start_offset` (included) to `end_offset` (excluded) and timestamps from
-    `oldest` to `newest` (both included).
+    `oldest` to `newest` (both included). `unchecked` says that nobody has compared their checksums.
     """
 
     data: np.ndarray
@@ -40,6 +40,7 @@ class AskedBatches:
     source: Source
     oldest: int | np.ndarray = MIN_LONG
     newest: int | np.ndarray = MAX_LONG
+    unchecked: bool = False
 
     @property
     def of_any_time(self) -> bool:
@@ -63,11 +64,23 @@ class AskedBatches:
             self.source.of_rows(rows),
             of_rows(self.oldest, rows),
             of_rows(self.newest, rows),
+            self.unchecked,
         )
 
     def corrupt(self, message: str, row: int, **details: Any) -> CorruptRecordError:
         """The error for batch number `row`."""
         return self.source.corrupt(message, row, self.batches[row], **details)
+
+
+def checked_by_scan(batches: np.ndarray) -> np.ndarray:
+    """Of which batches the scan compares the checksums: of short ones of format 2, if none of all is compressed.
+
+    It then goes over their bytes as they are stored. Beside a compressed batch, the records of each are copied.
+    """
+    if (batches["attributes"] & CODEC_MASK).any():
+        return np.zeros(batches.size, np.bool_)
+    found: np.ndarray = (batches["magic"] == 2) & (batches["size"] < SHORT_BATCH)
+    return found
 
 
 def open_sections(asked: AskedBatches, enough: int = MAX_DECODED_BYTES) -> tuple[np.ndarray, np.ndarray]:
@@ -105,6 +118,8 @@ def _stored_sections(asked: AskedBatches) -> np.ndarray:
     sections["base_timestamp"] = batches["base_timestamp"]
     by_append_time = batches["attributes"] & APPEND_TIME != 0
     sections["append_time"] = np.where(by_append_time, batches["max_timestamp"], NOT_APPEND_TIME)
+    sections["crc"] = batches["crc"]
+    sections["crc"][~(asked.unchecked & checked_by_scan(batches))] = CHECKED
     sections["start_offset"] = asked.start_offset
     sections["end_offset"] = asked.end_offset
     return sections

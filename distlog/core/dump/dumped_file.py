@@ -20,7 +20,7 @@ from distlog.core.storage.part import Part
 from distlog.core.storage.storage import Storage
 
 #: How many bytes of a log are looked at together.
-WINDOW_BYTES = 4 << 20
+WINDOW_BYTES = 2 << 20
 
 _BASE_OFFSET = re.compile(r"[0-9]{1,20}")
 _FOLDER_AND_NAME = re.compile(r"(?P<folder>.*[/:])?(?P<name>[^/]*)", re.DOTALL)

@@ -15,6 +15,7 @@ from distlog.core.batches.record_decoder import scan_sections
 from distlog.core.batches.record_fields import RecordFields
 from distlog.core.batches.record_sections import AskedBatches, open_sections
 from distlog.core.batches.source import Source
+from distlog.core.buffers import byte_array
 from distlog.core.config import MAX_LONG, MIN_LONG
 from distlog.core.errors import CorruptRecordError
 from distlog.core.kernels.batch_scan import LEGACY_ENTRY_SIZES
@@ -78,7 +79,7 @@ class Scanned:
 def no_records(batches: npt.NDArray[Any]) -> Scanned:
     """What stands for the records of `batches` that are not wanted, or cannot be read."""
     counts = np.zeros(len(batches), np.int64)
-    return Scanned(np.zeros(0, np.uint8), counts, RecordFields.allocate(0, ()), int(batches["magic"][0]), 0)
+    return Scanned(byte_array(b""), counts, RecordFields.allocate(0, ()), int(batches["magic"][0]), 0)
 
 
 def scan(

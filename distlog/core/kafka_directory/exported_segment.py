@@ -11,6 +11,7 @@ from crc32c import crc32c
 
 from distlog.core import paths
 from distlog.core.batches.base_offsets import header_offsets, write_base_offsets
+from distlog.core.buffers import new_pages
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.errors import CorruptIndexError
 from distlog.core.indexes.transaction_index import ENTRY
@@ -50,8 +51,8 @@ def export_segment(
     temporary = paths.temporary_file(new_id())
     with folder.open_write(temporary) as writer:
         for chunk in whole_log(reader, segment):
-            data, rows = _moved(chunk.timed(), segment.shift)
-            writer.write(data)
+            data, rows = _moved(chunk.timed(), segment.shift, writer.written)
+            writer.write_behind(data)
             log.add(data, rows)
             producers.see(data, rows)
             epochs += new_epochs(rows, epochs[-1][0] if epochs else -1)
@@ -74,11 +75,12 @@ def delete_segment(folder: Storage, base_offset: int) -> None:
     folder.delete([file_name(base_offset, suffix) for suffix in (*SUFFIXES, ".snapshot")])
 
 
-def _moved(chunk: Chunk, shift: int) -> tuple[memoryview, npt.NDArray[Any]]:
-    """The bytes and rows of the chunk, whose offsets are higher by `shift`."""
+def _moved(chunk: Chunk, shift: int, position: int) -> tuple[memoryview, npt.NDArray[Any]]:
+    """The bytes and rows of the chunk, whose offsets are higher by `shift`, to be written at `position`."""
     if not shift:
         return chunk.data, chunk.batches
-    data, rows = np.array(chunk.data, np.uint8), chunk.batches.copy()
+    data, rows = new_pages(len(chunk.data), position), chunk.batches.copy()
+    data[:] = chunk.data
     rows["base_offset"] += shift
     write_base_offsets(data, rows["position"], header_offsets(chunk.batches, rows["base_offset"].astype(np.int64)))
     return data.data, rows

@@ -83,4 +83,4 @@ def _copy(topic: Storage, target: str, folder: PartitionFolder, source: str, sta
         return
     with topic.open_write(target) as writer:
         for piece in pieces(folder.log(source), start, end):
-            writer.write(piece)
+            writer.write_behind(piece)

@@ -13,6 +13,8 @@ from __future__ import annotations
 import numpy as np
 
 from distlog.core.kernel_tuples import HeaderPlaces, RecordFields, ScanProgress, Slices
+from distlog.core.kernels.batch_scan import CRC_START, HEADER_SIZE
+from distlog.core.kernels.crc import crc32c_of
 from distlog.core.kernels.native.jit import fill_kernel, inlined
 from distlog.core.kernels.native.memory import put_at
 from distlog.core.kernels.slices import put_slice
@@ -20,12 +22,13 @@ from distlog.core.kernels.varint import SLACK, read_short, read_varint, read_var
 
 SMALLEST_RECORD = 7
 NOT_APPEND_TIME = -(2**63)
+CHECKED = -1
 
-OK, BAD_LENGTH, BAD_KEY, BAD_VALUE, BAD_HEADERS, BAD_BODY, BAD_OFFSET, BAD_END = range(8)
+OK, BAD_LENGTH, BAD_KEY, BAD_VALUE, BAD_HEADERS, BAD_BODY, BAD_OFFSET, BAD_END, BAD_CRC = range(9)
 
 #: The records of one batch: bytes [start, end), fields of its header, and which offsets are wanted. The scan writes
 #: how many records it `emitted`, with how many headers. `append_time` is the timestamp of every record, or
-#: NOT_APPEND_TIME.
+#: NOT_APPEND_TIME. `crc` is the checksum that the batch must have, its header included, or CHECKED.
 SECTION = np.dtype(
     [
         ("start", np.int64),
@@ -35,6 +38,7 @@ SECTION = np.dtype(
         ("last_offset_delta", np.int64),
         ("base_timestamp", np.int64),
         ("append_time", np.int64),
+        ("crc", np.int64),
         ("start_offset", np.int64),
         ("end_offset", np.int64),
         ("emitted", np.int64),
@@ -162,6 +166,11 @@ def scan_records(
     arrays = (offsets, timestamps, key, value, headed)
     for index in range(sections.size):
         section = sections[index]
+        if section["crc"] != CHECKED:
+            # batch by batch, since the scan then finds the bytes in the cache
+            crc = crc32c_of(0, data, section["start"] - HEADER_SIZE + CRC_START, section["end"])
+            if crc != section["crc"]:
+                return BAD_CRC, index, 0
         before = progress.records
         progress = ScanProgress(0, section["start"], -1, *progress[3:7], 0)
         status = BAD_END

@@ -119,11 +119,11 @@ class PartitionLog:
         self._active.lock.count(1, run.data.nbytes, perf_counter_ns() - asked_ns)
         return appended
 
-    def append_batches(self, data: Buffer, *, in_transaction: bool = False) -> AppendInfo:
+    def append_batches(self, data: Buffer, fence: Callable[[Snapshot], None] | None = None) -> AppendInfo:
         """Append the batch that a Kafka producer made, after the checks of `log_validator.validate`.
 
-        Only who keeps its producer's transaction from its end meanwhile may say that it is `in_transaction`. Raises
-        what `validate` raises, and the errors of `append`; then nothing was appended.
+        `fence` is that of `append_runs`; it says whether the batch's transaction is open, and without it a batch of a
+        transaction is refused. Raises what `validate` raises, and the errors of `append`; then nothing was appended.
         """
         snapshot = self._snapshots.snapshot
         valid = validate(data, snapshot.config, self._clock())
@@ -132,10 +132,12 @@ class PartitionLog:
             valid.rows,
             np.array([valid.newest_offset]),
             np.array([valid.min_timestamp]),
-            in_transaction,
+            in_transaction=fence is not None,
         )
         asked_ns = perf_counter_ns()
         with self._active.held():
+            if fence is not None:
+                fence(self._snapshots.refresh())
             appended = self._append(asked_ns, run)
         return AppendInfo(appended, snapshot.partitions[self.partition].log_start_offset)
 

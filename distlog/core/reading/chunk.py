@@ -43,22 +43,26 @@ class Chunk:
 
         Raises CorruptRecordError, with file and position, before it yields a record that is not what was written.
         """
-        self.check()
-        asked = self.asked()
+        asked = replace(self.asked(), unchecked=True)
         seen = isolation.visible(self.batches, asked.shift, asked.partition)
         if not seen.all():
-            asked = asked.of_rows(np.flatnonzero(seen))
+            self.check()
+            asked = replace(asked.of_rows(np.flatnonzero(seen)), unchecked=False)
         try:
             for part in decode_parts(asked, columns, OUTPUT_BYTES):
                 yield from _cut(part)
         except CorruptRecordError as error:
-            raise self._located(error) from None
+            # a wrong checksum tells more than what follows from it
+            raise (self._wrong_crc() or self._located(error)) from None
 
     def check(self) -> None:
         """Raise CorruptRecordError for a wrong checksum. Offsets are outside of these, and were checked before."""
+        if error := self._wrong_crc():
+            raise error
+
+    def _wrong_crc(self) -> CorruptRecordError | None:
         bad = first_bad_crc(self.data, self.batches)
-        if bad >= 0:
-            raise self._located(wrong_crc(self._source(), bad, self.batches[bad]))
+        return self._located(wrong_crc(self._source(), bad, self.batches[bad])) if bad >= 0 else None
 
     def rows(self, start: int, end: int) -> Chunk:
         """The chunk with batches [start, end), at least one, and their bytes. This chunk must have only one piece."""

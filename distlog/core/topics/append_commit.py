@@ -74,11 +74,13 @@ def commit_append(
     origin: Origin = UNNAMED,
     written_by: TopicConfig | None = None,
     check: Callable[[Snapshot], None] | None = None,
+    settle: Callable[[Sequence[SegmentInfo]], Sequence[SegmentInfo]] | None = None,
 ) -> tuple[AppendResult, Snapshot]:
     """Add `segments` behind the log ends, all or none, in one commit that has `origin`.
 
     `written_by` are the settings by which their records were checked; without, they suit any topic. `check` gets each
-    snapshot behind which they may be committed; what it raises is raised, and nothing was committed.
+    snapshot behind which they may be committed; what it raises is raised, and nothing was committed. After it,
+    `settle` gets the segments at their offsets, and may tell more of them.
 
     Their partitions' active segments are sealed in the same commit. If the same (app_id, batch_id) was committed
     before, or `in_order` a later one, this is a replay (see `replayed`), and nothing is sealed. Raises
@@ -103,7 +105,8 @@ def commit_append(
             _check_keyed(current.config, written_by)
         if check is not None:
             check(current)
-        placed.extend(place(current, segments))
+        found = place(current, segments)
+        placed.extend(settle(found) if settle is not None else found)
         actions: list[Action] = [Add(segment) for segment in placed]
         if app_id is not None and batch_id is not None:
             actions.append(SetTransaction(app_id, batch_id, offsets_of(placed), in_order))

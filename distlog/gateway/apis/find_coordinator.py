@@ -1,4 +1,4 @@
-"""FindCoordinator: the gateway whose lease holds the partition of a group; on a local disk, one for all."""
+"""FindCoordinator: the gateway whose lease holds the partition of a group, or of a transactional id."""
 
 from __future__ import annotations
 
@@ -8,19 +8,11 @@ from distlog.gateway.broker import Api, Broker
 from distlog.gateway.groups.of_broker import groups_of
 from distlog.gateway.protocol.response_frame import Fields
 from distlog.gateway.server.request import Request
-from distlog.gateway.transactions.services import NOT_LOCAL, transactions_of
 
-#: Kafka's CoordinatorType.
-_GROUP, _TRANSACTION = 0, 1
 #: From here on there is a list of keys.
 _LIST = 4
 _NO_NODE = {"node_id": -1, "host": "", "port": -1}
 _NOBODY = {**_NO_NODE, "error_code": ErrorCode.coordinator_not_available, "error_message": None}
-_NOT_LOCAL = {
-    **_NO_NODE,
-    "error_code": ErrorCode.transactional_id_authorization_failed,
-    "error_message": NOT_LOCAL,
-}
 
 
 def handle(request: Request, broker: Broker) -> Fields:
@@ -32,8 +24,7 @@ def handle(request: Request, broker: Broker) -> Fields:
 
 
 def _coordinator(request: Request, broker: Broker, key: str) -> Fields:
-    if request.get("key_type", _GROUP) == _TRANSACTION and not transactions_of(broker).is_local:
-        return _NOT_LOCAL
+    # an id has the same partition in `__transaction_state` as a group of that name in `__consumer_offsets`
     node = broker.cluster.holder(groups_of(broker).partition_of(key))
     if node is None:
         return _NOBODY

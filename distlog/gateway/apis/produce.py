@@ -98,27 +98,20 @@ def _append(broker: Broker, topic: str, number: int, records: bytes | None, tran
         else:
             told = hosted.append(number, records)
         return _Asked(_Outcome(topic, number), partition, told)
-    except TransactionRefusedError as refused:
-        code = ErrorCode.invalid_producer_epoch if refused.code is ErrorCode.producer_fenced else refused.code
-        return _Asked(_Outcome(topic, number, code=code))
     except Exception as error:
-        return _Asked(_Outcome(topic, number, error=error, code=error_code(error)))
+        return _Asked(_Outcome(topic, number, error=error, code=_code_of(error)))
 
 
 def _in_transaction(
     broker: Broker, hosted: HostedTopic, number: int, records: bytes, transactional_id: str | None
 ) -> Future[AppendInfo]:
-    """Append a batch of a transaction, which must have its partition, and does not end meanwhile."""
+    """Append a batch of a transaction, which must be open, and have its partition."""
     if transactional_id is None or len(records) < HEADER_SIZE:
         # nobody would ever end the transaction
         raise InvalidRecordError("a batch of a transaction needs the producer's transactional id")
     producer = ProducerId(*_PRODUCER.unpack_from(records, _PRODUCER_AT))
-    coordinator = transactions_of(broker).coordinator
-    with coordinator.appending(transactional_id, producer, (hosted.name, number)) as noted:
-        told = hosted.append(number, records, in_transaction=True)
-        if told.exception() is None:
-            noted(told.result().appended)
-    return told
+    fence = transactions_of(broker).fence(transactional_id, producer, (hosted.name, number))
+    return hosted.append(number, records, fence)
 
 
 def _refused(topic: str, number: int) -> _Asked:
@@ -141,8 +134,14 @@ def _outcome(asked: _Asked) -> _Outcome:
         return asked.failed
     error = asked.told.exception()
     if error is not None:
-        return asked.failed._replace(error=error, code=error_code(error))
+        return asked.failed._replace(error=error, code=_code_of(error))
     return asked.failed._replace(partition=asked.partition, info=asked.told.result())
+
+
+def _code_of(error: BaseException) -> ErrorCode:
+    if isinstance(error, TransactionRefusedError):
+        return ErrorCode.invalid_producer_epoch if error.code is ErrorCode.producer_fenced else error.code
+    return error_code(error)
 
 
 def _flushed(outcomes: Sequence[_Outcome]) -> list[_Outcome]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from kio.schema.errors import ErrorCode
 
-from distlog.core.errors import DistlogError
+from distlog.core.errors import DistlogError, LeaderFencedError
 from distlog.gateway.groups.exchanges import GroupRefusedError
 from distlog.gateway.transactions.transaction_state import TransactionRefusedError
 
@@ -25,6 +25,8 @@ def tried(work: Callable[[], object], *, fenced: ErrorCode) -> ErrorCode:
         return fenced if refused.code is ErrorCode.producer_fenced else refused.code
     except GroupRefusedError as refused:
         return refused.code
+    except LeaderFencedError:
+        return ErrorCode.not_coordinator
     except DistlogError as error:
         _log.error("a transaction was not kept: %s", error)
         return ErrorCode.coordinator_not_available

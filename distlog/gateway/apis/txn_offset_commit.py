@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kio.schema.errors import ErrorCode
 
+from distlog.core.commits.snapshot import Snapshot
 from distlog.gateway.apis.asked_positions import AskedPositions
 from distlog.gateway.apis.transaction_attempts import tried
 from distlog.gateway.broker import Api, Broker
@@ -27,28 +28,30 @@ def handle(request: Request, broker: Broker) -> Fields:
 
 
 def _keep(request: Request, broker: Broker, asked: AskedPositions) -> None:
-    body, groups, coordinator = request.body, groups_of(broker), transactions_of(broker).coordinator
+    body, groups = request.body, groups_of(broker)
     producer = ProducerId(body.producer_id, body.producer_epoch)
-    number = groups.partition_of(body.group_id)
+    hosted, number = broker.metadata.fresh_topic(NAME), groups.partition_of(body.group_id)
     # who took over the groups meanwhile does not know of what is appended now
-    partition, fence = broker.metadata.fresh_topic(NAME).partition(number), groups.fence(number)
+    is_led = groups.fence(number)
+    is_open = transactions_of(broker).fence(body.transactional_id, producer, (NAME, number))
 
-    with coordinator.appending(body.transactional_id, producer, (NAME, number)) as noted:
+    def fence(snapshot: Snapshot) -> None:
+        is_led(snapshot)
+        is_open(snapshot)
 
-        def append(changes: GroupChanges) -> None:
-            records = [(encode_key(key), encode_position(each) if each else None) for key, each in changes]
-            noted(partition.append_run(own_batch(records, broker.clock(), producer), fence))
+    def append(changes: GroupChanges) -> None:
+        records = [(encode_key(key), encode_position(each) if each else None) for key, each in changes]
+        hosted.append_run(number, own_batch(records, broker.clock(), producer), fence)
 
-        groups.offsets.commit_in_transaction(
-            body.group_id,
-            asked.positions,
-            producer.id,
-            append,
-            member_id=request.get("member_id", ""),
-            instance_id=request.get("group_instance_id"),
-            generation=request.get("generation_id", -1),
-        )
-    partition.sync(None)
+    groups.offsets.commit_in_transaction(
+        body.group_id,
+        asked.positions,
+        producer.id,
+        append,
+        member_id=request.get("member_id", ""),
+        instance_id=request.get("group_instance_id"),
+        generation=request.get("generation_id", -1),
+    )
 
 
 API = Api(28, "TxnOffsetCommit", 0, 3, handle)

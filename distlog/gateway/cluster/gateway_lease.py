@@ -41,8 +41,7 @@ class _View:
 class GatewayLease:
     """This gateway among those of `root`. One thread calls `sync` and `leave`, any thread the rest.
 
-    `node_id` is the id that it wants, or None for the lowest one that is free. If the gateways do not share, one of
-    them holds all partitions, and the others wait to take over.
+    `node_id` is the id that it wants, or None for the lowest one that is free.
     """
 
     def __init__(
@@ -51,13 +50,12 @@ class GatewayLease:
         node_id: int | None,
         lease_s: float,
         *,
-        shares: bool = True,
         clock: Callable[[], float] = elapsed_s,
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
         log: GroupLog | None = None,
     ) -> None:
         self._log = log or GroupLog(root, ROOT_ID, GROUP, clock=clock)
-        self._wanted_id, self._view, self._shares = node_id, _View(), shares
+        self._wanted_id, self._view = node_id, _View()
         self.node = Node(node_id or 0, "", 0, "")
         self._member = Membership(self._log, self._name, None, lease_s, clock, new_id)
         self._has_begun, self._told = False, set[Node]()
@@ -78,7 +76,7 @@ class GatewayLease:
             self._log.commit(self._log.load(), self._without_the_one_before)
             self._has_begun = True
         was_lapsed, joins = member.is_lapsed, member.joins
-        member.sync(partitions if self._shares else 1, lambda number, added: 0, self._units(pending))
+        member.sync(partitions, lambda number, added: 0, pending)
         is_new = was_lapsed or member.joins != joins
         state = member.state
         assert state is not None
@@ -87,24 +85,15 @@ class GatewayLease:
         self._tell_of_unreachable(nodes.values())
         self._view = _View(
             tuple(sorted(nodes.values(), key=lambda node: node.id)),
-            {
-                number: nodes[owner]
-                for unit, owner in state.owners.items()
-                if owner in nodes
-                for number in self._partitions_of(unit, partitions)
-            },
-            frozenset(
-                number
-                for unit in member.owned.keys() - set(member.leaving)
-                for number in self._partitions_of(unit, partitions)
-            ),
+            {number: nodes[owner] for number, owner in state.owners.items() if owner in nodes},
+            frozenset(member.owned.keys() - set(member.leaving)),
             before.term + is_new,
         )
         return (before.held, before.term) != (self._view.held, self._view.term)
 
     def due_s(self, pending: Collection[int]) -> float:
         """The seconds until `sync` should be called; 0 if at once."""
-        return self._member.due_s(self._units(pending))
+        return self._member.due_s(pending)
 
     def leave(self) -> None:
         """Let the others have all of it at once. Raises what `sync` raises."""
@@ -154,13 +143,6 @@ class GatewayLease:
             if node not in self._told and not node.is_reached_from(self.node.machine):
                 self._told.add(node)
                 _log.warning("clients cannot reach %s, which coordinates some groups: advertise its address", node)
-
-    def _units(self, partitions: Collection[int]) -> Collection[int]:
-        """What is shared: partitions, or all of them as one."""
-        return partitions if self._shares or not partitions else (0,)
-
-    def _partitions_of(self, unit: int, partitions: int) -> Collection[int]:
-        return (unit,) if self._shares else range(partitions)
 
     def _is_mine(self, partition: int) -> bool:
         found = self._view.holders.get(partition)

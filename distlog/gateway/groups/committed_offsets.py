@@ -8,6 +8,7 @@ from contextlib import suppress
 from kio.schema.errors import ErrorCode
 
 from distlog.gateway.groups.classic_group import GroupPhase, Stored
+from distlog.gateway.groups.ended_positions import EndedPositions
 from distlog.gateway.groups.exchanges import GroupRefusedError
 from distlog.gateway.groups.membership import check_commit
 from distlog.gateway.groups.offsets_format import OffsetKey, Position
@@ -24,8 +25,8 @@ GroupChanges = Sequence[tuple[OffsetKey, Position | None]]
 class CommittedOffsets:
     """The positions of the groups in a registry. A position is seen when it is durable, not before."""
 
-    def __init__(self, groups: GroupRegistry, *, retention_ms: int) -> None:
-        self._groups, self._retention_ms = groups, retention_ms
+    def __init__(self, groups: GroupRegistry, ended: EndedPositions, *, retention_ms: int) -> None:
+        self._groups, self._ended, self._retention_ms = groups, ended, retention_ms
 
     def commit(
         self,
@@ -66,6 +67,8 @@ class CommittedOffsets:
         Raises GroupRefusedError, and what `append` raises.
         """
         _check_metadata(positions)
+        # of one producer, a transaction that ended before must not be taken for this one
+        self._ended.learn(group)
         missing = ErrorCode.illegal_generation
         with self._groups.opened(group, make=generation < 0, missing=missing) as opened:
             if generation >= 0 or member_id or instance_id is not None:
@@ -73,14 +76,15 @@ class CommittedOffsets:
             if opened.positions.is_storing(positions):
                 # which of both comes first in the log decides, and nobody knows that yet
                 raise GroupRefusedError(ErrorCode.coordinator_load_in_progress)
+            opened.positions.begin_joining(positions)
+        # members live by the group's lock, and an append may take long
+        try:
             append(opened.positions.keys(positions))
-            opened.positions.wait_for(producer_id, positions)
-
-    def end_transaction(self, producer_id: int, *, is_committed: bool) -> None:
-        """Show the positions that came with the producer's transaction, or forget them: it ended."""
-        for name in self._groups.names():
-            with suppress(GroupRefusedError), self._groups.opened(name) as group:
-                group.positions.end_transaction(producer_id, is_committed=is_committed)
+            with opened.lock:
+                opened.positions.wait_for(producer_id, positions)
+        finally:
+            with opened.lock:
+                opened.positions.end_joining(positions)
 
     def fetch(
         self, group: str, wanted: Iterable[TopicPartition] | None, *, stable: bool = False
@@ -90,6 +94,8 @@ class CommittedOffsets:
         Only `stable` ones: where a transaction decides, the code that tells the client to ask again (KIP-447).
         """
         try:
+            if group in self._groups.names_with_pending():
+                self._ended.learn(group)
             with self._groups.opened(group) as opened:
                 positions = opened.positions
                 pending = positions.pending if stable else frozenset()
@@ -145,8 +151,8 @@ class CommittedOffsets:
         expired = [place for place in found if place not in group.positions.pending]
         if expired:
             self._store(group, dict.fromkeys(expired), lambda code: None)
-        is_unused = not group.positions and not group.positions.pending and not membership.promised
-        if membership.phase is GroupPhase.EMPTY and is_unused:
+        is_unused = not group.positions and not membership.promised
+        if membership.phase is GroupPhase.EMPTY and is_unused and not group.positions.has_pending:
             self._groups.forget(group, lambda code: None)
 
     def _store(self, group: Group, changes: Mapping[TopicPartition, Position | None], done: Stored) -> None:
@@ -157,7 +163,10 @@ class CommittedOffsets:
                     group.positions.apply(changes)
             done(code)
 
-        if changes:
+        if group.positions.is_joining(changes):
+            # which of both comes first in the log decides, and nobody knows that yet
+            done(ErrorCode.coordinator_load_in_progress)
+        elif changes:
             group.positions.begin_storing(changes)
             self._groups.store.store(group.membership.id, group.positions.keys(changes), stored)
         else:

@@ -53,6 +53,9 @@ class GroupAdmin:
             with self._groups.opened(group, missing=ErrorCode.group_id_not_found) as opened:
                 if opened.membership.phase is not GroupPhase.EMPTY:
                     raise GroupRefusedError(ErrorCode.non_empty_group)
+                if opened.positions.is_joining():
+                    # they would come behind what deletes them
+                    raise GroupRefusedError(ErrorCode.coordinator_load_in_progress)
                 self._groups.forget(opened, done)
         except GroupRefusedError as refused:
             done(refused.code)

@@ -8,12 +8,14 @@ from typing import NamedTuple
 import numpy as np
 
 from distlog.core.batches.record_batch import COMMIT, CONTROL, TRANSACTIONAL
+from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.reading.chunk import Chunk
 from distlog.core.reading.whole_log import whole_log
 from distlog.core.topics.topic import Topic
 from distlog.core.transactions.isolation import READ_UNCOMMITTED
 from distlog.core.transactions.open_transactions import control_type
 from distlog.gateway.groups.waiting_changes import WaitingChanges
+from distlog.gateway.partition_tail import PartitionTail
 
 _COLUMNS = ("offset", "key", "value")
 
@@ -28,24 +30,25 @@ class OffsetsRecord(NamedTuple):
     waits_for: int | None = None
 
 
-def offsets_records(topic: Topic, partitions: Iterable[int]) -> Iterator[OffsetsRecord]:
-    """The records that count, in each partition in the order in which they do; those of open transactions last."""
-    states = topic.live_snapshot.partitions
+def offsets_records(topic: Topic, snapshot: Snapshot, partitions: Iterable[int]) -> Iterator[OffsetsRecord]:
+    """The records that count in `snapshot`, in each partition in the order in which they do.
+
+    Those of open transactions come last.
+    """
     for number in partitions:
-        state = states[number]
+        state = snapshot.partitions[number]
         if state.segments.array("has_transactions").any():
-            yield from _with_transactions(topic, number)
+            yield from _with_transactions(topic, state, number)
         else:
-            for batch in topic.scan(partitions=[number], columns=_COLUMNS):
+            for batch in topic.scan(partitions=[number], end={number: state.log_end_offset}, columns=_COLUMNS):
                 for row in batch.to_pylist():
                     yield OffsetsRecord(number, row["offset"], row["key"] or b"", row["value"])
 
 
-def _with_transactions(topic: Topic, number: int) -> Iterator[OffsetsRecord]:
+def _with_transactions(topic: Topic, state: PartitionState, number: int) -> Iterator[OffsetsRecord]:
     waiting = WaitingChanges[bytes, OffsetsRecord]()
-    segments = topic.live_snapshot.partitions[number].segments
-    for at in range(len(segments)):
-        for chunk in whole_log(topic.reader, segments[at]):
+    for at in range(len(state.segments)):
+        for chunk in whole_log(topic.reader, state.segments[at]):
             for run in _runs(chunk):
                 yield from _counted(run, number, waiting)
     for producer_id, _, record in waiting:
@@ -78,3 +81,17 @@ def _counted(run: Chunk, number: int, waiting: WaitingChanges[bytes, OffsetsReco
             else:
                 waiting.supersede(record.key)
                 yield record
+
+
+class EndedTransaction(NamedTuple):
+    """A transaction that has its end marker in a partition."""
+
+    producer_id: int
+    is_committed: bool
+
+
+def ended_transactions(tail: PartitionTail) -> Iterator[EndedTransaction]:
+    """The transactions that have ended in a partition since the last look. Raises DistlogError."""
+    for found in tail.batches():
+        for row in found.rows[found.rows["attributes"] & CONTROL != 0]:
+            yield EndedTransaction(int(row["producer_id"]), control_type(found.data, row) == COMMIT)

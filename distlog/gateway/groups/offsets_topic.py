@@ -7,12 +7,14 @@ import queue
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import CorruptRecordError, DistlogError, TopicExistsError, TopicNotFoundError
+from distlog.core.reading.fetch import FetchedBatches
 from distlog.core.topics.leadership import Leadership, LedTopic
 from distlog.core.topics.open_topic import create, open
 from distlog.core.topics.topic import Topic
@@ -32,7 +34,8 @@ from distlog.gateway.groups.offsets_format import (
     encode_position,
     offsets_partition,
 )
-from distlog.gateway.groups.offsets_log import offsets_records
+from distlog.gateway.groups.offsets_log import EndedTransaction, ended_transactions, offsets_records
+from distlog.gateway.partition_tail import READ_BYTES, PartitionTail
 
 _log = logging.getLogger(__name__)
 
@@ -61,6 +64,7 @@ class OffsetsTopic:
         self._linger_ms, self._partitions = linger_ms, partitions
         self._lock = threading.Lock()
         self._led: tuple[Topic, Leadership] | None = None
+        self._tails = dict[int, PartitionTail]()
         self._batching: OffsetsBatching | None = None
         self._over: queue.SimpleQueue[Sequence[Call] | None] = queue.SimpleQueue()
         self._teller: threading.Thread | None = None
@@ -69,6 +73,11 @@ class OffsetsTopic:
         """Open the topic, or make it; returns how many partitions it has. Raises DistlogError."""
         topic, _ = self._opened()
         return topic.partitions
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions it has, as far as that is known."""
+        return self._partitions
 
     def partition_of(self, group: str) -> int:
         """The partition that has a group, as far as it is known how many there are."""
@@ -117,7 +126,12 @@ class OffsetsTopic:
         if not partitions:
             return
         topic = self._opened()[0].refresh()
-        for record in offsets_records(topic, sorted(partitions)):
+        snapshot = topic.live_snapshot
+        for number in partitions:
+            # behind the load, the end markers of transactions are told by `ended`
+            tail = PartitionTail(partial(_fetched, topic, number), snapshot.partitions[number].log_end_offset)
+            self._tails[number] = tail
+        for record in offsets_records(topic, snapshot, sorted(partitions)):
             try:
                 change = _decoded(record.key, record.value)
             except CorruptRecordError as error:
@@ -127,6 +141,14 @@ class OffsetsTopic:
                 yield change
             elif change is not None and isinstance(change[1], Position) and isinstance(change[0], OffsetKey):
                 yield PendingPosition(record.waits_for or 0, change[0], change[1])
+
+    def ended(self, partition: int) -> Iterator[EndedTransaction]:
+        """The transactions that have ended in a partition since it was loaded, each told once; one caller at a time.
+
+        Raises DistlogError.
+        """
+        tail = self._tails.get(partition)
+        return iter(()) if tail is None else ended_transactions(tail)
 
     def store(self, group: str, changes: Sequence[GroupChange], done: Stored) -> None:
         """See GroupStore; when too much is on its way, the caller is told to try again later."""
@@ -180,6 +202,10 @@ class OffsetsTopic:
         if teller is not None:
             self._over.put(None)
             teller.join()
+
+
+def _fetched(topic: Topic, number: int, offset: int) -> FetchedBatches:
+    return topic.refresh().read(number, offset, READ_BYTES)
 
 
 def _code_of_too_large(changes: Sequence[GroupChange]) -> ErrorCode:

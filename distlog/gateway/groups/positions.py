@@ -21,8 +21,8 @@ class Positions:
         self._group = group
         self._by_partition: dict[TopicPartition, Position] = {}
         self._waiting = WaitingChanges[TopicPartition, Position]()
-        #: How many changes of each position are on their way into the log.
-        self._storing = Counter[TopicPartition]()
+        #: How many changes of each position are on their way into the log; and those of transactions.
+        self._storing, self._joining = Counter[TopicPartition](), Counter[TopicPartition]()
 
     def __len__(self) -> int:
         return len(self._by_partition)
@@ -54,6 +54,23 @@ class Positions:
     def is_storing(self, places: Iterable[TopicPartition]) -> bool:
         """Whether changes of any of these positions are on their way into the log."""
         return any(self._storing[place] for place in places)
+
+    def begin_joining(self, places: Iterable[TopicPartition]) -> None:
+        """Positions of a transaction are on their way into the log."""
+        self._joining += Counter(iter(places))
+
+    def end_joining(self, places: Iterable[TopicPartition]) -> None:
+        """Positions of a transaction are in the log, or failed."""
+        self._joining -= Counter(iter(places))
+
+    def is_joining(self, places: Iterable[TopicPartition] | None = None) -> bool:
+        """Whether any position, or any of these, is on its way into the log as part of a transaction."""
+        return any(self._joining[place] for place in (self._joining if places is None else places))
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether any position depends on how a transaction ends, or will."""
+        return bool(self._joining) or bool(self._waiting)
 
     @property
     def pending(self) -> frozenset[TopicPartition]:

@@ -129,6 +129,11 @@ class GroupRegistry:
         with self._lock:
             return sorted(self._groups)
 
+    def names_with_pending(self) -> list[str]:
+        """The groups with positions that depend on how transactions end."""
+        with self._lock:
+            return sorted(name for name, group in self._groups.items() if group.positions.has_pending)
+
     def _found(self, name: str, make: bool, missing: ErrorCode = ErrorCode.none) -> Group:
         with self._lock:
             if name in self._groups:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import DistlogError
@@ -15,6 +16,7 @@ from distlog.gateway.groups.classic_group import GroupSettings
 from distlog.gateway.groups.committed_offsets import CommittedOffsets
 from distlog.gateway.groups.coordination import Coordination
 from distlog.gateway.groups.coordinator import GroupCoordinator
+from distlog.gateway.groups.ended_positions import EndedPositions
 from distlog.gateway.groups.exchanges import GroupRefusedError
 from distlog.gateway.groups.group_admin import GroupAdmin
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
@@ -24,8 +26,6 @@ from distlog.gateway.groups.registry import GroupRegistry
 _EXPIRY_S = 600.0
 #: After an error, and how often the loader looks whether others lead what this gateway leads.
 _PAUSE_S = 1.0
-#: How long a caller waits for a load, and how often it looks.
-_LOAD_TIMEOUT_S, _LOOK_S = 20.0, 0.01
 _log = logging.getLogger("distlog.gateway")
 
 
@@ -42,11 +42,13 @@ class GroupServices:
         self._store, self._lease, self._is_over = store, lease, threading.Event()
         self._wake, self._changed, self._unloaded = threading.Event(), threading.Event(), threading.Event()
         self.coordination = Coordination(lease, store)
+        self._sharing: list[tuple[Coordination[Any], threading.Event]] = [(self.coordination, self._changed)]
         self._registry = GroupRegistry(
             store, settings, check=self.coordination.check, on_earlier_deadline=self._wake.set
         )
         self.members = GroupCoordinator(self._registry)
-        self.offsets = CommittedOffsets(self._registry, retention_ms=retention_ms)
+        ended = EndedPositions(self._registry, store)
+        self.offsets = CommittedOffsets(self._registry, ended, retention_ms=retention_ms)
         self.admin = GroupAdmin(self._registry)
         self._has_failed = set[str]()
         self._threads = [
@@ -59,6 +61,19 @@ class GroupServices:
         """What refuses to append to a partition of `__consumer_offsets` when this gateway leads it no more."""
         return self._store.fence(partition)
 
+    def share(self, coordination: Coordination[Any], changed: threading.Event) -> threading.Event:
+        """Have something else coordinated by the same lease: `changed` is set when that has changed.
+
+        Returns what is to be set when something was unloaded.
+        """
+        self._sharing.append((coordination, changed))
+        return self._unloaded
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions `__consumer_offsets` has."""
+        return self._store.partitions
+
     def start(self) -> None:
         """Be one of the root's gateways, and learn what is stored; what fails is logged, and tried again."""
         if self._tried("is no gateway of the root yet", self._sync):
@@ -69,15 +84,6 @@ class GroupServices:
     def partition_of(self, key: str) -> int:
         """The partition of `__consumer_offsets` that has a group."""
         return self._store.partition_of(key)
-
-    def load_again(self) -> bool:
-        """Learn anew what is stored, and return when it is known; False if that takes too long."""
-        number, end = self.coordination.ask_to_load_again(), time.monotonic() + _LOAD_TIMEOUT_S
-        self._changed.set()
-        while not self.coordination.has_loaded_again(number):
-            if self._is_over.wait(_LOOK_S) or time.monotonic() >= end:
-                return False
-        return True
 
     def coordinates(self, group: str) -> bool:
         """Whether this gateway answers for a group now."""
@@ -124,15 +130,21 @@ class GroupServices:
     def _keep_lease(self) -> None:
         while not self._is_over.is_set():
             self._unloaded.clear()
-            due_s = self._lease.due_s(self.coordination.loaded)
+            due_s = self._lease.due_s(self._loaded)
             if due_s > 0:
                 self._unloaded.wait(due_s)
             elif not self._tried("could not renew its lease", self._sync):
                 self._is_over.wait(_PAUSE_S)
 
     def _sync(self) -> None:
-        if self._lease.sync(self._store.open(), self.coordination.loaded):
-            self._changed.set()
+        if self._lease.sync(self._store.open(), self._loaded):
+            for _, changed in self._sharing:
+                changed.set()
+
+    @property
+    def _loaded(self) -> set[int]:
+        """The partitions that must not be given up yet."""
+        return set[int]().union(*(coordination.loaded for coordination, _ in self._sharing))
 
     def _load(self) -> None:
         while not self._is_over.is_set():

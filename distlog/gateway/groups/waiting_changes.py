@@ -15,6 +15,9 @@ class WaitingChanges(Generic[Key, Value]):
     def __init__(self) -> None:
         self._by_key = dict[Key, dict[int, Value]]()
 
+    def __bool__(self) -> bool:
+        return bool(self._by_key)
+
     @property
     def keys(self) -> frozenset[Key]:
         """The keys whose values depend on how transactions end."""

@@ -5,19 +5,30 @@ After Kafka's TransactionCoordinator (KIP-98, KIP-360). What a transaction is, i
 
     init        Empty, of the producer's next epoch; what the producer before it has open is aborted first
     partitions  Ongoing, with all partitions so far; then batches may be appended to these, and to no others
-    commit      sync all records in all partitions; PrepareCommit: this is the decision
+    batches     by any gateway, if that record says so at the moment of the append; on the device when acknowledged
+    commit      PrepareCommit: this is the decision
     abort       PrepareAbort: the decision, too
-    markers     in each partition the end marker, unless the log says that nothing is open there; then sync
-    complete    CompleteCommit, CompleteAbort; may be lost, since the markers may be tried again
+    markers     in each partition the end marker
+    complete    CompleteCommit, CompleteAbort: when all markers are on the device
 
-Why each step is safe, wherever the gateway is killed:
+Each partition of `__transaction_state` has one gateway that coordinates its ids: it leads it, and nobody else can
+write there (distlog.core.topics.leadership). When it goes, the next one reads what it left.
+
+Why each step is safe, wherever a gateway is killed, or stopped and continued:
 
 - A record is in a partition only if a durable state names that partition: so it is known where to end it.
-- One process coordinates: it holds the root's lock. In it, each id has a lock, which who appends for it holds. So no
-  record comes behind the decision.
+- No record comes behind the marker. On a local disk, who appends a batch reads the state with the partition's lock
+  held: either the decision is there, and the batch is refused, or it comes later, and then so does the marker, with
+  this lock held. On an object store, who commits a batch reads the topic's newest commit, and then the state. If
+  the decision is not there yet, then the commit of the marker comes later: either it comes behind the batch, or the
+  batch meets it as a conflict, and reads the state again. So there a marker is written in each partition of the
+  transaction, whether anything is open there or not.
+- A marker ends no other transaction than its own: who writes it reads the state in the same way. A coordinator that
+  was stopped finds another transaction there, and writes nothing.
 - A decision is on the device before its first marker, and is never changed: it is finished by the next tick, or by
-  the next gateway, which syncs the states before it reads them. Until then the id has no next transaction.
-- The records are on the device before PrepareCommit. If that sync fails some may be lost: then it is aborted.
+  the next coordinator, which has the states on the device before it reads them. Until then the id has no next
+  transaction. Who leads no more cannot write a decision.
+- The records of a transaction are on the device before they are acknowledged, so before a producer commits them.
 
 Positions of groups are records of `__consumer_offsets`, one of its partitions as any other.
 """
@@ -33,7 +44,6 @@ from dataclasses import dataclass, field
 from kio.schema.errors import ErrorCode
 
 from distlog.core.errors import DistlogError
-from distlog.core.log.appended import Appended
 from distlog.gateway.groups.positions import TopicPartition
 from distlog.gateway.transactions.transaction_ends import TransactionEnds
 from distlog.gateway.transactions.transaction_log import TransactionLog
@@ -44,6 +54,7 @@ from distlog.gateway.transactions.transaction_state import (
     Status,
     TransactionRefusedError,
     TransactionState,
+    check_producer,
 )
 
 #: Kafka's `transactional.id.expiration.ms`: how long an id without transactions is remembered.
@@ -54,44 +65,52 @@ _log = logging.getLogger("distlog.gateway")
 
 @dataclass(slots=True)
 class Transaction:
-    """An id's newest state, None before its first; for who holds the lock. `is_gone`: it was forgotten.
-
-    `appended` is the last that this process appended for it, by partition.
-    """
+    """An id's newest state, None before its first; for who holds the lock. `is_gone`: forgotten, or unloaded."""
 
     state: TransactionState | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
     is_gone: bool = False
-    appended: dict[TopicPartition, Appended] = field(default_factory=dict)
 
 
 class TransactionCoordinator:
     """The transactions by their ids, for many threads; `clock` tells the ms since 1970.
 
-    Methods raise TransactionRefusedError, and DistlogError when the storage fails: then nobody knows what was kept,
-    and the same call may be repeated.
+    `check` raises TransactionRefusedError for an id that is not, or not yet, this gateway's to answer for. Methods
+    raise that, and DistlogError when the storage fails: then nobody knows what was kept, and the same call may be
+    repeated.
     """
 
     def __init__(
-        self, log: TransactionLog, ends: TransactionEnds, clock: Callable[[], int], new_id: Callable[[], int]
+        self,
+        log: TransactionLog,
+        ends: TransactionEnds,
+        clock: Callable[[], int],
+        new_id: Callable[[], int],
+        check: Callable[[str], None] = lambda id_: None,
     ) -> None:
-        self._log, self._ends, self._clock, self._new_id = log, ends, clock, new_id
+        self._log, self._ends, self._clock, self._new_id, self._check = log, ends, clock, new_id, check
         self._lock, self._transactions = threading.Lock(), dict[str, Transaction]()
-        self._is_over = False
 
-    def close(self) -> None:
-        """Refuse what comes, and return when no call is under way any more: another process coordinates."""
-        self._is_over = True
-        for transaction in list(self._transactions.values()):
+    def load(self, states: Iterable[TransactionState]) -> None:
+        """Learn what is stored, before `check` lets anybody ask for it; what is decided is finished by `tick`."""
+        found = {state.transactional_id: Transaction(state) for state in states}
+        with self._lock:
+            self._transactions.update(found)
+
+    def unload(self, is_of: Callable[[str], bool]) -> None:
+        """Forget these ids, which `check` refuses by now; no call is under way for them when this returns."""
+        with self._lock:
+            gone = {id_: each for id_, each in self._transactions.items() if is_of(id_)}
+        for id_, transaction in gone.items():
             with transaction.lock:
-                pass
+                transaction.is_gone = True
+            with self._lock:
+                self._transactions.pop(id_, None)
 
-    def load(self) -> None:
-        """Learn what is stored, before the first call; what is decided is finished by `tick`."""
-        self._transactions = {state.transactional_id: Transaction(state) for state in self._log.load()}
-
-    def states(self, ids: Iterable[str] | None = None) -> list[TransactionState]:
+    def states(self, ids: Collection[str] | None = None) -> list[TransactionState]:
         """The states of these ids, or all, by id; without those that are not known."""
+        for id_ in ids or ():
+            self._check(id_)
         with self._lock:
             wanted = sorted(self._transactions) if ids is None else ids
             found = [self._transactions[id_].state for id_ in wanted if id_ in self._transactions]
@@ -132,28 +151,12 @@ class TransactionCoordinator:
             self._log.write(grown)
             transaction.state = grown
 
-    @contextmanager
-    def appending(
-        self, id_: str, producer: ProducerId, place: TopicPartition
-    ) -> Iterator[Callable[[Appended], None]]:
-        """Nothing ends the producer's transaction meanwhile, so its batches may be appended to the partition `place`.
-
-        Tell what was appended.
-        """
-        with self._held(id_, producer) as transaction:
-            state = transaction.state
-            if state is None or state.status is not Status.ONGOING or place not in state.partitions:
-                raise TransactionRefusedError(ErrorCode.invalid_txn_state)
-            yield lambda appended: transaction.appended.update({place: appended})
-
     def end(self, id_: str, producer: ProducerId, *, is_committed: bool) -> None:
         """Commit or abort the producer's transaction; to repeat it is harmless."""
         status = Status.COMPLETE_COMMIT if is_committed else Status.COMPLETE_ABORT
         with self._held(id_, producer) as transaction:
             state = transaction.state
             if state is not None and state.status is Status.ONGOING:
-                if is_committed:
-                    self._sync(transaction, state)
                 self._decide(transaction, state.decided(self._clock(), is_committed=is_committed))
                 # it is decided, so it ends that way, whatever happens to its markers now
             elif self._finished(transaction).status is not status:
@@ -187,19 +190,9 @@ class TransactionCoordinator:
         is_last = producer.epoch >= LAST_EPOCH
         return ProducerId(self._new_id(), 0) if is_last else ProducerId(producer.id, producer.epoch + 1)
 
-    def _sync(self, transaction: Transaction, state: TransactionState) -> None:
-        """Have all records on the device; if some may be lost, the transaction is aborted."""
-        try:
-            self._ends.sync(state.partitions, transaction.appended)
-        except DistlogError as error:
-            _log.error("the transaction of %r is aborted: %s", state.transactional_id, error)
-            self._decide(transaction, state.decided(self._clock(), is_committed=False, fences=True))
-            raise TransactionRefusedError(ErrorCode.producer_fenced) from error
-
     def _decide(self, transaction: Transaction, decided: TransactionState) -> None:
         self._log.write(decided)
         transaction.state = decided
-        transaction.appended.clear()
         try:
             self._finish(transaction, decided)
         except DistlogError as error:
@@ -225,24 +218,21 @@ class TransactionCoordinator:
     def _held(self, id_: str, producer: ProducerId) -> Iterator[Transaction]:
         """The transaction of this very producer, behind its lock."""
         with self._opened(id_, make=False) as transaction:
-            state = transaction.state
-            if state is None or state.producer.id != producer.id:
-                raise TransactionRefusedError(ErrorCode.invalid_producer_id_mapping)
-            if state.producer.epoch != producer.epoch:
-                raise TransactionRefusedError(ErrorCode.producer_fenced)
+            check_producer(transaction.state, producer)
             yield transaction
 
     @contextmanager
     def _opened(self, id_: str, *, make: bool = True) -> Iterator[Transaction]:
         while True:
+            self._check(id_)
             with self._lock:
                 transaction = self._transactions.get(id_) or (Transaction() if make else None)
                 if transaction is None:
                     raise TransactionRefusedError(ErrorCode.invalid_producer_id_mapping)
                 self._transactions.setdefault(id_, transaction)
             with transaction.lock:
-                if self._is_over:
-                    raise TransactionRefusedError(ErrorCode.not_coordinator)
                 if not transaction.is_gone:
+                    # it may have been made behind the back of `unload`
+                    self._check(id_)
                     yield transaction
                     return

@@ -1,94 +1,130 @@
-"""The states of transactions in the topic `__transaction_state` of a root, which compaction keeps small."""
+"""The states of transactions in the topic `__transaction_state` of a root, which compaction keeps small.
+
+A gateway writes to the partitions that it leads (distlog.core.topics.leadership), and reads all of them.
+"""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
 
-from distlog.core.errors import CorruptRecordError, TopicNotFoundError
+from distlog.core.config import TopicConfig
+from distlog.core.errors import LeaderFencedError, TopicNotFoundError
 from distlog.core.storage.parallel import in_parallel
-from distlog.core.topics.open_topic import open_or_create
+from distlog.core.topics.leadership import Leadership
 from distlog.gateway.groups.offsets_format import offsets_partition
 from distlog.gateway.hosted_topic import HostedTopic
 from distlog.gateway.metadata_cache import TRANSACTIONS_TOPIC as NAME
 from distlog.gateway.metadata_cache import MetadataCache
+from distlog.gateway.transactions.newest_states import NewestStates
 from distlog.gateway.transactions.own_records import MAX_BATCH_BYTES, own_batch
-from distlog.gateway.transactions.state_format import decode_key, decode_state, encode_key, encode_state
+from distlog.gateway.transactions.state_format import encode_key, encode_state
 from distlog.gateway.transactions.transaction_state import TransactionState
 
-_log = logging.getLogger("distlog.gateway")
-
-#: Kafka's `transaction.state.log.num.partitions`, so that a broker finds each id where it looks for it.
-PARTITIONS = 50
 _CONFIG = {"cleanup.policy": "compact", "segment.bytes": 104_857_600, "max.message.bytes": MAX_BATCH_BYTES}
 
 
+class _Opened:
+    """The topic, who leads its partitions, and what they hold."""
+
+    def __init__(self, hosted: HostedTopic) -> None:
+        self.hosted = hosted
+        self.leadership = Leadership(hosted.topic.handle, hosted.topic.current)
+        self.newest = [NewestStates(hosted, number) for number in range(hosted.topic.partitions)]
+
+
 class TransactionLog:
-    """Keeps the newest state of each transactional id, on a local disk; for many threads. `clock` tells the ms."""
+    """Keeps the newest state of each transactional id; for many threads, but for `begin` and `end`.
 
-    def __init__(self, metadata: MetadataCache, clock: Callable[[], int]) -> None:
-        self._metadata, self._clock = metadata, clock
+    The topic, of so many `partitions`, is made when it is not there. `clock` tells the ms.
+    """
 
-    @property
-    def exists(self) -> bool:
-        """Whether the root has ever had a transaction."""
-        try:
-            self._metadata.fresh_topic(NAME)
-        except TopicNotFoundError:
-            return False
-        return True
+    def __init__(self, metadata: MetadataCache, clock: Callable[[], int], partitions: Callable[[], int]) -> None:
+        self._metadata, self._clock, self._partitions = metadata, clock, partitions
+        self._lock = threading.Lock()
+        self._known: _Opened | None = None
+        self._has_failed = False
 
-    def load(self) -> Iterator[TransactionState]:
-        """The newest state of each id, on the device. A record that does not check is logged and left out.
+    def partition_of(self, transactional_id: str) -> int:
+        """The partition that has an id."""
+        return offsets_partition(transactional_id, self._partitions())
+
+    # --- who leads
+
+    def begin(self, partitions: Collection[int], may_lead: Callable[[], None] = lambda: None) -> None:
+        """Lead partitions; who led them before writes nothing more. Raises what `Leadership.begin` raises."""
+        self._opened().leadership.begin(partitions, may_lead)
+
+    def end(self, partitions: Collection[int]) -> None:
+        """Write nothing more to these partitions."""
+        with self._lock:
+            known = self._known
+        if known is not None:
+            known.leadership.end(partitions)
+
+    def lost(self) -> Collection[int]:
+        """After a failure, the partitions that must be begun anew: others lead them, or the topic was dropped.
 
         Raises DistlogError.
         """
-        try:
-            hosted = self._metadata.fresh_topic(NAME)
-        except TopicNotFoundError:
+        with self._lock:
+            known, has_failed, self._has_failed = self._known, self._has_failed, False
+        if known is None or not has_failed:
+            return ()
+        if self._opened() is not known:
+            return list(known.leadership.partitions)
+        return known.leadership.lost()
+
+    def settle(self) -> None:
+        """Nothing is on its way but what a call waits for."""
+
+    # --- states
+
+    def load(self, partitions: Collection[int]) -> Iterator[TransactionState]:
+        """The newest state of each id in these partitions, on the device. Raises DistlogError.
+
+        A record that does not check is logged and left out.
+        """
+        if not partitions:
             return
-        topic = hosted.topic
-        # the gateway that wrote it may have been killed before its sync, and what is read here is acted upon
-        used = [number for number, end in topic.end_offsets().items() if end]
-        in_parallel(lambda number: hosted.partition(number).sync(None), used)
-        newest = dict[str, TransactionState]()
-        for batch in topic.scan(columns=["partition", "offset", "key", "value"]):
-            for row in batch.to_pylist():
-                try:
-                    _take(newest, row["key"], row["value"])
-                except CorruptRecordError as error:  # noqa: PERF203 - one must not hide all others
-                    _log.error("%s (partition=%s offset=%s)", error, row["partition"], row["offset"])
-        yield from newest.values()
+        opened = self._opened()
+        if opened.hosted.is_local:
+            # the gateway that wrote it may have been killed before its sync, and what is read is acted upon
+            ends = opened.hosted.topic.refresh().end_offsets()
+            used = [number for number in partitions if ends[number]]
+            in_parallel(lambda number: opened.hosted.partition(number).sync(None), used)
+        for found in in_parallel(lambda number: opened.newest[number].all(), sorted(partitions)):
+            yield from found
+
+    def newest(self, transactional_id: str) -> TransactionState | None:
+        """The state of an id as the log has it now, whoever leads its partition. Raises DistlogError."""
+        return self._opened().newest[self.partition_of(transactional_id)].get(transactional_id)
 
     def write(self, state: TransactionState, *, is_durable: bool = True) -> None:
         """Keep a state; on the device when this returns, unless that may wait. Raises DistlogError."""
-        self._append(state.transactional_id, encode_state(state), is_durable=is_durable)
+        offset = self._append(state.transactional_id, encode_state(state), is_durable=is_durable)
+        self._opened().newest[self.partition_of(state.transactional_id)].wrote(state, offset)
 
     def forget(self, transactional_id: str) -> None:
-        """Keep nothing of an id any more. Raises DistlogError."""
+        """Keep nothing of an id any more. Raises as `write`."""
         self._append(transactional_id, None, is_durable=False)
 
-    def _append(self, transactional_id: str, value: bytes | None, *, is_durable: bool) -> None:
-        hosted = self._hosted()
-        number = offsets_partition(transactional_id, len(hosted.snapshot.partitions))
-        partition = hosted.partition(number)
-        appended = partition.append_run(own_batch([(encode_key(transactional_id), value)], self._clock()))
-        if is_durable:
-            partition.sync(appended)
+    def _append(self, transactional_id: str, value: bytes | None, *, is_durable: bool) -> int:
+        opened, number = self._opened(), self.partition_of(transactional_id)
+        run = own_batch([(encode_key(transactional_id), value)], self._clock())
+        try:
+            fence = partial(opened.leadership.check, partitions=(number,))
+            appended = opened.hosted.append_run(number, run, fence, is_durable=is_durable)
+        except (LeaderFencedError, TopicNotFoundError):
+            self._has_failed = True
+            raise
+        return appended.first_offset
 
-    def _hosted(self) -> HostedTopic:
-        with suppress(TopicNotFoundError):
-            return self._metadata.topic(NAME)
-        open_or_create(f"{self._metadata.root.url}/{NAME}", PARTITIONS, _CONFIG)
-        return self._metadata.topic(NAME)
-
-
-def _take(newest: dict[str, TransactionState], key: bytes | None, value: bytes | None) -> None:
-    transactional_id = decode_key(key or b"")
-    if transactional_id is None:
-        return
-    if value is None:
-        newest.pop(transactional_id, None)
-    else:
-        newest[transactional_id] = decode_state(transactional_id, value)
+    def _opened(self) -> _Opened:
+        """The topic; another one if it was dropped. Raises DistlogError."""
+        hosted = self._metadata.own_topic(NAME, self._partitions(), TopicConfig.parse(_CONFIG))
+        with self._lock:
+            if self._known is None or self._known.hosted is not hosted:
+                self._known = _Opened(hosted)
+            return self._known

@@ -109,3 +109,18 @@ class TransactionState:
     def completed(self, now_ms: int) -> TransactionState:
         """The decided transaction when all of its markers are on the device."""
         return replace(self, status=_COMPLETE[self.status], partitions=frozenset(), updated_ms=now_ms)
+
+
+def check_producer(state: TransactionState | None, producer: ProducerId) -> None:
+    """Raise TransactionRefusedError unless `state` is of this very producer."""
+    if state is None or state.producer.id != producer.id:
+        raise TransactionRefusedError(ErrorCode.invalid_producer_id_mapping)
+    if state.producer.epoch != producer.epoch:
+        raise TransactionRefusedError(ErrorCode.producer_fenced)
+
+
+def check_open(state: TransactionState | None, producer: ProducerId, place: TopicPartition) -> None:
+    """Raise TransactionRefusedError unless the producer's transaction is open, and has the partition `place`."""
+    check_producer(state, producer)
+    if state is None or state.status is not Status.ONGOING or place not in state.partitions:
+        raise TransactionRefusedError(ErrorCode.invalid_txn_state)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from consumer_groups import GROUP, Gateway
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from kio.schema.errors import ErrorCode
+from searches import examples
 
 from distlog.gateway.groups.classic_group import GroupPhase, GroupSettings
 from distlog.gateway.groups.exchanges import JoinReply
@@ -103,4 +103,4 @@ class GroupStories(RuleBasedStateMachine):
 
 
 TestGroupStories = GroupStories.TestCase
-TestGroupStories.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestGroupStories.settings = examples(60, stateful_step_count=40)

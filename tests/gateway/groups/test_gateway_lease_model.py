@@ -7,16 +7,17 @@ import uuid
 from queue import SimpleQueue
 
 from followers import Time
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from kio.schema.errors import ErrorCode
+from searches import examples
 
 from distlog.core.storage.storage import Storage
 from distlog.gateway.cluster.gateway_lease import GatewayLease
 from distlog.gateway.groups.classic_group import GroupSettings
 from distlog.gateway.groups.committed_offsets import CommittedOffsets
 from distlog.gateway.groups.coordination import Coordination
+from distlog.gateway.groups.ended_positions import EndedPositions
 from distlog.gateway.groups.exchanges import GroupRefusedError
 from distlog.gateway.groups.offsets_format import Position
 from distlog.gateway.groups.offsets_topic import OffsetsTopic
@@ -37,7 +38,8 @@ class Gateway:
         self.store = OffsetsTopic(url, linger_ms=0, partitions=PARTITIONS)
         self.coordination = Coordination(self.lease, self.store)
         self.groups = GroupRegistry(self.store, GroupSettings(), check=self.coordination.check)
-        self.offsets = CommittedOffsets(self.groups, retention_ms=1 << 40)
+        ended = EndedPositions(self.groups, self.store)
+        self.offsets = CommittedOffsets(self.groups, ended, retention_ms=1 << 40)
 
     def clock(self) -> float:
         return self.frozen_at if self.frozen_at >= 0 else self.time.now_s
@@ -144,4 +146,4 @@ class Gateways(RuleBasedStateMachine):
 
 
 TestGateways = Gateways.TestCase
-TestGateways.settings = settings(max_examples=20, stateful_step_count=20, deadline=None)
+TestGateways.settings = examples(10, stateful_step_count=20)

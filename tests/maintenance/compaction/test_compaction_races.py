@@ -316,7 +316,7 @@ class Model:
             assert len(found) == len(seen)
 
 
-@examples(50)
+@examples(25)
 @given(steps)
 def test_readers_see_the_last_value_of_every_key_whatever_runs_when(plan: list[tuple[str, object]]) -> None:
     log = CompactedTopic(

@@ -1,0 +1,110 @@
+"""A log is dumped window by window, by several threads, and the whole is as if it were one piece."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import golden
+import pytest
+from dumps import dumped
+
+from distlog.core.dump import dumped_file, log_window
+from distlog.core.dump.dump import dump
+from distlog.core.dump.dumped_file import DumpedFile
+from distlog.core.dump.log_window import LogWindows, Shown
+from distlog.core.dump.options import DumpOptions
+from distlog.core.dump.output import DumpOutput
+
+PARTITIONS = golden.partitions()
+#: Compressed, with transactions, with gaps, and of formats 0 and 1.
+LOGS = [
+    PARTITIONS[name].logs[0]
+    for name in ("first.codec-lz4-0", "first.txn-0", "cleaned.compact-none-0", "logs.mixed-0")
+]
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+@pytest.mark.parametrize("log", LOGS, ids=lambda log: log.parent.name)
+def test_windows_of_any_size_give_the_same_lines(log: Path, as_json: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = dumped(log, as_json=as_json, print_data_log=True)
+    monkeypatch.setattr(dumped_file, "WINDOW_BYTES", 700)
+    monkeypatch.setattr(log_window, "PART_BYTES", 300)
+    assert dumped(log, as_json=as_json, print_data_log=True) == whole
+
+
+def test_what_is_damaged_is_told_in_its_place_in_whatever_window_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, data = tmp_path / LOGS[0].name, bytearray(LOGS[0].read_bytes())
+    second = 12 + int.from_bytes(data[8:12], "big")
+    # the number of its records
+    data[second + 57] = 0xFF
+    log.write_bytes(data[:-5])
+    whole = dumped(log, deep_iteration=True)
+    assert (whole.err.count("negative number of records"), whole.err.count("Non-consecutive")) == (1, 1)
+    assert whole.lines[-1].startswith("Found ")
+    monkeypatch.setattr(dumped_file, "WINDOW_BYTES", 700)
+    assert dumped(log, deep_iteration=True) == whole
+
+
+class Unbuffered(io.RawIOBase):
+    """A stream that takes some bytes at a time, as a pipe or a nearly full disk may."""
+
+    def __init__(self) -> None:
+        self.taken = b""
+
+    def write(self, data: object) -> int:
+        taken = bytes(data)[:1000]  # type: ignore[call-overload]
+        self.taken += taken
+        return len(taken)
+
+
+def test_a_stream_that_takes_less_than_it_is_given_gets_the_rest() -> None:
+    out, err = Unbuffered(), Unbuffered()
+    dump([DumpedFile.at(str(LOGS[2]))], DumpOptions(deep_iteration=True), DumpOutput(out, err))  # type: ignore[arg-type]
+    whole = dumped(LOGS[2], deep_iteration=True)
+    assert (out.taken, err.taken.decode()) == (whole.out, whole.err)
+
+
+class Closed(io.BytesIO):
+    """A pipe whose reader goes away after some lines."""
+
+    def write(self, data: object) -> int:
+        if self.tell():
+            raise BrokenPipeError
+        return super().write(data)  # type: ignore[arg-type]
+
+
+def test_no_thread_is_left_when_the_reader_of_the_output_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dumped_file, "WINDOW_BYTES", 700)
+    with pytest.raises(BrokenPipeError):
+        dump([DumpedFile.at(str(LOGS[0]))], DumpOptions(deep_iteration=True), DumpOutput(Closed(), io.BytesIO()))
+    assert [each.name for each in threading.enumerate() if each.name.startswith("distlog-ahead")] == []
+
+
+def test_a_window_that_decompresses_to_much_is_not_made_as_a_whole_before_it_is_wanted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[int] = []
+    show = LogWindows.show
+
+    def counted(self: LogWindows, frames: dumped_file.Frames) -> Iterator[Shown]:
+        for part in show(self, frames):
+            made.append(len(part.lines))
+            yield part
+
+    class Watched(io.BytesIO):
+        def write(self, data: object) -> int:
+            seen.append(len(made))
+            return super().write(data)  # type: ignore[arg-type]
+
+    seen: list[int] = []
+    monkeypatch.setattr(LogWindows, "show", counted)
+    monkeypatch.setattr(log_window, "PART_BYTES", 100)
+    dump([DumpedFile.at(str(LOGS[0]))], DumpOptions(deep_iteration=True), DumpOutput(Watched(), io.BytesIO()))
+    # two lines of titles, then part by part
+    assert seen[:4] == [0, 0, 4, 4]
+    assert len(made) > 10

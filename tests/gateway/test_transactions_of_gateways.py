@@ -1,0 +1,161 @@
+"""Transactions while several gateways serve a root: who coordinates, who takes batches, who can do nothing more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from conftest import Address
+from gateway_pairs import address as address
+from gateway_pairs import begin as begin
+from gateway_pairs import blind, coordinator, group_of, is_loading, pair, stop_syncing
+from gateways import Wire, until
+from kio.schema.errors import ErrorCode
+from transacting import seen
+from transaction_parts import ID, Parts
+from transactional_clients import RawProducer, position
+
+import distlog
+from distlog.core.errors import StorageError
+from distlog.gateway.transactions.transaction_ends import TransactionEnds
+from distlog.gateway.transactions.transaction_state import TransactionRefusedError
+
+FINE, UNSTABLE = ErrorCode.none, ErrorCode.unstable_offset_commit
+
+
+class ProducerOfTwo(RawProducer):
+    """A producer that finds its coordinator and its group's at one gateway each, and writes to either."""
+
+    def __init__(self, at_coordinator: Wire, at_group: Wire, id: str, group: str) -> None:
+        super().__init__(at_coordinator, id)
+        self.elsewhere, self.group = RawProducer(at_group, id), group
+
+    def commit(self, offset: int, *, committed: bool = True) -> list[ErrorCode]:
+        """A transaction with a record, sent to the gateway of the group, and a position."""
+        other = self.elsewhere
+        other.producer_id, other.epoch = self.producer_id, self.epoch
+        return [
+            *self.add(("clicks", 0)),
+            other.send(b"%d" % offset),
+            self.add_offsets(self.group),
+            other.commit_offset(offset, group=self.group),
+            self.end(committed=committed),
+        ]
+
+
+def values(address: Address) -> list[bytes]:
+    return seen(distlog.open(f"{address.url}/clicks", storage_options=address.options))[0]
+
+
+def test_coordinators_of_an_id_and_of_a_group_at_two_gateways_end_a_transaction_as_one(
+    begin: Any, address: Address
+) -> None:
+    one, two = pair(begin)
+    id_, group = group_of(one), group_of(two)
+    with Wire(one) as wire, Wire(two) as elsewhere:
+        assert [coordinator(each, id_).port for each in (wire, elsewhere)] == [one.port] * 2
+        assert RawProducer(elsewhere, id_).init() is ErrorCode.not_coordinator
+        producer = ProducerOfTwo(wire, elsewhere, id_, group)
+        assert producer.init() is FINE
+        assert producer.commit(5) == [FINE] * 5
+        assert position(elsewhere, group=group, stable=True) == 5
+        # one that was aborted, and not looked at, is not taken for the next one
+        assert producer.commit(6, committed=False) == [FINE] * 5
+        assert producer.commit(7)[:4] == [FINE] * 4
+        assert position(elsewhere, group=group, stable=True) == 7
+        assert values(address) == [b"5", b"7"]
+
+
+def test_another_gateway_finishes_what_was_decided_and_the_producer_goes_on_there(
+    begin: Any, address: Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = pair(begin)
+    id_, group = group_of(one), group_of(two)
+    with Wire(one) as wire, Wire(two) as elsewhere:
+        producer = ProducerOfTwo(wire, elsewhere, id_, group)
+        producer.init()
+        end = TransactionEnds.end
+
+        def failing(ends: TransactionEnds, decided: Any) -> None:
+            if ends is one._transactions.coordinator._ends:
+                raise StorageError("no answer")
+            end(ends, decided)
+
+        monkeypatch.setattr(TransactionEnds, "end", failing)
+        assert producer.commit(5) == [FINE] * 5
+        assert (values(address), position(elsewhere, group=group, stable=True)) == ([], UNSTABLE)
+        one.stop()
+        until(lambda: coordinator(elsewhere, id_).port == two.port and not is_loading(two))
+        until(lambda: values(address) == [b"5"])
+        assert position(elsewhere, group=group, stable=True) == 5
+        producer.wire = elsewhere
+        assert producer.commit(6) == [FINE] * 5
+        assert values(address) == [b"5", b"6"]
+
+
+def test_a_coordinator_that_lost_its_lease_and_does_not_know_decides_and_ends_nothing(
+    begin: Any, address: Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = pair(begin)
+    id_, lease = group_of(one), one.broker.cluster
+    held, term = lease.held, lease.term
+    with Wire(one) as zombie, Wire(two) as wire:
+        stopped = RawProducer(zombie, id_)
+        stopped.init()
+        stopped.add(("clicks", 0))
+        stopped.send(b"a")
+        stop_syncing(monkeypatch, one)
+        until(lambda: not lease.held)
+        until(lambda: coordinator(wire, id_).port == two.port and not is_loading(two))
+        blind(monkeypatch, one, held, term)
+        following = RawProducer(wire, id_)
+        until(lambda: following.init() is FINE)
+        assert stopped.send(b"b") is ErrorCode.invalid_producer_epoch
+        assert stopped.end() is ErrorCode.not_coordinator
+        assert stopped.add(("clicks", 1)) == [ErrorCode.not_coordinator]
+        following.add(("clicks", 0))
+        following.send(b"c")
+        # it has the decision of the transaction before in memory
+        (state,) = one._transactions.coordinator.states([id_])
+        one._transactions.coordinator._ends.end(state.decided(0, is_committed=True))
+        assert following.end(committed=False) is FINE
+        assert values(address) == []
+
+
+def test_a_batch_that_was_checked_before_the_decision_and_comes_after_it_is_refused(memory_url: Address) -> None:
+    for name in ("clicks", "views", "__transaction_state", "__consumer_offsets"):
+        distlog.create(f"{memory_url.url}/{name}")
+    parts, other = Parts(memory_url), Parts(memory_url, port=9093)
+    producer = parts.begin()
+    parts.coordinator.add_partitions(ID, producer, [("clicks", 0)])
+    make, left = other.services.fence, [1]
+
+    def overtaken(*about: Any) -> Any:
+        check = make(*about)
+
+        def checked(snapshot: Any) -> None:
+            check(snapshot)
+            if left:
+                left.pop()
+                parts.coordinator.end(ID, producer, is_committed=True)
+
+        return checked
+
+    other.services.fence = overtaken  # type: ignore[method-assign]
+    with pytest.raises(TransactionRefusedError, match="invalid_txn_state"):
+        other.send(producer, b"late")
+    parts.topic("clicks").append([{"value": b"plain"}])
+    assert parts.seen()[0] == [b"plain"]
+    for each in (parts, other):
+        each.close()
+
+
+def test_transactions_are_listed_by_the_gateway_that_coordinates_them(begin: Any) -> None:
+    one, two = pair(begin)
+    id_ = group_of(one)
+    with Wire(one) as wire, Wire(two) as elsewhere:
+        RawProducer(wire, id_).init()
+        listed = [each.ask(66, 0, state_filters=(), producer_id_filters=()) for each in (wire, elsewhere)]
+        assert [[each.transactional_id for each in told.transaction_states] for told in listed] == [[id_], []]
+        with pytest.raises(TransactionRefusedError, match="not_coordinator"):
+            two._transactions.coordinator.states([id_])
