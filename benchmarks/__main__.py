@@ -28,6 +28,7 @@ NAMES = (
     "maintenance",
     "kafka_directory",
     "gateway",
+    "gateway_beside_kafka",
     "requests",
     "bundles",
     "micro_batches",

@@ -31,6 +31,7 @@ offset.storage.replication.factor=1
 status.storage.replication.factor=1
 offset.flush.interval.ms=500
 listeners=HTTP://127.0.0.1:{port}
+plugin.discovery=service_load
 """
 _FILE = "org.apache.kafka.connect.file.FileStream"
 

@@ -52,5 +52,5 @@ def test_streams_counts_words_and_goes_on_where_it_was(tmp_path: Path, guarantee
         lines.append([{"value": b"the end"}])
         with counting(tmp_path, gateway.address, guarantee):
             until(lambda: counts(gateway) == {**first, b"the": b"4", b"end": b"1"}, 120)
-        changelog = opened(gateway, "words-KSTREAM-AGGREGATE-STATE-STORE-0000000004-changelog")
-        assert changelog.config.cleanup_policy == "compact"
+        (changelog,) = (folder.name for folder in root.glob("words-*-changelog"))
+        assert opened(gateway, changelog).config.cleanup_policy == "compact"

@@ -1,0 +1,127 @@
+"""The gateway beside a real broker of Kafka, by Kafka's own tools: throughput, latency, idle connections.
+
+Both have one log directory on this machine, no replicas, and the same flush policy: none (Kafka's default), or a sync
+before each response (distlog's default). Without Kafka's jars there is nothing to measure with, and it says so.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from benchmarks import kafka_peer
+from benchmarks.kafka_peer import Peer
+
+BYTES = 150_000_000
+#: Partitions of each topic.
+PARTITIONS = 6
+POLICIES = {"not synced": 1 << 62, "synced": 1}
+#: Of the producers: what they collect for a request.
+BATCHES = {"batches of 16 KB": (), "batches of 128 KB": ("batch.size=131072", "linger.ms=10")}
+IDLE = 1000
+
+
+def run(size: int = BYTES) -> list[dict[str, Any]]:
+    """One dict per case; rates in MB/s of values, latencies in ms at 1,000 records a second."""
+    if not kafka_peer.has_kafka():
+        print("gateway_beside_kafka: left out, it needs Java and DISTLOG_KAFKA_JARS", file=sys.stderr)
+        return []
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        theirs = stack.enter_context(kafka_peer.broker(Path(folder)))
+        with kafka_peer.gateways(f"{folder}/one") as ours:
+            rows = list(_measured(ours, theirs, size, "1 process"))
+        with kafka_peer.gateways(f"{folder}/two", 2) as ours:
+            rows += _produce(ours, theirs, size, "2 processes", "not synced", 1000, "batches of 128 KB", producers=2)
+    return rows
+
+
+def _measured(ours: Peer, theirs: Peer, size: int, name: str) -> Iterator[dict[str, Any]]:
+    for value_bytes in (100, 1000):
+        for batches in BATCHES:
+            yield from _produce(ours, theirs, size, name, "not synced", value_bytes, batches)
+    yield from _produce(ours, theirs, size // 5, name, "synced", 1000, "batches of 128 KB")
+    topic = f"{_topic('not synced', 1000, 'batches of 128 KB')}-1"
+    rates = [kafka_peer.consumed(each, topic, size // 1000) for each in (ours, theirs)]
+    yield _row(f"consume, 1000 bytes, {name}", *rates, "MB/s")
+    for policy in POLICIES:
+        yield from _latency(ours, theirs, policy)
+    memory = [_kib_of_idle_connections(each) for each in (ours, theirs)]
+    yield _row(f"memory of one of {IDLE} idle connections", *memory, "KiB")
+
+
+def _produce(
+    ours: Peer, theirs: Peer, size: int, name: str, policy: str, value_bytes: int, batches: str, producers: int = 1
+) -> Iterator[dict[str, Any]]:
+    rates, cpu = list[float](), list[float]()
+    topic, records = f"{_topic(policy, value_bytes, batches)}-{producers}", size // value_bytes
+    for peer in (ours, theirs):
+        _create(peer, topic, policy)
+        # what is compiled at first use is not measured
+        kafka_peer.produced(peer.address, topic, records=1000, size=value_bytes)
+        before = peer.cpu_s()
+        lines = kafka_peer.produced(
+            peer.address, topic, records=records, size=value_bytes, producers=producers, config=BATCHES[batches]
+        )
+        cpu.append((peer.cpu_s() - before) / size * 1e8)
+        rates.append(kafka_peer.megabytes_a_second(lines))
+    case = f"produce, {value_bytes} bytes, {batches}, {policy}, {name}"
+    yield _row(case, *rates, "MB/s")
+    yield _row(f"CPU time of the server: {case}", *cpu, "s/100 MB")
+
+
+def _latency(ours: Peer, theirs: Peer, policy: str) -> Iterator[dict[str, Any]]:
+    found = []
+    for peer in (ours, theirs):
+        _create(peer, f"latency-{policy.replace(' ', '-')}", policy)
+        topic = f"latency-{policy.replace(' ', '-')}"
+        kafka_peer.produced(peer.address, topic, records=1000, size=1000, rate=1000)
+        (line,) = kafka_peer.produced(peer.address, topic, records=4000, size=1000, rate=1000)
+        found.append(kafka_peer.latencies_ms(line))
+    for number, name in enumerate(("median", "99th percentile")):
+        yield _row(f"latency, {name}, {policy}", found[0][number], found[1][number], "ms")
+
+
+def _create(peer: Peer, topic: str, policy: str) -> None:
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    config = {"flush.messages": str(POLICIES[policy])}
+    admin = AdminClient({"bootstrap.servers": peer.address, "log_level": 0})
+    (made,) = admin.create_topics([NewTopic(topic, PARTITIONS, 1, config=config)]).values()
+    made.result(60)
+
+
+def _topic(policy: str, value_bytes: int, batches: str) -> str:
+    return f"{value_bytes}-{batches}-{policy}".replace(" ", "-")
+
+
+def _kib_of_idle_connections(peer: Peer) -> float:
+    host, port = peer.address.split(",")[0].split(":")
+    before = peer.memory_kib()
+    # ApiVersions 0, which all clients send first
+    request = bytes.fromhex("0000000a001200000000000100" + "00")
+    with ExitStack() as stack:
+        for _ in range(IDLE):
+            client = stack.enter_context(socket.create_connection((host, int(port))))
+            client.sendall(request)
+            client.recv(1 << 16)
+        time.sleep(1)
+        return (peer.memory_kib() - before) / IDLE
+
+
+def _row(case: str, ours: float, theirs: float, unit: str) -> dict[str, Any]:
+    more, less = (ours, theirs) if unit == "MB/s" else (theirs, ours)
+    return {
+        "benchmark": "gateway_beside_kafka",
+        "case": case,
+        "distlog": round(ours, 1),
+        "peer": round(theirs, 1),
+        "peer_name": "Kafka's broker",
+        "unit": unit,
+        "ratio": round(more / less, 2) if less else 0.0,
+    }

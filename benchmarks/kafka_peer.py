@@ -1,0 +1,143 @@
+"""The gateway and a real broker of Kafka as processes, and Kafka's own tools that measure them.
+
+The broker and the tools need Java, and the jars in the folder that DISTLOG_KAFKA_JARS names (`make kafka-jars`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+JARS = os.environ.get("DISTLOG_KAFKA_JARS", "")
+_SETTINGS = """
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+controller.listener.names=CONTROLLER
+log.dirs={data}
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+group.initial.rebalance.delay.ms=0
+max.connections=5000
+"""
+
+
+class Peer(NamedTuple):
+    """A server under test: what clients take for bootstrap.servers, and its processes."""
+
+    address: str
+    processes: tuple[subprocess.Popen[str], ...]
+
+    def cpu_s(self) -> float:
+        """The CPU time that its processes have taken."""
+        fields = [Path(f"/proc/{each.pid}/stat").read_text().rpartition(")")[2].split() for each in self.processes]
+        return sum(int(each[11]) + int(each[12]) for each in fields) / os.sysconf("SC_CLK_TCK")
+
+    def memory_kib(self) -> int:
+        """The memory that its processes have, resident."""
+        found = [Path(f"/proc/{each.pid}/status").read_text().split("VmRSS:")[1] for each in self.processes]
+        return sum(int(each.split()[0]) for each in found)
+
+
+def has_kafka() -> bool:
+    """Whether the broker and the tools can run."""
+    return bool(JARS and Path(JARS).is_dir() and shutil.which("java"))
+
+
+@contextmanager
+def gateways(root: str, count: int = 1) -> Iterator[Peer]:
+    """So many gateways over one root."""
+    command = [sys.executable, "-m", "distlog.cli", "serve", "--root", root, "--listen", "127.0.0.1:0", "--json"]
+    command += ["--config", "max.connections.per.ip=5000", "--config", "max.connections=5000"]
+    with ExitStack() as stack:
+        begun = [stack.enter_context(_process(command, subprocess.PIPE)) for _ in range(count)]
+        addresses = [json.loads(each.stdout.readline())["listen"] for each in begun if each.stdout]
+        yield Peer(",".join(addresses), tuple(begun))
+
+
+@contextmanager
+def broker(folder: Path) -> Iterator[Peer]:
+    """A broker with a log directory in `folder`."""
+    port, controller = _free_port(), _free_port()
+    settings = folder / "server.properties"
+    settings.write_text(_SETTINGS.format(port=port, controller=controller, data=folder / "data"))
+    tool("kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qg", "-c", str(settings))
+    with _process(_java("kafka.Kafka", "1g", str(settings)), subprocess.DEVNULL) as process:
+        _wait_for(port)
+        yield Peer(f"127.0.0.1:{port}", (process,))
+
+
+def tool(name: str, *arguments: str) -> str:
+    """What one of Kafka's tools prints."""
+    run = subprocess.run(_java(name, "512m", *arguments), capture_output=True, text=True, check=True)
+    return run.stdout
+
+
+def produced(
+    peers: str, topic: str, *, records: int, size: int, rate: int = -1, producers: int = 1, config: Sequence[str] = ()
+) -> list[str]:
+    """The last lines of so many `kafka-producer-perf-test` at once."""
+    sizes = ["--num-records", str(records // producers), "--record-size", str(size), "--throughput", str(rate)]
+    props = ["--producer-props", f"bootstrap.servers={peers}", "acks=all", *config]
+    command = _java("org.apache.kafka.tools.ProducerPerformance", "512m", "--topic", topic, *sizes, *props)
+    pipe, none = subprocess.PIPE, subprocess.DEVNULL
+    begun = [subprocess.Popen(command, stdout=pipe, stderr=none, text=True) for _ in range(producers)]
+    return [each.communicate()[0].strip().splitlines()[-1] for each in begun]
+
+
+def megabytes_a_second(lines: Sequence[str]) -> float:
+    """The rate of all producers together: MB of 1,000,000 bytes."""
+    return sum(float(found[1]) for line in lines if (found := re.search(r"\(([\d.]+) MB/sec\)", line))) * 1.048576
+
+
+def latencies_ms(line: str) -> tuple[float, float]:
+    """The median and the 99th percentile."""
+    found = {name: float(value) for value, name in re.findall(r"(\d+) ms (50|99)th", line)}
+    return found["50"], found["99"]
+
+
+def consumed(peer: Peer, topic: str, records: int) -> float:
+    """MB/s of `kafka-consumer-perf-test`, without the time that it takes to join its group."""
+    at = ("--bootstrap-server", peer.address, "--topic", topic, "--messages", str(records), "--timeout", "60000")
+    printed = tool("org.apache.kafka.tools.ConsumerPerformance", *at).strip().splitlines()[-1].split(",")
+    return float(printed[-2]) * 1.048576
+
+
+def _java(name: str, memory: str, *arguments: str) -> list[str]:
+    return ["java", f"-Xmx{memory}", "-cp", f"{JARS}/*", name, *arguments]
+
+
+@contextmanager
+def _process(command: Sequence[str], stdout: int) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(command, stdout=stdout, stderr=subprocess.DEVNULL, text=True)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _wait_for(port: int) -> None:
+    for _ in range(600):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.1)
+    raise TimeoutError("the broker did not begin")
