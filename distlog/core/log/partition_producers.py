@@ -4,6 +4,9 @@ Any process may append. So before it checks a batch, a process reads the batches
 the log said before the active segment is kept in the segment's `.snapshot`, in Kafka's format. Who needs it and does
 not find it, or finds it damaged, reads the segments before: from the last one that has a snapshot, and only those
 that have batches of producers.
+
+A snapshot has but the last batch of each producer, and five may be in flight. So before a process that began with a
+snapshot refuses a batch, it looks for the others in the segments before. (Kafka refuses what comes again then.)
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import numpy.typing as npt
 from distlog.core.batches.record_batch import TRANSACTIONAL
 from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.errors import OutOfOrderSequenceError
 from distlog.core.indexes.transaction_index import AbortedTransaction
 from distlog.core.log.log_segment import LogSegment
 from distlog.core.log.stored_producers import StoredProducers
@@ -57,6 +61,8 @@ class PartitionProducers:
         self._partition, self._snapshots, self._clock = partition, snapshots, clock
         self._stored = StoredProducers(folder)
         self._states, self._read, self._expired_ms = ProducerStates(), _NOTHING, 0
+        # a look reads many batches, so that clients cannot have one for each batch that is refused
+        self._has_looked_back = False
 
     def check(self, rows: npt.NDArray[Any], segment: LogSegment) -> KnownBatch | None:
         """See `ProducerStates.check`."""
@@ -65,6 +71,12 @@ class PartitionProducers:
         is_time = now_ms - self._expired_ms >= EXPIRATION_CHECK_MS
         self._states.expire(now_ms, None if is_time else set(rows["producer_id"].tolist()))
         self._expired_ms = now_ms if is_time else self._expired_ms
+        try:
+            return self._states.check(rows)
+        except OutOfOrderSequenceError:
+            if self._has_looked_back:
+                raise
+        self._look_back()
         return self._states.check(rows)
 
     def has_open(self, producer_id: int, epoch: int, segment: LogSegment) -> bool:
@@ -102,10 +114,17 @@ class PartitionProducers:
             stored = self._stored.before(segment.stem)
             self._states = stored or self._stored.behind(segments, segment.base_offset)
             self._states.expire(self._clock())
+            self._has_looked_back = False
             if stored is not None:
                 return
         if segment.base_offset:
             self._stored.keep(segment.stem, self._states)
+
+    def _look_back(self) -> None:
+        """Know the last batches before the active segment, not only the last one of each producer."""
+        segments = self._snapshots.refresh().partitions[self._partition].segments
+        self._states.recall(self._stored.last(segments))
+        self._has_looked_back = True
 
     def _ends_at(self, segments: Sequence[SegmentInfo], segment: LogSegment) -> bool:
         """Whether what was read ends where `segment` begins: it was sealed there, and nothing came between."""

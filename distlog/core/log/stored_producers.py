@@ -13,13 +13,16 @@ from contextlib import closing, suppress
 from distlog.core import paths
 from distlog.core.commits.segment_info import SegmentInfo
 from distlog.core.commits.snapshot import PartitionState
-from distlog.core.errors import CorruptIndexError, StorageError
+from distlog.core.errors import CorruptIndexError, CorruptRecordError, StorageError
 from distlog.core.log.active_file import ActiveFile
 from distlog.core.log.batch_walk import WALK_BYTES, batches_from
 from distlog.core.storage.storage import Storage
 from distlog.core.transactions.open_transactions import OpenTransactions
 from distlog.core.transactions.producer_snapshot import read_producer_snapshot
 from distlog.core.transactions.producer_states import ProducerStates
+
+#: What is read at the end of the sealed segments for the last batches: five of 1 MiB of each of a dozen producers.
+LAST_BYTES = 64 << 20
 
 
 class StoredProducers:
@@ -60,6 +63,21 @@ class StoredProducers:
         for sealed in segments:
             if sealed.next_offset > states.offset and sealed.may_have_producers:
                 self._see(states, sealed)
+        return states
+
+    def last(self, segments: Sequence[SegmentInfo]) -> ProducerStates:
+        """What the last of a partition's sealed `segments` say, by their batches alone: LAST_BYTES, or a segment.
+
+        Behind damage, a segment says nothing.
+        """
+        states, first, size = ProducerStates(), len(segments), 0
+        while first and size < LAST_BYTES:
+            first -= 1
+            size += segments[first].log_bytes
+        for sealed in segments[first:]:
+            if sealed.may_have_producers:
+                with suppress(CorruptRecordError):
+                    self._see(states, sealed)
         return states
 
     def keep(self, stem: str, states: ProducerStates) -> None:

@@ -74,6 +74,13 @@ class ProducerState:
         numbers = first_sequence, last_sequence
         return next((each for each in self.batches if (each.first_sequence, each.last_sequence) == numbers), None)
 
+    def recall(self, earlier: ProducerState) -> None:
+        """Put the batches of `earlier` that lie before all that is known, if they are of this epoch, before it."""
+        if earlier.epoch == self.epoch and self.batches:
+            first = self.batches[0].last_offset
+            before = [each for each in earlier.batches if each.last_offset < first]
+            self.batches = deque([*before, *self.batches], maxlen=KEPT_BATCHES)
+
     def add(self, row: Any, last_offset: int) -> None:
         """Take the next batch of data (a BATCH row), which ends at `last_offset`, as the log has it."""
         self._begin(int(row["producer_epoch"]))

@@ -100,6 +100,13 @@ class ProducerStates:
             else:
                 self._opened.pop(producer, None)
 
+    def recall(self, earlier: ProducerStates) -> None:
+        """Take from `earlier`, which says more of a part of the log before, the batches that are not known here."""
+        for producer, state in self._states.items():
+            before = earlier.get(producer)
+            if before is not None:
+                state.recall(before)
+
     def check(self, rows: npt.NDArray[Any]) -> KnownBatch | None:
         """Check batches that are to be appended together (BATCH rows, offsets from 0 on); of end markers, the epoch.
 
