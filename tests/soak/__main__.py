@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import random
+import shutil
 import sys
 import tempfile
 import time
@@ -65,12 +66,13 @@ def main() -> int:
     for seed in itertools.count(chosen.seed):
         for name in names:
             began = time.monotonic()
-            with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-                try:
-                    tallies[name].update(CAMPAIGNS[name](Path(folder), seed))
-                except AssertionError as error:
-                    print(f"{name}, seed {seed}: {error}", file=sys.stderr)
-                    return 1
+            folder = Path(tempfile.mkdtemp(prefix=f"{name}-"))
+            try:
+                tallies[name].update(CAMPAIGNS[name](folder, seed))
+            except AssertionError as error:
+                print(f"{name}, seed {seed}, what is left is in {folder}: {error}", file=sys.stderr)
+                return 1
+            shutil.rmtree(folder, ignore_errors=True)
             minutes[name] += (time.monotonic() - began) / 60
         if time.monotonic() >= end:
             break
