@@ -29,16 +29,17 @@ _log = logging.getLogger("distlog.gateway")
 
 
 class OwnCompaction:
-    """Compacts partitions when they have many new segments; for one thread."""
+    """Compacts partitions of one topic when they have many new segments; for one thread."""
 
     def __init__(self) -> None:
-        self._tried: dict[int, int] = {}
+        self._topic_id, self._tried = "", dict[int, int]()
 
     def step(self, topic: Topic, partitions: Collection[int]) -> None:
         """Compact those of `partitions` that need it by what is known of the topic; an error is logged."""
-        if topic.storage.is_local_disk:
-            return
         snapshot = topic.snapshot
+        if snapshot.topic_id != self._topic_id:
+            # one that was dropped and made again has other offsets
+            self._topic_id, self._tried = snapshot.topic_id, {}
         due = list(self._due(snapshot, partitions))
         # one that cannot be cleaned, or only in part while a transaction is open, waits for as many segments again
         self._tried.update({number: snapshot.partitions[number].log_end_offset for number in due})

@@ -94,8 +94,9 @@ class OffsetsTopic:
 
     def compact(self) -> None:
         """Compact what this gateway leads and has become many segments; one caller at a time. Raises nothing."""
-        if self._led is not None:
-            self._compaction.step(self._led[0], self._led[1].partitions)
+        led = self._led
+        if led is not None:
+            self._compaction.step(led[0], led[1].partitions)
 
     def lost(self) -> Collection[int]:
         """After a failure, the partitions that must be begun anew: others lead them, or the topic was dropped.

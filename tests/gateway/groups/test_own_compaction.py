@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from conftest import Address
@@ -47,7 +46,10 @@ def segments(address: Address) -> int:
 def test_a_leader_makes_one_segment_of_many_and_keeps_the_newest_positions(
     topic: OffsetsTopic, memory_url: Address
 ) -> None:
-    commit(topic, range(LEAST))
+    # so large that all that follows is less than half of the bytes
+    large = Position(7, metadata="x" * 4000)
+    assert stored(topic, (key(1), large)) is ErrorCode.none
+    commit(topic, range(1, LEAST))
     topic.compact()
     assert segments(memory_url) == 1
     commit(topic, range(LEAST, 2 * LEAST - 1))
@@ -56,7 +58,7 @@ def test_a_leader_makes_one_segment_of_many_and_keeps_the_newest_positions(
     commit(topic, range(2 * LEAST - 1, 2 * LEAST))
     topic.compact()
     assert segments(memory_url) == 1
-    assert loaded(leading(memory_url.url)) == [(key(0), Position(2 * LEAST - 1))]
+    assert loaded(leading(memory_url.url)) == [(key(1), large), (key(0), Position(2 * LEAST - 1))]
 
 
 def test_a_look_at_what_needs_nothing_is_no_request(topic: OffsetsTopic) -> None:
@@ -113,14 +115,15 @@ def test_a_storage_that_fails_is_logged_and_what_failed_waits_for_more(
     assert segments(memory_url) == 1
 
 
-def test_on_a_disk_there_are_no_small_segments(tmp_path: Path) -> None:
-    topic = leading(tmp_path)
-    commit(topic, range(LEAST))
-    topic.compact()
-    assert [row["operation"] for row in distlog.open(str(tmp_path / NAME)).history().to_pylist()].count(
-        "compact"
-    ) == 0
-    topic.close()
+def test_a_topic_that_was_made_again_is_compacted_from_its_first_segments_on(memory_url: Address) -> None:
+    compaction = own_compaction.OwnCompaction()
+    for _ in range(2):
+        topic = distlog.create(f"{memory_url.url}/{NAME}", 1, {"cleanup.policy": "compact"})
+        for _ in range(LEAST):
+            topic.append([{"key": b"k", "value": b"v"}])
+        compaction.step(topic, [0])
+        assert segments(memory_url) == 1
+        topic.drop()
 
 
 def test_a_gateway_does_it_by_itself(memory_url: Address, monkeypatch: pytest.MonkeyPatch) -> None:
