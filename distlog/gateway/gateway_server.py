@@ -30,6 +30,7 @@ from distlog.gateway.groups.offsets_topic import OffsetsTopic
 from distlog.gateway.groups.services import GroupServices
 from distlog.gateway.kafka_apis import APIS, OF_MEMBERS, OF_SASL, OF_TRANSACTIONS, KafkaApis, supports
 from distlog.gateway.metadata_cache import MetadataCache, topic_defaults
+from distlog.gateway.own_compaction import PERIOD_MS
 from distlog.gateway.request_metrics import RequestMetrics
 from distlog.gateway.security.authentication import Authentication
 from distlog.gateway.server.acceptor import Acceptor
@@ -117,6 +118,9 @@ class GatewayServer:
         dropped = DroppedTopics(self._groups.offsets, lambda name: metadata.fresh_topic(name).snapshot.topic_id)
         look_ms = _LOOK_MS[metadata.root.is_local_disk]
         self._scheduler.schedule("dropped-topics", dropped.look, delay_ms=look_ms, period_ms=look_ms)
+        if not metadata.root.is_local_disk:
+            for name, work in (("groups", store.compact), ("transactions", self._transactions.compact)):
+                self._scheduler.schedule(f"{name}-compaction", work, delay_ms=PERIOD_MS, period_ms=PERIOD_MS)
         self._thread = threading.Thread(target=self._run_loop, name="kafka-network-thread", daemon=True)
 
     @property

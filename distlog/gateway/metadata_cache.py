@@ -22,6 +22,7 @@ from distlog.gateway.config import GatewayConfig
 from distlog.gateway.groups.offsets_topic import NAME as OFFSETS_TOPIC
 from distlog.gateway.hosted_topic import HostedTopic
 from distlog.gateway.open_logs import OpenLogs
+from distlog.gateway.shared_loads import SharedLoads
 
 #: The topic of `transactions.transaction_log`.
 TRANSACTIONS_TOPIC = "__transaction_state"
@@ -40,6 +41,7 @@ class MetadataCache:
         self._max_age_ms, self._linger = config.metadata_max_age_ms, (config.linger_ms, config.linger_bytes)
         self._lock = threading.Lock()
         self._topics: dict[str, HostedTopic] = {}
+        self._loads = SharedLoads[HostedTopic]()
         self._logs = OpenLogs()
 
     @property
@@ -144,6 +146,13 @@ class MetadataCache:
 
     def _open(self, name: str) -> HostedTopic:
         storage = self.root.child(paths.check_topic_name(name))
+        return self._loads.get(name, lambda: self._loaded_now(name, storage))
+
+    def _loaded_now(self, name: str, storage: Storage) -> HostedTopic:
+        hosted = self._topics.get(name)
+        if hosted is not None:
+            # it came between the caller's look and this load
+            return hosted
         log = self._log(storage)
         return self._keep(name, storage, log, log.load())
 

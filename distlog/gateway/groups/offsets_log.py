@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from distlog.core.batches.record_batch import COMMIT, CONTROL, TRANSACTIONAL
 from distlog.core.commits.snapshot import PartitionState, Snapshot
 from distlog.core.reading.chunk import Chunk
-from distlog.core.reading.whole_log import whole_log
+from distlog.core.reading.pipeline import GROUP_BYTES
+from distlog.core.reading.segment_reader import SegmentReader
+from distlog.core.reading.whole_log import whole_groups, whole_logs
 from distlog.core.topics.topic import Topic
 from distlog.core.transactions.isolation import READ_UNCOMMITTED
 from distlog.core.transactions.open_transactions import control_type
 from distlog.gateway.groups.waiting_changes import WaitingChanges
 from distlog.gateway.partition_tail import PartitionTail
 
-_COLUMNS = ("offset", "key", "value")
+_COLUMNS = ("partition", "offset", "key", "value")
 
 
 class OffsetsRecord(NamedTuple):
@@ -33,30 +35,54 @@ class OffsetsRecord(NamedTuple):
 def offsets_records(topic: Topic, snapshot: Snapshot, partitions: Iterable[int]) -> Iterator[OffsetsRecord]:
     """The records that count in `snapshot`, in each partition in the order in which they do.
 
-    Those of open transactions come last.
+    Those of open transactions come last in their partition. Each object is read once for all partitions that it holds
+    small segments of, and many objects at the same time.
     """
-    for number in partitions:
-        state = snapshot.partitions[number]
-        if state.segments.array("has_transactions").any():
-            yield from _with_transactions(topic, state, number)
-        else:
-            for batch in topic.scan(partitions=[number], end={number: state.log_end_offset}, columns=_COLUMNS):
-                for row in batch.to_pylist():
-                    yield OffsetsRecord(number, row["offset"], row["key"] or b"", row["value"])
+    states = {number: snapshot.partitions[number] for number in partitions}
+    mixed = {number: state for number, state in states.items() if state.segments.array("has_transactions").any()}
+    ends = {number: state.log_end_offset for number, state in states.items() if number not in mixed}
+    for batch in topic.scan(partitions=list(ends), end=ends, columns=_COLUMNS):
+        yield from map(_record, batch.to_pylist())
+    for group in _read_together(mixed):
+        yield from _with_transactions(topic.reader, group)
 
 
-def _with_transactions(topic: Topic, state: PartitionState, number: int) -> Iterator[OffsetsRecord]:
-    waiting = WaitingChanges[bytes, OffsetsRecord]()
-    for at in range(len(state.segments)):
-        for chunk in whole_log(topic.reader, state.segments[at]):
+def _record(row: Mapping[str, Any]) -> OffsetsRecord:
+    return OffsetsRecord(row["partition"], row["offset"], row["key"] or b"", row["value"])
+
+
+def _read_together(states: Mapping[int, PartitionState]) -> Iterator[dict[int, PartitionState]]:
+    """Partitions whose logs fit into memory together; a large one is alone."""
+    group, size = dict[int, PartitionState](), 0
+    for number, state in states.items():
+        own = int(state.segments.log_bytes.sum())
+        if group and size + own > GROUP_BYTES:
+            yield group
+            group, size = {}, 0
+        group[number], size = state, size + own
+    if group:
+        yield group
+
+
+def _with_transactions(reader: SegmentReader, states: Mapping[int, PartitionState]) -> Iterator[OffsetsRecord]:
+    logs = [list(state.segments) for state in states.values()]
+    chunks = [whole_logs(reader, logs[0])] if len(logs) == 1 else [[one] for one in whole_groups(reader, logs)]
+    for found in chunks:
+        waiting = WaitingChanges[bytes, OffsetsRecord]()
+        for chunk in found:
             for run in _runs(chunk):
-                yield from _counted(run, number, waiting)
-    for producer_id, _, record in waiting:
-        yield record._replace(waits_for=producer_id)
+                yield from _counted(run, waiting)
+        for producer_id, _, record in waiting:
+            yield record._replace(waits_for=producer_id)
 
 
 def _runs(chunk: Chunk) -> Iterator[Chunk]:
-    """The chunk, cut where other producers' batches, or end markers, begin."""
+    """The chunk, cut where other segments, other producers' batches, or end markers, begin."""
+    for at in range(len(chunk.pieces)):
+        yield from _runs_of_segment(chunk.part(at, at + 1))
+
+
+def _runs_of_segment(chunk: Chunk) -> Iterator[Chunk]:
     rows = chunk.batches
     kinds = rows["attributes"] & (TRANSACTIONAL | CONTROL)
     changes = (np.diff(rows["producer_id"]) != 0) | (np.diff(kinds) != 0)
@@ -66,7 +92,7 @@ def _runs(chunk: Chunk) -> Iterator[Chunk]:
             yield chunk.rows(start, end)
 
 
-def _counted(run: Chunk, number: int, waiting: WaitingChanges[bytes, OffsetsRecord]) -> Iterator[OffsetsRecord]:
+def _counted(run: Chunk, waiting: WaitingChanges[bytes, OffsetsRecord]) -> Iterator[OffsetsRecord]:
     first = run.batches[0]
     producer_id, attributes = int(first["producer_id"]), int(first["attributes"])
     if attributes & CONTROL:
@@ -75,7 +101,7 @@ def _counted(run: Chunk, number: int, waiting: WaitingChanges[bytes, OffsetsReco
         return
     for batch in run.records(_COLUMNS, READ_UNCOMMITTED):
         for row in batch.to_pylist():
-            record = OffsetsRecord(number, row["offset"], row["key"] or b"", row["value"])
+            record = _record(row)
             if attributes & TRANSACTIONAL:
                 waiting.add(producer_id, record.key, record)
             else:

@@ -35,6 +35,7 @@ from distlog.gateway.groups.offsets_format import (
     offsets_partition,
 )
 from distlog.gateway.groups.offsets_log import EndedTransaction, ended_transactions, offsets_records
+from distlog.gateway.own_compaction import OwnCompaction
 from distlog.gateway.partition_tail import READ_BYTES, PartitionTail
 
 _log = logging.getLogger(__name__)
@@ -64,7 +65,7 @@ class OffsetsTopic:
         self._linger_ms, self._partitions = linger_ms, partitions
         self._lock = threading.Lock()
         self._led: tuple[Topic, Leadership] | None = None
-        self._tails = dict[int, PartitionTail]()
+        self._tails, self._compaction = dict[int, PartitionTail](), OwnCompaction()
         self._batching: OffsetsBatching | None = None
         self._over: queue.SimpleQueue[Sequence[Call] | None] = queue.SimpleQueue()
         self._teller: threading.Thread | None = None
@@ -90,6 +91,12 @@ class OffsetsTopic:
     def end(self, partitions: Collection[int]) -> None:
         """Store nothing more in these partitions."""
         self._opened()[1].end(partitions)
+
+    def compact(self) -> None:
+        """Compact what this gateway leads and has become many segments; one caller at a time. Raises nothing."""
+        led = self._led
+        if led is not None:
+            self._compaction.step(led[0], led[1].partitions)
 
     def lost(self) -> Collection[int]:
         """After a failure, the partitions that must be begun anew: others lead them, or the topic was dropped.

@@ -32,11 +32,12 @@ class NewestStates:
     def get(self, transactional_id: str) -> TransactionState | None:
         """The state of an id, behind all that was written before this call. Raises DistlogError."""
         with self._lock:
+            self._partition.fresh.refresh()
             self._catch_up()
             return self._states.get(transactional_id)
 
     def all(self) -> list[TransactionState]:
-        """All of them, behind all that was written before this call. Raises DistlogError."""
+        """All of them, behind all that was written before the topic was last refreshed. Raises DistlogError."""
         with self._lock:
             self._catch_up()
             return list(self._states.values())
@@ -49,7 +50,6 @@ class NewestStates:
                 self._tail.offset = offset + 1
 
     def _catch_up(self) -> None:
-        self._partition.fresh.refresh()
         for found in self._tail.batches():
             self._take(found)
 

@@ -90,6 +90,10 @@ class TransactionServices:
                 _log.error("transactions: %s", error, exc_info=not isinstance(error, DistlogError))
             self._has_failed = True
 
+    def compact(self) -> None:
+        """Compact what this gateway leads and has become many segments; one caller at a time. Raises nothing."""
+        self._log.compact()
+
     def stop(self) -> None:
         """Coordinate no more."""
         self._is_over = True

@@ -17,6 +17,7 @@ from distlog.gateway.groups.offsets_format import offsets_partition
 from distlog.gateway.hosted_topic import HostedTopic
 from distlog.gateway.metadata_cache import TRANSACTIONS_TOPIC as NAME
 from distlog.gateway.metadata_cache import MetadataCache
+from distlog.gateway.own_compaction import OwnCompaction
 from distlog.gateway.transactions.newest_states import NewestStates
 from distlog.gateway.transactions.own_records import MAX_BATCH_BYTES, own_batch
 from distlog.gateway.transactions.state_format import encode_key, encode_state
@@ -46,7 +47,7 @@ class TransactionLog:
         self._metadata, self._clock, self._partitions = metadata, clock, partitions
         self._lock = threading.Lock()
         self._known: _Opened | None = None
-        self._has_failed = False
+        self._has_failed, self._compaction = False, OwnCompaction()
 
     def partition_of(self, transactional_id: str) -> int:
         """The partition that has an id."""
@@ -64,6 +65,13 @@ class TransactionLog:
             known = self._known
         if known is not None:
             known.leadership.end(partitions)
+
+    def compact(self) -> None:
+        """Compact what this gateway leads and has become many segments; one caller at a time. Raises nothing."""
+        with self._lock:
+            known = self._known
+        if known is not None:
+            self._compaction.step(known.hosted.topic, known.leadership.partitions)
 
     def lost(self) -> Collection[int]:
         """After a failure, the partitions that must be begun anew: others lead them, or the topic was dropped.
@@ -97,6 +105,8 @@ class TransactionLog:
             ends = opened.hosted.topic.refresh().end_offsets()
             used = [number for number in partitions if ends[number]]
             in_parallel(lambda number: opened.hosted.partition(number).sync(None), used)
+        # once for all of them
+        opened.hosted.refresh()
         for found in in_parallel(lambda number: opened.newest[number].all(), sorted(partitions)):
             yield from found
 

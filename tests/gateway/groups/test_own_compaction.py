@@ -1,0 +1,135 @@
+"""The topics of the gateways on an object store stay a few segments, whoever maintains the root."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from conftest import Address
+from gateways import until
+from kio.schema.errors import ErrorCode
+from test_offsets_topic import key, leading, loaded, stored
+
+import distlog
+from distlog.core.errors import StorageError
+from distlog.core.storage.storage import Storage
+from distlog.gateway import gateway_server, own_compaction
+from distlog.gateway.config import GatewayConfig
+from distlog.gateway.gateway_server import GatewayServer
+from distlog.gateway.groups.offsets_format import Position, offsets_partition
+from distlog.gateway.groups.offsets_topic import NAME, OffsetsTopic
+
+NUMBER, LEAST = offsets_partition("billing", 50), 4
+
+
+@pytest.fixture(autouse=True)
+def least(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_compaction, "LEAST_SEGMENTS", LEAST)
+
+
+@pytest.fixture
+def topic(memory_url: Address) -> Iterator[OffsetsTopic]:
+    found = leading(memory_url.url)
+    yield found
+    found.close()
+
+
+def commit(topic: OffsetsTopic, offsets: range) -> None:
+    for offset in offsets:
+        assert stored(topic, (key(0), Position(offset))) is ErrorCode.none
+
+
+def segments(address: Address) -> int:
+    return distlog.open(f"{address.url}/{NAME}").segments().num_rows
+
+
+def test_a_leader_makes_one_segment_of_many_and_keeps_the_newest_positions(
+    topic: OffsetsTopic, memory_url: Address
+) -> None:
+    # so large that all that follows is less than half of the bytes
+    large = Position(7, metadata="x" * 4000)
+    assert stored(topic, (key(1), large)) is ErrorCode.none
+    commit(topic, range(1, LEAST))
+    topic.compact()
+    assert segments(memory_url) == 1
+    commit(topic, range(LEAST, 2 * LEAST - 1))
+    topic.compact()
+    assert segments(memory_url) == LEAST
+    commit(topic, range(2 * LEAST - 1, 2 * LEAST))
+    topic.compact()
+    assert segments(memory_url) == 1
+    assert loaded(leading(memory_url.url)) == [(key(1), large), (key(0), Position(2 * LEAST - 1))]
+
+
+def test_a_look_at_what_needs_nothing_is_no_request(topic: OffsetsTopic) -> None:
+    commit(topic, range(LEAST - 1))
+    asked = topic._opened()[0].storage.counters
+    before = asked.gets, asked.puts, asked.lists
+    topic.compact()
+    assert (asked.gets, asked.puts, asked.lists) == before
+
+
+def test_a_topic_keeps_its_settings_when_its_leader_compacts_it(topic: OffsetsTopic, memory_url: Address) -> None:
+    # a commit of the compaction is the one behind which there is a checkpoint
+    commit(topic, range(98))
+    topic.compact()
+    found = distlog.open(f"{memory_url.url}/{NAME}")
+    files = [file.name for file in Storage(*memory_url).child(NAME).list("_commits")]
+    assert [name for name in files if "00100." in name and "checkpoint" in name]
+    assert found.config.min_cleanable_dirty_ratio == 0.5
+
+
+def test_what_others_lead_is_left_to_them(topic: OffsetsTopic, memory_url: Address) -> None:
+    commit(topic, range(LEAST))
+    topic.end([NUMBER])
+    topic.compact()
+    assert segments(memory_url) == LEAST
+
+
+def test_the_more_is_to_be_copied_the_longer_it_waits(
+    topic: OffsetsTopic, memory_url: Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit(topic, range(LEAST))
+    topic.compact()
+    monkeypatch.setattr(own_compaction, "CLEAN_BYTES_PER_SEGMENT", 20)
+    commit(topic, range(LEAST))
+    topic.compact()
+    assert segments(memory_url) == 1 + LEAST
+
+
+def test_a_storage_that_fails_is_logged_and_what_failed_waits_for_more(
+    topic: OffsetsTopic, memory_url: Address, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise StorageError("no answer")
+
+    commit(topic, range(LEAST))
+    with monkeypatch.context() as patches:
+        patches.setattr(own_compaction, "compact", fails)
+        topic.compact()
+    assert "__consumer_offsets was not compacted: no answer" in caplog.text
+    topic.compact()
+    assert segments(memory_url) == LEAST
+    commit(topic, range(LEAST))
+    topic.compact()
+    assert segments(memory_url) == 1
+
+
+def test_a_topic_that_was_made_again_is_compacted_from_its_first_segments_on(memory_url: Address) -> None:
+    compaction = own_compaction.OwnCompaction()
+    for _ in range(2):
+        topic = distlog.create(f"{memory_url.url}/{NAME}", 1, {"cleanup.policy": "compact"})
+        for _ in range(LEAST):
+            topic.append([{"key": b"k", "value": b"v"}])
+        compaction.step(topic, [0])
+        assert segments(memory_url) == 1
+        topic.drop()
+
+
+def test_a_gateway_does_it_by_itself(memory_url: Address, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway_server, "PERIOD_MS", 10)
+    config = GatewayConfig(linger_ms=1)
+    with GatewayServer(memory_url.url, port=0, config=config) as gateway:
+        until(lambda: not gateway._groups.coordination.is_loading)
+        commit(gateway._groups._store, range(LEAST))
+        until(lambda: segments(memory_url) == 1)
