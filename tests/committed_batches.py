@@ -56,7 +56,8 @@ class Gateway:
 
     def end(self, producer: int, number: int = 0, *, is_committed: bool) -> None:
         """Append the end marker."""
-        self.hosted.end_transaction(number, marker(producer, 0, self.now_ms, is_committed=is_committed), allowed)
+        markers = {number: marker(producer, 0, self.now_ms, is_committed=is_committed)}
+        self.hosted.end_transaction(markers, allowed)[number].result()
 
     def close(self) -> None:
         self._metadata.close()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
@@ -29,7 +29,7 @@ from distlog.core.errors import (
 )
 from distlog.core.log.appended import SEALED, Appended, AppendInfo
 from distlog.core.log.batch_runs import BatchRun
-from distlog.core.log.log_validator import ValidBatch, validate
+from distlog.core.log.log_validator import validate
 from distlog.core.times import NO_TIMESTAMP
 from distlog.core.topics.append_commit import commit_append
 from distlog.core.transactions.open_transactions import OpenTransactions
@@ -48,6 +48,8 @@ from distlog.gateway.gathered_batch import (
     tell_the_same,
 )
 
+#: What becomes of the batches, by partition.
+Told = dict[int, Future[AppendInfo]]
 #: Due at any time.
 _AT_ONCE = float("-inf")
 
@@ -72,34 +74,34 @@ class GatheredAppends:
         valid = validate(records, config, self._fresh.topic.clock())
         if fence is None and valid.rows[0]["attributes"] & TRANSACTIONAL:
             raise InvalidRecordError("a batch of a transaction needs the producer's transactional id")
-        return self._gather(GatheredBatch(partition, valid, config, fence), at_once=False)
+        batch = GatheredBatch(partition, valid, config, fence)
+        self._gather([batch], at_once=False)
+        return batch.told
 
-    def append_run(self, partition: int, run: BatchRun, fence: Fence) -> Future[AppendInfo]:
-        """Have a batch of the gateway itself appended, and whatever waits, without further delay."""
-        newest, oldest = int(run.newest_offsets[0]), int(run.min_timestamps[0])
-        valid = ValidBatch(run.data, run.rows, newest, oldest)
-        return self._gather(GatheredBatch(partition, valid, self._fresh.snapshot.config, fence), at_once=True)
+    def append_runs(self, runs: Mapping[int, BatchRun], fence: Fence, *, at_once: bool = True) -> Told:
+        """Have a batch of the gateway itself appended to each of these partitions, in one commit with what waits."""
+        config = self._fresh.snapshot.config
+        batches = [GatheredBatch.of_run(number, run, config, fence) for number, run in runs.items()]
+        self._gather(batches, at_once=at_once)
+        return {batch.partition: batch.told for batch in batches}
 
-    def _gather(self, batch: GatheredBatch, *, at_once: bool) -> Future[AppendInfo]:
+    def _gather(self, batches: Sequence[GatheredBatch], *, at_once: bool) -> None:
         with self._changed:
-            if self._is_closing and at_once:
-                # nobody may take it for dropped, and do without an end marker
+            if self._is_closing and at_once:  # nobody may take it for dropped, and do without an end marker
                 raise StorageError("the topic was closed, since it was dropped, or the gateway ends: look again")
             if self._is_closing:
                 raise TopicNotFoundError("the topic was dropped, or the gateway ends", topic=self._fresh.name)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="gathered-appends", daemon=True)
                 self._thread.start()
-            self._first_s = self._first_s if self._waiting else time.monotonic()
-            if at_once:
-                self._first_s = _AT_ONCE
-            self._waiting.append(batch)
-            self._size += batch.valid.data.nbytes
+            if at_once or not self._waiting:
+                self._first_s = _AT_ONCE if at_once else time.monotonic()
+            self._waiting += batches
+            self._size += sum(batch.valid.data.nbytes for batch in batches)
             self._changed.notify()
-        return batch.told
 
     def hurry(self) -> None:
-        """Commit what waits, and what comes, at once: the gateway ends."""
+        """Commit what waits, and what comes, at once."""
         with self._changed:
             self._linger_s = 0.0
             self._changed.notify()

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.log.appended import SEALED, Appended, AppendInfo
+from distlog.core.log.batch_runs import BatchRun
 from distlog.core.log.log_validator import ValidBatch
 from distlog.core.times import NO_TIMESTAMP
 from distlog.core.transactions.producer_state import KnownBatch
@@ -30,6 +31,12 @@ class GatheredBatch:
     config: TopicConfig
     fence: Fence | None = None
     told: Future[AppendInfo] = field(default_factory=Future)
+
+    @classmethod
+    def of_run(cls, partition: int, run: BatchRun, config: TopicConfig, fence: Fence) -> GatheredBatch:
+        """A batch of the gateway itself."""
+        valid = ValidBatch(run.data, run.rows, int(run.newest_offsets[0]), int(run.min_timestamps[0]))
+        return cls(partition, valid, config, fence)
 
     @property
     def count(self) -> int:
@@ -59,16 +66,28 @@ class SentElsewhereError(Exception):
 
 def ask_fences(accepted: Accepted, current: Snapshot) -> None:
     """Tell those whom their fences refuse; then raise SentElsewhereError, to begin anew without them."""
+    answers = dict[Fence, Exception | None]()
     refused = False
     for batch in [batch for each in accepted.values() for batch in each]:
-        try:
-            if batch.fence is not None:
-                batch.fence(current)
-        except Exception as error:  # noqa: PERF203 - each is refused for itself
+        fence = batch.fence
+        if fence is None:
+            continue
+        if fence not in answers:
+            answers[fence] = _answer(fence, current)
+        error = answers[fence]
+        if error is not None:
             batch.told.set_exception(error)
             refused = True
     if refused:
         raise SentElsewhereError
+
+
+def _answer(fence: Fence, current: Snapshot) -> Exception | None:
+    try:
+        fence(current)
+    except Exception as error:
+        return error
+    return None
 
 
 def checked_by(accepted: Accepted) -> TopicConfig:

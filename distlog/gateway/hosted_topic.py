@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
+from typing import Any, TypeVar
 
 from distlog.core.errors import DistlogError, TopicNotFoundError
 from distlog.core.log.appended import Appended, AppendInfo
 from distlog.core.log.batch_runs import BatchRun
+from distlog.core.storage.parallel import in_parallel
 from distlog.core.topics.topic import Topic
 from distlog.gateway.fresh_topic import FreshTopic
 from distlog.gateway.gathered_appends import GatheredAppends
 from distlog.gateway.gathered_batch import Fence
 from distlog.gateway.open_logs import OpenLogs
 from distlog.gateway.partition import Partition
+
+T = TypeVar("T")
 
 
 class HostedTopic(FreshTopic):
@@ -49,15 +54,14 @@ class HostedTopic(FreshTopic):
         partition = self.partition(number)
         if not self.is_local:
             return self._gathered.append(number, records, fence)
-        told: Future[AppendInfo] = Future()
-        try:
+
+        def append() -> AppendInfo:
             info = partition.append(records, fence)
             if fence is not None:
                 partition.sync(info.appended)
-            told.set_result(info)
-        except Exception as error:
-            told.set_exception(error)
-        return told
+            return info
+
+        return _told(append)
 
     def append_run(self, number: int, run: BatchRun, fence: Fence, *, is_durable: bool = True) -> Appended:
         """Append a batch of the gateway itself, unless `fence` refuses; on the device, unless that may wait.
@@ -66,21 +70,29 @@ class HostedTopic(FreshTopic):
         """
         partition = self.partition(number)
         if not self.is_local:
-            return self._gathered.append_run(number, run, fence).result().appended
+            return self._gathered.append_runs({number: run}, fence)[number].result().appended
         appended = partition.append_run(run, fence)
         if is_durable:
             partition.sync(appended)
         return appended
 
-    def end_transaction(self, number: int, marker: BatchRun, fence: Fence) -> None:
-        """Have the end marker of a producer's transaction on the device, unless `fence` refuses.
+    def append_run_later(self, number: int, run: BatchRun, fence: Fence) -> Future[AppendInfo]:
+        """On an object store, append a batch of the gateway itself with the next commit; see `append_run`."""
+        return self._gathered.append_runs({number: run}, fence, at_once=False)[number]
+
+    def end_transaction(self, markers: Mapping[int, BatchRun], fence: Fence) -> dict[int, Future[Any]]:
+        """Have the end markers of a producer's transaction in these partitions on the device, unless `fence` refuses.
 
         In place, there is none if nothing of the producer is open. In a commit there always is: only so a batch that
-        was checked before it, and comes later, meets a conflict, and is checked again. Raises as `append_run`.
+        was checked before it, and comes later, meets a conflict, and is checked again. There all are one commit.
+        Each future has the error of its partition, those of `append_run`. Raises StorageError.
         """
         if not self.is_local:
-            self.append_run(number, marker, fence)
-            return
+            return dict(self._gathered.append_runs(markers, fence))
+        told = in_parallel(lambda number: _told(lambda: self._end_in_place(number, markers[number], fence)), markers)
+        return dict(zip(markers, told, strict=True))
+
+    def _end_in_place(self, number: int, marker: BatchRun, fence: Fence) -> None:
         partition = self.partition(number)
         # one that is there already may not be on the device: then all is flushed
         partition.sync(partition.end_transaction(marker, fence))
@@ -98,3 +110,13 @@ class HostedTopic(FreshTopic):
             # a topic that was dropped has nothing to close
             with suppress(DistlogError):
                 partition.close()
+
+
+def _told(work: Callable[[], T]) -> Future[T]:
+    """What comes of the work, which is done now."""
+    told: Future[T] = Future()
+    try:
+        told.set_result(work())
+    except Exception as error:
+        told.set_exception(error)
+    return told

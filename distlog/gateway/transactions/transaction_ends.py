@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from functools import partial
+from typing import Any
 
 from distlog.core.commits.snapshot import Snapshot
 from distlog.core.errors import ProducerFencedError, TopicNotFoundError
+from distlog.core.log.batch_runs import BatchRun
 from distlog.core.log.end_marker import marker
 from distlog.core.storage.parallel import in_parallel
 from distlog.gateway.delayed_fetches import DelayedFetches
-from distlog.gateway.groups.positions import TopicPartition
 from distlog.gateway.metadata_cache import MetadataCache
 from distlog.gateway.partition import Partition
 from distlog.gateway.transactions.transaction_log import TransactionLog
@@ -34,23 +37,29 @@ class TransactionEnds:
 
         A partition of a topic that was dropped needs none. Raises DistlogError.
         """
-        for each in in_parallel(partial(self._end, decided), sorted(decided.partitions)):
-            if each is not None:
+        numbers = defaultdict[str, list[int]](list)
+        for topic, number in sorted(decided.partitions):
+            numbers[topic].append(number)
+        for ended in in_parallel(lambda topic: self._end(decided, topic, numbers[topic]), numbers):
+            for each in ended:
                 self._fetches.appended(each)
 
-    def _end(self, decided: TransactionState, place: TopicPartition) -> Partition | None:
-        producer, is_committed = decided.producer, decided.status is Status.PREPARE_COMMIT
+    def _end(self, decided: TransactionState, topic: str, numbers: Sequence[int]) -> list[Partition]:
         try:
-            hosted = self._metadata.fresh_topic(place[0])
-            hosted.end_transaction(
-                place[1],
-                marker(producer.id, producer.epoch, self._clock(), is_committed=is_committed),
-                partial(self._check_stands, decided),
-            )
-        except (TopicNotFoundError, ProducerFencedError, _GoneError):
-            # a newer producer has written there: so another gateway has ended this transaction
-            return None
-        return hosted.partition(place[1])
+            hosted = self._metadata.fresh_topic(topic)
+        except TopicNotFoundError:
+            return []
+        # one of the same name may have fewer
+        there = [number for number in numbers if number < len(hosted.snapshot.partitions)]
+        markers = {number: self._marker(decided) for number in there}
+        told = hosted.end_transaction(markers, partial(self._check_stands, decided)) if markers else {}
+        # first all, then what came of them: none is left on its way
+        wait(told.values())
+        return [hosted.partition(number) for number in there if _is_ended(told[number])]
+
+    def _marker(self, decided: TransactionState) -> BatchRun:
+        producer, is_committed = decided.producer, decided.status is Status.PREPARE_COMMIT
+        return marker(producer.id, producer.epoch, self._clock(), is_committed=is_committed)
 
     def _check_stands(self, decided: TransactionState, snapshot: Snapshot) -> None:
         """Raise _GoneError unless it is this transaction that is decided, and not finished."""
@@ -61,3 +70,12 @@ class TransactionEnds:
             decided.started_ms,
         ):
             raise _GoneError
+
+
+def _is_ended(told: Future[Any]) -> bool:
+    try:
+        told.result()
+    except (TopicNotFoundError, ProducerFencedError, _GoneError):
+        # a newer producer has written there: so another gateway has ended this transaction
+        return False
+    return True

@@ -5,14 +5,19 @@ A gateway writes to the partitions that it leads (distlog.core.topics.leadership
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import Future, wait
 from functools import partial
 
 from distlog.core.config import TopicConfig
 from distlog.core.errors import LeaderFencedError, TopicNotFoundError
+from distlog.core.log.appended import AppendInfo
+from distlog.core.log.batch_runs import BatchRun
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.topics.leadership import Leadership
+from distlog.gateway.gathered_batch import Fence
 from distlog.gateway.groups.offsets_format import offsets_partition
 from distlog.gateway.hosted_topic import HostedTopic
 from distlog.gateway.metadata_cache import TRANSACTIONS_TOPIC as NAME
@@ -26,6 +31,8 @@ from distlog.gateway.transactions.transaction_state import TransactionState
 _CONFIG = TopicConfig.parse(
     {"cleanup.policy": "compact", "segment.bytes": 104_857_600, "max.message.bytes": MAX_BATCH_BYTES}
 )
+
+_log = logging.getLogger("distlog.gateway")
 
 
 class _Opened:
@@ -48,6 +55,8 @@ class TransactionLog:
         self._lock = threading.Lock()
         self._known: _Opened | None = None
         self._has_failed, self._compaction = False, OwnCompaction()
+        #: What is on its way, and nobody waits for.
+        self._later = set[Future[AppendInfo]]()
 
     def partition_of(self, transactional_id: str) -> int:
         """The partition that has an id."""
@@ -88,7 +97,10 @@ class TransactionLog:
         return found
 
     def settle(self) -> None:
-        """Nothing is on its way but what a call waits for."""
+        """Return when nothing is on its way any more but what a call waits for: it is stored, or was refused."""
+        with self._lock:
+            later = list(self._later)
+        wait(later)
 
     # --- states
 
@@ -115,24 +127,50 @@ class TransactionLog:
         return self._opened().newest[self.partition_of(transactional_id)].get(transactional_id)
 
     def write(self, state: TransactionState, *, is_durable: bool = True) -> None:
-        """Keep a state; on the device when this returns, unless that may wait. Raises DistlogError."""
-        offset = self._append(state.transactional_id, encode_state(state), is_durable=is_durable)
-        self._opened().newest[self.partition_of(state.transactional_id)].wrote(state, offset)
+        """Keep a state; on the device when this returns, unless that may wait. Raises DistlogError.
+
+        On an object store, one that may wait has a commit of its own only if no other record comes soon.
+        """
+        opened, number = self._opened(), self.partition_of(state.transactional_id)
+        newest, value = opened.newest[number], encode_state(state)
+        if is_durable or opened.hosted.is_local:
+            newest.wrote(state, self._append(opened, state.transactional_id, value, is_durable=is_durable))
+        else:
+            told = self._append_later(opened, state.transactional_id, value)
+            told.add_done_callback(partial(_wrote, newest, state))
 
     def forget(self, transactional_id: str) -> None:
         """Keep nothing of an id any more. Raises as `write`."""
-        self._append(transactional_id, None, is_durable=False)
+        self._append(self._opened(), transactional_id, None, is_durable=False)
 
-    def _append(self, transactional_id: str, value: bytes | None, *, is_durable: bool) -> int:
-        opened, number = self._opened(), self.partition_of(transactional_id)
-        run = own_batch([(encode_key(transactional_id), value)], self._clock())
+    def _append(self, opened: _Opened, transactional_id: str, value: bytes | None, *, is_durable: bool) -> int:
+        number, run, fence = self._record(opened, transactional_id, value)
         try:
-            fence = partial(opened.leadership.check, partitions=(number,))
-            appended = opened.hosted.append_run(number, run, fence, is_durable=is_durable)
+            return opened.hosted.append_run(number, run, fence, is_durable=is_durable).first_offset
         except (LeaderFencedError, TopicNotFoundError):
             self._has_failed = True
             raise
-        return appended.first_offset
+
+    def _append_later(self, opened: _Opened, transactional_id: str, value: bytes) -> Future[AppendInfo]:
+        told = opened.hosted.append_run_later(*self._record(opened, transactional_id, value))
+        with self._lock:
+            self._later.add(told)
+        told.add_done_callback(self._was_told)
+        return told
+
+    def _was_told(self, told: Future[AppendInfo]) -> None:
+        with self._lock:
+            self._later.discard(told)
+        error = told.exception()
+        if isinstance(error, (LeaderFencedError, TopicNotFoundError)):
+            self._has_failed = True
+        elif error is not None:
+            _log.warning("the end of a transaction was not kept; who coordinates it next ends it again: %s", error)
+
+    def _record(self, opened: _Opened, transactional_id: str, value: bytes | None) -> tuple[int, BatchRun, Fence]:
+        number = self.partition_of(transactional_id)
+        run = own_batch([(encode_key(transactional_id), value)], self._clock())
+        return number, run, partial(opened.leadership.check, partitions=(number,))
 
     def _opened(self) -> _Opened:
         """The topic; another one if it was dropped. Raises DistlogError."""
@@ -141,3 +179,8 @@ class TransactionLog:
             if self._known is None or self._known.hosted is not hosted:
                 self._known = _Opened(hosted)
             return self._known
+
+
+def _wrote(newest: NewestStates, state: TransactionState, told: Future[AppendInfo]) -> None:
+    if told.exception() is None:
+        newest.wrote(state, told.result().appended.first_offset)

@@ -1,0 +1,74 @@
+"""How many commits a transaction takes on an object store, and which of them its producer waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from conftest import Address
+from transaction_parts import ID, Parts
+
+import distlog
+from distlog.gateway.transactions.transaction_state import Status
+
+PLACES = [(topic, number) for topic in ("clicks", "views") for number in range(3)]
+STATES = "__transaction_state"
+
+
+@pytest.fixture
+def parts(memory_url: Address) -> Iterator[Parts]:
+    """A gateway whose topic of states has no commit that nobody waits for, unless another one comes."""
+    for name, partitions in (("clicks", 3), ("views", 3), (STATES, 1), ("__consumer_offsets", 1)):
+        distlog.create(f"{memory_url.url}/{name}", partitions)
+    made = Parts(memory_url)
+    made.broker.metadata.fresh_topic(STATES)._gathered._linger_s = 3600.0
+    yield made
+    made.close()
+
+
+def versions(parts: Parts) -> list[int]:
+    return [parts.topic(name).version for name in ("clicks", "views", STATES)]
+
+
+def test_an_end_is_a_commit_for_the_decision_and_one_for_the_markers_of_each_topic(parts: Parts) -> None:
+    producer = parts.begin()
+    parts.coordinator.add_partitions(ID, producer, PLACES)
+    for topic, number in PLACES:
+        parts.send(producer, b"a", topic, number)
+    before = versions(parts)
+    parts.coordinator.end(ID, producer, is_committed=True)
+    assert [after - earlier for earlier, after in zip(before, versions(parts), strict=True)] == [1, 1, 1]
+    assert parts.seen()[:2] == ([b"a"], [b"a"])
+    # that it is complete comes with the next record
+    parts.coordinator.add_partitions(ID, producer, PLACES[:1])
+    assert versions(parts)[2] - before[2] == 2
+    assert parts.topic(STATES).end_offsets() == {0: 5}
+    parts.send(producer, b"b")
+    parts.coordinator.end(ID, producer, is_committed=False)
+    assert parts.seen()[:2] == ([b"a"], [b"a"])
+
+
+def test_who_takes_over_ends_again_what_was_not_kept_to_be_complete(parts: Parts) -> None:
+    producer = parts.begin()
+    parts.coordinator.add_partitions(ID, producer, PLACES)
+    parts.send(producer, b"a")
+    parts.coordinator.end(ID, producer, is_committed=True)
+    after = parts.killed()
+    (state,) = after.coordinator.states()
+    assert state.status is Status.PREPARE_COMMIT
+    after.coordinator.tick()
+    (state,) = after.coordinator.states()
+    assert state.status is Status.COMPLETE_COMMIT
+    assert parts.seen()[:2] == ([b"a"], [])
+    after.coordinator.add_partitions(ID, producer, PLACES[:1])
+    after.send(producer, b"b", number=0, topic="clicks")
+
+
+def test_partitions_are_given_up_when_what_nobody_waits_for_is_kept(parts: Parts) -> None:
+    producer = parts.begin()
+    parts.coordinator.add_partitions(ID, producer, PLACES)
+    parts.coordinator.end(ID, producer, is_committed=True)
+    parts.broker.metadata.fresh_topic(STATES).hurry()
+    parts.services._log.settle()
+    (state,) = parts.services._log.load([0])
+    assert state.status is Status.COMPLETE_COMMIT
