@@ -47,6 +47,9 @@ class TransactionEnds:
     def _end(self, decided: TransactionState, topic: str, numbers: Sequence[int]) -> list[Partition]:
         try:
             hosted = self._metadata.fresh_topic(topic)
+            if numbers[-1] >= len(hosted.snapshot.partitions):
+                # what is known of it is not of this moment, and others may have added partitions
+                hosted.refresh()
         except TopicNotFoundError:
             return []
         # one of the same name may have fewer
@@ -55,6 +58,10 @@ class TransactionEnds:
         told = hosted.end_transaction(markers, partial(self._check_stands, decided)) if markers else {}
         # first all, then what came of them: none is left on its way
         wait(told.values())
+        if any(isinstance(each.exception(), TopicNotFoundError) for each in told.values()):
+            # one of the same name may be there by now, and have records of the transaction, too
+            self._metadata.forget(hosted)
+            return self._end(decided, topic, numbers)
         return [hosted.partition(number) for number in there if _is_ended(told[number])]
 
     def _marker(self, decided: TransactionState) -> BatchRun:
@@ -75,7 +82,7 @@ class TransactionEnds:
 def _is_ended(told: Future[Any]) -> bool:
     try:
         told.result()
-    except (TopicNotFoundError, ProducerFencedError, _GoneError):
+    except (ProducerFencedError, _GoneError):
         # a newer producer has written there: so another gateway has ended this transaction
         return False
     return True

@@ -1,0 +1,46 @@
+"""A transaction ends where it wrote, also if others changed the topic and the coordinator has not seen it yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from conftest import Address
+from transacting import seen
+from transaction_parts import ID, Parts
+
+import distlog
+
+
+@pytest.fixture
+def two(memory_url: Address) -> Iterator[tuple[Parts, Parts]]:
+    """A coordinator that looks at topics once in an hour, and a gateway that takes batches."""
+    for name in ("clicks", "__transaction_state", "__consumer_offsets"):
+        distlog.create(f"{memory_url.url}/{name}")
+    parts = Parts(memory_url), Parts(memory_url, port=9093)
+    parts[0].broker.metadata._max_age_ms = 3_600_000
+    assert parts[0].broker.metadata.fresh_topic("clicks").topic.partitions == 1
+    yield parts
+    for each in parts:
+        each.close()
+
+
+def test_in_a_partition_that_others_have_added(two: tuple[Parts, Parts]) -> None:
+    coordinator, other = two
+    producer = coordinator.begin()
+    coordinator.topic("clicks").create_partitions(2)
+    coordinator.coordinator.add_partitions(ID, producer, [("clicks", 1)])
+    other.send(producer, b"a", number=1)
+    coordinator.coordinator.end(ID, producer, is_committed=True)
+    assert seen(coordinator.topic("clicks"))[1] == [b"a"]
+
+
+def test_in_a_topic_that_others_have_dropped_and_created_again(two: tuple[Parts, Parts]) -> None:
+    coordinator, other = two
+    producer = coordinator.begin()
+    coordinator.coordinator.add_partitions(ID, producer, [("clicks", 0)])
+    coordinator.topic("clicks").drop()
+    distlog.create(f"{coordinator.address.url}/clicks")
+    other.send(producer, b"a")
+    coordinator.coordinator.end(ID, producer, is_committed=True)
+    assert seen(coordinator.topic("clicks"))[0] == [b"a"]
