@@ -318,7 +318,10 @@ def _wait_for_news(workers: Sequence[Worker]) -> None:
 
 
 def _wait_for_the_end(observer: Observer, ends: Mapping[int, int]) -> None:
-    end = time.monotonic() + _PATIENCE_S
+    before, end = dict[int, int](), time.monotonic() + _PATIENCE_S
     while (found := observer.look(10)) != ends:
+        if found and found != before:
+            # a slow machine may take long, as long as it goes on
+            before, end = found, time.monotonic() + _PATIENCE_S
         demand(time.monotonic() < end, f"the group did not come to the end: {found} of {ends}")
         time.sleep(0.1)
