@@ -14,7 +14,9 @@ import distlog
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.groups.classic_group import GroupSettings
+from distlog.gateway.groups.of_broker import groups_of
 from distlog.gateway.groups.offsets_format import offsets_partition
+from distlog.gateway.transactions.services import transactions_of
 
 FIND_COORDINATOR = 10
 #: A machine with much to do must not let leases lapse.
@@ -59,7 +61,7 @@ def pair(begin: Any) -> tuple[GatewayServer, GatewayServer]:
 
 
 def is_loading(gateway: GatewayServer) -> bool:
-    return gateway._groups.coordination.is_loading or gateway._transactions.is_loading
+    return groups_of(gateway.broker).coordination.is_loading or transactions_of(gateway.broker).is_loading
 
 
 def coordinator(wire: Wire, group: str) -> Any:
@@ -74,9 +76,9 @@ def group_of(gateway: GatewayServer) -> str:
 
 
 def stop_syncing(monkeypatch: pytest.MonkeyPatch, gateway: GatewayServer) -> None:
-    monkeypatch.setattr(gateway._groups, "_sync", lambda: None)
+    monkeypatch.setattr(groups_of(gateway.broker), "_sync", lambda: None)
     # what it has in memory stays there
-    monkeypatch.setattr(gateway._transactions, "tick", lambda: None)
+    monkeypatch.setattr(transactions_of(gateway.broker), "tick", lambda: None)
 
 
 def blind(monkeypatch: pytest.MonkeyPatch, gateway: GatewayServer, held: frozenset[int], term: int) -> None:
@@ -87,7 +89,7 @@ def blind(monkeypatch: pytest.MonkeyPatch, gateway: GatewayServer, held: frozens
 
     lease: Any = Lease()
     lease.held, lease.term = held, term
-    for coordination in (gateway._groups.coordination, gateway._transactions._coordination):
+    for coordination in (groups_of(gateway.broker).coordination, transactions_of(gateway.broker).coordination):
         monkeypatch.setattr(coordination, "step", lambda registry: None)
         monkeypatch.setattr(coordination, "_lease", lease)
         monkeypatch.setattr(coordination, "_loaded", dict.fromkeys(held, term))

@@ -70,7 +70,7 @@ class Parts:
 
     def load(self) -> None:
         """Load and unload transactions as the lease says."""
-        self.services._coordination.step(self.services.coordinator)
+        self.services.coordination.step(self.services.coordinator)
 
     @property
     def coordinator(self) -> TransactionCoordinator:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import struct
 import tempfile
@@ -27,8 +28,6 @@ from distlog.core.topics.topic import Topic
 
 _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 _RECORDS = 200
-#: A message of format 1 without a key.
-_OLD_MESSAGE = struct.pack(">qiIbbqiib", 0, 23, 0, 1, 0, 0, -1, 1, 0)
 #: So that a few records make an index, and are compacted.
 _CONFIG = {"min.cleanable.dirty.ratio": 0, "index.interval.bytes": 64, "batch.bytes": 512}
 
@@ -82,11 +81,17 @@ def _use(topic: Topic) -> None:
 
 
 def _dump(folder: Path) -> None:
-    (folder / f"{0:020d}.log").write_bytes(_OLD_MESSAGE)
+    plain = _old_message(0, b"v", codec=0)
+    (folder / f"{0:020d}.log").write_bytes(plain + _old_message(1, gzip.compress(plain), codec=1))
     files = [
         DumpedFile.at(str(file)) for suffix in ("log", "index", "timeindex") for file in folder.rglob(f"*.{suffix}")
     ]
     dump(files, DumpOptions(print_data_log=True), DumpOutput(io.BytesIO(), io.BytesIO()))
+
+
+def _old_message(offset: int, value: bytes, codec: int) -> bytes:
+    """A message of format 1 without a key; with a codec, its value holds messages."""
+    return struct.pack(">qiIbbqii", offset, 22 + len(value), 0, 1, codec, 0, -1, len(value)) + value
 
 
 def _records(**more: Any) -> Iterator[dict[str, Any]]:

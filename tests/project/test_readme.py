@@ -54,9 +54,9 @@ def test_the_commands_run(tmp_path: Path, cli: CommandLine) -> None:
 
 def test_the_two_commands_are_those_of_make() -> None:
     commands = [command.split()[1] for command in examples(README)[0].commands]
-    targets = set(re.findall(r"^(\w+):", read("Makefile"), re.MULTILINE))
+    targets = set(re.findall(r"^([\w-]+):", read("Makefile"), re.MULTILINE))
     assert set(commands) == {"demo", "test"} <= targets
-    assert set(re.findall(r"(?:`|^\$ )make (\w+)", README + read("CONTRIBUTING.md"), re.MULTILINE)) <= targets
+    assert set(re.findall(r"(?:`|^\$ )make ([\w-]+)", README + read("CONTRIBUTING.md"), re.MULTILINE)) <= targets
 
 
 def headings(text: str) -> set[str]:

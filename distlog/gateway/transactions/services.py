@@ -42,18 +42,18 @@ class TransactionServices:
 
     def __init__(self, broker: Broker, groups: GroupServices) -> None:
         self._log = TransactionLog(broker.metadata, broker.clock, lambda: groups.partitions)
-        self._coordination = Coordination[TransactionState](broker.cluster, self._log)
+        self.coordination = Coordination[TransactionState](broker.cluster, self._log)
         ends = TransactionEnds(broker.metadata, broker.fetches, self._log, broker.clock)
         #: Those that this gateway answers for.
         self.coordinator = TransactionCoordinator(self._log, ends, broker.clock, new_producer_id, self._check)
         self._changed, self._is_over, self._has_failed = threading.Event(), False, False
-        self._unloaded = groups.share(self._coordination, self._changed)
+        self._unloaded = groups.share(self.coordination, self._changed)
         self._thread = threading.Thread(target=self._run, name="transactions", daemon=True)
 
     @property
     def is_loading(self) -> bool:
         """Whether transactions are missing that this gateway will answer for soon."""
-        return self._coordination.is_loading
+        return self.coordination.is_loading
 
     def start(self) -> None:
         """Learn what is stored; what fails is logged, and tried again."""
@@ -74,11 +74,11 @@ class TransactionServices:
     def tick(self) -> None:
         """Load and unload as the lease says, and let time pass for what is loaded. Raises nothing."""
         try:
-            before = self._coordination.loaded
+            before = self.coordination.loaded
             try:
-                self._coordination.step(self.coordinator)
+                self.coordination.step(self.coordinator)
             finally:
-                if before - self._coordination.loaded:
+                if before - self.coordination.loaded:
                     self._unloaded.set()
             self.coordinator.tick()
             self._has_failed = False
@@ -112,7 +112,7 @@ class TransactionServices:
         if self._is_over:
             raise TransactionRefusedError(ErrorCode.not_coordinator)
         try:
-            self._coordination.check(transactional_id)
+            self.coordination.check(transactional_id)
         except GroupRefusedError as refused:
             raise TransactionRefusedError(refused.code) from refused
 
