@@ -47,8 +47,10 @@ def test_an_interrupt_and_a_reader_who_went_away_end_it_without_a_word() -> None
     assert (run.returncode, run.stdout.count("\n"), run.stderr) == (1, 1, "")
 
 
-def test_what_py4j_logs_of_an_interrupt_is_not_shown() -> None:
+def test_what_py4j_logs_of_an_interrupt_is_not_shown_nor_of_a_jvm_that_it_ended_first() -> None:
     logged = "__import__('logging').exception('said', exc_info=({0}, {0}(), None)); raise KeyboardInterrupt"
+    gone = "__import__('py4j.protocol').protocol.Py4JNetworkError"
+    assert ended(logged.format(gone), shell="").stderr == ""
     assert ended(logged.format("KeyboardInterrupt"), shell="").stderr == ""
     assert ended(logged.format("ValueError"), shell="").stderr.splitlines()[-1] == "ValueError"
 

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn, TypeVar
 
+from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
 from distlog.console import arguments
@@ -93,8 +94,8 @@ def exit_status(
     a reader of the output who went away end it without a word.
     """
     given = sys.argv[1:] if given is None else given
-    # py4j logs the stack of what an interrupt ended, by the root logger itself
-    logging.getLogger().addFilter(_is_no_interrupt)
+    # py4j logs stacks by the root logger itself: of an interrupt, and of a JVM that is gone, which it raises as well
+    logging.getLogger().addFilter(_is_news)
     with errors_apart():
         try:
             return run(parser.parse_args(given))
@@ -106,8 +107,8 @@ def exit_status(
             return fail(parser.prog, error, reason(error), as_json="--json" in given)
 
 
-def _is_no_interrupt(record: logging.LogRecord) -> bool:
-    return not (record.exc_info and isinstance(record.exc_info[1], KeyboardInterrupt))
+def _is_news(record: logging.LogRecord) -> bool:
+    return not (record.exc_info and isinstance(record.exc_info[1], (KeyboardInterrupt, Py4JNetworkError)))
 
 
 def _nobody_reads() -> bool:
