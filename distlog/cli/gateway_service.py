@@ -39,10 +39,11 @@ def serve(gateway: GatewayServer, maintain: Maintain | None, *, metrics_port: in
         with metrics as port, ending_signals() as signalled:
             warm_up()
             gateway.start()
-            if tasks:
-                tasks.start()
             facts = {"root": gateway.root, "listen": gateway.address, "metrics_port": port}
             _event(line, "started", f"serving {gateway.root} at {gateway.address}", as_json=as_json, **facts)
+            # its tasks tell of themselves, so after this: the first line is where it listens
+            if tasks:
+                tasks.start()
             while not signalled(_REDRAW_S if line.is_visible else None):
                 line.draw()
             finished = tasks.stop() if tasks else True
