@@ -43,11 +43,12 @@ demo: setup
 	@$(PYTHON_BIN) -m demo.demo $${INPUT:+--input "$$INPUT"} $${KEY_COLUMN:+--key "$$KEY_COLUMN"} \
 		$${TIME_COLUMN:+--timestamp "$$TIME_COLUMN"}
 
+# Three workers on two cores, since many tests wait.
 test: lint
-	@$(PYTHON_BIN) -m pytest -n 2
+	@$(PYTHON_BIN) -m pytest -n 3
 
 soak: setup
-	@PYTHONPATH=$(CURDIR):$(CURDIR)/tests $(PYTHON_BIN) -m soak --minutes $${MINUTES:-10}
+	@PYTHONPATH=$(CURDIR):$(CURDIR)/tests:$(CURDIR)/tests/support $(PYTHON_BIN) -m soak --minutes $${MINUTES:-10}
 
 bench: setup
 	@$(PYTHON_BIN) -m benchmarks

@@ -29,6 +29,7 @@ NAMES = (
     "kafka_directory",
     "gateway",
     "gateway_beside_kafka",
+    "gateway_requests",
     "requests",
     "bundles",
     "micro_batches",

@@ -11,8 +11,8 @@ from functools import cache
 from itertools import pairwise
 from math import ceil
 
-from distlog.core.maintenance.merge_job import JOB_BYTES, JOB_SEGMENTS
-from distlog.core.maintenance.merge_plan import worth_it
+from distlog.core.maintenance.merging.merge_job import JOB_BYTES, JOB_SEGMENTS
+from distlog.core.maintenance.merging.merge_plan import worth_it
 from distlog.core.segments.bundles import LARGEST_PART
 from distlog.core.segments.segment_file import HELD_BYTES
 from distlog.core.storage.objects.upload import PART_BYTES, SINGLE_PUT_BYTES

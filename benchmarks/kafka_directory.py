@@ -27,24 +27,19 @@ from distlog import Topic
 
 GIGABYTES = 2.0
 _ROWS = 2_000_000
-_CONFIG = {"batch.bytes": 16_384, "segment.bytes": 1 << 30, "retention.ms": -1}
+_CONFIG = {"batch.bytes": 16_384, "retention.ms": -1}
 
 
 def run(gigabytes: float = GIGABYTES) -> list[dict[str, Any]]:
     """One dict per case, in seconds."""
+    with tempfile.TemporaryDirectory() as small:
+        rows = [_export(Path(small), gigabytes / 4, 1 << 20)[1]]
     with tempfile.TemporaryDirectory() as folder:
-        topic = _topic(f"{folder}/clicks", gigabytes)
-        kafka = Path(folder, "kafka")
-        _forget(Path(folder))
-        export = _seconds(lambda: topic.export(kafka))
-        size = sum(path.stat().st_size for path in kafka.rglob("*.log"))
-        _forget(Path(folder))
-        copy = _seconds(lambda: _copy(kafka, Path(folder, "copy")))
-        shutil.rmtree(f"{folder}/copy")
+        kafka, row = _export(Path(folder), gigabytes, 1 << 30)
+        size, rows = sum(path.stat().st_size for path in kafka.rglob("*.log")), [*rows, row]
         # as after a broker that was stopped in order
         (kafka / ".kafka_cleanshutdown").touch()
         shown = f"{size / 1e9:.1f} GB"
-        rows = [_row(f"export {shown}", export, copy, "cp and sync")]
         for name, prepare in (("files not in memory", _forget), ("files in memory", _read)):
             prepare(kafka)
             adopt = _seconds(lambda: distlog.adopt(kafka).topic)
@@ -56,8 +51,20 @@ def run(gigabytes: float = GIGABYTES) -> list[dict[str, Any]]:
         return rows
 
 
-def _topic(url: str, gigabytes: float) -> Topic:
-    topic, records = distlog.create(url, config=_CONFIG), table(_ROWS, 100)
+def _export(folder: Path, gigabytes: float, segment_bytes: int) -> tuple[Path, dict[str, Any]]:
+    """The log directory of an export, and the row of it."""
+    topic, kafka = _topic(f"{folder}/clicks", gigabytes, segment_bytes), folder / "kafka"
+    _forget(folder)
+    export = _seconds(lambda: topic.export(kafka))
+    _forget(folder)
+    copy = _seconds(lambda: _copy(kafka, folder / "copy"))
+    shutil.rmtree(folder / "copy")
+    logs = [path.stat().st_size for path in kafka.rglob("*.log")]
+    return kafka, _row(f"export {sum(logs) / 1e9:.1f} GB in {len(logs)} segments", export, copy, "cp and sync")
+
+
+def _topic(url: str, gigabytes: float, segment_bytes: int) -> Topic:
+    topic, records = distlog.create(url, config={**_CONFIG, "segment.bytes": segment_bytes}), table(_ROWS, 100)
     while topic.segments()["log_bytes"].to_numpy().sum() < gigabytes * 1e9:
         topic.append(records)
     return topic

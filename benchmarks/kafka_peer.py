@@ -19,18 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 JARS = os.environ.get("DISTLOG_KAFKA_JARS", "")
-_SETTINGS = """
-process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-controller.listener.names=CONTROLLER
-log.dirs={data}
-offsets.topic.replication.factor=1
-offsets.topic.num.partitions=1
-group.initial.rebalance.delay.ms=0
-max.connections=5000
-"""
+_SETTINGS = Path(__file__).parents[1] / "tools" / "kafka" / "server.properties"
 
 
 class Peer(NamedTuple):
@@ -71,7 +60,7 @@ def broker(folder: Path) -> Iterator[Peer]:
     """A broker with a log directory in `folder`."""
     port, controller = _free_port(), _free_port()
     settings = folder / "server.properties"
-    settings.write_text(_SETTINGS.format(port=port, controller=controller, data=folder / "data"))
+    settings.write_text(_SETTINGS.read_text().format(port=port, controller=controller, data=folder / "data"))
     tool("kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qg", "-c", str(settings))
     with _process(_java("kafka.Kafka", "1g", str(settings)), subprocess.DEVNULL) as process:
         _wait_for(port)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -21,12 +22,17 @@ class S3Server:
         self._application = DomainDispatcherApplication(create_backend_app)
         self._server = make_server("127.0.0.1", 0, self._count, threaded=True)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-        #: Requests so far.
-        self.requests = 0
+        #: Requests so far, by their methods.
+        self.by_method = Counter[str]()
 
     def _count(self, environment: dict[str, Any], answer: Callable[..., Any]) -> Iterable[bytes]:
-        self.requests += 1
+        self.by_method[environment["REQUEST_METHOD"]] += 1
         return self._application(environment, answer)  # type: ignore[no-any-return]
+
+    @property
+    def requests(self) -> int:
+        """Requests so far."""
+        return self.by_method.total()
 
     @property
     def url(self) -> str:

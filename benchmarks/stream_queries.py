@@ -68,9 +68,11 @@ class TopicCopy(Copy):
         checkpoints: str,
         storage: Mapping[str, Any] | None = None,
         partitions: int = 4,
+        merges: str = "auto",
     ) -> None:
         settings = {f"storage.{name}": str(value) for name, value in (storage or {}).items()}
-        super().__init__(spark, root, checkpoints, {"startingOffsets": "earliest", **settings})
+        super().__init__(spark, root, checkpoints, {"mergeSegments": merges, **settings})
+        self._reader = self._reader.options(startingOffsets="earliest", columns=",".join(COLUMNS))
         self._storage, self._partitions = dict(storage or {}), partitions
         self._source = self._create(f"{root}/source")
 

@@ -2,9 +2,11 @@
 
     python -m benchmarks streaming
 
-Records have keys of 16 random bytes and values of 100. The latency is from a small append until a reader of the
+Throughput is that of the micro-batches; what a query takes to begin and to end, whatever it copies, is a row of its
+own. Records have keys of 16 random bytes and values of 100. The latency is from a small append until a reader of the
 target can see it, one append after the other. Idle is the CPU time of all processes of Spark while a query waits for
-records. The requests are those that moto's S3 server gets.
+records. The requests are those that moto's S3 server gets, without those of this process. Each query reads only the
+columns that it writes: a topic by the option `columns`, files by their schema.
 """
 
 from __future__ import annotations
@@ -14,9 +16,9 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import truediv
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from pyspark.sql import SparkSession
@@ -29,10 +31,12 @@ from benchmarks.topics import table
 from distlog.spark import session
 
 ROWS, APPENDS, BATCHES, ROUNDS = 4_000_000, 16, 4, 3
-ROUND_TRIPS, WARM_UP = 60, 10
+ROUND_TRIPS, WARM_UP = 200, 20
 RATES, RATE_SECONDS = (1_000, 100_000), 15
 IDLE_SECONDS = 10
-S3_BATCHES = 20
+#: As many as fit into so many merges.
+MERGED = 8
+S3_BATCHES = 3 * MERGED
 PATIENCE_S = 120
 PEER = "the same query on Parquet files"
 CEILING = "a source and a sink in Python that do nothing"
@@ -72,23 +76,42 @@ def _throughput(copies: Sequence[Copy]) -> list[dict[str, Any]]:
     for seed in range(APPENDS):
         for copy in copies:
             copy.feed(table(ROWS // APPENDS, 100, seed))
-    seconds: list[list[float]] = [[], [], []]
+    found: list[list[_Run]] = [[], [], []]
     for _ in range(1 + ROUNDS):
-        for copy, limit, found in zip(copies, limits, seconds, strict=True):
-            started = time.perf_counter()
-            copy.start(available_now=True, **limit).awaitTermination()
-            found.append(time.perf_counter() - started)
+        for copy, limit, runs in zip(copies, limits, found, strict=True):
+            runs.append(_Run.of(copy, limit))
             shutil.rmtree(copy.target)
-    ours, *others = (each[1:] for each in seconds)
+    ours, *others = (runs[1:] for runs in found)
     return [
-        {**_throughput_row(ours, theirs), "peer_name": name}
+        {**row, "peer_name": name}
         for theirs, name in zip(others, (PEER, CEILING), strict=True)
+        for row in _throughput_rows(ours, theirs)
     ]
 
 
-def _throughput_row(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, Any]:
-    speeds = (ROWS / statistics.median(each) / 1e6 for each in (ours, theirs))
-    return _row("pass-through, 4 micro-batches", *speeds, "M rows/s", statistics.median(map(truediv, theirs, ours)))
+class _Run(NamedTuple):
+    """The seconds of a query's micro-batches, and of all else: its processes begin, and end."""
+
+    batches: float
+    rest: float
+
+    @classmethod
+    def of(cls, copy: Copy, limit: Mapping[str, str]) -> _Run:
+        started = time.perf_counter()
+        query = copy.start(available_now=True, **limit)
+        query.awaitTermination()
+        seconds = time.perf_counter() - started
+        batches = sum(batch["durationMs"]["triggerExecution"] for batch in query.recentProgress) / 1000
+        return cls(batches, seconds - batches)
+
+
+def _throughput_rows(ours: Sequence[_Run], theirs: Sequence[_Run]) -> Iterator[dict[str, Any]]:
+    seconds = [[run.batches for run in runs] for runs in (ours, theirs)]
+    speeds = (ROWS / statistics.median(each) / 1e6 for each in seconds)
+    ratio = statistics.median(map(truediv, seconds[1], seconds[0]))
+    yield _row(f"pass-through, {BATCHES} micro-batches", *speeds, "M rows/s", ratio)
+    rests = [statistics.median(run.rest for run in runs) for runs in (ours, theirs)]
+    yield _row("pass-through, begin and end of the query", *rests, "s", rests[1] / rests[0])
 
 
 def _latency(copies: Sequence[Copy]) -> list[dict[str, Any]]:
@@ -159,9 +182,26 @@ def _idle(copies: Sequence[Copy]) -> list[dict[str, Any]]:
 
 
 def _on_s3(spark: SparkSession) -> Iterator[dict[str, Any]]:
-    """The least: GETs for the commit and the file of the source and for a newer commit of the target; 3 PUTs."""
-    with S3Server() as server, tempfile.TemporaryDirectory() as checkpoints:
-        copy = TopicCopy(spark, f"{server.url}/topics", checkpoints, server.options, partitions=1)
+    """The least: GETs for the source's commit, its end and its file, and for the target's last commit; 3 PUTs.
+
+    A merge of eight micro-batches reads their files, and puts two and a commit.
+    """
+    least = 7.0
+    case = "requests of a micro-batch on S3"
+    with S3Server() as server:
+        made = _requests(spark, server, "false")
+        yield {**_row(f"{case}, not merged", made, least, "requests", least / made), "peer_name": "the least"}
+        least += (MERGED + 3) / MERGED
+        made = _requests(spark, server, "true")
+        yield {**_row(f"{case}, merged", made, least, "requests", least / made), "peer_name": "the least"}
+
+
+def _requests(spark: SparkSession, server: S3Server, merges: str) -> float:
+    """Those of a micro-batch, on average; now and then one looks for records before there are some."""
+    with tempfile.TemporaryDirectory() as checkpoints:
+        copy = TopicCopy(
+            spark, f"{server.url}/merges-{merges}", checkpoints, server.options, partitions=1, merges=merges
+        )
         copy.feed(table(10, 100))
         query = copy.start()
         _round_trips(copy, query, WARM_UP)
@@ -169,7 +209,7 @@ def _on_s3(spark: SparkSession) -> Iterator[dict[str, Any]]:
         _round_trips(copy, query, S3_BATCHES)
         made = (server.requests - copy.own_requests - before) / S3_BATCHES
         query.stop()
-        yield {**_row("requests of a micro-batch on S3", made, 6.0, "requests", 6.0 / made), "peer_name": "the least"}
+        return made
 
 
 def _row(case: str, ours: float, theirs: float, unit: str, ratio: float) -> dict[str, Any]:

@@ -40,11 +40,11 @@ from distlog.core.log_manager.log_manager import LogManager
 from distlog.core.reading.time_lookup import EARLIEST, LATEST, MAX_TIMESTAMP
 from distlog.core.tiered.tiered_topic import open_tiered
 from distlog.core.topics.adopt_topics import AdoptReport, adopt
-from distlog.core.topics.append_commit import AppendResult
-from distlog.core.topics.delivery import Delivery
+from distlog.core.topics.appending.append_commit import AppendResult
 from distlog.core.topics.open_topic import create, open, open_or_create, topics
 from distlog.core.topics.record import Record
 from distlog.core.topics.topic import Topic
+from distlog.core.topics.writing.delivery import Delivery
 from distlog.core.warm_up import warm_up
 
 __all__ = [

@@ -14,9 +14,11 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.request import Request, urlopen
 
 import pytest
 from command_line import CommandLine
+from fsspec.implementations.memory import MemoryFileSystem
 from full_disk import disk as disk
 from gated_writer import gate as gate
 from gated_writer import topic as topic
@@ -26,7 +28,7 @@ from partition_logs import let_go_of_the_dead
 from searches import FACTOR
 
 from distlog.core.commits.commit_log import CommitLog
-from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.state.snapshot import Snapshot
 from distlog.core.storage.storage import Storage
 
 # The first example compiles kernels, and other tests run beside it: time says nothing about an example.
@@ -112,8 +114,24 @@ class S3Server(NamedTuple):
         return Address(f"s3://{self.bucket}/{uuid.uuid4().hex}", self.options)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def memory_is_empty() -> Iterator[None]:
+    """A listing of fsspec's memory looks at all that was ever stored in it, and so does each write."""
+    yield
+    MemoryFileSystem.store.clear()
+    MemoryFileSystem.pseudo_dirs[:] = [""]
+
+
+@pytest.fixture(scope="module")
+def s3_server(running_s3: S3Server) -> Iterator[S3Server]:
+    """An S3 server that forgets everything after each file: a listing of moto's looks at every key that it has."""
+    yield running_s3
+    if "DISTLOG_TEST_S3_ENDPOINT" not in os.environ:
+        _begin_anew(running_s3)
+
+
 @pytest.fixture(scope="session")
-def s3_server() -> Iterator[S3Server]:
+def running_s3() -> Iterator[S3Server]:
     pytest.importorskip("s3fs")
     if endpoint := os.environ.get("DISTLOG_TEST_S3_ENDPOINT"):
         yield S3Server(endpoint, *(os.environ[f"DISTLOG_TEST_S3_{name}"] for name in ("KEY", "SECRET", "BUCKET")))
@@ -122,21 +140,14 @@ def s3_server() -> Iterator[S3Server]:
     server.start()
     host, port = server.get_host_and_port()
     made = S3Server(f"http://{host}:{port}", "a-test-key", "a-test-secret", "distlog-test")
-    _make_bucket(made)
+    _begin_anew(made)
     yield made
     server.stop()
 
 
-def _make_bucket(server: S3Server) -> None:
-    import boto3
-
-    boto3.client(
-        "s3",
-        endpoint_url=server.endpoint,
-        aws_access_key_id=server.key,
-        aws_secret_access_key=server.secret,
-        region_name="us-east-1",
-    ).create_bucket(Bucket=server.bucket)
+def _begin_anew(moto: S3Server) -> None:
+    for method, path in (("POST", "moto-api/reset"), ("PUT", moto.bucket)):
+        urlopen(Request(f"{moto.endpoint}/{path}", method=method), timeout=60).close()
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from distlog import __version__
-from distlog.cli import (
+from distlog.cli.commands import (
     append_command,
     dump_command,
     group_commands,

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import pyarrow as pa
 import typer
 
-from distlog.cli.options import usage
+from distlog.cli.options.shared_options import usage
 from distlog.console.conversions import Conversions
 from distlog.console.record_lines import csv_rows
 from distlog.console.records import print_batch, print_bytes

@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from distlog.core.reading import scan_plan
 from distlog.core.reading.first_and_last import first
+from distlog.core.reading.slices.time_range import TimeRange
 from distlog.core.reading.time_lookup import EARLIEST
-from distlog.core.reading.time_range import TimeRange
 from distlog.core.topics.topic import Topic
 from distlog.core.transactions.isolation import IsolationLevel
 

@@ -14,7 +14,7 @@ from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.snapshot_loader import NO_DEFAULTS
 from distlog.core.commits.store_time import trusted_ms
 from distlog.core.indexes.index_cache import IndexCache
-from distlog.core.reading.segment_reader import SegmentReader
+from distlog.core.reading.files.segment_reader import SegmentReader
 from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms
 

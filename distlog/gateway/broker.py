@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 from distlog.gateway.cluster.gateway_lease import GatewayLease
 from distlog.gateway.cluster.node import Node
 from distlog.gateway.config import GatewayConfig
-from distlog.gateway.delayed_fetches import DelayedFetches
-from distlog.gateway.fetch_memory import FetchMemory
-from distlog.gateway.metadata_cache import MetadataCache
+from distlog.gateway.fetches.delayed_fetches import DelayedFetches
+from distlog.gateway.fetches.fetch_memory import FetchMemory
 from distlog.gateway.protocol.response_frame import Fields
 from distlog.gateway.server.request import Request
+from distlog.gateway.topics.metadata_cache import MetadataCache
 
 
 class Api(NamedTuple):

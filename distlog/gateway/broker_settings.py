@@ -11,7 +11,7 @@ from distlog.core.broker_setting import given, shown
 from distlog.core.config import TopicConfig
 from distlog.core.log_manager.broker_config import SAME_MEANING, TIMES
 from distlog.gateway.config import GatewayConfig
-from distlog.gateway.groups.classic_group import GroupSettings
+from distlog.gateway.group_settings import GroupSettings
 
 #: Of each topic setting the broker's that has its unit.
 _OF_TOPICS = {topic: broker for broker, topic in SAME_MEANING.items()} | {

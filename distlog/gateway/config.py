@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from distlog.core.broker_setting import broker_setting
 from distlog.core.config import MAX_INT
-from distlog.gateway.groups.classic_group import GroupSettings
+from distlog.gateway.group_settings import GroupSettings
 
 _MINUTE_MS = 60_000
 

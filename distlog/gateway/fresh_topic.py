@@ -7,7 +7,7 @@ import threading
 import time
 
 from distlog.core import paths
-from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.state.snapshot import Snapshot
 from distlog.core.topics.topic import Topic
 
 
@@ -23,7 +23,7 @@ class FreshTopic:
         self.is_local = topic.storage.is_local_disk
         self._lock = threading.Lock()
         self._refreshed_ms = _monotonic_ms()
-        self._next: tuple[Snapshot | None, str] = None, ""
+        self._files: tuple[Snapshot | None, str, str] = None, "", ""
 
     @property
     def snapshot(self) -> Snapshot:
@@ -36,7 +36,7 @@ class FreshTopic:
         Raises TopicNotFoundError when the topic was dropped, StorageError.
         """
         if self.is_local:
-            return self.topic.current.refresh() if self._has_next_commit() else self.snapshot
+            return self.topic.current.refresh() if self._has_changed() else self.snapshot
         asked_ms = _monotonic_ms()
         if asked_ms - self._refreshed_ms >= max_age_ms:
             with self._lock:
@@ -47,13 +47,16 @@ class FreshTopic:
                     self._refreshed_ms = begun_ms
         return self.snapshot
 
-    def _has_next_commit(self) -> bool:
-        known, path = self._next
+    def _has_changed(self) -> bool:
+        """Whether there is a next commit, or the folder was deleted, and the last one with it."""
+        known, this, following = self._files
         snapshot = self.snapshot
         if known is not snapshot:
-            path = self.topic.storage.local_path(paths.commit_file(snapshot.version + 1))
-            self._next = snapshot, path
-        return os.path.exists(path)
+            this, following = (
+                self.topic.storage.local_path(paths.commit_file(snapshot.version + more)) for more in (0, 1)
+            )
+            self._files = snapshot, this, following
+        return os.path.exists(following) or not os.path.exists(this)
 
 
 def _monotonic_ms() -> int:

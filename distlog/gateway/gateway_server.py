@@ -16,21 +16,19 @@ from distlog.core.log_manager.scheduler import Scheduler
 from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms
 from distlog.gateway.broker import Broker
+from distlog.gateway.broker_parts import FOLLOW_GROUPS, GROUPS, TRANSACTIONS
 from distlog.gateway.broker_settings import with_settings
 from distlog.gateway.cluster.gateway_lease import GatewayLease
 from distlog.gateway.cluster.node import advertised, this_machine
 from distlog.gateway.config import GatewayConfig
-from distlog.gateway.delayed_fetches import DelayedFetches
-from distlog.gateway.fetch_memory import FetchMemory
+from distlog.gateway.fetches.delayed_fetches import DelayedFetches
+from distlog.gateway.fetches.fetch_memory import FetchMemory
 from distlog.gateway.gateway_metrics import server_metrics
 from distlog.gateway.groups.dropped_topics import DroppedTopics
 from distlog.gateway.groups.follow_groups import FollowGroups
-from distlog.gateway.groups.of_broker import FOLLOW_PART, PART
-from distlog.gateway.groups.offsets_topic import OffsetsTopic
+from distlog.gateway.groups.offsets.offsets_topic import OffsetsTopic
 from distlog.gateway.groups.services import GroupServices
 from distlog.gateway.kafka_apis import APIS, OF_MEMBERS, OF_SASL, OF_TRANSACTIONS, KafkaApis, supports
-from distlog.gateway.metadata_cache import MetadataCache, topic_defaults
-from distlog.gateway.own_compaction import PERIOD_MS
 from distlog.gateway.request_metrics import RequestMetrics
 from distlog.gateway.security.authentication import Authentication
 from distlog.gateway.server.acceptor import Acceptor
@@ -39,7 +37,8 @@ from distlog.gateway.server.processor import Processor
 from distlog.gateway.server.request import Request
 from distlog.gateway.server.request_channel import RequestChannel
 from distlog.gateway.server.request_handler_pool import KafkaRequestHandlerPool
-from distlog.gateway.transactions.services import PART as TRANSACTIONS
+from distlog.gateway.topics.metadata_cache import MetadataCache, topic_defaults
+from distlog.gateway.topics.own_compaction import PERIOD_MS
 from distlog.gateway.transactions.services import TransactionServices
 
 #: How long the end may take, and how much of that is kept for the device: nothing that clients do takes it.
@@ -102,7 +101,9 @@ class GatewayServer:
         self._groups = GroupServices(store, self._lease, config.groups, retention_ms=config.offsets_retention_ms)
         self._followers = FollowGroups(metadata)
         self._transactions = TransactionServices(self.broker, self._groups)
-        self.broker.parts.update({PART: self._groups, FOLLOW_PART: self._followers, TRANSACTIONS: self._transactions})
+        self.broker.parts.update(
+            {GROUPS: self._groups, FOLLOW_GROUPS: self._followers, TRANSACTIONS: self._transactions}
+        )
         self._requests = RequestMetrics()
         apis = KafkaApis(self.broker, self._requests)
         self._handlers = [
@@ -114,14 +115,18 @@ class GatewayServer:
             KafkaRequestHandlerPool(sasl_channel, apis.handle, _SASL_THREADS, "kafka-sasl-handler"),
         ]
         self._scheduler = Scheduler()
-        self._scheduler.schedule("log-flusher", metadata.flush_due, delay_ms=_FLUSH_MS, period_ms=_FLUSH_MS)
+        self._schedule(store)
+        self._thread = threading.Thread(target=self._run_loop, name="kafka-network-thread", daemon=True)
+
+    def _schedule(self, store: OffsetsTopic) -> None:
+        metadata, scheduler = self.broker.metadata, self._scheduler
+        scheduler.schedule("log-flusher", metadata.flush_due, delay_ms=_FLUSH_MS, period_ms=_FLUSH_MS)
         dropped = DroppedTopics(self._groups.offsets, lambda name: metadata.fresh_topic(name).snapshot.topic_id)
         look_ms = _LOOK_MS[metadata.root.is_local_disk]
-        self._scheduler.schedule("dropped-topics", dropped.look, delay_ms=look_ms, period_ms=look_ms)
+        scheduler.schedule("dropped-topics", dropped.look, delay_ms=look_ms, period_ms=look_ms)
         if not metadata.root.is_local_disk:
             for name, work in (("groups", store.compact), ("transactions", self._transactions.compact)):
-                self._scheduler.schedule(f"{name}-compaction", work, delay_ms=PERIOD_MS, period_ms=PERIOD_MS)
-        self._thread = threading.Thread(target=self._run_loop, name="kafka-network-thread", daemon=True)
+                scheduler.schedule(f"{name}-compaction", work, delay_ms=PERIOD_MS, period_ms=PERIOD_MS)
 
     @property
     def port(self) -> int:

@@ -17,6 +17,7 @@ from distlog.gateway.apis import (
     describe_configs,
     describe_groups,
     describe_log_dirs,
+    describe_producers,
     describe_transactions,
     end_txn,
     fetch,
@@ -52,7 +53,7 @@ _CLUSTER = (api_versions, metadata, describe_cluster, describe_log_dirs)
 _GROUPS = (find_coordinator, join_group, sync_group, heartbeat, leave_group)
 _POSITIONS = (offset_commit, offset_fetch, offset_delete)
 _TRANSACTIONS = (add_partitions_to_txn, add_offsets_to_txn, txn_offset_commit, end_txn)
-_ADMIN = (list_groups, describe_groups, delete_groups, list_transactions, describe_transactions)
+_ADMIN = (list_groups, describe_groups, delete_groups, list_transactions, describe_transactions, describe_producers)
 _SASL = (sasl_handshake, sasl_authenticate)
 #: All APIs, by their keys.
 APIS: dict[int, Api] = {

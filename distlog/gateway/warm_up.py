@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from contextlib import closing
 
-from distlog.core.log.partition_log import PartitionLog
+from distlog.core.log.partition.partition_log import PartitionLog
 from distlog.core.topics.open_topic import create
 
 

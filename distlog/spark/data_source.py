@@ -11,7 +11,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.state.snapshot import Snapshot
 from distlog.core.errors import InvalidConfigError
 from distlog.core.log.tails import with_tails
 from distlog.core.tiered.tiered_snapshot import load
@@ -26,7 +26,7 @@ from distlog.spark.source.read_options import ReadOptions
 from distlog.spark.streaming.stream_options import StreamOptions
 from distlog.spark.streaming.stream_sink import DistlogStreamWriter
 from distlog.spark.streaming.stream_source import DistlogStreamReader
-from distlog.spark.tasks.worker import settle
+from distlog.spark.worker import settle
 
 
 class DistlogDataSource(DataSource):

@@ -13,18 +13,18 @@ from pyspark.sql.pandas.utils import require_minimum_pandas_version
 from distlog.core.errors import InvalidConfigError
 from distlog.core.reading import scan_plan
 from distlog.core.reading.scan import names_of
-from distlog.core.reading.slices import OutOfRange, SegmentSlice, first_offsets
+from distlog.core.reading.slices.slices import OutOfRange, SegmentSlice, first_offsets
 from distlog.core.storage.storage import Storage
 from distlog.core.times import Time, to_ms
-from distlog.core.topics.append_commit import AppendResult, BatchId
-from distlog.core.topics.appendable import ACCEPTED, IGNORED
+from distlog.core.topics.appending.append_commit import AppendResult, BatchId
+from distlog.core.topics.appending.appendable import ACCEPTED, IGNORED
+from distlog.core.topics.appending.retention_warning import warn_of_retention
 from distlog.core.topics.open_topic import open as open_topic
-from distlog.core.topics.retention_warning import warn_of_retention
 from distlog.core.topics.topic import Topic
 from distlog.core.transactions.isolation import Isolation, IsolationLevel
 from distlog.core.whole_number import count_of
+from distlog.spark.frame_write import append_to
 from distlog.spark.options import storage_texts
-from distlog.spark.sink.frame_write import append_to
 from distlog.spark.source.kafka_rows import SPARK_NAMES, schema_of
 from distlog.spark.source.map_in_arrow import read_splits
 from distlog.spark.source.offsets import format_assign, format_offsets

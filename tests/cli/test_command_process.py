@@ -32,7 +32,7 @@ def shell(command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["bash", "-c", command], cwd=LIBRARY, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("module", ["distlog", "pyarrow.compute", "distlog.cli.warmup_command"])
+@pytest.mark.parametrize("module", ["distlog", "pyarrow.compute", "distlog.cli.commands.warmup_command"])
 def test_ctrl_c_during_the_imports_is_quiet(module: str) -> None:
     program = [sys.executable, "-c", CTRL_C.format(module=module)]
     run = subprocess.run(program, cwd=LIBRARY, capture_output=True, text=True, check=False)

@@ -16,7 +16,7 @@ from store_clock import TimedStorage
 from topics import Clock, contents, files, named_files, topic_on, values
 
 import distlog
-from distlog.cli import maintenance_commands
+from distlog.cli.commands import maintenance_commands
 from distlog.core.display.progress import Progress
 from distlog.core.errors import ReadOnlyTopicError
 from distlog.core.maintenance.integrity.rebuild import rebuild_indexes

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from command_line import CommandLine
 
-from distlog.cli import users_command
+from distlog.cli.commands import users_command
 from distlog.core.errors import DistlogError, InvalidConfigError
 from distlog.gateway.security.credentials import check_plain
 from distlog.gateway.security.users_file import read_users, write_users

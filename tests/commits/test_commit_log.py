@@ -9,8 +9,8 @@ from conftest import Address
 from histories import CONFIG, RunsFirst, append, commit_log, requests
 
 from distlog.core import paths
-from distlog.core.commits.actions import Drop
 from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.format.actions import Drop
 from distlog.core.errors import (
     InvalidConfigError,
     InvalidTopicError,
@@ -104,6 +104,35 @@ def test_a_topic_that_is_known_is_loaded_again_with_its_new_commits_alone(
     head = append(log, known, commits) if commits else known
     assert requests(storage, lambda: log.load(known=known)) == (reads, 0, 0)
     assert log.load(known=known) == head == commit_log(storage).load()
+
+
+@pytest.mark.parametrize(("recent_ms", "version", "reads"), [(150, 27, 2), (250, 26, 1), (2000, 26, 1), (0, 29, 8)])
+def test_the_first_new_commit_of_a_topic_that_is_known_is_taken_for_the_head_if_it_is_recent(
+    storage: Storage, recent_ms: int, version: int, reads: int
+) -> None:
+    times = iter([*[0] * 26, 1000, 1100, 1150, 1180])
+    log = commit_log(storage, clock=lambda: next(times, 1200))
+    known = append(log, log.create(1, CONFIG), 25)
+    head = append(log, known, 4)
+    found = log.load(known=known, recent_ms=recent_ms)
+    assert (found.version, head.version) == (version, 29)
+    assert requests(storage, lambda: log.load(known=known, recent_ms=recent_ms)) == (reads, 0, 0)
+
+
+def test_a_drop_is_not_taken_for_the_head_however_recent(storage: Storage, log: CommitLog) -> None:
+    known = log.create(1, CONFIG)
+    log.commit(known, "drop", lambda _: [Drop()])
+    anew = log.create(2, CONFIG)
+    assert log.load(known=known, recent_ms=10_000) == anew
+
+
+def test_a_commit_of_the_future_is_not_recent(storage: Storage) -> None:
+    now_ms = 1000
+    log = commit_log(storage, clock=lambda: now_ms)
+    known = log.create(1, CONFIG)
+    head = append(log, known, 2)
+    now_ms = 900
+    assert log.load(known=known, recent_ms=10_000) == head
 
 
 def test_a_topic_that_is_known_and_was_dropped_is_gone_and_made_anew_it_is_another(

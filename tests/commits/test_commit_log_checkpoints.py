@@ -19,12 +19,12 @@ from histories import (
 )
 
 from distlog.core import paths
-from distlog.core.commits import checkpoint
 from distlog.core.commits import commit_log as commit_log_module
-from distlog.core.commits.actions import Action, Add
+from distlog.core.commits.checkpoints import checkpoint
 from distlog.core.commits.commit_log import CommitLog
-from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.format.actions import Action, Add
+from distlog.core.commits.format.segment_info import SegmentInfo
+from distlog.core.commits.state.snapshot import Snapshot
 from distlog.core.errors import StorageError
 from distlog.core.storage.storage import Storage
 

@@ -11,9 +11,9 @@ from faulty_storage import FaultyStorage
 from fsspec.implementations.memory import MemoryFileSystem
 from histories import appending, commit_log, topic_storage
 
-from distlog.core.commits.actions import Drop
 from distlog.core.commits.commit_log import CommitLog
-from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.format.actions import Drop
+from distlog.core.commits.state.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CommitStateUnknownError, StorageError, TopicExistsError, TopicNotFoundError
 from distlog.core.storage.storage import Storage

@@ -16,14 +16,15 @@ from histories import CONFIG, append, commit_log, forged, segment, topic_storage
 from topics import NOW, TINY, contents, topic_on, values
 
 from distlog.core import paths
-from distlog.core.commits import checkpoint, checkpoint_format, fields
-from distlog.core.commits.actions import Add, Drop, Pin
-from distlog.core.commits.commit import Commit, Origin
+from distlog.core.commits.checkpoints import checkpoint, checkpoint_format
 from distlog.core.commits.commit_log import CommitLog
-from distlog.core.commits.features import Requires
-from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.commits.segment_table import SegmentTable
-from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.format import fields
+from distlog.core.commits.format.actions import Add, Drop, Pin
+from distlog.core.commits.format.commit import Commit, Origin
+from distlog.core.commits.format.features import Requires
+from distlog.core.commits.format.segment_info import SegmentInfo
+from distlog.core.commits.state.segment_table import SegmentTable
+from distlog.core.commits.state.snapshot import Snapshot
 from distlog.core.errors import DistlogError, InvalidConfigError, UnsupportedVersionError
 from distlog.core.storage.storage import Storage
 

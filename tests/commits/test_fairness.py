@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import pytest
 from histories import CONFIG, appending
 from simulated_store import SimulatedStore, Simulation, latency_of
 
 from distlog.core.commits import commit_files
-from distlog.core.commits.actions import Action, SetLogStartOffset
 from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.format.actions import Action, SetLogStartOffset
 from distlog.core.commits.race import LONGEST_TURN_S, PAUSE_S, Race
-from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.state.snapshot import Snapshot
 from distlog.core.errors import CommitConflictError
 
 
@@ -80,14 +79,11 @@ def race(writers: int, commits: int, seed: int) -> Outcome:
 
 
 @pytest.fixture(autouse=True)
-def readers_in_threads_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def readers_in_a_thread_of_their_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """In simulated time what several threads read takes as long as one of them, whoever of them is how fast."""
-
-    def in_threads(work: Callable[[int], Any], items: Sequence[int]) -> list[Any]:
-        with ThreadPoolExecutor(len(items)) as pool:
-            return list(pool.map(work, items))
-
-    monkeypatch.setattr(commit_files, "in_parallel", in_threads)
+    with ThreadPoolExecutor(1) as pool:
+        monkeypatch.setattr(commit_files, "in_parallel", lambda work, items: list(pool.map(work, items)))
+        yield
 
 
 def test_of_many_writers_none_waits_much_longer_than_the_others() -> None:

@@ -11,7 +11,7 @@ from followers import Time, drained, follow, rows, span
 from topics import TINY, topic_on, values
 
 import distlog
-from distlog.core.commits.actions import SetPartitions
+from distlog.core.commits.format.actions import SetPartitions
 from distlog.core.errors import (
     FencedMemberError,
     InvalidConfigError,

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from searches import examples
 from topics import TINY, topic_on, values
 
-from distlog.core.commits.actions import SetPartitions
+from distlog.core.commits.format.actions import SetPartitions
 from distlog.core.errors import FencedMemberError
 from distlog.core.following.follower import Follower
 from distlog.core.groups import group_log

@@ -20,7 +20,7 @@ from distlog.core.indexes.offset_index import OffsetIndex
 from distlog.core.indexes.time_index import ENTRY as TIME_ENTRY
 from distlog.core.indexes.time_index import TimeIndex
 from distlog.core.indexes.transaction_index import AbortedTransaction, TransactionIndex
-from distlog.core.log.log_segment import LogSegment
+from distlog.core.log.segment.log_segment import LogSegment
 from distlog.core.segments.state_fold import UnfitBatchError
 
 BASE = 45

@@ -204,6 +204,15 @@ def test_a_folder_that_others_have_written_to_is_refused(tmp_path: Path) -> None
         topic.export(kafka)
 
 
+def test_a_place_that_cannot_be_a_log_directory_is_named(tmp_path: Path) -> None:
+    topic = distlog.create(str(tmp_path / "clicks"))
+    (tmp_path / "file").touch()
+    for place in (tmp_path / "file", Path("/proc/nowhere")):
+        with pytest.raises(StorageError, match="cannot open the log directory") as caught:
+            topic.export(str(place))
+        assert str(place) in str(caught.value)
+
+
 def test_the_empty_log_of_a_topic_that_a_broker_made_is_taken_and_its_topic_id_kept(tmp_path: Path) -> None:
     topic, folder = topic_at(tmp_path), tmp_path / "kafka" / "clicks-0"
     append(topic)

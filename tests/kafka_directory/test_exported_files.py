@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import distlog
-from distlog import Topic
+from distlog import StorageFullError, Topic
 from distlog.core.kafka_directory import exported_files, exported_segment
+from distlog.core.kafka_directory.exported_files import ExportedFiles
+from distlog.core.storage.local import durable_files
+from distlog.core.storage.storage import Storage
 
 
 def topic_of_segments(tmp_path: Path, count: int) -> Topic:
@@ -54,3 +60,52 @@ def test_segments_alone_and_together_give_the_same_files(tmp_path: Path, monkeyp
     assert contents(tmp_path / "alone") == expected
     times = {path.stat().st_mtime for path in (tmp_path / "together").glob("*/*.log")}
     assert times == {path.stat().st_mtime for path in (tmp_path / "large").glob("*/*.log")}
+
+
+@pytest.mark.parametrize("fails_at", [4, 20, 31])
+def test_a_disk_that_is_full_in_the_middle_ends_the_export_and_the_next_one_goes_on(
+    fails_at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = topic_of_segments(tmp_path, 8)
+    monkeypatch.setattr(exported_files, "_HELD_FILES", 6)
+    topic.export(tmp_path / "whole")
+    real, calls = durable_files.write_all, list[int]()
+
+    def full(file: int, view: memoryview) -> None:
+        calls.append(file)
+        if len(calls) == fails_at:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(file, view)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(durable_files, "write_all", full)
+        with pytest.raises(StorageFullError):
+            topic.export(tmp_path / "kafka")
+    topic.export(tmp_path / "kafka")
+    assert contents(tmp_path / "kafka") == contents(tmp_path / "whole")
+
+
+def test_when_an_export_ends_by_an_error_nothing_is_being_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (segment,) = topic_of_segments(tmp_path, 1).snapshot.partitions[0].segments
+    begun, may_end, real = threading.Event(), threading.Event(), Storage.put_many
+
+    def slow(storage: Storage, files: Any) -> None:
+        begun.set()
+        assert may_end.wait(60)
+        real(storage, files)
+
+    monkeypatch.setattr(exported_files, "_HELD_FILES", 1)
+    monkeypatch.setattr(Storage, "put_many", slow)
+
+    def die() -> None:
+        with ExportedFiles(Storage(str(tmp_path / "kafka"))) as files:
+            files.add(segment, dict.fromkeys((".log", ".index", ".timeindex"), b""))
+            assert begun.wait(60)
+            threading.Timer(0.2, may_end.set).start()
+            raise KeyError("damage")
+
+    with pytest.raises(KeyError):
+        die()
+    assert len(list((tmp_path / "kafka").iterdir())) == 3

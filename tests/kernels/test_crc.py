@@ -67,7 +67,7 @@ def test_kernels_for_another_processor_do_without_the_instruction(settings: dict
         **os.environ,
         **settings,
         "NUMBA_CACHE_DIR": str(tmp_path),
-        "PYTHONPATH": f"{tests}:{tests.parent}",
+        "PYTHONPATH": f"{tests / 'support'}:{tests.parent}",
     }
     done = subprocess.run([sys.executable, "-c", program], env=environment, cwd=Path(__file__).parent, check=False)
     assert done.returncode == 0

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+SUPPORT = str(Path(__file__).parents[1] / "support")
 DECODING = """
 import ctypes, mmap, random, struct, sys
 
@@ -60,7 +61,7 @@ print(*seen.values())
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs mprotect")
 def test_damaged_batches_at_the_end_of_memory_do_not_end_the_process() -> None:
-    command = [sys.executable, "-c", DECODING, str(Path(__file__).parents[1]), "20000"]
+    command = [sys.executable, "-c", DECODING, SUPPORT, "20000"]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr[-2000:]
     decoded, refused = map(int, run.stdout.split())
@@ -115,7 +116,7 @@ print(*seen.values())
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs mprotect")
 def test_looking_for_a_record_at_the_end_of_memory_does_not_end_the_process() -> None:
-    command = [sys.executable, "-c", POINTS, str(Path(__file__).parents[1]), "20000"]
+    command = [sys.executable, "-c", POINTS, SUPPORT, "20000"]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr[-2000:]
     found, refused = map(int, run.stdout.split())
@@ -213,7 +214,7 @@ print(rewritten)
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs mprotect")
 def test_compaction_at_the_end_of_memory_does_not_end_the_process() -> None:
-    command = [sys.executable, "-c", COMPACTING, str(Path(__file__).parents[1]), "3000"]
+    command = [sys.executable, "-c", COMPACTING, SUPPORT, "3000"]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr[-2000:]
     assert int(run.stdout) > 1000

@@ -14,16 +14,16 @@ from active_segments import FailingCalls
 from histories import segment
 from partition_logs import Process, append, commit_sealed, new_topic, sealed
 
-from distlog.core.commits.actions import Action, Add, Drop, SetConfig, SetLogStartOffset
-from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.format.actions import Action, Add, Drop, SetConfig, SetLogStartOffset
+from distlog.core.commits.state.snapshot import Snapshot
 from distlog.core.errors import (
     CommitConflictError,
     CommitStateUnknownError,
     StorageError,
     TopicNotFoundError,
 )
+from distlog.core.log.partition.state_record import Status
 from distlog.core.log.sealed_commit import every_partition, sealed_commit
-from distlog.core.log.state_record import Status
 from distlog.core.storage.crew import Crew
 
 

@@ -17,12 +17,12 @@ from topics import NOW
 from transacting import TIMEOUT_MS, Sender, committed, end_all, seen
 
 from distlog.core.batches.record_batch import CONTROL, TRANSACTIONAL, read_headers
-from distlog.core.commits.actions import ONGOING, PREPARE_ABORT, PREPARE_COMMIT, ProducerTransaction
-from distlog.core.commits.segment_info import NO_OFFSET
+from distlog.core.commits.format.actions import ONGOING, PREPARE_ABORT, PREPARE_COMMIT, ProducerTransaction
+from distlog.core.commits.format.segment_info import NO_OFFSET
 from distlog.core.errors import InvalidRecordError, ProducerFencedError, TransactionAbortedError
 from distlog.core.indexes.transaction_index import TransactionIndex
-from distlog.core.log.appended import LostRecordsError
 from distlog.core.log.end_marker import end_marker
+from distlog.core.log.partition.appended import LostRecordsError
 from distlog.core.log.tails import tail
 from distlog.core.log.transaction_coordinator import TransactionCoordinator
 from distlog.core.reading.stable_offset import last_stable_offset

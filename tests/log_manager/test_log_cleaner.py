@@ -13,7 +13,7 @@ from conftest import Address
 from managed import MINUTE, Managed, create, done, errors
 from topics import NOW, contents, values
 
-from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.commits.state.snapshot import PartitionState, Snapshot
 from distlog.core.config import HOUR_MS
 from distlog.core.log_manager import log_cleaner
 from distlog.core.topic_handle import TopicHandle

@@ -14,7 +14,7 @@ from topics import NOW, Clock, contents, files, named_files, values
 import distlog
 from distlog.core import paths
 from distlog.core.config import DAY_MS, HOUR_MS
-from distlog.core.log.appended import LogEnd
+from distlog.core.log.partition.appended import LogEnd
 from distlog.core.log_manager.log_manager import LogManager
 from distlog.core.log_manager.task_run import TaskRun
 from distlog.core.segments.segment_state import packed_position

@@ -202,6 +202,22 @@ def test_a_log_start_that_goes_back_is_told(storage: Storage) -> None:
     assert report.to_dict()["offsets"] == 8
 
 
+def test_a_segment_comes_back_though_the_log_began_in_the_middle_of_it(storage: Storage) -> None:
+    topic = topic_on(storage, 1, {"retention.ms": -1})
+    topic.append(values(range(3)))
+    version = topic.delete_records({0: 1}).version
+    topic.append(values(range(3, 5)))
+    topic.delete_records({0: 4})
+    topic.retention()
+    assert topic.restore(version).to_dict()["segments"] == 1
+    assert (contents(topic), topic.start_offsets()) == ({0: [b"v1", b"v2", b"v3", b"v4"]}, {0: 1})
+    topic.delete_records({0: 5})
+    topic.retention()
+    topic.restore(topic.version - 2)
+    assert contents(topic.refresh()) == {0: [b"v1", b"v2", b"v3", b"v4"]}
+    assert topic.verify().ok
+
+
 def test_active_segments_go_on_growing(tmp_path: Any) -> None:
     topic = topic_on(Storage(str(tmp_path / "clicks")), 1, {"retention.ms": -1})
     topic.append(values(range(3)))
@@ -225,8 +241,9 @@ def test_what_a_version_had_and_what_came_since_is_there_again(order: list[str],
     start, end, starts = 0, 0, {0: 0}
     for step in order:
         if step == "append":
-            topic.append(values([end]))
-            end += 1
+            count = data.draw(st.integers(1, 3))
+            topic.append(values(range(end, end + count)))
+            end += count
         elif step == "delete":
             start = data.draw(st.integers(start, end))
             topic.delete_records({0: start})

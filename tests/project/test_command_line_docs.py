@@ -9,7 +9,7 @@ from pathlib import Path
 from typer.main import get_command
 
 from distlog.cli.app import app
-from distlog.cli.inputs import Format
+from distlog.cli.input.inputs import Format
 from distlog.console import conversions
 
 TEXT = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text(encoding="utf-8")

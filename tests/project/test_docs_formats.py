@@ -19,17 +19,18 @@ import distlog
 from distlog.core import paths
 from distlog.core.batches import record_batch
 from distlog.core.buffers import PAGE_BYTES
-from distlog.core.commits import action_columns, bundle_parts, checkpoint_format, features, fields
-from distlog.core.commits.action_json import write_items
-from distlog.core.commits.actions import Action, Add, Manifest, UnknownAction
-from distlog.core.commits.commit import Commit
+from distlog.core.commits.checkpoints import checkpoint_format
 from distlog.core.commits.commit_log import CHECKPOINT_BYTES, CHECKPOINT_COMMITS
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.format import action_columns, bundle_parts, features, fields
+from distlog.core.commits.format.action_json import write_items
+from distlog.core.commits.format.actions import Action, Add, Manifest, UnknownAction
+from distlog.core.commits.format.commit import Commit
+from distlog.core.commits.format.segment_info import SegmentInfo
 from distlog.core.groups.group_state import Member
 from distlog.core.indexes.offset_index import ENTRY as OFFSET_ENTRY
 from distlog.core.indexes.time_index import ENTRY as TIME_ENTRY
 from distlog.core.indexes.transaction_index import ENTRY as TRANSACTION_ENTRY
-from distlog.core.log.state_record import NO_POINT, RECORD_BYTES, StateRecord, Status, head
+from distlog.core.log.partition.state_record import NO_POINT, RECORD_BYTES, StateRecord, Status, head
 from distlog.core.segments.bundles import LARGEST_BUNDLE, LARGEST_PART
 from distlog.core.segments.segment_file import HELD_BYTES
 from distlog.core.segments.segment_state import NAMES, STATE_BYTES, SegmentState

@@ -12,23 +12,23 @@ from command_line import CommandLine
 from gateways import API_VERSIONS, Wire, serving, until
 from users_files import users_file
 
-from distlog.core.log.log_validator import _MOST_EXPANSION, _SMALLEST_LIMIT
+from distlog.core.log.partition.log_validator import _MOST_EXPANSION, _SMALLEST_LIMIT
 from distlog.gateway.broker_settings import gateway_settings
 from distlog.gateway.cluster.gateway_lease import GROUP as GATEWAYS
 from distlog.gateway.cluster.gateway_lease import ROOT_ID
 from distlog.gateway.cluster.maintenance import GROUP as MAINTENANCE
 from distlog.gateway.cluster.maintenance import LEASE_S
-from distlog.gateway.commit_log_producers import REMEMBERED_MS
+from distlog.gateway.commits.commit_log_producers import REMEMBERED_MS
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.gateway_server import STOP_TIMEOUT_S, GatewayServer
-from distlog.gateway.groups.offsets_topic import NAME, PARTITIONS
+from distlog.gateway.groups.offsets.offsets_topic import PARTITIONS
 from distlog.gateway.kafka_apis import APIS
-from distlog.gateway.metadata_cache import TRANSACTIONS_TOPIC
 from distlog.gateway.protocol.item_limit import MAX_ITEMS
 from distlog.gateway.protocol.request_frame import LARGEST_OTHER_BYTES
 from distlog.gateway.security.authentication import Authentication
 from distlog.gateway.security.users_file import UsersFile
 from distlog.gateway.server.patience import BYTES_PER_S
+from distlog.gateway.topics.own_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from distlog.gateway.transactions.transaction_coordinator import EXPIRATION_MS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "gateway.md").read_text(encoding="utf-8")
@@ -89,7 +89,7 @@ def test_the_examples_of_tls_and_users_run(
                 "bootstrap.servers": f"localhost:{gateway.port}",
             }
         )
-        assert client.list_topics(timeout=30).topics.keys() == {NAME, TRANSACTIONS_TOPIC}
+        assert client.list_topics(timeout=30).topics.keys() == {OFFSETS_TOPIC, TRANSACTIONS_TOPIC}
 
 
 def test_the_apis_are_those_of_the_table() -> None:
@@ -117,7 +117,7 @@ def test_the_limits_are_those_of_the_table() -> None:
     assert f"within {STOP_TIMEOUT_S:g} seconds" in text
     assert f"last {REMEMBERED_MS // 60_000} minutes" in text
     assert f"up to {config.linger_bytes >> 20} MB" in text
-    assert f"`{NAME}`, in Kafka's own format: {PARTITIONS} partitions" in text
+    assert f"`{OFFSETS_TOPIC}`, in Kafka's own format: {PARTITIONS} partitions" in text
     assert f"`broker.session.timeout.ms` ({config.broker_session_timeout_ms // 1000} seconds by" in text
     assert f"a lease of {LEASE_S:g} seconds" in text
     assert f"`_groups/{ROOT_ID}/{GATEWAYS}`" in text

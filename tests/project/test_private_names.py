@@ -58,7 +58,8 @@ def taken(source: str, package: str, known: Owners) -> Iterator[str]:
 @cache
 def shared() -> set[str]:
     """What the classes that tests share have of their own."""
-    return {name for path in (ROOT / "tests").glob("*.py") for name in made(ast.parse(path.read_text("utf-8")))}
+    files = (ROOT / "tests" / "support").glob("*.py")
+    return {name for path in files for name in made(ast.parse(path.read_text("utf-8")))}
 
 
 def test_tests_take_no_private_attribute_of_another_package() -> None:

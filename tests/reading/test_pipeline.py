@@ -18,9 +18,10 @@ import pytest
 import distlog
 from distlog import CorruptRecordError, InvalidConfigError, Topic
 from distlog.core.batches.record_sections import AskedBatches
-from distlog.core.reading import pipeline, read_ahead
-from distlog.core.reading.chunk import OUTPUT_BYTES, Chunk
-from distlog.core.reading.segment_reader import SegmentReader
+from distlog.core.reading import pipeline
+from distlog.core.reading.chunks import read_ahead
+from distlog.core.reading.chunks.chunk import OUTPUT_BYTES, Chunk
+from distlog.core.reading.files.segment_reader import SegmentReader
 from distlog.core.storage.crew import Crew
 
 #: For what has to happen; never waited for where it does.

@@ -20,8 +20,9 @@ from raw_batches import batch, record
 import distlog
 from distlog import CorruptRecordError, Record, SnapshotTooOldError, Topic
 from distlog.core.batches.record_batch import HEADER_SIZE, read_headers
-from distlog.core.reading import open_logs, point_read
-from distlog.core.reading import segment_reader as segment_module
+from distlog.core.reading import point_read
+from distlog.core.reading.files import open_logs
+from distlog.core.reading.files import segment_reader as segment_module
 from distlog.core.topics import record as record_module
 
 GOLDEN = golden.partitions()

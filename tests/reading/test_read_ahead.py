@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distlog import StorageError
-from distlog.core.reading import read_ahead
-from distlog.core.reading.read_ahead import LogFile
+from distlog.core.reading.chunks import read_ahead
+from distlog.core.reading.chunks.read_ahead import LogFile
 from distlog.core.storage.parallel import in_order
 from distlog.core.storage.part import Part
 from distlog.core.storage.storage import Storage

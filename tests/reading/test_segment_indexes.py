@@ -17,11 +17,11 @@ from index_copies import copies, reopened
 
 import distlog
 from distlog import Topic
-from distlog.core.commits.segment_info import UNKNOWN, SegmentInfo
+from distlog.core.commits.format.segment_info import UNKNOWN, SegmentInfo
 from distlog.core.errors import CorruptIndexError, StorageError
 from distlog.core.indexes.offset_index import OffsetIndex
 from distlog.core.indexes.transaction_index import AbortedTransaction, TransactionIndex
-from distlog.core.reading import segment_indexes
+from distlog.core.reading.files import segment_indexes
 from distlog.core.topics.record import records_of
 
 NOW = 1_700_000_000_000

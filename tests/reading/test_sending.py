@@ -15,8 +15,8 @@ from partition_logs import Process, append, new_topic
 import distlog
 from distlog import CorruptRecordError, Topic
 from distlog.core.batches.record_batch import read_headers
+from distlog.core.reading.chunks.sending import Part, Sending
 from distlog.core.reading.fetch import FetchedBatches
-from distlog.core.reading.sending import Part, Sending
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from producers import Producers
 from searches import examples
 
 from distlog import Topic
-from distlog.core.commits.segment_info import NO_OFFSET, NOT_LOOKED, SegmentInfo
-from distlog.core.commits.snapshot import PartitionState
+from distlog.core.commits.format.segment_info import NO_OFFSET, NOT_LOOKED, SegmentInfo
+from distlog.core.commits.state.snapshot import PartitionState
 from distlog.core.reading.stable_offset import last_stable_offset
 
 GOLDEN = {name: each for name, each in golden.partitions().items() if "txn" in name}

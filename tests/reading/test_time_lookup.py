@@ -20,8 +20,8 @@ from searches import examples
 import distlog
 from distlog import EARLIEST, LATEST, MAX_TIMESTAMP, Topic
 from distlog.core.batches.record_encoder import encode
-from distlog.core.commits.actions import SetLogStartOffset
-from distlog.core.reading import segment_reader as segment_module
+from distlog.core.commits.format.actions import SetLogStartOffset
+from distlog.core.reading.files import segment_reader as segment_module
 
 GOLDEN = golden.partitions()
 

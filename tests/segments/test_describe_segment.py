@@ -6,15 +6,15 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import described_segment as module
 import pytest
+from described_segment import describe_segment
 from golden import GoldenPartition, partitions
 from topics import NOW, topic_on
 
 from distlog.core.batches.record_batch import read_headers
-from distlog.core.commits.segment_info import NOT_LOOKED, SegmentInfo
+from distlog.core.commits.format.segment_info import NOT_LOOKED, SegmentInfo
 from distlog.core.errors import CorruptRecordError
-from distlog.core.segments import describe_segment as module
-from distlog.core.segments.describe_segment import describe_segment
 from distlog.core.segments.log_description import LogDescription
 from distlog.core.storage.storage import Storage
 

@@ -14,11 +14,11 @@ from logs import batches_of, read, whole
 
 import distlog
 from distlog import CorruptRecordError, Topic
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.format.segment_info import SegmentInfo
 from distlog.core.maintenance.integrity.rebuild import rebuild_segment
-from distlog.core.maintenance.merge import merge
+from distlog.core.maintenance.merging.merge import merge
 from distlog.core.reading import pipeline
-from distlog.core.reading import segment_reader as segment_module
+from distlog.core.reading.files import segment_reader as segment_module
 from distlog.core.segments import log_identity
 from distlog.core.segments.log_identity import IdentifiedLogs
 from distlog.core.storage.storage import Storage

@@ -19,7 +19,7 @@ from distlog.core.batches.compression import CODEC_NAMES
 from distlog.core.batches.record_batch import APPEND_TIME, CONTROL, DELETE_HORIZON, TRANSACTIONAL, read_headers
 from distlog.core.batches.record_encoder import encode
 from distlog.core.batches.record_input import RecordInput
-from distlog.core.commits import fields
+from distlog.core.commits.format import fields
 from distlog.core.config import MAX_LONG, TopicConfig
 from distlog.core.kernels import index_build, segment_fold
 from distlog.core.segments.segment_state import NAMES, STATE_BYTES, SegmentState

@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-import itertools
-import os
 import struct
-import uuid
-from functools import partial
-from pathlib import Path
-from random import Random
-from typing import Any, NamedTuple
 
 import crc32c
 import numpy as np
@@ -18,94 +10,14 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from searches import examples
+from written_segments import NOW, Batch, records, walk, write
 
 from distlog.core.batches.record_batch import read_headers
 from distlog.core.batches.record_decoder import decode
-from distlog.core.batches.record_encoder import RecordEncoder
-from distlog.core.batches.record_input import RecordInput
-from distlog.core.buffers import BLOCK_BYTES, new_pages
-from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.config import TopicConfig
-from distlog.core.errors import InvalidRecordError, StorageError
-from distlog.core.segments import segment_file, segment_writer
-from distlog.core.segments.segment_writer import SegmentWriter
-from distlog.core.storage.storage import ObjectWriter, Storage
+from distlog.core.segments import segment_file
 
-NOW = 1_700_000_000_000
 #: Of a batch of one record of 10 bytes: 61 of the header, 7 of the record's fields.
 ONE = 78
-
-
-class Written(NamedTuple):
-    """What a writer left: the segments, and the bytes of each of their files by suffix."""
-
-    segments: list[SegmentInfo]
-    files: list[dict[str, bytes]]
-
-
-def records(timestamps: list[int], size: int = 10, **columns: Any) -> pa.RecordBatch:
-    """A record of `size` bytes for each timestamp, its value its number."""
-    found: dict[str, Any] = {
-        "timestamp": pa.array(timestamps, pa.int64()),
-        "key": pa.nulls(len(timestamps), pa.binary()),
-        "value": pa.array([b"%0*d" % (size, number) for number in range(len(timestamps))], pa.binary()),
-    }
-    return pa.RecordBatch.from_pydict({**found, **columns})
-
-
-def writer(storage: Storage, codec: str = "none", **settings: object) -> SegmentWriter:
-    config = TopicConfig.parse({name.replace("_", "."): value for name, value in settings.items()})
-    ids = (f"{number:032x}" for number in itertools.count())
-    return SegmentWriter(
-        storage, "t", 3, 7, config, codec=codec, clock=lambda: NOW, new_id=ids.__next__, random=Random(0)
-    )
-
-
-def append(made: SegmentWriter, batch: pa.RecordBatch) -> None:
-    made.append(RecordInput.from_arrow(batch), np.arange(batch.num_rows))
-
-
-def memory() -> Storage:
-    return Storage(f"memory://{uuid.uuid4().hex}")
-
-
-def write(*batches: pa.RecordBatch, storage: Storage | None = None, **settings: Any) -> Written:
-    """What a writer makes of `batches`, in memory where no storage is given."""
-    storage = storage or memory()
-    made = writer(storage, **settings)
-    for batch in batches:
-        append(made, batch)
-    segments = made.close()
-    return Written(segments, [_files(storage, segment) for segment in segments])
-
-
-def _files(storage: Storage, segment: SegmentInfo) -> dict[str, bytes]:
-    found = {
-        f".{info.name.rpartition('.')[2]}": info.name for info in storage.list("t-3") if segment.stem in info.name
-    }
-    return {suffix: storage.read(name) for suffix, name in found.items()}
-
-
-class Batch(NamedTuple):
-    """A batch found by reading bytes one after the other."""
-
-    position: int
-    size: int
-    base_offset: int
-    last_offset: int
-    max_timestamp: int
-
-
-def walk(log: bytes) -> list[Batch]:
-    found, position = [], 0
-    while position < len(log):
-        base_offset, length = struct.unpack_from(">qi", log, position)
-        (delta,) = struct.unpack_from(">i", log, position + 23)
-        (max_timestamp,) = struct.unpack_from(">q", log, position + 35)
-        found.append(Batch(position, 12 + length, base_offset, base_offset + delta, max_timestamp))
-        position += 12 + length
-    return found
 
 
 def kafka_indexes(batches: list[Batch], interval: int) -> tuple[bytes, bytes]:
@@ -216,84 +128,6 @@ def test_each_segment_has_a_stem_of_its_own_with_the_version_it_began_at() -> No
     assert [info.stem for info in segments] == [f"v{7:020d}-{number:032x}" for number in range(4)]
 
 
-@pytest.mark.parametrize("codec", ["none", "zstd"])
-def test_a_streamed_log_has_the_same_bytes_as_a_held_one(
-    codec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    batch = records([NOW + number for number in range(3000)], size=1000)
-    held = write(batch, storage=Storage(tmp_path / "held"), codec=codec, internal_segment_bytes=1_000_000)
-    monkeypatch.setattr(segment_file, "HELD_BYTES", 10_000)
-    streamed = write(batch, storage=Storage(tmp_path / "streamed"), codec=codec, internal_segment_bytes=1_000_000)
-    assert held == streamed
-    assert sum(info.record_count for info in streamed.segments) == 3000
-
-
-def test_a_large_segment_is_streamed(tmp_path: Path) -> None:
-    storage = Storage(tmp_path)
-    made = writer(storage)
-    append(made, records([0] * 3000, size=1000))
-    assert storage.counters.bytes_written == 0
-    append(made, records([0] * 3000, size=1000))
-    # what was given last may still be on its way
-    assert sum(file.stat().st_size for file in tmp_path.rglob("*") if file.is_file()) > 2_000_000
-    made.abort()
-    assert [file for file in tmp_path.rglob("*") if file.is_file()] == []
-
-
-class LatestWriter(ObjectWriter):
-    """Looks at what it is given as late as it may; by then others have used all memory that was free."""
-
-    def __init__(self, storage: Storage, name: str) -> None:
-        self._storage, self._name = storage, name
-        self._data, self._given = b"", memoryview(b"")
-
-    def write(self, data: Any) -> None:
-        self.write_behind(bytes(data))
-
-    def write_behind(self, data: Any) -> None:
-        self._look()
-        self._given = memoryview(data)
-
-    def _look(self) -> None:
-        for block in [new_pages(BLOCK_BYTES) for _ in range(20)]:
-            block[:] = 0
-        self._data += self._given
-        self._given = memoryview(b"")
-
-    def close(self) -> None:
-        self._look()
-        self._storage.put(self._name, self._data)
-
-    def abort(self) -> None:
-        """There is nothing to drop."""
-
-
-class LatestStorage(Storage):
-    def open_write(self, name: str) -> ObjectWriter:
-        return LatestWriter(self, name)
-
-
-def test_what_was_handed_on_stays_until_the_disk_has_it(tmp_path: Path) -> None:
-    batch = records([NOW + number for number in range(15_000)], size=1000)
-    late = write(batch, batch, storage=LatestStorage(tmp_path), internal_segment_bytes=11_000_000)
-    assert len(late.segments) == 3
-    assert late == write(batch, batch, storage=memory(), internal_segment_bytes=11_000_000)
-
-
-def test_a_large_log_is_written_from_where_it_was_made_in_every_segment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    copied = []
-    writev = os.writev
-    monkeypatch.setattr(os, "writev", lambda file, views: copied.append(views[0].nbytes) or writev(file, views))
-    segments = write(
-        records([NOW] * 15_000, size=1000), storage=Storage(tmp_path), internal_segment_bytes=7_000_000
-    ).segments
-    assert [info.log_bytes > 6_900_000 for info in segments] == [True, True, False]
-    # what a segment begins with is held until it is known to be large; besides, a page joins two writes
-    assert sum(copied) < len(segments) * segment_file.HELD_BYTES + len(copied) * 4096
-
-
 @pytest.mark.parametrize(
     ("codec", "fast", "small"),
     [("gzip", 1, 9), ("zstd", -1000, 19), ("lz4", 9, 12)],
@@ -319,121 +153,3 @@ def test_log_append_time_is_every_records_time() -> None:
     assert decoded["timestamp_type"].to_pylist() == [1] * 3
     assert (info.first_timestamp, info.max_timestamp, info.offset_of_max_timestamp) == (NOW, NOW, 0)
     assert files[".timeindex"] == struct.pack(">qi", NOW, 2)
-
-
-@pytest.mark.parametrize("setting", ["max_message_bytes", "internal_segment_bytes"])
-def test_a_record_that_fits_no_batch_is_refused_by_its_row(setting: str) -> None:
-    batch = records([0] * 3, value=pa.array([b"", b"x" * 930, b"x" * 931]))
-    assert write(batch.slice(0, 2), batch_bytes=1, **{setting: 1000}).segments
-    with pytest.raises(InvalidRecordError, match=r"partition=3 row_of_partition=2 .*size=1001"):
-        write(batch, batch_bytes=1, **{setting: 1000})
-
-
-def test_rows_of_an_error_count_from_the_first_append() -> None:
-    made = writer(memory(), max_message_bytes=2000)
-    append(made, records([0] * 20_000, size=100))
-    with pytest.raises(InvalidRecordError, match="row_of_partition=20000"):
-        append(made, records([0], value=pa.array([b"x" * 2000])))
-
-
-def test_small_appends_are_gathered_into_full_batches() -> None:
-    batch = records([0] * 50_000, size=100)
-    one = write(batch)
-    many = write(*(batch.slice(start, 10) for start in range(0, 50_000, 10)))
-    assert one.files == many.files
-    sizes = [batch.size for batch in walk(one.files[0][".log"])]
-    assert min(sizes[:-1]) > 131_072 - 200
-
-
-cuts = st.lists(st.integers(0, 400), max_size=12).map(sorted)
-
-
-@examples(20)
-@given(cuts, st.integers(1, 4000), st.sampled_from(["none", "lz4"]), st.integers(500, 20_000))
-def test_the_same_records_give_the_same_bytes_however_they_are_cut(
-    edges: list[int], gather_bytes: int, codec: str, segment_bytes: int
-) -> None:
-    batch = records([number % 90 for number in range(400)], size=20)
-    config = {
-        "codec": codec,
-        "batch_bytes": 400,
-        "internal_segment_bytes": segment_bytes,
-        "index_interval_bytes": 1000,
-    }
-    whole = write(batch, **config)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(segment_writer, "RecordEncoder", partial(RecordEncoder, gather_bytes=gather_bytes, room=100))
-        parts = [batch.slice(low, high - low) for low, high in itertools.pairwise([0, *edges, 400])]
-        assert write(*parts, **config) == whole
-
-
-def test_rows_are_written_in_the_order_they_are_given_and_no_others() -> None:
-    made = writer(storage := memory())
-    source = RecordInput.from_arrow(records(list(range(10))))
-    made.append(source, np.array([7, 2, 2]))
-    made.append(source, np.array([], np.int64))
-    made.append(source, np.array([0]))
-    (info,) = made.close()
-    log = _files(storage, info)[".log"]
-    assert decode(log, read_headers(log))["timestamp"].cast("int64").to_pylist() == [7, 2, 2, 0]
-
-
-def test_a_batch_larger_than_what_is_gathered_is_filled() -> None:
-    batch = records([0] * 50_000, size=100)
-    parts = [batch.slice(start, 1000) for start in range(0, 50_000, 1000)]
-    (files,) = write(*parts, batch_bytes=4_000_000, max_message_bytes=5_000_000).files
-    sizes = [found.size for found in walk(files[".log"])]
-    assert len(sizes) == 2
-    assert sizes[0] > 3_999_000
-
-
-def test_appends_of_different_columns_and_types_go_together() -> None:
-    headers = pa.array(
-        [[{"key": "h", "value": b"1"}]], pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()}))
-    )
-    written = write(
-        records([1]),
-        records([2], headers=headers),
-        records([3], value=pa.array([b"large"], pa.large_binary())),
-        records([4], key=pa.array([b"k"])),
-    )
-    (log,) = (files[".log"] for files in written.files)
-    decoded = decode(log, read_headers(log), columns=("key", "value", "headers")).to_pylist()
-    assert len(read_headers(log)) == 1
-    assert [row["key"] for row in decoded] == [None, None, None, b"k"]
-    assert [row["headers"] for row in decoded] == [[], [{"key": "h", "value": b"1"}], [], []]
-    assert decoded[2]["value"] == b"large"
-
-
-def test_a_small_slice_does_not_keep_what_it_was_cut_from() -> None:
-    made = writer(memory())
-    gc.collect()
-    before = pa.total_allocated_bytes()
-    for _ in range(10):
-        append(made, pa.concat_batches([records([0] * 10_000, size=100)] * 2).slice(17, 5))
-    assert pa.total_allocated_bytes() - before < 100_000
-    assert made.close()[0].record_count == 50
-
-
-def test_close_twice_is_close_once() -> None:
-    made = writer(memory())
-    append(made, records([1, 2]))
-    assert len(made.close()) == len(made.close()) == 1
-
-
-def test_what_was_aborted_is_never_closed_as_if_it_were_whole() -> None:
-    made = writer(memory())
-    append(made, records([0] * 3000, size=1000))
-    made.abort()
-    with pytest.raises(StorageError, match=r"aborted.*partition=3"):
-        made.close()
-
-
-def test_columns_whose_memory_ends_in_the_middle_of_an_item_are_taken() -> None:
-    numbers = np.arange(11, dtype=np.int64).tobytes() + b"loose"
-    timestamps = pa.Array.from_buffers(pa.int64(), 10, [None, pa.py_buffer(numbers)])
-    offsets = pa.py_buffer(np.arange(0, 44, 4, dtype=np.int32).tobytes() + b"end")
-    values = pa.Array.from_buffers(pa.binary(), 10, [None, offsets, pa.py_buffer(bytes(40))])
-    batch = pa.RecordBatch.from_pydict({"timestamp": timestamps, "key": pa.nulls(10, pa.binary()), "value": values})
-    (log,) = (files[".log"] for files in write(batch).files)
-    assert decode(log, read_headers(log))["timestamp"].cast("int64").to_pylist() == list(range(10))

@@ -8,34 +8,40 @@ and the group has come to the end.
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import distlog
 from soak.gateway_kills import CONFIG
 from soak.many_gateways import GatewayProcess
+from soak.patience import Patience
 from soak.streams_on_s3 import server
 from soak.tally import Tally, demand, skipped
 
 PARTITIONS, BETWEEN = 2, 20
-_PATIENCE_S = 180.0
+_PATIENCE_S = 240.0
+#: Calls get 60 seconds, so who waits for longer waits for ever.
+_STUCK_S = 90.0
 
 
 def work(address: str, name: str) -> None:
-    """Copy in transactions, for ever; begin anew after an error."""
+    """Copy in transactions, for ever; begin anew after an error. SIGUSR1 has it say where it is."""
+    faulthandler.register(signal.SIGUSR1)
     parent = os.getppid()
     while os.getppid() == parent:
         try:
             _copy(address, name, parent)
         except Exception as error:  # noqa: PERF203 - whatever it is, it begins anew
-            print(f"{name}: {error}", file=sys.stderr)
+            print(f"{time.time():.3f} {name}: {error!r}", file=sys.stderr, flush=True)
             time.sleep(0.1)
 
 
@@ -48,12 +54,14 @@ def _copy(address: str, name: str, parent: int) -> None:
     settings = {"group.id": "copy", "auto.offset.reset": "earliest", "enable.auto.commit": False}
     # a worker that was killed is the same member when it begins again
     sessions = {"group.instance.id": name, "session.timeout.ms": 30_000, "isolation.level": "read_committed"}
+    _ends_if_stuck()
     producer = Producer({**quick, "transactional.id": name, "transaction.timeout.ms": 10_000})
     producer.init_transactions(60)
     consumer = Consumer({**quick, **settings, **sessions})
     consumer.subscribe(["input"])
     try:
         while os.getppid() == parent:
+            _ends_if_stuck()
             records = consumer.consume(BETWEEN, 0.2)
             if not records:
                 continue
@@ -67,20 +75,47 @@ def _copy(address: str, name: str, parent: int) -> None:
             producer.send_offsets_to_transaction(
                 [each for each in positions if each.offset >= 0], consumer.consumer_group_metadata(), 60
             )
+            _ends_if_stuck()
             producer.commit_transaction(60)
     finally:
+        _ends_if_stuck()
         consumer.close()
 
 
-class _Worker:
-    """A process that copies; it can be killed, and begun again."""
+def _ends_if_stuck() -> None:
+    """End the process, with a trace, unless this is called again in time.
 
-    def __init__(self, address: str, name: str) -> None:
+    librdkafka 2.16 may wait for ever in `send_offsets_to_transaction`, whatever its time limit, if the coordinator of
+    the group goes away meanwhile (https://github.com/confluentinc/librdkafka/issues/5456).
+    """
+    faulthandler.dump_traceback_later(_STUCK_S, exit=True)
+
+
+class _Worker:
+    """A process that copies, and notes its errors in `folder`; it can be killed, and begun again."""
+
+    def __init__(self, address: str, name: str, folder: Path) -> None:
+        self._errors = folder / f"{name}.err"
         self._command = [sys.executable, "-c", f"from soak import exactly_once as e; e.work({address!r}, {name!r})"]
         self.begin()
 
     def begin(self) -> None:
-        self._process = subprocess.Popen(self._command, cwd=Path(__file__).parents[1], stderr=subprocess.DEVNULL)
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        with self._errors.open("ab") as errors:
+            self._process = subprocess.Popen(self._command, env=environment, stderr=errors)
+
+    def look(self) -> int:
+        """Begin it again if it has ended itself; returns how often that happened now."""
+        if self._process.poll() is None:
+            return 0
+        self.begin()
+        return 1
+
+    def end(self) -> None:
+        """Have it say where it is, and kill it."""
+        self._process.send_signal(signal.SIGUSR1)
+        time.sleep(0.5)
+        self.kill()
 
     def kill(self) -> None:
         """By kill -9."""
@@ -92,7 +127,7 @@ def run(
     folder: Path, seed: int, *, kills: int = 10, workers: int = 2, records: int = 6000, gateways: int = 1
 ) -> Tally:
     """One input on a local root; Violation if a promise is broken."""
-    return _run(Address(str(folder), {}), seed, kills, workers, records, gateways)
+    return _run(Address(f"{folder}/root", {}), folder, seed, kills, workers, records, gateways)
 
 
 def run_with_two(folder: Path, seed: int, *, kills: int = 10, workers: int = 2, records: int = 6000) -> Tally:
@@ -103,7 +138,7 @@ def run_with_two(folder: Path, seed: int, *, kills: int = 10, workers: int = 2, 
 def run_on_s3(folder: Path, seed: int, *, kills: int = 6, workers: int = 2, records: int = 1200) -> Tally:
     """The same with two gateways on moto's S3 server."""
     with server() as (root, options):
-        return _run(Address(f"{root}/{seed}", options), seed, kills, workers, records, 2)
+        return _run(Address(f"{root}/{seed}", options), folder, seed, kills, workers, records, 2)
 
 
 class Address(NamedTuple):
@@ -117,7 +152,7 @@ class Address(NamedTuple):
         return distlog.create(f"{self.url}/{name}", PARTITIONS, CONFIG, storage_options=self.options)
 
 
-def _run(root: Address, seed: int, kills: int, workers: int, records: int, gateways: int) -> Tally:
+def _run(root: Address, folder: Path, seed: int, kills: int, workers: int, records: int, gateways: int) -> Tally:
     try:
         import confluent_kafka  # noqa: F401
         import kio  # noqa: F401
@@ -127,7 +162,7 @@ def _run(root: Address, seed: int, kills: int, workers: int, records: int, gatew
     source, output = root.create("input"), root.create("output")
     serving = [GatewayProcess(*root) for _ in range(gateways)]
     addresses = ",".join(each.address for each in serving)
-    working = [_Worker(addresses, f"copy-{number}") for number in range(workers)]
+    working = [_Worker(addresses, f"copy-{number}", folder) for number in range(workers)]
     try:
         sent = 0
         for number in range(kills + 1):
@@ -136,7 +171,7 @@ def _run(root: Address, seed: int, kills: int, workers: int, records: int, gatew
             sent += more
             if number == kills:
                 break
-            _wait(output, sent - more // 2)
+            killed["stuck clients"] += _wait(output, sent - more // 2, working)
             time.sleep(chance.uniform(0, 0.3))
             if number % 2 == 0:
                 gateway = chance.choice(serving)
@@ -150,10 +185,14 @@ def _run(root: Address, seed: int, kills: int, workers: int, records: int, gatew
                 one.kill()
                 killed["clients"] += 1
                 one.begin()
-        _wait(output, sent)
-    finally:
-        for each in working:
+        killed["stuck clients"] += _wait(output, sent, working)
+    except BaseException:
+        for each in serving:
             each.kill()
+        raise
+    finally:
+        for one in working:
+            one.end()
     for each in serving:
         each.end()
     _check(output, sent)
@@ -167,12 +206,18 @@ def _committed(topic: distlog.Topic) -> list[tuple[int, int]]:
     return [(partition, int(value)) for partition, value in pairs]
 
 
-def _wait(topic: distlog.Topic, count: int) -> None:
-    """Wait until so many records are copied."""
-    end = time.monotonic() + _PATIENCE_S
-    while (found := len(_committed(topic))) < count:
-        demand(time.monotonic() < end, f"only {found} of {count} records are copied")
-        time.sleep(0.05)
+def _wait(topic: distlog.Topic, count: int, working: Sequence[_Worker]) -> int:
+    """Wait until so many records are copied; returns how many clients had to begin again."""
+    patience, stuck = Patience(_PATIENCE_S), 0
+    while True:
+        began_s = time.monotonic()
+        if (found := len(_committed(topic))) >= count:
+            break
+        demand(not patience.is_over(found), f"only {found} of {count} records are copied")
+        stuck += sum(one.look() for one in working)
+        # a look reads all of the output, and must leave the server that plays S3 to the gateways
+        time.sleep(max(0.05, 5 * (time.monotonic() - began_s)))
+    return stuck
 
 
 def _check(topic: distlog.Topic, sent: int) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import distlog
+from soak.patience import Patience
 from soak.tally import Tally, demand, skipped
 
 PARTITIONS = 3
@@ -119,7 +120,10 @@ class Sender:
         """Send no more, and wait until all is acknowledged."""
         self._is_ending.set()
         self._thread.join()
-        self._left = self._producer.flush(_PATIENCE_S)
+        patience = Patience(_PATIENCE_S)
+        while (left := self._producer.flush(1)) and not patience.is_over(left):
+            pass
+        self._left = left
 
     def demand_all_told(self) -> None:
         """Violation if the client gave up, or was never told of a record."""
@@ -155,17 +159,17 @@ def run(folder: Path, seed: int, *, kills: int = 8, senders: int = 4) -> Tally:
 
 def _wait_for_news(sending: list[Sender]) -> None:
     """Wait until a producer is told of a record again: a client looks for its broker only now and then."""
-    before, end = sum(len(each.told) for each in sending), time.monotonic() + _PATIENCE_S
+    before, patience = sum(len(each.told) for each in sending), Patience(_PATIENCE_S)
     while sum(len(each.told) for each in sending) == before:
-        demand(time.monotonic() < end, "nothing is acknowledged any more")
+        demand(not patience.is_over(None), "nothing is acknowledged any more")
         time.sleep(0.01)
 
 
 def _wait_for_append(topic: Path) -> None:
     """Wait until a log grows: its records are written, and before they are acknowledged comes a sync."""
-    before, end = _log_bytes(topic), time.monotonic() + _PATIENCE_S
+    before, patience = _log_bytes(topic), Patience(_PATIENCE_S)
     while _log_bytes(topic) <= before:
-        demand(time.monotonic() < end, "nothing is appended any more")
+        demand(not patience.is_over(None), "nothing is appended any more")
 
 
 def _log_bytes(topic: Path) -> int:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import distlog
+from soak.patience import Patience
 from soak.streams_on_s3 import server
 from soak.tally import Tally, demand, skipped
 
@@ -136,8 +137,10 @@ class Worker:
     def end(self) -> None:
         """Leave the group."""
         self.stop()
-        self._thread.join(_PATIENCE_S)
-        demand(not self._thread.is_alive(), "a member did not end")
+        patience = Patience(_PATIENCE_S)
+        while self._thread.is_alive():
+            demand(not patience.is_over(None), "a member did not end")
+            self._thread.join(0.1)
 
 
 class Observer:
@@ -311,17 +314,15 @@ _TROUBLES = {"kill": _kill, "stop": _stop, "term": _term}
 
 def _wait_for_news(workers: Sequence[Worker]) -> None:
     """Wait until some commits are acknowledged again."""
-    before, end = sum(worker.rounds for worker in workers), time.monotonic() + _PATIENCE_S
-    while sum(worker.rounds for worker in workers) < before + 3:
-        demand(time.monotonic() < end, "nothing is committed any more")
+    before, patience = sum(worker.rounds for worker in workers), Patience(_PATIENCE_S)
+    while (now := sum(worker.rounds for worker in workers)) < before + 3:
+        demand(not patience.is_over(now), "nothing is committed any more")
         time.sleep(0.05)
 
 
 def _wait_for_the_end(observer: Observer, ends: Mapping[int, int]) -> None:
-    before, end = dict[int, int](), time.monotonic() + _PATIENCE_S
+    before, patience = dict[int, int](), Patience(_PATIENCE_S)
     while (found := observer.look(10)) != ends:
-        if found and found != before:
-            # a slow machine may take long, as long as it goes on
-            before, end = found, time.monotonic() + _PATIENCE_S
-        demand(time.monotonic() < end, f"the group did not come to the end: {found} of {ends}")
+        before = found or before
+        demand(not patience.is_over(before), f"the group did not come to the end: {before} of {ends}")
         time.sleep(0.1)

@@ -12,12 +12,12 @@ import uuid
 from pathlib import Path
 
 from distlog.core import paths
-from distlog.core.commits.segment_info import OWN_FILE, SegmentInfo
-from distlog.core.commits.segment_table import SegmentTable
-from distlog.core.commits.snapshot import PartitionState, Snapshot
-from distlog.core.commits.transaction_table import EMPTY
+from distlog.core.commits.format.segment_info import OWN_FILE, SegmentInfo
+from distlog.core.commits.state.segment_table import SegmentTable
+from distlog.core.commits.state.snapshot import PartitionState, Snapshot
+from distlog.core.commits.state.transaction_table import EMPTY
 from distlog.core.config import TopicConfig
-from distlog.core.maintenance.merge_plan import MergeGroup, plan_merge
+from distlog.core.maintenance.merging.merge_plan import MergeGroup, plan_merge
 from soak.tally import Tally, demand
 
 #: What an append puts into a partition, and how often `maintain` runs.

@@ -22,6 +22,8 @@ CONF = {
     "spark.ui.enabled": "false",
     "spark.sql.streaming.numRecentProgressUpdates": "1",
     "spark.log.level": "OFF",
+    # the cause of a failure, which its message leaves out
+    "spark.sql.pyspark.jvmStacktrace.enabled": "true",
 }
 
 

@@ -98,9 +98,11 @@ class Lives:
         boot = self._boot.to_bytes(16, "big")
         with pytest.MonkeyPatch.context() as patches:
             for name in ("state_record", "sync_mark"):
-                patches.setattr(f"distlog.core.log.{name}.boot_id", lambda: boot)
+                patches.setattr(f"distlog.core.log.partition.{name}.boot_id", lambda: boot)
             # so that these short logs have recovery points behind which there is something
-            patches.setattr("distlog.core.log.partition_flush._SPAN_BYTES", self._chance.choice([1, 300, 1 << 24]))
+            patches.setattr(
+                "distlog.core.log.partition.partition_flush._SPAN_BYTES", self._chance.choice([1, 300, 1 << 24])
+            )
             yield patches
 
     def _check_left(self) -> None:

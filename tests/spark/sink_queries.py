@@ -15,6 +15,7 @@ import distlog
 from distlog.spark.data_source import DistlogDataSource
 from distlog.spark.sink.commits import MicroBatch
 from distlog.spark.sink.task_write import Written
+from distlog.spark.sink.write_options import WriteOptions
 from distlog.spark.streaming.stream_sink import DistlogStreamWriter
 
 KEY_VALUE = StructType([StructField("key", BinaryType()), StructField("value", BinaryType())])
@@ -49,7 +50,8 @@ class Query:
 
     def commit(self, batch_id: int, messages: Sequence[Any]) -> None:
         """What the process that commits does with the messages."""
-        writer(self.url, **self.options).commit(messages, batch_id)
+        options = WriteOptions.parse(CaseInsensitiveDict({"path": self.url, **self.options}), is_stream=True)
+        DistlogStreamWriter(options, None).commit(messages, batch_id)
 
     def batch(self, batch_id: int, *values: str) -> None:
         """A micro-batch of one task."""

@@ -2,96 +2,33 @@
 
 from __future__ import annotations
 
-import dataclasses
-import os
-import pickle
 import runpy
-import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
-from adopted import describe, put
-from compacting import DAY, NOW, SECRET
+from compacting import DAY, NOW
 from conftest import Address
-from golden import partitions as golden_partitions
 from producers import Producers
 from pyspark.sql import SparkSession
 from raw_batches import batch, record
+from shared_compaction import CONFIG, FEW_KEYS, Partition, alone, at, contents, copy, keyed_topic, offsets, shared
 
 import distlog
-from distlog.core.batches.record_batch import read_headers
-from distlog.core.commits.actions import Add, Cleaned
-from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.format.actions import Cleaned
 from distlog.core.config import TopicConfig
-from distlog.core.indexes.transaction_index import AbortedTransaction, encode_transactions
-from distlog.core.maintenance.compaction.batch_verdicts import Verdicts
-from distlog.core.maintenance.compaction.clean_partition import CleanedRange, clean_partition
-from distlog.core.maintenance.compaction.cleanable import Cleanable
-from distlog.core.maintenance.compaction.cleaning_plan import CleaningPlan, GroupToRewrite
-from distlog.core.maintenance.compaction.commit_compaction import commit_compaction
-from distlog.core.maintenance.compaction.compact import compact as compact_here
+from distlog.core.maintenance.compaction.cleaning_plan import CleaningPlan
 from distlog.core.maintenance.compaction.offset_map import SLOT_BYTES
-from distlog.core.maintenance.compaction.report import CompactionReport, Uncleanable
+from distlog.core.maintenance.compaction.report import CompactionReport
 from distlog.core.topic_handle import TopicHandle
-from distlog.core.topics.topic import Topic
 from distlog.spark import compact
 from distlog.spark.tasks.compaction import ALONE_BYTES, clean_shared, too_large
-from distlog.spark.tasks.compaction_stages import (
-    ITEM,
-    RESULT,
-    BucketItem,
-    FindSuperseded,
-    HashKeys,
-    KeysItem,
-    RewriteGroup,
-)
 from distlog.spark.tasks.exchange import frame_of, rows, run_stage
 
 pytestmark = pytest.mark.spark
-
-CONFIG = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0, "internal.segment.bytes": 8192}
-#: Room for so few keys that a partition of some hundred records is divided into buckets.
-FEW_KEYS = 4096
-
-
-class Partition:
-    """One partition of a topic, to which raw batches are added."""
-
-    def __init__(self, topic: distlog.Topic, number: int, now: int = NOW) -> None:
-        self.topic, self.number, self.clock = topic, number, lambda: now
-
-    def add(self, data: bytes, *aborted: AbortedTransaction, base: int | None = None) -> None:
-        """Adopt a log file at its own offsets as the next segment."""
-        batches, topic = read_headers(data), self.topic.refresh()
-        end = int(batches["base_offset"][-1] + batches["last_offset_delta"][-1]) + 1
-        files = {".log": data, ".txnindex": encode_transactions(aborted) if aborted else b""}
-        base = topic.end_offsets()[self.number] if base is None else base
-        segment = describe(files, base, end, partition=self.number, created_ms=NOW)
-        put(topic, segment, files)
-        topic.log.commit(topic.snapshot, "import", lambda _: [Add(segment)])
-
-    def adopt(self, name: str) -> None:
-        """Adopt the files of a broker."""
-        for log in golden_partitions()[name].logs:
-            index = log.with_suffix(".txnindex")
-            topic = self.topic.refresh()
-            files = {".log": log.read_bytes(), ".txnindex": index.read_bytes() if index.exists() else b""}
-            batches = read_headers(files[".log"])
-            end = int(batches["base_offset"][-1] + batches["last_offset_delta"][-1]) + 1
-            segment = describe(files, int(log.stem), end, partition=self.number, created_ms=NOW)
-            put(topic, segment, files)
-            topic.log.commit(topic.snapshot, "import", lambda _, added=segment: [Add(added)])
-
-    def append(self, *keys: int, value: bytes | None = b"value") -> None:
-        rows = [{"key": b"%d" % key, "value": value, "timestamp": NOW} for key in keys]
-        self.topic.append(rows, partition=self.number)
-
-
 GOLDEN = ("compact-none-0", "compact-lz4-0", "compact-zstd-0", "compact-txn-0")
 
 
@@ -122,60 +59,6 @@ def dirty_again(topic: distlog.Topic) -> None:
     topic.log.commit(topic.snapshot, "compact", lambda _: [Cleaned(8, topic.end_offsets()[8] - 21)])
 
 
-def at(topic: distlog.Topic, now: int) -> Topic:
-    """The newest version with a clock that stands still, and comes along into tasks."""
-    return Topic(with_clock(topic, lambda: now), topic.log.load())
-
-
-def with_clock(topic: distlog.Topic, clock: Callable[[], int]) -> TopicHandle:
-    return dataclasses.replace(topic.handle, clock=clock)
-
-
-def shared(
-    spark: SparkSession,
-    topic: Topic,
-    memory: int = FEW_KEYS,
-    before_commit: Callable[[], object] = lambda: None,
-) -> CompactionReport:
-    """Compact all that is due by tasks that share each partition."""
-
-    def clean(snapshot: Snapshot, due: Sequence[Cleanable]) -> list[CleanedRange | Uncleanable]:
-        done = clean_shared(spark, topic.handle, [CleaningPlan.of(snapshot, one) for one in due], memory)
-        for one in done:
-            starts = [group.base_offset for group in one.groups] if isinstance(one, CleanedRange) else []
-            assert starts == sorted(starts)
-        before_commit()
-        return done
-
-    return compact_here(topic.handle, topic.snapshot, clean)[0]
-
-
-def alone(topic: Topic) -> CompactionReport:
-    return compact_here(topic.handle, topic.snapshot)[0]
-
-
-def copy(topic: distlog.Topic, folder: Path) -> distlog.Topic:
-    return distlog.open(str(shutil.copytree(topic.url.removeprefix("file://"), folder / topic.name)))
-
-
-def contents(topic: distlog.Topic) -> list[Any]:
-    """Of each partition: up to where it is clean, and of its segments the bytes and all facts but their names."""
-    topic = topic.refresh()
-    return [
-        (state.first_dirty_offset, [facts(topic, segment) for segment in state.segments])
-        for state in topic.snapshot.partitions
-    ]
-
-
-def facts(topic: distlog.Topic, segment: Any) -> tuple[Any, ...]:
-    names = ("base_offset", "next_offset", "record_count", "max_timestamp", "offset_of_max_timestamp", "compression")
-    return (
-        *(getattr(segment, name) for name in names),
-        topic.storage.read(topic.reader.name(segment)),
-        topic.reader.aborted_transactions(segment),
-    )
-
-
 def test_tasks_that_share_partitions_make_what_one_process_makes(spark: SparkSession, tmp_path: Path) -> None:
     topic = fill(f"{tmp_path}/log")
     for now in (NOW, NOW + 2 * DAY):
@@ -189,21 +72,6 @@ def test_tasks_that_share_partitions_make_what_one_process_makes(spark: SparkSes
         assert (report.ok, {one.rounds for one in report.partitions}) == (True, {1})
         dirty_again(topic)
     assert len({one.unkeyed_records for one in report.partitions}) == 1
-
-
-def keyed_topic(url: str, partitions: int = 2) -> distlog.Topic:
-    """Partitions of five segments of 40 records, of 100 keys; two segments make a group."""
-    topic = distlog.create(url, partitions, {**CONFIG, "internal.segment.bytes": 1400})
-    for number in range(partitions):
-        partition = Partition(topic, number)
-        for start in range(0, 100, 20):
-            partition.append(*(key % 100 for key in range(start, start + 40)))
-    return topic.refresh()
-
-
-def offsets(topic: distlog.Topic, partition: int = 0) -> list[int]:
-    """Of the newest version."""
-    return topic.refresh().scan([partition], columns=["offset"]).to_table()["offset"].to_pylist()  # type: ignore[no-any-return]
 
 
 def test_partitions_with_too_many_keys_are_shared_and_the_others_are_not(
@@ -258,108 +126,6 @@ def test_a_partition_is_shared_for_its_keys_or_for_cores_that_would_wait() -> No
     assert shared_of(plan_of(0, ALONE_BYTES + 1), plan_of(1, 5), cores=9) == [0]
     assert shared_of(plan_of(0, 9 * ALONE_BYTES), cores=2) == []
     assert shared_of(*(plan_of(number, 9 * ALONE_BYTES) for number in range(9)), cores=9) == []
-
-
-def sent(stage: Any, *taken: tuple[int, bytes]) -> list[tuple[int, int, bytes]]:
-    """The rows that a stage sends for what it takes."""
-    batches = [batch for kind, data in taken for batch in stage.take(kind, memoryview(data))] + [*stage.finish()]
-    return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
-
-
-def test_a_failure_of_the_first_stage_goes_to_the_end_in_place_of_a_result(tmp_path: Path) -> None:
-    topic = keyed_topic(f"{tmp_path}/log", 1)
-    segments = list(topic.snapshot.partitions[0].segments)
-    topic.storage.delete([topic.reader.name(segments[1])])
-    keys = KeysItem(0, segments, Verdicts(), 0, first_bucket=3, buckets=1)
-    rows_of_keys = sent(HashKeys(topic.handle, SECRET), (ITEM, pickle.dumps(keys)))
-    ((target, _, failure),) = (row for row in rows_of_keys if row[1] == RESULT)
-    assert (target, pickle.loads(failure).partition) == (3, 0)
-    bucket = BucketItem(9, first_group=5, base_offsets=np.array([0]))
-    assert (5, RESULT, failure) in sent(FindSuperseded(), (ITEM, pickle.dumps(bucket)), (RESULT, failure))
-    # of this group nothing is wrong, but not all keys are known
-    group = GroupToRewrite(segments[:1], Verdicts(), 200, NOW, topic.config, topic.version)
-    stage = RewriteGroup(topic.handle)
-    assert sent(stage, (ITEM, pickle.dumps(group)), (RESULT, failure)) == [(0, RESULT, failure)]
-
-
-def test_what_is_appended_meanwhile_stays_dirty(spark: SparkSession, tmp_path: Path) -> None:
-    topic = keyed_topic(f"{tmp_path}/log", 1)
-    end = topic.end_offsets()[0]
-    report = shared(spark, at(topic, NOW), before_commit=lambda: Partition(topic, 0).append(5, 6))
-    assert (report.ok, report.partitions[0].skipped_groups) == (True, 0)
-    assert offsets(topic)[-2:] == [end, end + 1]
-    assert topic.snapshot.partitions[0].first_dirty_offset == end
-    assert shared(spark, at(topic, NOW)).ok
-    assert len(offsets(topic)) == 100
-
-
-def test_a_group_of_which_an_input_is_gone_is_dropped_and_the_rest_is_committed(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    topic = keyed_topic(f"{tmp_path}/log")
-    dirty: list[int] = []
-
-    def replace_one_group() -> None:
-        now = at(topic, NOW)
-        dirty.append(now.snapshot.partitions[0].first_dirty_offset)
-        if len(dirty) == 1:
-            due = Cleanable(0, 0, topic.end_offsets()[0], 0, 1, False)
-            done = clean_partition(now.handle, CleaningPlan.of(now.snapshot, due))
-            other = dataclasses.replace(done, end_offset=0, groups=done.groups[1:2])
-            commit_compaction(now.handle, now.snapshot, [other])
-
-    report = shared(spark, at(topic, NOW), before_commit=replace_one_group)
-    found = {one.partition: (one.rounds, one.skipped_groups) for one in report.partitions}
-    # what was dropped is planned anew, from what is there now
-    assert (found, dirty) == ({0: (2, 1), 1: (1, 0)}, [0, 80])
-    assert (len(offsets(topic, 0)), len(offsets(topic, 1))) == (100, 100)
-    assert topic.verify().ok
-
-
-def test_a_partition_of_which_a_file_is_gone_is_named_and_not_tried_again(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    topic = keyed_topic(f"{tmp_path}/log")
-    segment = topic.snapshot.partitions[0].segments[-1]
-    before = [one.stem for one in topic.snapshot.partitions[0].segments]
-    topic.storage.delete([topic.reader.name(segment)])
-    report = shared(spark, at(topic, NOW))
-    (error,) = (one.error for one in report.partitions if one.partition == 0)
-    assert error is not None
-    assert segment.stem in error
-    assert (report.ok, len(report.partitions)) == (False, 2)
-    assert len(offsets(topic, 1)) == 100
-    assert [one.stem for one in topic.snapshot.partitions[0].segments] == before
-
-
-def test_a_batch_that_is_damaged_stops_its_own_partition_alone(spark: SparkSession, tmp_path: Path) -> None:
-    topic = keyed_topic(f"{tmp_path}/log")
-    name = topic.reader.name(topic.snapshot.partitions[1].segments[0])
-    data = bytearray(topic.storage.read(name))
-    data[-1] ^= 0xFF
-    topic.storage.put(name, data)
-    report = shared(spark, at(topic, NOW))
-    assert [one.partition for one in report.partitions if one.error] == [1]
-    assert len(offsets(topic, 0)) == 100
-
-
-def test_a_task_that_fails_once_is_tried_again_and_nothing_is_twice(spark: SparkSession, tmp_path: Path) -> None:
-    topic = keyed_topic(f"{tmp_path}/log", 1)
-    twin = copy(topic, tmp_path / "twin")
-    driver, flag = os.getpid(), tmp_path / "failed"
-
-    def fails_once() -> int:
-        if os.getpid() != driver and not flag.exists():
-            flag.touch()
-            raise OSError("once")
-        return NOW
-
-    failing = Topic(with_clock(topic, fails_once), topic.log.load())
-    report = shared(spark, failing)
-    assert flag.exists()
-    assert report == alone(at(twin, NOW))
-    assert contents(topic) == contents(twin)
-    assert topic.verify().ok
 
 
 class Silent:

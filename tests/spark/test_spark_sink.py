@@ -20,12 +20,12 @@ from pyspark.sql.types import StructType
 
 import distlog
 from distlog.core import paths
-from distlog.core.commits.actions import SetConfig
 from distlog.core.commits.commit_files import CommitFiles
 from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.format.actions import SetConfig
 from distlog.core.errors import CommitConflictError, InvalidConfigError
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.append_commit import AppendResult
+from distlog.core.topics.appending.append_commit import AppendResult
 from distlog.spark.data_source import DistlogDataSource
 from distlog.spark.sink.commits import find_write, is_of_run
 from distlog.spark.sink.task_write import Written

@@ -16,7 +16,7 @@ from searches import examples
 
 import distlog
 from distlog.core.errors import InvalidConfigError, InvalidRecordError
-from distlog.core.reading.slices import SegmentSlice
+from distlog.core.reading.slices.slices import SegmentSlice
 from distlog.core.transactions.isolation import READ_UNCOMMITTED
 from distlog.spark.source.batch_source import SplitReader
 from distlog.spark.source.kafka_rows import TYPES, RowFormat, check_schema, check_writable, schema_of

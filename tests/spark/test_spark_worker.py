@@ -28,6 +28,37 @@ def test_only_sparks_own_processes_stop_collecting_what_was_imported(program: st
     assert (run.stdout, run.returncode) == (f"{frozen}\n", 0), run.stderr
 
 
+WORKS_FOR = """
+import sys
+from importlib.machinery import ModuleSpec
+
+sys.modules["__main__"].__spec__ = ModuleSpec(sys.argv.pop(1), None)
+from distlog.spark.streaming.stream_sink import COMMITTER
+from distlog.spark.worker import works_for
+
+print(works_for(COMMITTER))
+"""
+
+RUNNER = "pyspark.sql.worker.python_streaming_sink_runner"
+
+
+@pytest.mark.parametrize(
+    ("program", "argument", "expected"),
+    [
+        ("pyspark.daemon", RUNNER, True),
+        (RUNNER, "", True),
+        ("pyspark.daemon", "pyspark.sql.worker.write_into_data_source", False),
+        ("mine", RUNNER, False),
+    ],
+)
+def test_a_process_of_spark_is_known_by_the_module_that_it_works_for(
+    program: str, argument: str, expected: bool
+) -> None:
+    command = [sys.executable, "-c", WORKS_FOR, program, argument]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (run.stdout, run.returncode) == (f"{expected}\n", 0), run.stderr
+
+
 HANG_UP = """
 import sys, traceback
 from importlib.machinery import ModuleSpec

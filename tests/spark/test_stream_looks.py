@@ -16,7 +16,7 @@ from streams import Seconds, Stream, append, two_partitions
 
 import distlog
 from distlog import Topic
-from distlog.core.reading.segment_reader import SegmentReader
+from distlog.core.reading.files.segment_reader import SegmentReader
 from distlog.spark.streaming import watched_topic
 
 

@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import distlog
-from distlog.core.commits.actions import SetTransaction
 from distlog.core.commits.commit_files import CommitFiles
+from distlog.core.commits.format.actions import SetTransaction
 from distlog.spark import append
 
 pytestmark = pytest.mark.spark

@@ -28,7 +28,7 @@ from distlog.core.errors import (
     TopicNotFoundError,
 )
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.append_commit import AppendResult, replayed
+from distlog.core.topics.appending.append_commit import AppendResult, replayed
 from distlog.spark.data_source import DistlogDataSource
 
 pytestmark = pytest.mark.spark
@@ -148,9 +148,11 @@ def test_a_topic_that_was_dropped_meanwhile_gets_nothing(topic: distlog.Topic) -
     messages = query.write(0, ["a"])
     topic.drop()
     with pytest.raises(TopicNotFoundError, match="there is no topic here"):
+        query.write(0, ["a"])
+    with pytest.raises(CommitConflictError, match="the topic was dropped"):
         query.commit(0, messages)
     anew = distlog.create(topic.url)
-    with pytest.raises(CommitConflictError, match="created again"):
+    with pytest.raises(CommitConflictError, match="the topic was dropped"):
         query.commit(0, messages)
     assert values(anew) == []
     query.batch(0, "a")
@@ -300,7 +302,7 @@ def test_a_merge_that_fails_does_not_fail_the_query(
 
     query = Query(topic.url)
     with monkeypatch.context() as broken:
-        broken.setattr("distlog.core.maintenance.tail_merge.merge_groups", fail)
+        broken.setattr("distlog.core.maintenance.merging.tail_merge.merge_groups", fail)
         for number in range(9):
             query.batch(number, "a")
     assert caplog.text.count("small segments of clicks were not merged") == 2
@@ -326,7 +328,7 @@ def test_a_merge_beside_a_merge_loses_nothing(
     topic: distlog.Topic, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     query, merging = Query(topic.url), threading.Lock()
-    from distlog.core.maintenance import merge as merging_module
+    from distlog.core.maintenance.merging import merge as merging_module
 
     real: Callable[..., Any] = merging_module.commit_merge
 

@@ -14,7 +14,7 @@ from topics import Clock, topic_on, values
 
 from distlog.core import paths
 from distlog.core.errors import StorageError
-from distlog.core.maintenance.obsolete_files import LONGEST_PUT_MS
+from distlog.core.maintenance.vacuuming.obsolete_files import LONGEST_PUT_MS
 from distlog.core.storage.backend import StorageCounters, UnfinishedUpload
 from distlog.core.storage.objects.unfinished_uploads import list_uploads
 from distlog.core.storage.objects.upload import SINGLE_PUT_BYTES

@@ -5,14 +5,13 @@ from __future__ import annotations
 import errno
 import itertools
 import os
-import stat
-import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from disk_calls import Calls
 
 from distlog.core.errors import CommitStateUnknownError, StorageError
 from distlog.core.storage.local import many_files
@@ -26,35 +25,6 @@ OURS, THEIRS = b'{"id": "ours"}', b'{"id": "theirs"}'
 @pytest.fixture
 def storage(tmp_path: Path) -> Storage:
     return Storage(str(tmp_path / "root" / "topic"))
-
-
-class Calls:
-    """Notes, or ends, the system calls of this process that change a disk."""
-
-    NAMES = ("open", "write", "writev", "fsync", "close", "link", "unlink", "replace", "mkdir")
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
-        self.made: list[str] = []
-        self._root, self._paths = root, dict[int, str]()
-        self._real = {name: getattr(os, name) for name in self.NAMES}
-        for name in self.NAMES:
-            monkeypatch.setattr(os, name, self._noting(name))
-
-    def _noting(self, name: str) -> Callable[..., Any]:
-        def call(first: Any, *rest: Any, **options: Any) -> Any:
-            subject = self._paths.get(first, first) if isinstance(first, int) else first
-            result = self._real[name](first, *rest, **options)
-            if name == "open":
-                self._paths[result] = str(first)
-            else:
-                self.made.append(f"{name} {self._shown(subject)}")
-            return result
-
-        return call
-
-    def _shown(self, path: Any) -> str:
-        shown = os.path.relpath(str(path), self._root)
-        return "temporary" if shown.endswith(".tmp") else shown
 
 
 def test_a_commit_syncs_file_then_links_then_syncs_the_folder(
@@ -87,15 +57,6 @@ def test_new_folders_are_synced_in_the_folders_that_they_are_made_in(
         *("mkdir a/b/c", "fsync a/b"),
         *("write temporary", "fsync temporary", "replace temporary", "fsync a/b/c"),
     ]
-
-
-def test_each_folder_is_synced_once_for_many_files(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    storage.put_many({"p-0/0": b"", "p-1/0": b""})
-    calls = Calls(monkeypatch, Path(storage.url))
-    storage.put_many({f"p-{partition}/{number}": b"1" for partition in (0, 1) for number in range(5)})
-    assert [calls.made.count(f"fsync p-{partition}") for partition in (0, 1)] == [1, 1]
-    assert calls.made.count("fsync temporary") == 10
-    assert calls.made[-2].startswith("fsync p-")
 
 
 def test_a_writer_is_synced_when_it_closes(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -328,16 +289,3 @@ def test_a_name_with_a_zero_byte_is_not_taken_for_a_shorter_one(storage: Storage
     storage.put("a", b"123")
     with pytest.raises((StorageError, ValueError)):
         storage.read_joined([("a", 0, 3), ("a\0b", 0, 3)])
-
-
-def test_many_files_are_synced_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sync, together = os.fsync, threading.Barrier(3)
-
-    def waiting(file: int) -> None:
-        if not stat.S_ISDIR(os.fstat(file).st_mode):
-            together.wait(timeout=60)
-        sync(file)
-
-    monkeypatch.setattr(os, "fsync", waiting)
-    Storage(str(tmp_path)).put_many(dict.fromkeys("abc", b"x"))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "c"]

@@ -43,7 +43,7 @@ with process[0]._active.held():
 
 
 def begin(program: str, *arguments: object) -> subprocess.Popen[str]:
-    paths = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
+    paths = [str(Path(__file__).parents[1] / "support"), str(Path(__file__).parents[2])]
     return subprocess.Popen(
         [sys.executable, "-c", program, *map(str, arguments)],
         stdout=subprocess.PIPE,

@@ -17,8 +17,8 @@ from partition_logs import Process, append, encoded, new_topic, sealed
 
 import distlog
 from distlog.core.errors import StorageFullError
-from distlog.core.log.appended import LostRecordsError
-from distlog.core.log.state_record import Status
+from distlog.core.log.partition.appended import LostRecordsError
+from distlog.core.log.partition.state_record import Status
 from distlog.core.storage.local import durable_files
 
 SETTINGS = {"segment_index_bytes": 1200}

@@ -17,7 +17,7 @@ from power_loss import Disk, Killed
 from store_clock import TimedStorage
 from topics import NOW, Clock, contents, files, named_files, topic_on, values
 
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.format.segment_info import SegmentInfo
 from distlog.core.errors import (
     CommitStateUnknownError,
     TopicExistsError,
@@ -26,7 +26,7 @@ from distlog.core.errors import (
 )
 from distlog.core.storage.local import durable_files
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.append_commit import AppendResult, commit_append
+from distlog.core.topics.appending.append_commit import AppendResult, commit_append
 from distlog.core.topics.topic import Topic
 
 #: The stories end when the first process came to its end by itself.
@@ -77,6 +77,7 @@ def test_story_1_a_batch_that_is_replayed_is_there_after_a_power_loss(
         left = disk.after_power_loss(root / "left")
         assert contents(opened(left)) == {0: [b"v0"]}
         assert opened(left).append(values([0]), app_id="app", batch_id=0).replayed
+    assert replays == sorted(replays)
     assert replays[0] is False
     assert replays[-2] is True, "the process ended after the link, before it came to an end"
 

@@ -27,10 +27,10 @@ with topic.producer("counter", linger_ms=0) as producer:
     number = topic.refresh().end_offsets()[0]
     print("began", flush=True)
     while True:
-        for _ in range(3):
-            producer.append(b"%d" % number)
-            number += 1
         try:
+            for _ in range(3):
+                producer.append(b"%d" % number)
+                number += 1
             producer.flush()
         except distlog.ProducerFencedError:
             print("fenced", flush=True)

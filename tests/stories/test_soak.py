@@ -17,7 +17,7 @@ from soak.__main__ import counted
 from soak.lossy_disk import LossyDisk
 from soak.tally import Tally
 
-from distlog.core.maintenance.reports import MergeReport
+from distlog.core.maintenance.merging.merge_report import MergeReport
 
 pytestmark = pytest.mark.long
 
@@ -156,7 +156,7 @@ def test_real_merges_on_a_schedule_keep_up_and_leave_all_records(tmp_path: Path)
 
 def test_real_merges_that_do_not_keep_up_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "distlog.core.maintenance.merge.merge_groups",
+        "distlog.core.maintenance.merging.merge.merge_groups",
         lambda handle, snapshot, *rest: (MergeReport(snapshot.version, (), dry_run=False), snapshot),
     )
     with pytest.raises(AssertionError, match="10 segments left to merge"):

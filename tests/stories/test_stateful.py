@@ -21,11 +21,11 @@ from searches import examples
 from topics import NOW, Clock, stored, topic_on
 
 import distlog
-from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.state.snapshot import Snapshot
 from distlog.core.kernels.routing import murmur2
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.commit_destination import CommitDestination
 from distlog.core.topics.topic import Topic
+from distlog.core.topics.writing.commit_destination import CommitDestination
 
 PARTITIONS = 3
 BYTES = st.none() | st.binary(max_size=40)

@@ -17,7 +17,7 @@ from partition_logs import Killed, Killer, Process, new_topic
 from topics import NOW
 from transacting import TIMEOUT_MS, Sender, committed, end_all
 
-from distlog.core.commits.actions import ONGOING
+from distlog.core.commits.format.actions import ONGOING
 
 pytestmark = pytest.mark.long
 

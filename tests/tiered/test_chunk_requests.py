@@ -12,7 +12,7 @@ from logs import whole
 from tiered_buckets import Upload, made_log, put
 
 import distlog
-from distlog.core.reading import read_ahead
+from distlog.core.reading.chunks import read_ahead
 from distlog.core.storage.storage import Storage, StorageCounters
 from distlog.core.tiered import chunk_reader
 

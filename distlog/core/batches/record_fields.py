@@ -78,13 +78,17 @@ def struct_of(columns: tuple[str, ...]) -> pa.DataType:
 
 
 def _repeated(value: int, count: int) -> pa.Buffer:
-    if count not in _CONSTANT_ROWS:
-        return _constants.__wrapped__(value, count)
-    return _constants(value, _CONSTANT_ROWS.stop).slice(0, 4 * count)
+    if count in _CONSTANT_ROWS:
+        return _shared(value, _CONSTANT_ROWS.stop).slice(0, 4 * count)
+    return _filled(value, count)
 
 
 @lru_cache(_CONSTANTS)
-def _constants(value: int, count: int) -> pa.Buffer:
+def _shared(value: int, count: int) -> pa.Buffer:
+    return _filled(value, count)
+
+
+def _filled(value: int, count: int) -> pa.Buffer:
     values = np.full(count, value, np.int32)
     values.flags.writeable = False
     return pa.py_buffer(values)

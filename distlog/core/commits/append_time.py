@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from distlog.core.commits.actions import Action, Add
-from distlog.core.commits.segment_info import BY_COMMIT
+from distlog.core.commits.format.actions import Action, Add
+from distlog.core.commits.format.segment_info import BY_COMMIT
 
 
 def with_append_times(actions: Sequence[Action], time_ms: int) -> tuple[Action, ...]:

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from distlog.core import paths
 from distlog.core.commits import commit_rules
-from distlog.core.commits.actions import Action
 from distlog.core.commits.append_time import with_append_times
-from distlog.core.commits.commit import Commit, Origin
-from distlog.core.commits.features import NOTHING
-from distlog.core.commits.fold import apply
-from distlog.core.commits.manifest import CommitWriter
-from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.format.actions import Action
+from distlog.core.commits.format.commit import Commit, Origin
+from distlog.core.commits.format.features import NOTHING
+from distlog.core.commits.format.manifest import CommitWriter
+from distlog.core.commits.state.fold import apply
+from distlog.core.commits.state.snapshot import Snapshot
 from distlog.core.commits.store_time import not_after, trusted_ms
 from distlog.core.errors import CommitConflictError, CorruptMetadataError
 from distlog.core.storage.storage import MAX_CONDITIONAL_BYTES, Storage

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 from distlog.core import paths
-from distlog.core.commits import manifest
-from distlog.core.commits.commit import Commit
+from distlog.core.commits.format import manifest
+from distlog.core.commits.format.commit import Commit
 from distlog.core.config import MAX_LONG
 from distlog.core.errors import CorruptMetadataError
 from distlog.core.storage.parallel import in_parallel

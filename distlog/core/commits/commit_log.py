@@ -19,23 +19,20 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
 from distlog.core import paths
-from distlog.core.commits import checkpoint, commit_rules
-from distlog.core.commits.actions import Action
+from distlog.core.commits import commit_rules
 from distlog.core.commits.attempt import Attempt, Attempts
-from distlog.core.commits.commit import UNNAMED, Commit, Origin
+from distlog.core.commits.checkpoints import checkpoint
 from distlog.core.commits.commit_files import CommitFiles
 from distlog.core.commits.creation import creation
-from distlog.core.commits.fold import apply
+from distlog.core.commits.format.actions import Action
+from distlog.core.commits.format.commit import UNNAMED, Commit, Origin
 from distlog.core.commits.race import Race
-from distlog.core.commits.snapshot import Snapshot
 from distlog.core.commits.snapshot_loader import NO_DEFAULTS, SnapshotLoader
+from distlog.core.commits.state.fold import apply
+from distlog.core.commits.state.snapshot import Snapshot
+from distlog.core.commits.still_there import StillThere
 from distlog.core.config import TopicConfig
-from distlog.core.errors import (
-    CommitConflictError,
-    CorruptMetadataError,
-    TopicExistsError,
-    TopicNotFoundError,
-)
+from distlog.core.errors import CommitConflictError, CorruptMetadataError, TopicExistsError, TopicNotFoundError
 from distlog.core.storage.storage import MAX_CONDITIONAL_BYTES, Storage
 
 Plan = Callable[[Snapshot], Sequence[Action] | None]
@@ -72,6 +69,7 @@ class CommitLog:
         self._storage = storage
         self._files = CommitFiles(storage)
         self._loader = SnapshotLoader(storage, defaults)
+        self._there = StillThere(storage, monotonic)
         self._clock = clock
         self._random = random
         self._writer = writer
@@ -122,17 +120,21 @@ class CommitLog:
         *,
         include_dropped: bool = False,
         known: Snapshot | None = None,
+        recent_ms: int = 0,
     ) -> Snapshot:
         """The snapshot at the head, at `version`, or of the newest commit that is not after `timestamp_ms`.
 
         With `known`, loaded here before, the head takes few requests; unlike `refresh`, this is right also if the
-        topic was made anew since. Raises TopicNotFoundError when there is no topic, or it was dropped by then (unless
-        `include_dropped`, as vacuum asks), OffsetOutOfRangeError for a version or time that the topic does not have,
-        CorruptMetadataError, UnsupportedVersionError.
+        topic was made anew since. A new commit that is at most `recent_ms` old is then taken for the head. Raises
+        TopicNotFoundError when there is no topic, or it was dropped by then (unless `include_dropped`, as vacuum
+        asks), OffsetOutOfRangeError for a version or time that the topic does not have, CorruptMetadataError,
+        UnsupportedVersionError.
         """
-        snapshot = (
-            self._loader.load_at(timestamp_ms) if timestamp_ms is not None else self._loader.load(version, known)
-        )
+        if timestamp_ms is not None:
+            snapshot = self._loader.load_at(timestamp_ms)
+        else:
+            until = self._clock() + 1
+            snapshot = self._loader.load(version, known, range(until - recent_ms, until))
         if snapshot and snapshot.dropped and not include_dropped:
             self._sync()
             snapshot = None
@@ -149,6 +151,7 @@ class CommitLog:
         offsets.
         """
         head = self._loader.follow(snapshot)
+        self._there.check(head)
         if commit_rules.is_gone(head, snapshot):
             self._sync()
             raise TopicNotFoundError(
@@ -182,6 +185,7 @@ class CommitLog:
         head, attempts = snapshot, self._attempts(operation, origin, self._commit_limit)
         while True:
             commit_rules.check_writable(head, read_version)
+            self._there.check(head)
             actions = plan(head)
             if actions is None:
                 self._sync()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from distlog.core import paths
-from distlog.core.commits.action_columns import uses_columns
-from distlog.core.commits.actions import Action, Active, Add, ProducerTransaction, Remove, Restore, Seal
-from distlog.core.commits.features import (
+from distlog.core.commits.format.action_columns import uses_columns
+from distlog.core.commits.format.actions import Action, Active, Add, ProducerTransaction, Remove, Restore, Seal
+from distlog.core.commits.format.features import (
     ACTIVE_SEGMENTS,
     APPEND_TIME,
     BUNDLES,
@@ -15,7 +15,7 @@ from distlog.core.commits.features import (
     PRODUCER_TRANSACTIONS,
     Requires,
 )
-from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.state.snapshot import Snapshot
 from distlog.core.errors import TransactionTooOldError
 
 

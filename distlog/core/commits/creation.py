@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from distlog.core import paths
-from distlog.core.commits.actions import MAX_PARTITIONS, Action, Create, SetConfig, SetPartitions
+from distlog.core.commits.format.actions import MAX_PARTITIONS, Action, Create, SetConfig, SetPartitions
 from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidPartitionsError
 

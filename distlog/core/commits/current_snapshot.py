@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from distlog.core.commits.commit_log import CommitLog
-from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.state.snapshot import Snapshot
 from distlog.core.errors import ReadOnlyTopicError
 from distlog.core.locks import ProcessLock
 from distlog.core.storage.storage import Storage

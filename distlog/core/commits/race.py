@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from distlog.core.commits.commit import Commit
+from distlog.core.commits.format.commit import Commit
 from distlog.core.errors import CommitConflictError
 
 MAINTENANCE = frozenset({"retention", "compact", "rebuild", "gc"})

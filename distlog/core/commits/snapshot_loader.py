@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from distlog.core import paths
-from distlog.core.commits import checkpoint
-from distlog.core.commits.commit import Commit
+from distlog.core.commits.checkpoints import checkpoint
 from distlog.core.commits.commit_files import CommitFiles
-from distlog.core.commits.fold import fold
-from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.format.commit import Commit
+from distlog.core.commits.state.fold import fold
+from distlog.core.commits.state.snapshot import Snapshot
 from distlog.core.config import MAX_LONG
 from distlog.core.errors import CorruptMetadataError, OffsetOutOfRangeError
 from distlog.core.storage.storage import Storage
@@ -23,6 +23,7 @@ _FIRST_GROUP = 4
 #: After so many unusable checkpoints something else is wrong, which the commits will show.
 CHECKPOINTS_TRIED = 2
 
+_NEVER = range(0)
 NO_DEFAULTS: Mapping[str, object] = MappingProxyType({})
 
 _log = logging.getLogger(__name__)
@@ -35,16 +36,19 @@ class SnapshotLoader:
         self._storage, self.defaults = storage, defaults
         self._files = CommitFiles(storage)
 
-    def load(self, version: int | None = None, known: Snapshot | None = None) -> Snapshot | None:
+    def load(
+        self, version: int | None = None, known: Snapshot | None = None, recent: range = _NEVER
+    ) -> Snapshot | None:
         """The snapshot at `version`, or at the head; None when there is no topic.
 
-        `known` was loaded here before: if its commit is still there, only that and later commits are read. Raises
-        OffsetOutOfRangeError when there is no such version yet, CorruptMetadataError.
+        `known` was loaded here before: if its commit is still there, only that and later commits are read, up to the
+        first one of a `recent` time. Raises OffsetOutOfRangeError when there is no such version yet,
+        CorruptMetadataError.
         """
         if version is not None and version < 0:
             raise OffsetOutOfRangeError("versions begin at 0", version=version)
         end = MAX_LONG if version is None else version + 1
-        snapshot = self._from_known(known, end) if known and known.version < end else None
+        snapshot = self._from_known(known, end, recent) if known and known.version < end else None
         snapshot = snapshot or self._from_hint(end) or self._from_listing(end)
         if snapshot and version not in (None, snapshot.version):
             raise OffsetOutOfRangeError("there is no such version yet", version=version, head=snapshot.version)
@@ -68,7 +72,7 @@ class SnapshotLoader:
             snapshot = fold(snapshot, commits)
         return snapshot
 
-    def _from_known(self, known: Snapshot, end: int) -> Snapshot | None:
+    def _from_known(self, known: Snapshot, end: int, recent: range) -> Snapshot | None:
         """None if the folder was deleted and the topic made anew, so that `known` is of another topic.
 
         Each commit names the one before it, so the commit of `known` is looked for only if there is no later one.
@@ -77,6 +81,8 @@ class SnapshotLoader:
             snapshot = known
             for commits in self._files.follow(known.version + 1, end=end):
                 snapshot = fold(snapshot, commits)
+                if snapshot.timestamp_ms in recent and not snapshot.dropped:
+                    break
             if snapshot is known:
                 _check_belongs(known, self._files.read_existing(known.version, whole=False))
             return snapshot

@@ -10,7 +10,7 @@ import dataclasses
 import logging
 
 from distlog.core import paths
-from distlog.core.commits.actions import Action, Add
+from distlog.core.commits.format.actions import Action, Add
 from distlog.core.storage.storage import Storage
 
 #: A clock is trusted up to this far ahead of a time that has passed, or of the store's time.

@@ -12,7 +12,7 @@ from distlog.core.dump.options import DumpOptions
 from distlog.core.dump.output import DumpOutput
 from distlog.core.dump.state_dump import dump_leader_epochs, dump_producers, dump_transaction_index
 from distlog.core.dump.time_index_dump import dump_time_index
-from distlog.core.errors import DistlogError, InvalidConfigError
+from distlog.core.errors import DistlogError, InvalidConfigError, StorageError
 
 
 def dump(files: Iterable[DumpedFile], options: DumpOptions, output: DumpOutput) -> None:
@@ -24,8 +24,11 @@ def dump(files: Iterable[DumpedFile], options: DumpOptions, output: DumpOutput) 
         except BrokenPipeError:
             # it is the reader of the output that is gone
             raise
-        except (DistlogError, OSError) as error:
+        except DistlogError as error:
             output.fail(error)
+        except OSError as error:
+            where = error.filename or file.address
+            output.fail(StorageError(f"cannot read the file: {error.strerror or error}", file=where))
 
 
 def _dump_one(file: DumpedFile, options: DumpOptions, output: DumpOutput) -> None:

@@ -15,7 +15,7 @@ from distlog.core.config import MAX_LONG
 from distlog.core.errors import CorruptRecordError
 from distlog.core.kernels.batch_scan import BAD_LENGTH, BATCH, LOG_OVERHEAD, OK, SMALLEST_LENGTH, SMALLEST_PREFIX
 from distlog.core.kernels.frame_scan import count_frames, read_frames
-from distlog.core.reading.read_ahead import LogFile
+from distlog.core.reading.chunks.read_ahead import LogFile
 from distlog.core.storage.part import Part
 from distlog.core.storage.storage import Storage
 

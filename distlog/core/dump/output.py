@@ -49,11 +49,10 @@ class DumpOutput:
         """Write one line of what is wrong."""
         self._say(self.out if self.as_json else self.err, text, kind, facts)
 
-    def fail(self, error: DistlogError | OSError) -> None:
+    def fail(self, error: DistlogError) -> None:
         """Write that something could not be read, and go on."""
         self.failures += 1
-        facts = {"message": error.message, **error.details} if isinstance(error, DistlogError) else {}
-        self.note(" ".join(str(error).split()), "error", **(facts or {"message": str(error)}))
+        self.note(" ".join(str(error).split()), "error", message=error.message, **error.details)
 
     def _say(self, stream: BinaryIO, text: str, kind: str, facts: Mapping[str, Any]) -> None:
         line = _ENCODER.encode({"type": kind, **facts}) if self.as_json else text

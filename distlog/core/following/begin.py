@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.state.snapshot import Snapshot
 from distlog.core.errors import InvalidConfigError, TopicNotFoundError
 from distlog.core.following.followed_log import FollowedLog
 from distlog.core.following.follower import FIRST_PAUSE_S, LONGEST_PAUSE_S, PAUSE_GROWTH, Follower
@@ -20,7 +20,7 @@ from distlog.core.groups.group_state import LONGEST_LEASE_MS
 from distlog.core.groups.membership import Membership
 from distlog.core.reading.scan import check_columns, checked_workers
 from distlog.core.reading.scan_plan import check_choice
-from distlog.core.reading.slices import OutOfRange
+from distlog.core.reading.slices.slices import OutOfRange
 from distlog.core.times import elapsed_s
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.transactions.isolation import IsolationLevel

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from distlog.core.arrow_arrays import numbers_of
 from distlog.core.commits.current_snapshot import CurrentSnapshot
-from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.commits.state.snapshot import PartitionState, Snapshot
 from distlog.core.log.live_snapshot import LiveSnapshot
 from distlog.core.log.tail_watch import TailWatch
 from distlog.core.reading import pipeline, scan_plan

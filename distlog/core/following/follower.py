@@ -15,7 +15,7 @@ import pyarrow as pa
 from distlog.core.errors import OffsetOutOfRangeError, SnapshotTooOldError
 from distlog.core.following.followed_log import FollowedLog, Handed, Window
 from distlog.core.following.share import Share
-from distlog.core.reading.slices import OutOfRange, bounded_start
+from distlog.core.reading.slices.slices import OutOfRange, bounded_start
 from distlog.core.times import elapsed_s
 
 if TYPE_CHECKING:

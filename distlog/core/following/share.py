@@ -11,7 +11,7 @@ from distlog.core.errors import DistlogError, InvalidConfigError, OffsetOutOfRan
 from distlog.core.following.followed_log import FollowedLog
 from distlog.core.following.start import Start, start_offset
 from distlog.core.groups.membership import Membership
-from distlog.core.reading.slices import OutOfRange
+from distlog.core.reading.slices.slices import OutOfRange
 from distlog.core.reading.time_lookup import EARLIEST
 from distlog.core.whole_number import whole_number
 

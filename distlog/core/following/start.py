@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 
-from distlog.core.commits.snapshot import Snapshot
-from distlog.core.reading.segment_reader import SegmentReader
-from distlog.core.reading.slices import OutOfRange, bounded_start
+from distlog.core.commits.state.snapshot import Snapshot
+from distlog.core.reading.files.segment_reader import SegmentReader
+from distlog.core.reading.slices.slices import OutOfRange, bounded_start
 from distlog.core.reading.time_lookup import EARLIEST, offset_for_time
 from distlog.core.times import Time, to_ms
 from distlog.core.whole_number import whole_number

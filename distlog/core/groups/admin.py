@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 import pyarrow as pa
 
 from distlog.core import paths
-from distlog.core.commits.fields import UUID
-from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.format.fields import UUID
+from distlog.core.commits.state.snapshot import Snapshot
 from distlog.core.display.listing import Listing
 from distlog.core.errors import InvalidConfigError
 from distlog.core.groups.group_log import GroupLog

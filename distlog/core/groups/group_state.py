@@ -6,8 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from distlog.core.commits import fields, json_text
-from distlog.core.commits.fields import LONG, NAME, PARTITION, UUID, Integer, Text, by_partition, optional, stored
+from distlog.core.commits.format import fields, json_text
+from distlog.core.commits.format.fields import (
+    LONG,
+    NAME,
+    PARTITION,
+    UUID,
+    Integer,
+    Text,
+    by_partition,
+    optional,
+    stored,
+)
 from distlog.core.errors import CorruptMetadataError, UnsupportedVersionError
 
 FORMAT = 1

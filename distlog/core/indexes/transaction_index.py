@@ -14,7 +14,7 @@ Entries are big-endian, without a header, with absolute offsets, in the order of
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -34,7 +34,6 @@ ENTRY = np.dtype(
     ]
 )
 VERSION = 0
-_NONE = np.empty(0, ENTRY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +73,6 @@ class TransactionIndex:
         """All entries, in file order."""
         return _transactions(self._entries())
 
-    def collect_aborted(self, fetch_offset: int, upper_bound: int) -> AbortedTransactions:
-        """The aborted transactions that reach into [fetch_offset, upper_bound) (Kafka's `collectAbortedTxns`)."""
-        entries = self._entries()
-        stops = np.flatnonzero(entries["last_stable_offset"] >= upper_bound)
-        if len(stops):
-            entries = entries[: stops[0] + 1]
-        inside = (entries["last_offset"] >= fetch_offset) & (entries["first_offset"] < upper_bound)
-        return AbortedTransactions(_transactions(entries[inside]), len(stops) > 0)
-
     def checksum(self) -> int:
         """The CRC-32C of the file."""
         return crc32c(self._read())
@@ -107,6 +97,16 @@ class TransactionIndex:
 
     def _entries(self) -> npt.NDArray[np.void]:
         return _whole_entries(self._read(), self.path)
+
+
+def collect_aborted(
+    transactions: Sequence[AbortedTransaction], fetch_offset: int, upper_bound: int
+) -> AbortedTransactions:
+    """Those of an index that reach into [fetch_offset, upper_bound) (Kafka's `collectAbortedTxns`)."""
+    stop = next((place for place, each in enumerate(transactions) if each.last_stable_offset >= upper_bound), None)
+    known = transactions if stop is None else transactions[: stop + 1]
+    inside = [each for each in known if each.last_offset >= fetch_offset and each.first_offset < upper_bound]
+    return AbortedTransactions(inside, stop is not None)
 
 
 def decode_transactions(data: bytes, file: str) -> list[AbortedTransaction]:

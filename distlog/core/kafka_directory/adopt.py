@@ -12,9 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from distlog.core import paths
-from distlog.core.commits.actions import Action
 from distlog.core.commits.commit_log import CommitLog
-from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.format.actions import Action
+from distlog.core.commits.state.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import DistlogError, InvalidTopicError, StorageError, TopicExistsError, TopicNotFoundError
 from distlog.core.kafka_directory.adoption_mark import adopting, end, is_marked

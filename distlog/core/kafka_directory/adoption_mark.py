@@ -53,7 +53,8 @@ def end(topic: Storage) -> None:
 
 
 def _locked(path: str, url: str) -> int:
-    make_folders(os.path.dirname(path))
+    with failing_as("make the folder of the topic", path):
+        make_folders(os.path.dirname(path))
     while True:
         with failing_as("open the mark", path):
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)

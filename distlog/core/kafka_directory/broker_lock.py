@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager, suppress
 
 from distlog.core.errors import StorageError
 from distlog.core.kafka_directory.directory_names import BROKER_LOCK_FILE
-from distlog.core.storage.local.durable_files import make_folders
+from distlog.core.storage.local.durable_files import failing_as, make_folders
 from distlog.core.storage.storage import Storage
 
 
@@ -25,9 +25,11 @@ def without_broker(log_dir: Storage, *, alone: bool = False) -> Iterator[None]:
             yield
             return
         folder = log_dir.local_path("")
-        if alone:
-            make_folders(folder)
-        _lock_folder(_opened(folder, stack), folder, alone=alone)
+        with failing_as("open the log directory", folder):
+            if alone:
+                make_folders(folder)
+            file = _opened(folder, stack)
+        _lock_folder(file, folder, alone=alone)
         path = log_dir.local_path(BROKER_LOCK_FILE)
         with suppress(FileNotFoundError):
             _lock(_opened(path, stack), path)

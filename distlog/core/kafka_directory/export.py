@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.state.snapshot import Snapshot
 from distlog.core.display.shown import Shown
 from distlog.core.display.units import counted
 from distlog.core.kafka_directory.broker_lock import without_broker

@@ -10,9 +10,9 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from distlog.core.commits import fields
-from distlog.core.commits.fields import LONG, TIMESTAMP, Integer, Text, stored
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.format import fields
+from distlog.core.commits.format.fields import LONG, TIMESTAMP, Integer, Text, stored
+from distlog.core.commits.format.segment_info import SegmentInfo
 from distlog.core.config import MAX_INT
 from distlog.core.errors import CorruptMetadataError
 from distlog.core.storage.storage import Storage

@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from distlog.core import paths
-from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.commits.format.segment_info import SegmentInfo
+from distlog.core.commits.state.snapshot import PartitionState, Snapshot
 from distlog.core.errors import CorruptionError
 from distlog.core.kafka_directory.checkpoint_files import (
     Epochs,
@@ -26,7 +26,7 @@ from distlog.core.kafka_directory.export_folder import known_segments, snapshots
 from distlog.core.kafka_directory.export_record import ExportedSegment, empty_segment, write_export
 from distlog.core.kafka_directory.exported_files import ExportedFiles, delete_segment, write_empty
 from distlog.core.kafka_directory.exported_segment import export_segment
-from distlog.core.log.stored_producers import StoredProducers
+from distlog.core.log.producers.stored_producers import StoredProducers
 from distlog.core.paths import LEADER_EPOCHS, SNAPSHOT_SUFFIX
 from distlog.core.reading.stable_offset import last_stable_offset
 from distlog.core.storage.storage import Storage
@@ -99,8 +99,8 @@ class _PartitionExport:
             self.present = before
             return []
         self._announce(before, kept, new)
-        self.present = [self._segment(each, kept, producers, segments[-1]) for each in segments]
-        self._files.write()
+        with self._files:
+            self.present = [self._segment(each, kept, producers, segments[-1]) for each in segments]
         self._finish(before, producers)
         return new
 

@@ -13,14 +13,14 @@ from crc32c import crc32c
 from distlog.core import paths
 from distlog.core.batches.base_offsets import header_offsets, write_base_offsets
 from distlog.core.buffers import new_pages
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.format.segment_info import SegmentInfo
 from distlog.core.errors import CorruptIndexError
 from distlog.core.indexes.transaction_index import ENTRY
 from distlog.core.kafka_directory.directory_names import file_name
 from distlog.core.kafka_directory.exported_files import ExportedFiles
-from distlog.core.log.segment_recovery import new_epochs
-from distlog.core.reading.chunk import Chunk
-from distlog.core.reading.segment_reader import SegmentReader
+from distlog.core.log.segment.segment_recovery import new_epochs
+from distlog.core.reading.chunks.chunk import Chunk
+from distlog.core.reading.files.segment_reader import SegmentReader
 from distlog.core.reading.whole_log import whole_log
 from distlog.core.segments.index_facts import checksum_error
 from distlog.core.segments.log_description import LogDescription

@@ -17,7 +17,7 @@ from distlog.core.kafka_directory.source_log import pieces
 from distlog.core.kafka_directory.taken_partition import TakenPartition
 from distlog.core.kafka_directory.taken_segment import TakenSegment
 from distlog.core.paths import LEADER_EPOCHS, SNAPSHOT_SUFFIX
-from distlog.core.storage.local.durable_files import make_folders
+from distlog.core.storage.local.durable_files import failing_as, make_folders
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import Storage
 
@@ -40,7 +40,9 @@ def place(topic: Storage, name: str, partition: TakenPartition, *, linked: bool)
     """
     folder = paths.partition_dir(name, partition.name.partition)
     if linked:
-        make_folders(topic.local_path(folder))
+        path = topic.local_path(folder)
+        with failing_as("make the folder", path):
+            make_folders(path)
     in_parallel(lambda each: _place_segment(topic, name, partition.folder, each, linked=linked), partition.segments)
     snapshot = partition.producer_snapshot
     if len(snapshot) > _NO_PRODUCERS:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from distlog.core.batches.record_batch import HEADER_SIZE, LOG_OVERHEAD
 from distlog.core.indexes.offset_index import ENTRY
-from distlog.core.reading.read_ahead import LogFile
+from distlog.core.reading.chunks.read_ahead import LogFile
 from distlog.core.storage.local.durable_files import failing_as
 from distlog.core.storage.local.sparse_map import SparseMap
 from distlog.core.storage.part import Part

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from distlog.core.commits.actions import Action, Add, Cleaned, SetLogStartOffset
+from distlog.core.commits.format.actions import Action, Add, Cleaned, SetLogStartOffset
 from distlog.core.errors import CorruptRecordError
 from distlog.core.kafka_directory.checkpoint_files import Epochs
 from distlog.core.kafka_directory.directory_names import PartitionName

@@ -23,7 +23,7 @@ from distlog.core.batches.record_decoder import decode, decode_parts
 from distlog.core.batches.record_sections import AskedBatches
 from distlog.core.batches.source import Source
 from distlog.core.buffers import byte_array
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.format.segment_info import SegmentInfo
 from distlog.core.config import MAX_INT, MAX_LONG
 from distlog.core.errors import CorruptIndexError, CorruptRecordError
 from distlog.core.indexes.transaction_index import AbortedTransaction

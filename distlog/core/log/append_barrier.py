@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from contextlib import closing
 
 from distlog.core import paths
-from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.state.snapshot import Snapshot
 from distlog.core.storage.local.file_lock import TIMEOUT_S, FileLock
 from distlog.core.topic_handle import TopicHandle
 

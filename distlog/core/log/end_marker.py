@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from distlog.core.batches.record_batch import ABORT, COMMIT
 from distlog.core.batches.record_encoder import encode
-from distlog.core.commits.actions import PREPARE_COMMIT, ProducerTransaction
-from distlog.core.log.batch_runs import BatchRun
+from distlog.core.commits.format.actions import PREPARE_COMMIT, ProducerTransaction
+from distlog.core.log.partition.batch_runs import BatchRun
 
 #: Version and type of a control record; version of the value, and epoch of the coordinator that decided.
 _KEY, _VALUE = struct.Struct(">hh"), struct.Struct(">hi")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from distlog.core.commits.current_snapshot import CurrentSnapshot
-from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.state.snapshot import Snapshot
 from distlog.core.errors import SnapshotTooOldError
 from distlog.core.log.tails import with_tails
 from distlog.core.topic_handle import TopicHandle

@@ -14,16 +14,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
-from distlog.core.commits.actions import Action
-from distlog.core.commits.commit import UNNAMED, Commit, Origin
 from distlog.core.commits.commit_log import Plan
 from distlog.core.commits.current_snapshot import CurrentSnapshot
-from distlog.core.commits.partition_draft import PartitionDraft
-from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.commits.format.actions import Action
+from distlog.core.commits.format.commit import UNNAMED, Commit, Origin
+from distlog.core.commits.state.partition_draft import PartitionDraft
+from distlog.core.commits.state.snapshot import PartitionState, Snapshot
 from distlog.core.errors import CommitConflictError
-from distlog.core.log.active_file import FileCalls
-from distlog.core.log.active_partition import COMMIT_TIMEOUT_S, ActivePartition
-from distlog.core.log.sealed_segment import SealedSegment
+from distlog.core.log.partition.active_partition import COMMIT_TIMEOUT_S, ActivePartition
+from distlog.core.log.partition.sealed_segment import SealedSegment
+from distlog.core.log.segment.active_file import FileCalls
 from distlog.core.storage.local.file_lock import TIMEOUT_S
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.task import Task

@@ -6,7 +6,7 @@ import os
 from contextlib import suppress
 
 from distlog.core import paths
-from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.state.snapshot import Snapshot
 from distlog.core.storage.local.durable_files import failing_as
 from distlog.core.storage.local.shared_page import WatchedPage
 from distlog.core.topic_handle import TopicHandle

@@ -11,13 +11,13 @@ import os
 from contextlib import closing
 
 from distlog.core import paths
-from distlog.core.commits.actions import Active
-from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.commits.snapshot import PartitionState, Snapshot
-from distlog.core.log.readable_segment import ReadableSegment
-from distlog.core.log.state_record import StateRecord, Status, recovery_point, stored_value
-from distlog.core.log.stored_producers import transactions_before
-from distlog.core.reading.missing_files import missing_file
+from distlog.core.commits.format.actions import Active
+from distlog.core.commits.format.segment_info import SegmentInfo
+from distlog.core.commits.state.snapshot import PartitionState, Snapshot
+from distlog.core.log.partition.state_record import StateRecord, Status, recovery_point, stored_value
+from distlog.core.log.producers.stored_producers import transactions_before
+from distlog.core.log.segment.readable_segment import ReadableSegment
+from distlog.core.reading.files.missing_files import missing_file
 from distlog.core.segments.segment_state import SegmentState
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.transactions.open_transactions import OpenTransactions

@@ -45,7 +45,8 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 
 from distlog.core import paths
-from distlog.core.commits.actions import (
+from distlog.core.commits.current_snapshot import CurrentSnapshot
+from distlog.core.commits.format.actions import (
     COMPLETE,
     ONGOING,
     PREPARE_ABORT,
@@ -54,12 +55,11 @@ from distlog.core.commits.actions import (
     ProducerTransaction,
     SetTransaction,
 )
-from distlog.core.commits.current_snapshot import CurrentSnapshot
-from distlog.core.commits.ongoing_transactions import check_ongoing
-from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.state.ongoing_transactions import check_ongoing
+from distlog.core.commits.state.snapshot import Snapshot
 from distlog.core.errors import CommitConflictError, DistlogError
 from distlog.core.log.end_marker import end_marker
-from distlog.core.log.partition_log import PartitionLog
+from distlog.core.log.partition.partition_log import PartitionLog
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.topic_handle import TopicHandle
 

@@ -14,9 +14,9 @@ from distlog.core.log_manager.task_run import TaskRun
 from distlog.core.maintenance.compaction.cleanable import plan_compaction
 from distlog.core.maintenance.compaction.compact import compact
 from distlog.core.maintenance.compaction.report import CompactionReport
-from distlog.core.maintenance.merge import merge
-from distlog.core.maintenance.merge_plan import plan_merge
-from distlog.core.maintenance.reports import MergeReport
+from distlog.core.maintenance.merging.merge import merge
+from distlog.core.maintenance.merging.merge_plan import plan_merge
+from distlog.core.maintenance.merging.merge_report import MergeReport
 from distlog.core.topics.topic import Topic
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from distlog.core import paths
 from distlog.core.commits.commit_log import CommitLog
-from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.state.snapshot import Snapshot
 from distlog.core.errors import InvalidTopicError, TopicNotFoundError
 from distlog.core.locks import ProcessLock
 from distlog.core.log_manager.task_run import TaskRun

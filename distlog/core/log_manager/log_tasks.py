@@ -14,11 +14,11 @@ from functools import partial
 from distlog.core.errors import StorageError
 from distlog.core.kafka_directory.checkpoint_files import LOG_START_OFFSETS, RECOVERY_POINTS, write_offsets
 from distlog.core.kafka_directory.directory_names import PartitionName
-from distlog.core.log.partition_log import PartitionLog
+from distlog.core.log.partition.partition_log import PartitionLog
 from distlog.core.log_manager.log_directory import FoundTopic, LogDirectory
 from distlog.core.log_manager.scheduler import monotonic_ms
 from distlog.core.log_manager.task_run import TaskRun
-from distlog.core.maintenance.vacuum import VacuumReport, vacuum
+from distlog.core.maintenance.vacuuming.vacuum import VacuumReport, vacuum
 from distlog.core.topics.topic import Topic
 
 

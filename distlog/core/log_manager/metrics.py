@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from distlog.core import paths
 from distlog.core.errors import DistlogError
 from distlog.core.locks import ProcessLock
-from distlog.core.log.partition_counters import PartitionCounters, counters_in
+from distlog.core.log.partition.partition_counters import PartitionCounters, counters_in
 from distlog.core.log_manager.log_directory import LogDirectory
 from distlog.core.log_manager.task_run import TaskRun
 from distlog.core.topics.topic import Topic

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.state.snapshot import Snapshot
 from distlog.core.maintenance.compaction.compact import Clean, compact
 from distlog.core.maintenance.compaction.report import CompactionReport
-from distlog.core.maintenance.merge import merge
-from distlog.core.maintenance.reports import MergeReport
+from distlog.core.maintenance.merging.merge import merge
+from distlog.core.maintenance.merging.merge_report import MergeReport
 from distlog.core.maintenance.run import Run
 from distlog.core.topic_handle import TopicHandle
 

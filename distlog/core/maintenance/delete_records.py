@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from distlog.core.commits.actions import Action, SetLogStartOffset
-from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.format.actions import Action, SetLogStartOffset
+from distlog.core.commits.state.snapshot import Snapshot
 from distlog.core.errors import InvalidConfigError, OffsetOutOfRangeError, TopicNotFoundError
 from distlog.core.log.sealed_commit import sealed_commit
 from distlog.core.log.tails import with_tails

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from distlog.core.commits.actions import Add, Remove, SetLogStartOffset
-from distlog.core.commits.commit import Commit
 from distlog.core.commits.commit_log import CommitLog
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.format.actions import Add, Remove, Restore, SetLogStartOffset
+from distlog.core.commits.format.commit import Commit
+from distlog.core.commits.format.segment_info import SegmentInfo
 
 #: (partition, stem): together they name a segment's files.
 Stem = tuple[int, str]
@@ -35,7 +35,8 @@ class RemovedSince:
             self.version = head
 
     def _take(self, commit: Commit) -> None:
-        raised = {action.partition for action in commit.actions if isinstance(action, SetLogStartOffset)}
+        restored = {action.partition for action in commit.actions if isinstance(action, Restore)}
+        raised = {action.partition for action in commit.actions if isinstance(action, SetLogStartOffset)} - restored
         for action in commit.actions:
             if isinstance(action, Add):
                 self.added[action.segment.partition, action.segment.stem] = action.segment

@@ -19,10 +19,10 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distlog.core.commits.actions import Action, Add, Cleaned, Remove, Restore
-from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.commits.segment_table import SegmentTable
-from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.commits.format.actions import Action, Add, Cleaned, Remove, Restore, SetLogStartOffset
+from distlog.core.commits.format.segment_info import SegmentInfo
+from distlog.core.commits.state.segment_table import SegmentTable
+from distlog.core.commits.state.snapshot import PartitionState, Snapshot
 from distlog.core.errors import OffsetOutOfRangeError, TopicNotFoundError
 from distlog.core.maintenance.removed_files import removed_files_held
 from distlog.core.maintenance.removed_since import RemovedSince
@@ -203,9 +203,13 @@ def _groups(
 
 
 def _actions(one: PartitionRestore, version: int) -> Iterator[Action]:
-    yield Restore(one.partition, one.log_start_offset, version)
+    # offsets are free from here on; the log may begin in the middle of the first segment that comes back
+    first = min([one.log_start_offset, *(segment.base_offset for segment in one.segments)])
+    yield Restore(one.partition, first, version)
     for segment in one.replaced:
         yield Remove(one.partition, segment.stem)
     for segment in one.segments:
         yield Add(segment)
+    if one.log_start_offset > first:
+        yield SetLogStartOffset(one.partition, one.log_start_offset)
     yield Cleaned(one.partition, one.first_dirty_offset)

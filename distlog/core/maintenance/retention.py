@@ -19,11 +19,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from distlog.core.commits.actions import Action, Remove, SetLogStartOffset
-from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.commits.format.actions import Action, Remove, SetLogStartOffset
+from distlog.core.commits.format.segment_info import SegmentInfo
+from distlog.core.commits.state.snapshot import PartitionState, Snapshot
 from distlog.core.config import TopicConfig
-from distlog.core.log.kept_producers import KeptProducers
+from distlog.core.log.producers.kept_producers import KeptProducers
 from distlog.core.log.sealed_commit import sealed_commit
 from distlog.core.log.tails import with_tails
 from distlog.core.times import NO_TIMESTAMP

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 
-from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.format.segment_info import SegmentInfo
+from distlog.core.commits.state.snapshot import Snapshot
 from distlog.core.storage.parallel import in_order
 from distlog.core.storage.storage import Storage
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+from distlog.core.reading.files.segment_reader import SegmentReader
 from distlog.core.reading.pipeline import read
-from distlog.core.reading.segment_reader import SegmentReader
-from distlog.core.reading.slices import SegmentSlice
-from distlog.core.reading.time_range import ALWAYS
+from distlog.core.reading.slices.slices import SegmentSlice
+from distlog.core.reading.slices.time_range import ALWAYS
 from distlog.core.transactions.isolation import Isolation
 
 

@@ -11,14 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from distlog.core.batches.base_offsets import header_offsets, write_base_offsets
-from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.commits.snapshot import PartitionState
+from distlog.core.commits.format.segment_info import SegmentInfo
+from distlog.core.commits.state.snapshot import PartitionState
 from distlog.core.errors import InvalidConfigError
 from distlog.core.indexes.transaction_index import AbortedTransaction
-from distlog.core.reading.chunk import Chunk
-from distlog.core.reading.segment_reader import CHUNK_BYTES, SegmentReader
-from distlog.core.reading.sending import Part, Sending
-from distlog.core.reading.slices import SegmentSlice, bounded_start
+from distlog.core.reading.chunks.chunk import Chunk
+from distlog.core.reading.chunks.sending import Part, Sending
+from distlog.core.reading.files.segment_reader import CHUNK_BYTES, SegmentReader
+from distlog.core.reading.slices.slices import SegmentSlice, bounded_start
 from distlog.core.reading.stable_offset import aborted_between
 from distlog.core.whole_number import whole_number
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
+from distlog.core.reading.files.segment_reader import SegmentReader
 from distlog.core.reading.pipeline import read
-from distlog.core.reading.segment_reader import SegmentReader
-from distlog.core.reading.slices import SegmentSlice, windows, windows_from_end
+from distlog.core.reading.slices.slices import SegmentSlice, windows, windows_from_end
 from distlog.core.transactions.isolation import READ_UNCOMMITTED, Isolation
 
 #: How many offsets are looked at to begin with, unless fewer records are asked for.

@@ -14,10 +14,10 @@ from itertools import chain, islice
 import numpy as np
 import pyarrow as pa
 
-from distlog.core.reading.chunk import Chunk
-from distlog.core.reading.read_ahead import DEPTH
-from distlog.core.reading.segment_reader import CHUNK_BYTES, INDEX_WORTH_BYTES, SegmentReader
-from distlog.core.reading.slices import SegmentSlice
+from distlog.core.reading.chunks.chunk import Chunk
+from distlog.core.reading.chunks.read_ahead import DEPTH
+from distlog.core.reading.files.segment_reader import CHUNK_BYTES, INDEX_WORTH_BYTES, SegmentReader
+from distlog.core.reading.slices.slices import SegmentSlice
 from distlog.core.storage.parallel import begun, in_order
 from distlog.core.transactions.isolation import Isolation
 

@@ -27,15 +27,15 @@ from distlog.core.batches.record_batch import (
     LOG_APPEND_TIME,
 )
 from distlog.core.buffers import byte_array
-from distlog.core.commits.segment_info import UNKNOWN, SegmentInfo
+from distlog.core.commits.format.segment_info import UNKNOWN, SegmentInfo
 from distlog.core.config import MIN_LONG
 from distlog.core.errors import CorruptionError
 from distlog.core.indexes.time_index import TimestampOffset
 from distlog.core.kernels.batch_scan import CODEC_MASK, LOG_OVERHEAD
 from distlog.core.kernels.point_scan import FOUND, FOUND_HEADER, find_batch, find_headers, find_records
 from distlog.core.kernels.record_scan import NOT_APPEND_TIME
-from distlog.core.reading.open_logs import OpenLog
-from distlog.core.reading.segment_reader import SegmentReader
+from distlog.core.reading.files.open_logs import OpenLog
+from distlog.core.reading.files.segment_reader import SegmentReader
 
 #: How many records, and batches, are looked at one by one; for more of them a scan is faster.
 FEW = 64

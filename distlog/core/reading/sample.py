@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from distlog.core.arrow_arrays import integers
 from distlog.core.reading.counted_slices import count, is_every_offset_a_record
+from distlog.core.reading.files.segment_reader import INDEX_WORTH_BYTES, SegmentReader
 from distlog.core.reading.pipeline import read
-from distlog.core.reading.segment_reader import INDEX_WORTH_BYTES, SegmentReader
-from distlog.core.reading.slices import SegmentSlice
+from distlog.core.reading.slices.slices import SegmentSlice
 from distlog.core.transactions.isolation import Isolation
 
 #: What one record costs that is read alone, in bytes that could be read in a row meanwhile.

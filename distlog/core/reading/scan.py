@@ -14,12 +14,12 @@ from distlog.core.errors import InvalidConfigError, InvalidRecordError
 from distlog.core.optional import optional
 from distlog.core.reading import json_fields, scan_plot
 from distlog.core.reading.counted_slices import by_partition, count, most_records
+from distlog.core.reading.files.segment_reader import SegmentReader
 from distlog.core.reading.first_and_last import first, last
 from distlog.core.reading.json_fields import OnError
 from distlog.core.reading.pipeline import read
 from distlog.core.reading.sample import sample
-from distlog.core.reading.segment_reader import SegmentReader
-from distlog.core.reading.slices import SegmentSlice
+from distlog.core.reading.slices.slices import SegmentSlice
 from distlog.core.storage.parallel import cores
 from distlog.core.transactions.isolation import Isolation
 from distlog.core.whole_number import count_of, whole_number

@@ -6,16 +6,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, get_args
 
-from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.state.snapshot import Snapshot
 from distlog.core.config import MIN_LONG
 from distlog.core.errors import TopicNotFoundError
-from distlog.core.reading import slices
-from distlog.core.reading.read_ahead import DEPTH
-from distlog.core.reading.segment_reader import INDEX_WORTH_BYTES, SegmentReader
-from distlog.core.reading.slices import OutOfRange, SegmentSlice
+from distlog.core.reading.chunks.read_ahead import DEPTH
+from distlog.core.reading.files.segment_reader import INDEX_WORTH_BYTES, SegmentReader
+from distlog.core.reading.slices import slices
+from distlog.core.reading.slices.slices import OutOfRange, SegmentSlice
+from distlog.core.reading.slices.time_range import ALWAYS, TimeRange
 from distlog.core.reading.stable_offset import aborted_transactions, last_stable_offset
 from distlog.core.reading.time_lookup import start_by_index
-from distlog.core.reading.time_range import ALWAYS, TimeRange
 from distlog.core.storage.parallel import in_order
 from distlog.core.times import Time
 from distlog.core.transactions.isolation import Isolation, IsolationLevel

@@ -11,7 +11,7 @@ from distlog.core.display.units import counted, size_text
 from distlog.core.plots.facts import SegmentFacts
 from distlog.core.plots.figures import Times, scan_figure
 from distlog.core.reading.counted_slices import most_records
-from distlog.core.reading.slices import SegmentSlice
+from distlog.core.reading.slices.slices import SegmentSlice
 
 
 def plot(slices: Sequence[SegmentSlice], topic: str, times: Times | None) -> Any:

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from distlog.core.commits.segment_info import NO_OFFSET, NOT_LOOKED, SegmentInfo
-from distlog.core.commits.snapshot import PartitionState
+from distlog.core.commits.format.segment_info import NO_OFFSET, NOT_LOOKED, SegmentInfo
+from distlog.core.commits.state.snapshot import PartitionState
 from distlog.core.errors import CorruptIndexError
-from distlog.core.indexes.transaction_index import AbortedTransaction
-from distlog.core.reading.segment_reader import SegmentReader
+from distlog.core.indexes.transaction_index import AbortedTransaction, collect_aborted
+from distlog.core.reading.files.segment_reader import SegmentReader
 from distlog.core.reading.whole_log import whole_log
 from distlog.core.transactions.open_transactions import OpenTransactions
 
@@ -58,11 +58,10 @@ def aborted_between(
     The indexes of later segments are not read (Kafka's `collectAbortedTransactions`). Raises as the above.
     """
     for segment in transactional_segments(state, start):
-        for each in _aborted_in(reader, state, segment):
-            if each.first_offset < end and each.last_offset >= start:
-                yield each
-            if each.last_stable_offset >= end:
-                return
+        found = collect_aborted(_aborted_in(reader, state, segment), start, end)
+        yield from found.transactions
+        if found.complete:
+            return
 
 
 def _aborted_in(reader: SegmentReader, state: PartitionState, segment: SegmentInfo) -> list[AbortedTransaction]:

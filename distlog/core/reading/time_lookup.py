@@ -18,13 +18,13 @@ import pyarrow as pa
 
 from distlog.core.arrow_arrays import numbers_of
 from distlog.core.batches.record_batch import SCHEMA
-from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.commits.snapshot import PartitionState
+from distlog.core.commits.format.segment_info import SegmentInfo
+from distlog.core.commits.state.snapshot import PartitionState
 from distlog.core.indexes.time_index import TimestampOffset
-from distlog.core.reading.chunk import Chunk
+from distlog.core.reading.chunks.chunk import Chunk
+from distlog.core.reading.files.segment_reader import INDEX_WORTH_BYTES, SegmentReader
 from distlog.core.reading.point_read import first_at
-from distlog.core.reading.segment_reader import INDEX_WORTH_BYTES, SegmentReader
-from distlog.core.reading.slices import SegmentSlice
+from distlog.core.reading.slices.slices import SegmentSlice
 from distlog.core.transactions.isolation import READ_UNCOMMITTED
 
 #: Special times, with the numbers of Kafka's ListOffsets request.

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from crc32c import crc32c
 
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.format.segment_info import SegmentInfo
 from distlog.core.errors import CorruptRecordError
-from distlog.core.reading.chunk import Chunk
+from distlog.core.reading.chunks.chunk import Chunk
+from distlog.core.reading.files.segment_reader import SegmentReader
 from distlog.core.reading.pipeline import GROUP_BYTES, groups
-from distlog.core.reading.segment_reader import SegmentReader
-from distlog.core.reading.slices import SegmentSlice
+from distlog.core.reading.slices.slices import SegmentSlice
 
 
 def whole_log(reader: SegmentReader, segment: SegmentInfo) -> Iterator[Chunk]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from distlog.core import paths
 from distlog.core.buffers import PAGE_BYTES
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.format.segment_info import SegmentInfo
 from distlog.core.segments.index_facts import INDEX_FIELDS
 from distlog.core.storage.storage import Storage
 

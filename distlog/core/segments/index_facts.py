@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from crc32c import crc32c
 
-from distlog.core.commits.segment_info import UNKNOWN, SegmentInfo
+from distlog.core.commits.format.segment_info import UNKNOWN, SegmentInfo
 from distlog.core.errors import CorruptIndexError
 from distlog.core.storage.part import Part
 

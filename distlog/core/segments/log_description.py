@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from distlog.core.commits.segment_info import NOT_LOOKED, SegmentInfo
+from distlog.core.commits.format.segment_info import NOT_LOOKED, SegmentInfo
 from distlog.core.config import MAX_INT
 from distlog.core.errors import CorruptRecordError
 from distlog.core.kernels.segment_fold import NEXT_OFFSET, POSITION

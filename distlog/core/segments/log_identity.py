@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from distlog.core.batches.record_batch import CRC_AT, CRC_START
-from distlog.core.commits.segment_info import UNKNOWN, SegmentInfo
+from distlog.core.commits.format.segment_info import UNKNOWN, SegmentInfo
 from distlog.core.errors import CorruptRecordError
 from distlog.core.storage.part import Part
 

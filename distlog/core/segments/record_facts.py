@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from distlog.core.arrow_arrays import numbers_of
-from distlog.core.commits.segment_info import UNKNOWN
+from distlog.core.commits.format.segment_info import UNKNOWN
 from distlog.core.config import MAX_LONG
 from distlog.core.times import NO_TIMESTAMP
 

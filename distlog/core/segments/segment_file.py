@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from distlog.core import paths
 from distlog.core.batches.base_offsets import header_offsets, write_base_offsets
-from distlog.core.commits.segment_info import NO_OFFSET, SegmentInfo
+from distlog.core.commits.format.segment_info import NO_OFFSET, SegmentInfo
 from distlog.core.config import MAX_INT, TopicConfig
 from distlog.core.segments.bundles import Bundles
 from distlog.core.segments.log_description import LogDescription

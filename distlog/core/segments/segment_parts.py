@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from distlog.core import paths
-from distlog.core.commits.segment_info import OWN_FILE, SegmentInfo
+from distlog.core.commits.format.segment_info import OWN_FILE, SegmentInfo
 from distlog.core.segments.index_facts import INDEX_FIELDS, index_size
 from distlog.core.storage.part import Part
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from distlog.core import paths
 from distlog.core.batches.compression import CODEC_NAMES
-from distlog.core.commits.segment_info import NO_OFFSET, NOT_LOOKED, UNKNOWN, SegmentInfo
+from distlog.core.commits.format.segment_info import NO_OFFSET, NOT_LOOKED, UNKNOWN, SegmentInfo
 from distlog.core.config import MAX_INT, MAX_LONG
 from distlog.core.indexes.offset_index import ENTRY as OFFSET_ENTRY
 from distlog.core.indexes.time_index import ENTRY as TIME_ENTRY

@@ -18,7 +18,7 @@ from distlog.core.batches.batch_format import BatchFormat
 from distlog.core.batches.compression import CODEC_NAMES
 from distlog.core.batches.record_encoder import EncodedBatches, RecordEncoder
 from distlog.core.batches.record_input import RecordInput
-from distlog.core.commits.segment_info import BY_COMMIT, SegmentInfo
+from distlog.core.commits.format.segment_info import BY_COMMIT, SegmentInfo
 from distlog.core.config import MAX_LONG, TopicConfig
 from distlog.core.errors import InvalidConfigError, InvalidRecordError, StorageError
 from distlog.core.segments.bundles import Bundles

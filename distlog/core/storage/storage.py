@@ -120,7 +120,7 @@ class Storage:
         self._backend.put_many({self._prefix + name: data})
 
     def put_many(self, files: Mapping[str, Buffer]) -> None:
-        """Write or replace whole files, one by one; after an error some of them may be written."""
+        """Write or replace whole files, which must be few; after an error some of them may be written."""
         self._backend.put_many({self._prefix + name: data for name, data in files.items()})
 
     def open_write(self, name: str) -> ObjectWriter:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from distlog.core import paths
-from distlog.core.commits.actions import MAX_PARTITIONS
+from distlog.core.commits.format.actions import MAX_PARTITIONS
 from distlog.core.errors import CorruptMetadataError, InvalidConfigError, TopicNotFoundError
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import Storage

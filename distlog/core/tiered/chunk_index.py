@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distlog.core.batches.compression import ZSTD, decompress
-from distlog.core.commits.fields import Integer
+from distlog.core.commits.format.fields import Integer
 from distlog.core.config import MAX_INT
 from distlog.core.errors import CorruptRecordError
 

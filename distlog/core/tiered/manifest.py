@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from distlog.core.commits import json_text
-from distlog.core.commits.fields import LONG, Integer
+from distlog.core.commits.format import json_text
+from distlog.core.commits.format.fields import LONG, Integer
 from distlog.core.config import MAX_INT, MAX_LONG
 from distlog.core.errors import CorruptMetadataError, UnsupportedVersionError
 from distlog.core.tiered.chunk_index import ChunkIndex

@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from distlog.core.commits.segment_info import NO_OFFSET, SegmentInfo
-from distlog.core.commits.segment_table import SegmentTable
-from distlog.core.commits.snapshot import PartitionState
+from distlog.core.commits.format.segment_info import NO_OFFSET, SegmentInfo
+from distlog.core.commits.state.segment_table import SegmentTable
+from distlog.core.commits.state.snapshot import PartitionState
 from distlog.core.config import MAX_LONG
 from distlog.core.errors import CorruptMetadataError
-from distlog.core.reading.segment_reader import SegmentReader
-from distlog.core.reading.slices import SegmentSlice
+from distlog.core.reading.files.segment_reader import SegmentReader
+from distlog.core.reading.slices.slices import SegmentSlice
 from distlog.core.tiered.manifest import SNAPSHOT, RemoteSegment
 from distlog.core.tiered.tiered_storage import LOG, MANIFEST, RemoteTopic, TieredStorage
 from distlog.core.transactions.producer_snapshot import read_producer_snapshot

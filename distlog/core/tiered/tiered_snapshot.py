@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from distlog.core.commits.snapshot import PartitionState, Snapshot
-from distlog.core.commits.transaction_table import EMPTY
+from distlog.core.commits.state.snapshot import PartitionState, Snapshot
+from distlog.core.commits.state.transaction_table import EMPTY
 from distlog.core.config import TopicConfig
 from distlog.core.indexes.index_cache import IndexCache
-from distlog.core.reading.segment_reader import SegmentReader
+from distlog.core.reading.files.segment_reader import SegmentReader
 from distlog.core.tiered.bucket import list_segments, read_manifests
 from distlog.core.tiered.manifest import RemoteSegment
 from distlog.core.tiered.remote_log import first_unstable_offsets, log_parts, partition_state

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from distlog.core.commits.actions import Action, SetConfig, SetPartitions
 from distlog.core.commits.creation import check_partition_count
-from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.format.actions import Action, SetConfig, SetPartitions
+from distlog.core.commits.state.snapshot import Snapshot
 from distlog.core.errors import InvalidPartitionsError
 from distlog.core.log.sealed_commit import every_partition, sealed_commit
 from distlog.core.topic_handle import TopicHandle

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distlog.core.arrow_arrays import booleans, integers, numbers_of
-from distlog.core.commits.actions import Add, Remove, SetTransaction
-from distlog.core.commits.commit import Commit
-from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.commits.format.actions import Add, Remove, SetTransaction
+from distlog.core.commits.format.commit import Commit
+from distlog.core.commits.state.snapshot import PartitionState, Snapshot
 from distlog.core.display.listing import Listing
 
 _HISTORY = pa.schema(

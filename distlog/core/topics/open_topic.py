@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from distlog.core import paths
-from distlog.core.commits.actions import MAX_PARTITIONS
+from distlog.core.commits.format.actions import MAX_PARTITIONS
 from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidConfigError, TopicExistsError, TopicNotFoundError
 from distlog.core.storage.parallel import in_order

@@ -17,7 +17,7 @@ from distlog.core.maintenance.integrity.verify import VerifyReport, verify
 from distlog.core.reading import scan_plan
 from distlog.core.reading.fetch import FetchedBatches, fetch, fetch_committed
 from distlog.core.reading.scan import Scan, check_columns
-from distlog.core.reading.slices import OutOfRange
+from distlog.core.reading.slices.slices import OutOfRange
 from distlog.core.reading.stable_offset import last_stable_offset
 from distlog.core.reading.time_lookup import Found, offset_for_time
 from distlog.core.times import Time, to_ms

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from distlog.core.batches.record_batch import COLUMNS
-from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.commits.state.snapshot import PartitionState, Snapshot
 from distlog.core.config import MAX_LONG
 from distlog.core.reading import scan_plan
+from distlog.core.reading.files.segment_reader import SegmentReader
 from distlog.core.reading.first_and_last import first
 from distlog.core.reading.point_read import PointRecord, first_records
-from distlog.core.reading.segment_reader import SegmentReader
-from distlog.core.reading.slices import bounded_start
+from distlog.core.reading.slices.slices import bounded_start
 from distlog.core.transactions.isolation import READ_UNCOMMITTED, IsolationLevel
 from distlog.core.whole_number import count_of, whole_number
 

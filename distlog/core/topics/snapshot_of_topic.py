@@ -7,13 +7,13 @@ from html import escape
 
 from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.current_snapshot import AT_A_VERSION, CurrentSnapshot
-from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.state.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.display import tables
 from distlog.core.display.units import size_text
 from distlog.core.errors import TopicNotFoundError
 from distlog.core.log.live_snapshot import LiveSnapshot
-from distlog.core.reading.segment_reader import SegmentReader
+from distlog.core.reading.files.segment_reader import SegmentReader
 from distlog.core.storage.storage import Storage
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.topics import metadata_tables

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from distlog.core.commits.actions import Drop
-from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.format.actions import Drop
+from distlog.core.commits.state.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import DistlogError, TopicNotFoundError
 from distlog.core.following.start import Start, start_offset
@@ -22,21 +22,21 @@ from distlog.core.maintenance.integrity.rebuild_report import RebuildReport
 from distlog.core.maintenance.reports import DeleteRecordsReport, RestoreReport, RetentionReport
 from distlog.core.maintenance.restore import restore
 from distlog.core.maintenance.retention import plan_retention, retention
-from distlog.core.maintenance.vacuum import VacuumReport, vacuum
+from distlog.core.maintenance.vacuuming.vacuum import VacuumReport, vacuum
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.topics.alter_topic import alter_config, create_partitions
-from distlog.core.topics.append_commit import AppendResult, BatchId
-from distlog.core.topics.appendable import Appendable
-from distlog.core.topics.appender import Appender
-from distlog.core.topics.commit_destination import CommitDestination
-from distlog.core.topics.delivery import OnDelivery
-from distlog.core.topics.destination import Destination
-from distlog.core.topics.in_place_destination import InPlaceDestination
-from distlog.core.topics.producer import Producer, checked_timeout
-from distlog.core.topics.producing_topic import ProducingTopic
+from distlog.core.topics.appending.append_commit import AppendResult, BatchId
+from distlog.core.topics.appending.appendable import Appendable
+from distlog.core.topics.appending.appender import Appender
+from distlog.core.topics.appending.transaction import Transaction, open_appender
+from distlog.core.topics.producing.producer import Producer, checked_timeout
+from distlog.core.topics.producing.producing_topic import ProducingTopic
 from distlog.core.topics.readable_topic import ReadableTopic
-from distlog.core.topics.transaction import Transaction, open_appender
-from distlog.core.topics.writer import Writer
+from distlog.core.topics.writing.commit_destination import CommitDestination
+from distlog.core.topics.writing.delivery import OnDelivery
+from distlog.core.topics.writing.destination import Destination
+from distlog.core.topics.writing.in_place_destination import InPlaceDestination
+from distlog.core.topics.writing.writer import Writer
 from distlog.core.whole_number import whole_number
 
 

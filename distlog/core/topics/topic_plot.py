@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.state.snapshot import Snapshot
 from distlog.core.display.units import counted, size_text
 from distlog.core.plots.facts import SegmentFacts
 from distlog.core.plots.figures import Times, topic_figure

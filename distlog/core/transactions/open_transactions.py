@@ -8,7 +8,7 @@ from typing import Any
 import numpy.typing as npt
 
 from distlog.core.batches.record_batch import ABORT, COMMIT, CONTROL, HEADER_SIZE, TRANSACTIONAL
-from distlog.core.commits.segment_info import NO_OFFSET
+from distlog.core.commits.format.segment_info import NO_OFFSET
 from distlog.core.indexes.transaction_index import AbortedTransaction
 
 _MARKERS = (ABORT, COMMIT)

@@ -71,8 +71,11 @@ class ProducerStates:
 
     def snapshot(self) -> bytes:
         """The content of the producer snapshot at the end of what was seen."""
-        rows = [entry_of(producer, state) for producer, state in sorted(self._states.items())]
-        return write_producer_snapshot(np.array(rows, ENTRY))
+        return write_producer_snapshot(self.entries())
+
+    def entries(self) -> npt.NDArray[np.void]:
+        """What such a snapshot has of each producer (ENTRY rows), by producer id."""
+        return np.array([entry_of(producer, state) for producer, state in sorted(self._states.items())], ENTRY)
 
     def expire(self, now_ms: int, producers: Iterable[int] | None = None) -> None:
         """Forget who was silent for EXPIRATION_MS at `now_ms`, unless its transaction is open; or only of these."""

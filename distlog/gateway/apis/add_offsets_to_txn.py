@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from distlog.gateway.apis.transaction_attempts import fenced_code, tried
 from distlog.gateway.broker import Api, Broker
-from distlog.gateway.groups.of_broker import groups_of
-from distlog.gateway.groups.offsets_topic import NAME
+from distlog.gateway.broker_parts import groups_of, transactions_of
 from distlog.gateway.protocol.response_frame import Fields
 from distlog.gateway.server.request import Request
-from distlog.gateway.transactions.services import transactions_of
+from distlog.gateway.topics.own_topics import OFFSETS_TOPIC
 from distlog.gateway.transactions.transaction_state import ProducerId
 
 _FENCED_SINCE = 2
@@ -20,7 +19,7 @@ def handle(request: Request, broker: Broker) -> Fields:
 
     def add() -> None:
         coordinator = transactions_of(broker).coordinator
-        place = NAME, groups_of(broker).partition_of(body.group_id)
+        place = OFFSETS_TOPIC, groups_of(broker).partition_of(body.group_id)
         coordinator.add_partitions(body.transactional_id, ProducerId(body.producer_id, body.producer_epoch), [place])
 
     return {"throttle_time": 0, "error_code": tried(add, fenced=fenced_code(request.api_version, _FENCED_SINCE))}

@@ -7,11 +7,11 @@ from kio.schema.errors import ErrorCode
 from distlog.core.errors import DistlogError
 from distlog.gateway.apis.transaction_attempts import fenced_code, tried
 from distlog.gateway.broker import Api, Broker
-from distlog.gateway.groups.positions import TopicPartition
+from distlog.gateway.broker_parts import transactions_of
+from distlog.gateway.groups.offsets.positions import TopicPartition
 from distlog.gateway.protocol.error_codes import error_code
 from distlog.gateway.protocol.response_frame import Fields
 from distlog.gateway.server.request import Request
-from distlog.gateway.transactions.services import transactions_of
 from distlog.gateway.transactions.transaction_state import ProducerId
 
 _FENCED_SINCE = 2

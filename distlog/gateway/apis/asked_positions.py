@@ -8,8 +8,8 @@ from kio.schema.errors import ErrorCode
 
 from distlog.core.errors import DistlogError, StorageError
 from distlog.gateway.broker import Broker
-from distlog.gateway.groups.offsets_format import Position
-from distlog.gateway.groups.positions import TopicPartition
+from distlog.gateway.groups.offsets.offsets_format import Position
+from distlog.gateway.groups.offsets.positions import TopicPartition
 from distlog.gateway.protocol.error_codes import error_code
 from distlog.gateway.protocol.response_frame import Fields
 from distlog.gateway.server.request import Request

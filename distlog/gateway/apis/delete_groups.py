@@ -8,7 +8,7 @@ from functools import partial
 from kio.schema.errors import ErrorCode
 
 from distlog.gateway.broker import Api, Broker
-from distlog.gateway.groups.of_broker import groups_of
+from distlog.gateway.broker_parts import groups_of
 from distlog.gateway.server.request import Request
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from distlog.gateway.apis.attempts import attempted
 from distlog.gateway.apis.metadata import name_of, topic_uuid
 from distlog.gateway.broker import Api, Broker
-from distlog.gateway.groups.of_broker import groups_of
+from distlog.gateway.broker_parts import groups_of
 from distlog.gateway.protocol.response_frame import Fields
 from distlog.gateway.server.request import Request
 

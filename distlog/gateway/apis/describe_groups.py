@@ -8,9 +8,9 @@ from kio.schema.errors import ErrorCode
 
 from distlog.core.errors import DistlogError
 from distlog.gateway.broker import Api, Broker
-from distlog.gateway.groups.classic_group import GroupPhase
+from distlog.gateway.broker_parts import follow_groups_of, groups_of
 from distlog.gateway.groups.group_admin import GroupDescription
-from distlog.gateway.groups.of_broker import follow_groups_of, groups_of
+from distlog.gateway.groups.members.classic_group import GroupPhase
 from distlog.gateway.protocol.response_frame import Fields
 from distlog.gateway.server.request import Request
 

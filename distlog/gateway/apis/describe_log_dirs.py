@@ -9,9 +9,9 @@ from kio.schema.errors import ErrorCode
 
 from distlog.core.errors import TopicNotFoundError
 from distlog.gateway.broker import Api, Broker
-from distlog.gateway.hosted_topic import HostedTopic
 from distlog.gateway.protocol.response_frame import Fields
 from distlog.gateway.server.request import Request
+from distlog.gateway.topics.hosted_topic import HostedTopic
 
 
 def handle(request: Request, broker: Broker) -> Fields:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from distlog.gateway.apis.transaction_attempts import fenced_code, tried
 from distlog.gateway.broker import Api, Broker
+from distlog.gateway.broker_parts import transactions_of
 from distlog.gateway.protocol.response_frame import Fields
 from distlog.gateway.server.request import Request
-from distlog.gateway.transactions.services import transactions_of
 from distlog.gateway.transactions.transaction_state import ProducerId
 
 _FENCED_SINCE = 2

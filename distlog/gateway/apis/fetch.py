@@ -11,11 +11,11 @@ from kio.schema.errors import ErrorCode
 
 from distlog.core.errors import OffsetOutOfRangeError, TopicNotFoundError
 from distlog.gateway.broker import Api, Broker
-from distlog.gateway.delayed_fetches import DelayedFetch
-from distlog.gateway.partition import FetchedData, LogOffsets, Partition
+from distlog.gateway.fetches.delayed_fetches import DelayedFetch
 from distlog.gateway.protocol.error_codes import error_code
 from distlog.gateway.protocol.response_frame import Fields, Piece
 from distlog.gateway.server.request import Request
+from distlog.gateway.topics.partition import FetchedData, LogOffsets, Partition
 
 _NO_SESSION = 0
 _NEW_SESSION_EPOCHS = (-1, 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kio.schema.errors import ErrorCode
 
 from distlog.gateway.broker import Api, Broker
-from distlog.gateway.groups.of_broker import groups_of
+from distlog.gateway.broker_parts import groups_of
 from distlog.gateway.protocol.response_frame import Fields
 from distlog.gateway.server.request import Request
 

@@ -8,10 +8,11 @@ from kio.schema.errors import ErrorCode
 
 from distlog.gateway.apis.transaction_attempts import fenced_code, tried
 from distlog.gateway.broker import Api, Broker
+from distlog.gateway.broker_parts import transactions_of
 from distlog.gateway.groups.registry import MAX_TEXT_BYTES
 from distlog.gateway.protocol.response_frame import Fields
 from distlog.gateway.server.request import Request
-from distlog.gateway.transactions.services import new_producer_id, transactions_of
+from distlog.gateway.transactions.services import new_producer_id
 from distlog.gateway.transactions.transaction_state import ProducerId
 
 _NONE = ProducerId(-1, -1)

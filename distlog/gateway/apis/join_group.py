@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from distlog.gateway.broker import Api, Broker
-from distlog.gateway.groups.exchanges import Join, JoinReply
-from distlog.gateway.groups.of_broker import groups_of
+from distlog.gateway.broker_parts import groups_of
+from distlog.gateway.groups.members.exchanges import Join, JoinReply
 from distlog.gateway.server.request import Request
 
 #: From here on a client learns its id before it is a member (KIP-394), or that it need not assign (KIP-814).

@@ -5,8 +5,8 @@ from __future__ import annotations
 from kio.schema.errors import ErrorCode
 
 from distlog.gateway.broker import Api, Broker
-from distlog.gateway.groups.classic_group import GroupPhase
-from distlog.gateway.groups.of_broker import follow_groups_of, groups_of
+from distlog.gateway.broker_parts import follow_groups_of, groups_of
+from distlog.gateway.groups.members.classic_group import GroupPhase
 from distlog.gateway.protocol.response_frame import Fields
 from distlog.gateway.server.request import Request
 

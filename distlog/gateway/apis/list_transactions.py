@@ -6,9 +6,9 @@ from kio.schema.errors import ErrorCode
 
 from distlog.gateway.apis.transaction_attempts import tried
 from distlog.gateway.broker import Api, Broker
+from distlog.gateway.broker_parts import transactions_of
 from distlog.gateway.protocol.response_frame import Fields
 from distlog.gateway.server.request import Request
-from distlog.gateway.transactions.services import transactions_of
 from distlog.gateway.transactions.transaction_state import Status, TransactionState
 
 _ANY = -1

@@ -13,10 +13,10 @@ from distlog.core.config import TopicConfig
 from distlog.core.errors import TopicExistsError, TopicNotFoundError
 from distlog.gateway.apis.attempts import attempted
 from distlog.gateway.broker import Api, Broker
-from distlog.gateway.hosted_topic import HostedTopic
 from distlog.gateway.protocol.error_codes import UnknownTopicIdError
 from distlog.gateway.protocol.response_frame import Fields
 from distlog.gateway.server.request import Request
+from distlog.gateway.topics.hosted_topic import HostedTopic
 
 #: No leader epoch: there is no election. Clients then check no epochs.
 NO_EPOCH = -1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from distlog.gateway.apis.asked_positions import AskedPositions
 from distlog.gateway.broker import Api, Broker
-from distlog.gateway.groups.of_broker import groups_of
+from distlog.gateway.broker_parts import groups_of
 from distlog.gateway.server.request import Request
 
 

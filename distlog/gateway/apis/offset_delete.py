@@ -7,9 +7,9 @@ from functools import partial
 from kio.schema.errors import ErrorCode
 
 from distlog.gateway.broker import Api, Broker
-from distlog.gateway.groups.exchanges import GroupRefusedError
-from distlog.gateway.groups.of_broker import groups_of
-from distlog.gateway.groups.positions import TopicPartition
+from distlog.gateway.broker_parts import groups_of
+from distlog.gateway.groups.members.exchanges import GroupRefusedError
+from distlog.gateway.groups.offsets.positions import TopicPartition
 from distlog.gateway.protocol.response_frame import Fields
 from distlog.gateway.server.request import Request
 

@@ -14,15 +14,15 @@ from kio.schema.errors import ErrorCode
 
 from distlog.core.batches.record_batch import HEADER_SIZE, TRANSACTIONAL
 from distlog.core.errors import InvalidRecordError, RecordValidationError
-from distlog.core.log.appended import AppendInfo
+from distlog.core.log.partition.appended import AppendInfo
 from distlog.core.storage.parallel import in_parallel
 from distlog.gateway.broker import Api, Broker
-from distlog.gateway.hosted_topic import HostedTopic
-from distlog.gateway.partition import Partition
+from distlog.gateway.broker_parts import transactions_of
 from distlog.gateway.protocol.error_codes import error_code
 from distlog.gateway.protocol.response_frame import Fields
 from distlog.gateway.server.request import Request
-from distlog.gateway.transactions.services import transactions_of
+from distlog.gateway.topics.hosted_topic import HostedTopic
+from distlog.gateway.topics.partition import Partition
 from distlog.gateway.transactions.transaction_state import ProducerId, TransactionRefusedError
 
 _log = logging.getLogger("distlog.gateway")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from distlog.gateway.broker import Api, Broker
-from distlog.gateway.groups.exchanges import Sync, SyncReply
-from distlog.gateway.groups.of_broker import groups_of
+from distlog.gateway.broker_parts import groups_of
+from distlog.gateway.groups.members.exchanges import Sync, SyncReply
 from distlog.gateway.server.request import Request
 
 

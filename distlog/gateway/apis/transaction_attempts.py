@@ -8,7 +8,7 @@ from collections.abc import Callable
 from kio.schema.errors import ErrorCode
 
 from distlog.core.errors import DistlogError, LeaderFencedError
-from distlog.gateway.groups.exchanges import GroupRefusedError
+from distlog.gateway.groups.members.exchanges import GroupRefusedError
 from distlog.gateway.transactions.transaction_state import TransactionRefusedError
 
 _log = logging.getLogger("distlog.gateway")

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from kio.schema.errors import ErrorCode
 
-from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.state.snapshot import Snapshot
 from distlog.gateway.apis.asked_positions import AskedPositions
 from distlog.gateway.apis.transaction_attempts import tried
 from distlog.gateway.broker import Api, Broker
+from distlog.gateway.broker_parts import groups_of, transactions_of
 from distlog.gateway.groups.committed_offsets import GroupChanges
-from distlog.gateway.groups.of_broker import groups_of
-from distlog.gateway.groups.offsets_format import encode_key, encode_position
-from distlog.gateway.groups.offsets_topic import NAME
+from distlog.gateway.groups.offsets.offsets_format import encode_key, encode_position
 from distlog.gateway.protocol.response_frame import Fields
 from distlog.gateway.server.request import Request
+from distlog.gateway.topics.own_topics import OFFSETS_TOPIC
 from distlog.gateway.transactions.own_records import own_batch
-from distlog.gateway.transactions.services import transactions_of
 from distlog.gateway.transactions.transaction_state import ProducerId
 
 
@@ -30,10 +29,10 @@ def handle(request: Request, broker: Broker) -> Fields:
 def _keep(request: Request, broker: Broker, asked: AskedPositions) -> None:
     body, groups = request.body, groups_of(broker)
     producer = ProducerId(body.producer_id, body.producer_epoch)
-    hosted, number = broker.metadata.fresh_topic(NAME), groups.partition_of(body.group_id)
+    hosted, number = broker.metadata.fresh_topic(OFFSETS_TOPIC), groups.partition_of(body.group_id)
     # who took over the groups meanwhile does not know of what is appended now
     is_led = groups.fence(number)
-    is_open = transactions_of(broker).fence(body.transactional_id, producer, (NAME, number))
+    is_open = transactions_of(broker).fence(body.transactional_id, producer, (OFFSETS_TOPIC, number))
 
     def fence(snapshot: Snapshot) -> None:
         is_led(snapshot)

@@ -3,7 +3,7 @@
 The gateways are a group of followers (distlog.core.groups) in the root's own folder, which share the partitions of
 `__consumer_offsets`: each of them beats, and what a dead one held goes to the others. No clock is compared with
 another's. The lease is for people and clients to know whom to ask. What keeps a gateway that lost it from committing
-is the epoch of the partition (distlog.core.topics.leadership).
+is the epoch of the partition (distlog.core.topics.writing.leadership).
 """
 
 from __future__ import annotations

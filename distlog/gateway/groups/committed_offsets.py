@@ -7,13 +7,14 @@ from contextlib import suppress
 
 from kio.schema.errors import ErrorCode
 
-from distlog.gateway.groups.classic_group import GroupPhase, Stored
 from distlog.gateway.groups.ended_positions import EndedPositions
-from distlog.gateway.groups.exchanges import GroupRefusedError
-from distlog.gateway.groups.membership import check_commit
-from distlog.gateway.groups.offsets_format import OffsetKey, Position
-from distlog.gateway.groups.positions import TopicPartition, read_topics
-from distlog.gateway.groups.registry import Group, GroupRegistry
+from distlog.gateway.groups.group import Group
+from distlog.gateway.groups.members.classic_group import GroupPhase, Stored
+from distlog.gateway.groups.members.exchanges import GroupRefusedError
+from distlog.gateway.groups.members.membership import check_commit
+from distlog.gateway.groups.offsets.offsets_format import OffsetKey, Position
+from distlog.gateway.groups.offsets.positions import TopicPartition, read_topics
+from distlog.gateway.groups.registry import GroupRegistry
 
 #: Kafka's `offset.metadata.max.bytes`.
 MAX_METADATA_BYTES = 4096
@@ -76,12 +77,12 @@ class CommittedOffsets:
             if opened.positions.is_storing(positions):
                 # which of both comes first in the log decides, and nobody knows that yet
                 raise GroupRefusedError(ErrorCode.coordinator_load_in_progress)
-            opened.positions.begin_joining(positions)
+            begun = opened.positions.begin_joining(positions)
         # members live by the group's lock, and an append may take long
         try:
             append(opened.positions.keys(positions))
             with opened.lock:
-                opened.positions.wait_for(producer_id, positions)
+                opened.positions.joined(producer_id, positions, begun)
         finally:
             with opened.lock:
                 opened.positions.end_joining(positions)
@@ -132,12 +133,21 @@ class CommittedOffsets:
                 found |= {topic for topic, _ in group.positions}
         return found
 
-    def forget_topic(self, topic: str) -> None:
-        """Forget all positions in a topic that was dropped: in one of the same name they would skip records."""
+    def forget_topic(self, topic: str, failed: Callable[[], object] = lambda: None) -> None:
+        """Forget all positions in a topic that was dropped: in one of the same name they would skip records.
+
+        `failed` is called, now or later, for positions that stay: then ask again, as `DroppedTopics` does.
+        """
+
+        def stored(code: ErrorCode) -> None:
+            if code is not ErrorCode.none:
+                failed()
+
         for name in self._groups.names():
+            # others answer for a group that this gateway refuses
             with suppress(GroupRefusedError), self._groups.opened(name) as group:
                 places = [place for place in {*group.positions, *group.positions.pending} if place[0] == topic]
-                self._store(group, dict.fromkeys(places), lambda code: None)
+                self._store(group, dict.fromkeys(places), stored)
 
     def expire(self) -> None:
         """Forget the positions that nobody has needed for the retention time, and groups that have nothing left."""

@@ -13,7 +13,7 @@ from typing import Generic, Protocol, TypeVar
 
 from kio.schema.errors import ErrorCode
 
-from distlog.gateway.groups.exchanges import GroupRefusedError
+from distlog.gateway.groups.members.exchanges import GroupRefusedError
 
 _UNLOADING = -1
 Loaded_co = TypeVar("Loaded_co", covariant=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from kio.schema.errors import ErrorCode
 
-from distlog.gateway.groups.exchanges import (
+from distlog.gateway.groups.members.exchanges import (
     AnswerJoin,
     AnswerSync,
     GroupRefusedError,
@@ -15,10 +15,10 @@ from distlog.gateway.groups.exchanges import (
     Sync,
     SyncReply,
 )
-from distlog.gateway.groups.join import join
-from distlog.gateway.groups.membership import heartbeat, leave
+from distlog.gateway.groups.members.join import join
+from distlog.gateway.groups.members.membership import heartbeat, leave
+from distlog.gateway.groups.members.sync import sync
 from distlog.gateway.groups.registry import MAX_TEXT_BYTES, GroupRegistry
-from distlog.gateway.groups.sync import sync
 
 #: What the gateway adds to a name, so that it is an id: a hyphen and a UUID.
 _OWN_ID_BYTES = 37

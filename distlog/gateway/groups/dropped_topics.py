@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 
 from distlog.core.errors import DistlogError, TopicNotFoundError
 from distlog.gateway.groups.committed_offsets import CommittedOffsets
@@ -20,10 +21,13 @@ class DroppedTopics:
     def __init__(self, offsets: CommittedOffsets, find_id: Callable[[str], str]) -> None:
         self._offsets, self._find_id = offsets, find_id
         self._seen: dict[str, str] = {}
+        #: Topics of which not all positions could be forgotten.
+        self._left = set[str]()
 
     def look(self) -> None:
         """Look once; what fails is looked at again the next time."""
         topics = self._offsets.topics()
+        self._left.intersection_update(topics)
         before, self._seen = self._seen, {name: id for name, id in self._seen.items() if name in topics}
         for name in sorted(topics):
             try:
@@ -33,8 +37,9 @@ class DroppedTopics:
             except DistlogError as error:
                 _log.debug("cannot look whether %s was dropped: %s", name, error)
                 continue
-            if name in before and before[name] != found:
-                self._offsets.forget_topic(name)
+            if name in self._left or (name in before and before[name] != found):
+                self._left.discard(name)
+                self._offsets.forget_topic(name, partial(self._left.add, name))
             if found:
                 self._seen[name] = found
             else:

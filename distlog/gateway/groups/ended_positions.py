@@ -15,8 +15,8 @@ from typing import Protocol
 from kio.schema.errors import ErrorCode
 
 from distlog.core.errors import DistlogError
-from distlog.gateway.groups.exchanges import GroupRefusedError
-from distlog.gateway.groups.offsets_log import EndedTransaction
+from distlog.gateway.groups.members.exchanges import GroupRefusedError
+from distlog.gateway.groups.offsets.offsets_log import EndedTransaction
 from distlog.gateway.groups.registry import GroupRegistry
 
 
@@ -42,12 +42,14 @@ class EndedPositions:
     def learn(self, group: str) -> None:
         """Have what ended before this call counted, for all groups of the partition.
 
-        Raises GroupRefusedError if the storage fails.
+        Raises GroupRefusedError if the storage fails, or while the partition is loaded; nothing is missed by that.
         """
         number = self._markers.partition_of(group)
         with self._locks[number]:
             try:
                 for ended in self._markers.ended(number):
+                    # those that are not loaded yet would never learn of it
+                    self._groups.check(group)
                     self._end(number, ended)
             except DistlogError as error:
                 raise GroupRefusedError(ErrorCode.coordinator_not_available) from error

@@ -15,9 +15,9 @@ from distlog.core.errors import InvalidConfigError, TopicNotFoundError
 from distlog.core.groups.admin import group_states
 from distlog.core.groups.group_log import GroupLog
 from distlog.core.storage.parallel import in_parallel
-from distlog.gateway.groups.positions import TopicPartition
-from distlog.gateway.hosted_topic import HostedTopic
-from distlog.gateway.metadata_cache import MetadataCache
+from distlog.gateway.groups.offsets.positions import TopicPartition
+from distlog.gateway.topics.hosted_topic import HostedTopic
+from distlog.gateway.topics.metadata_cache import MetadataCache
 
 #: So that a slow storage of one topic does not hold up all who ask.
 _THREADS = 4

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from kio.schema.errors import ErrorCode
 
-from distlog.gateway.groups.classic_group import GroupPhase, Stored
-from distlog.gateway.groups.exchanges import GroupRefusedError
-from distlog.gateway.groups.group_record import MemberRecord
-from distlog.gateway.groups.registry import Group, GroupRegistry
+from distlog.gateway.groups.group import Group
+from distlog.gateway.groups.members.classic_group import GroupPhase, Stored
+from distlog.gateway.groups.members.exchanges import GroupRefusedError
+from distlog.gateway.groups.members.group_record import MemberRecord
+from distlog.gateway.groups.registry import GroupRegistry
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,33 +8,22 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from math import inf
 
 from kio.schema.errors import ErrorCode
 
-from distlog.gateway.groups.classic_group import ClassicGroup, GroupPhase, GroupSettings, Stored
-from distlog.gateway.groups.exchanges import GroupRefusedError
-from distlog.gateway.groups.group_record import GroupRecord
-from distlog.gateway.groups.group_store import GroupChange, GroupStore, PendingPosition
-from distlog.gateway.groups.members import Member
-from distlog.gateway.groups.offsets_format import GroupKey, OffsetKey, Position
-from distlog.gateway.groups.positions import Positions
+from distlog.gateway.group_settings import GroupSettings
+from distlog.gateway.groups.group import Group
+from distlog.gateway.groups.members.classic_group import ClassicGroup, GroupPhase, Stored
+from distlog.gateway.groups.members.exchanges import GroupRefusedError
+from distlog.gateway.groups.members.group_record import GroupRecord
+from distlog.gateway.groups.members.members import Member
+from distlog.gateway.groups.offsets.group_store import GroupChange, GroupStore, PendingPosition
+from distlog.gateway.groups.offsets.offsets_format import GroupKey, OffsetKey, Position
+from distlog.gateway.groups.offsets.positions import Positions
 
 #: The longest text that a record of `__consumer_offsets` holds, in bytes.
 MAX_TEXT_BYTES = 32_767
-
-
-@dataclass(slots=True)
-class Group:
-    """A group with its positions. `is_gone`: it was forgotten, and whoever waited for its lock looks again."""
-
-    membership: ClassicGroup
-    positions: Positions
-    lock: threading.RLock = field(default_factory=threading.RLock)
-    is_gone: bool = False
-    #: When the timer looks at it next, as far as that is in its queue.
-    wakes_at: float = inf
 
 
 class GroupRegistry:
@@ -56,7 +45,7 @@ class GroupRegistry:
     ) -> None:
         self.store, self.clock, self.wall_clock = store, clock, wall_clock
         self._settings, self._new_id, self._on_earlier = settings, new_id, on_earlier_deadline
-        self._check = check
+        self.check = check
         self._lock, self._groups = threading.Lock(), dict[str, Group]()
         self._queue: list[tuple[float, str]] = []
         self._is_over = False
@@ -103,10 +92,10 @@ class GroupRegistry:
         """The group, behind its lock; if it is not there it is made, or GroupRefusedError says what is `missing`."""
         if not name or len(name.encode("utf-8", "surrogatepass")) > MAX_TEXT_BYTES:
             raise GroupRefusedError(ErrorCode.invalid_group_id)
-        self._check(name)
+        self.check(name)
         with self._opened(name, make, missing) as group:
             # it may have been made behind the back of `unload`
-            self._check(name)
+            self.check(name)
             yield group
 
     @contextmanager

@@ -9,17 +9,17 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.state.snapshot import Snapshot
 from distlog.core.errors import DistlogError
 from distlog.gateway.cluster.gateway_lease import GatewayLease
-from distlog.gateway.groups.classic_group import GroupSettings
+from distlog.gateway.group_settings import GroupSettings
 from distlog.gateway.groups.committed_offsets import CommittedOffsets
 from distlog.gateway.groups.coordination import Coordination
 from distlog.gateway.groups.coordinator import GroupCoordinator
 from distlog.gateway.groups.ended_positions import EndedPositions
-from distlog.gateway.groups.exchanges import GroupRefusedError
 from distlog.gateway.groups.group_admin import GroupAdmin
-from distlog.gateway.groups.offsets_topic import OffsetsTopic
+from distlog.gateway.groups.members.exchanges import GroupRefusedError
+from distlog.gateway.groups.offsets.offsets_topic import OffsetsTopic
 from distlog.gateway.groups.registry import GroupRegistry
 
 #: How often positions are looked at for expiry, in s: Kafka's `offsets.retention.check.interval.ms`.

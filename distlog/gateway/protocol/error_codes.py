@@ -7,7 +7,7 @@ import logging
 from kio.schema.errors import ErrorCode
 
 from distlog.core import errors
-from distlog.core.log.appended import LostRecordsError
+from distlog.core.log.partition.appended import LostRecordsError
 
 
 class UnknownTopicIdError(errors.TopicNotFoundError):

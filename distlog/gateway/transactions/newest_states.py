@@ -9,16 +9,21 @@ from __future__ import annotations
 import logging
 import threading
 
+import pyarrow as pa
+
 from distlog.core.batches.record_batch import CONTROL
 from distlog.core.batches.record_decoder import decode
 from distlog.core.errors import CorruptRecordError
 from distlog.core.reading.fetch import FetchedBatches
-from distlog.gateway.hosted_topic import HostedTopic
-from distlog.gateway.partition_tail import READ_BYTES, PartitionTail, TailBatches
+from distlog.core.reading.whole_log import whole_logs
+from distlog.core.transactions.isolation import READ_UNCOMMITTED
+from distlog.gateway.topics.hosted_topic import HostedTopic
+from distlog.gateway.topics.partition_tail import READ_BYTES, PartitionTail
 from distlog.gateway.transactions.state_format import decode_key, decode_state
 from distlog.gateway.transactions.transaction_state import TransactionState
 
 _log = logging.getLogger("distlog.gateway")
+_COLUMNS = ("offset", "key", "value")
 
 
 class NewestStates:
@@ -50,15 +55,30 @@ class NewestStates:
                 self._tail.offset = offset + 1
 
     def _catch_up(self) -> None:
+        if not self._partition.fresh.is_local:
+            self._read_segments()
         for found in self._tail.batches():
-            self._take(found)
+            rows = found.rows[found.rows["attributes"] & CONTROL == 0]
+            self._take(decode(found.data, rows, columns=_COLUMNS))
+
+    def _read_segments(self) -> None:
+        """Read the segments that are new, if they are several, at once; each was a commit, so most are small."""
+        fresh = self._partition.fresh
+        state = fresh.snapshot.partitions[self._partition.number]
+        first = state.segments.find(self._tail.offset)
+        behind = [state.segments[number] for number in range(first, len(state.segments))]
+        if len(behind) < 2:
+            return
+        for chunk in whole_logs(fresh.topic.reader, behind):
+            for records in chunk.records(_COLUMNS, READ_UNCOMMITTED):
+                self._take(records)
+        self._tail.offset = state.log_end_offset
 
     def _read(self, offset: int) -> FetchedBatches | None:
         return self._partition.fetch(offset, READ_BYTES, committed=False).batches
 
-    def _take(self, found: TailBatches) -> None:
-        rows = found.rows[found.rows["attributes"] & CONTROL == 0]
-        for row in decode(found.data, rows, columns=["offset", "key", "value"]).to_pylist():
+    def _take(self, records: pa.RecordBatch) -> None:
+        for row in records.to_pylist():
             try:
                 take_state(self._states, row["key"], row["value"])
             except CorruptRecordError as error:  # noqa: PERF203 - one must not hide all others

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from distlog.core.batches.record_encoder import encode, write_headers
-from distlog.core.log.batch_runs import BatchRun
+from distlog.core.log.partition.batch_runs import BatchRun
 from distlog.gateway.transactions.transaction_state import ProducerId
 
 #: `max.message.bytes` of the topics that hold them. A request that makes one is smaller.

@@ -7,15 +7,15 @@ import threading
 
 from kio.schema.errors import ErrorCode
 
-from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.state.snapshot import Snapshot
 from distlog.core.config import MAX_LONG
 from distlog.core.errors import DistlogError
 from distlog.core.topic_handle import new_id
 from distlog.gateway.broker import Broker
-from distlog.gateway.gathered_batch import Fence
+from distlog.gateway.commits.gathered_batch import Fence
 from distlog.gateway.groups.coordination import Coordination
-from distlog.gateway.groups.exchanges import GroupRefusedError
-from distlog.gateway.groups.positions import TopicPartition
+from distlog.gateway.groups.members.exchanges import GroupRefusedError
+from distlog.gateway.groups.offsets.positions import TopicPartition
 from distlog.gateway.groups.services import GroupServices
 from distlog.gateway.transactions.transaction_coordinator import TransactionCoordinator
 from distlog.gateway.transactions.transaction_ends import TransactionEnds
@@ -27,8 +27,6 @@ from distlog.gateway.transactions.transaction_state import (
     check_open,
 )
 
-#: Its name in the broker's parts.
-PART = "transactions"
 #: How often transactions are looked at that are open for too long, or not finished; and, after an error, loaded.
 _PAUSE_S = 1.0
 _log = logging.getLogger("distlog.gateway")
@@ -120,10 +118,3 @@ class TransactionServices:
 def new_producer_id() -> int:
     """A random id of 63 bits: no two gateways, and no writers of distlog, need to agree on who gets which."""
     return int(new_id()[:16], 16) & MAX_LONG
-
-
-def transactions_of(broker: Broker) -> TransactionServices:
-    """The transactions of this gateway."""
-    found = broker.parts[PART]
-    assert isinstance(found, TransactionServices)
-    return found

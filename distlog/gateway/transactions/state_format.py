@@ -12,8 +12,8 @@ import struct
 from collections.abc import Iterable
 
 from distlog.core.errors import CorruptRecordError
-from distlog.gateway.groups.positions import TopicPartition
-from distlog.gateway.groups.record_fields import FieldReader, text_field
+from distlog.gateway.groups.offsets.positions import TopicPartition
+from distlog.gateway.groups.offsets.record_fields import FieldReader, text_field
 from distlog.gateway.transactions.transaction_state import ProducerId, Status, TransactionState
 
 _VERSION = 0

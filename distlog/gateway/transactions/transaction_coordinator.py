@@ -12,7 +12,7 @@ After Kafka's TransactionCoordinator (KIP-98, KIP-360). What a transaction is, i
     complete    CompleteCommit, CompleteAbort: when all markers are on the device
 
 Each partition of `__transaction_state` has one gateway that coordinates its ids: it leads it, and nobody else can
-write there (distlog.core.topics.leadership). When it goes, the next one reads what it left.
+write there (distlog.core.topics.writing.leadership). When it goes, the next one reads what it left.
 
 Why each step is safe, wherever a gateway is killed, or stopped and continued:
 
@@ -44,7 +44,7 @@ from dataclasses import dataclass, field
 from kio.schema.errors import ErrorCode
 
 from distlog.core.errors import DistlogError
-from distlog.gateway.groups.positions import TopicPartition
+from distlog.gateway.groups.offsets.positions import TopicPartition
 from distlog.gateway.transactions.transaction_ends import TransactionEnds
 from distlog.gateway.transactions.transaction_log import TransactionLog
 from distlog.gateway.transactions.transaction_state import (

@@ -8,14 +8,14 @@ from concurrent.futures import Future, wait
 from functools import partial
 from typing import Any
 
-from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.state.snapshot import Snapshot
 from distlog.core.errors import ProducerFencedError, TopicNotFoundError
-from distlog.core.log.batch_runs import BatchRun
 from distlog.core.log.end_marker import marker
+from distlog.core.log.partition.batch_runs import BatchRun
 from distlog.core.storage.parallel import in_parallel
-from distlog.gateway.delayed_fetches import DelayedFetches
-from distlog.gateway.metadata_cache import MetadataCache
-from distlog.gateway.partition import Partition
+from distlog.gateway.fetches.delayed_fetches import DelayedFetches
+from distlog.gateway.topics.metadata_cache import MetadataCache
+from distlog.gateway.topics.partition import Partition
 from distlog.gateway.transactions.transaction_log import TransactionLog
 from distlog.gateway.transactions.transaction_state import Status, TransactionState
 

@@ -1,6 +1,6 @@
 """The states of transactions in the topic `__transaction_state` of a root, which compaction keeps small.
 
-A gateway writes to the partitions that it leads (distlog.core.topics.leadership), and reads all of them.
+A gateway writes to the partitions that it leads (distlog.core.topics.writing.leadership), and reads all of them.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from functools import partial
 
 from distlog.core.config import TopicConfig
 from distlog.core.errors import LeaderFencedError, TopicNotFoundError
-from distlog.core.log.appended import AppendInfo
-from distlog.core.log.batch_runs import BatchRun
+from distlog.core.log.partition.appended import AppendInfo
+from distlog.core.log.partition.batch_runs import BatchRun
 from distlog.core.storage.parallel import in_parallel
-from distlog.core.topics.leadership import Leadership
-from distlog.gateway.gathered_batch import Fence
-from distlog.gateway.groups.offsets_format import offsets_partition
-from distlog.gateway.hosted_topic import HostedTopic
-from distlog.gateway.metadata_cache import TRANSACTIONS_TOPIC as NAME
-from distlog.gateway.metadata_cache import MetadataCache
-from distlog.gateway.own_compaction import OwnCompaction
+from distlog.core.topics.writing.leadership import Leadership
+from distlog.gateway.commits.gathered_batch import Fence
+from distlog.gateway.groups.offsets.offsets_format import offsets_partition
+from distlog.gateway.topics.hosted_topic import HostedTopic
+from distlog.gateway.topics.metadata_cache import MetadataCache
+from distlog.gateway.topics.own_compaction import OwnCompaction
+from distlog.gateway.topics.own_topics import TRANSACTIONS_TOPIC
 from distlog.gateway.transactions.newest_states import NewestStates
 from distlog.gateway.transactions.own_records import MAX_BATCH_BYTES, own_batch
 from distlog.gateway.transactions.state_format import encode_key, encode_state
@@ -174,7 +174,7 @@ class TransactionLog:
 
     def _opened(self) -> _Opened:
         """The topic; another one if it was dropped. Raises DistlogError."""
-        hosted = self._metadata.own_topic(NAME, self._partitions(), _CONFIG)
+        hosted = self._metadata.own_topic(TRANSACTIONS_TOPIC, self._partitions(), _CONFIG)
         with self._lock:
             if self._known is None or self._known.hosted is not hosted:
                 self._known = _Opened(hosted)

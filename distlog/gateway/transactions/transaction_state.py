@@ -7,7 +7,7 @@ from enum import Enum
 
 from kio.schema.errors import ErrorCode
 
-from distlog.gateway.groups.positions import TopicPartition
+from distlog.gateway.groups.offsets.positions import TopicPartition
 
 #: Stands for an epoch or a time that there is not.
 NONE = -1

@@ -13,12 +13,12 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from distlog.console.report import Summary
 from distlog.core.display.units import counted
 from distlog.core.errors import InvalidConfigError
-from distlog.core.topics.append_commit import AppendResult
+from distlog.core.topics.appending.append_commit import AppendResult
+from distlog.core.topics.appending.retention_warning import expiry_text
 from distlog.core.topics.open_topic import open as open_topic
 from distlog.core.topics.open_topic import open_or_create
-from distlog.core.topics.retention_warning import expiry_text
+from distlog.spark.frame_write import append_to
 from distlog.spark.jobs.job_inputs import BAD, Input
-from distlog.spark.sink.frame_write import append_to
 
 
 def append_files(spark: SparkSession, chosen: argparse.Namespace) -> Summary:

@@ -20,7 +20,7 @@ from distlog.core.maintenance.compaction.clean_partition import DEDUPE_BUFFER_BY
 from distlog.core.maintenance.integrity.rebuild_report import RebuildReport
 from distlog.core.maintenance.integrity.verify import VerifyReport
 from distlog.core.maintenance.reports import RetentionReport
-from distlog.core.maintenance.vacuum import VacuumReport, vacuum
+from distlog.core.maintenance.vacuuming.vacuum import VacuumReport, vacuum
 from distlog.core.storage.storage import Storage
 from distlog.core.topic_handle import topic_log
 from distlog.core.topics.open_topic import find_topics

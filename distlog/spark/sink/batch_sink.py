@@ -13,8 +13,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from distlog.core import paths
-from distlog.core.commits.commit import Origin
-from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.format.commit import Origin
+from distlog.core.commits.state.snapshot import Snapshot
 from distlog.core.errors import CommitConflictError
 from distlog.core.segments.segment_writer import codec_of
 from distlog.core.topic_handle import TopicHandle
@@ -26,7 +26,7 @@ from distlog.spark.sink.topic_facts import TopicFacts
 from distlog.spark.sink.write_commit import Transaction, commit_segments
 from distlog.spark.sink.write_options import WriteOptions
 from distlog.spark.source.kafka_rows import check_writable
-from distlog.spark.tasks.worker import settle
+from distlog.spark.worker import settle
 
 
 class DistlogWriter(DataSourceArrowWriter):

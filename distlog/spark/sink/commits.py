@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from distlog.core import paths
-from distlog.core.commits.actions import Add, Seal, SetTransaction
-from distlog.core.commits.commit import Commit
 from distlog.core.commits.commit_files import CommitFiles
+from distlog.core.commits.format.actions import Add, Seal, SetTransaction
+from distlog.core.commits.format.commit import Commit
 from distlog.core.config import MAX_LONG, TopicConfig
 from distlog.core.maintenance.retention import records_beyond
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.append_commit import AppendResult, BatchId
-from distlog.core.topics.placement import offsets_of
+from distlog.core.topics.appending.append_commit import AppendResult, BatchId
+from distlog.core.topics.appending.placement import offsets_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from distlog.core.commits.actions import SetTransaction
-from distlog.core.commits.fields import LONGEST_NAME
-from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.format.actions import SetTransaction
+from distlog.core.commits.format.fields import LONGEST_NAME
+from distlog.core.commits.format.segment_info import SegmentInfo
+from distlog.core.commits.state.snapshot import Snapshot
 from distlog.core.errors import InvalidRecordError
 from distlog.core.topic_handle import TopicHandle
-from distlog.core.topics.append_commit import AppendResult
+from distlog.core.topics.appending.append_commit import AppendResult
 from distlog.spark.sink.commits import MicroBatch, is_of_run
 from distlog.spark.sink.known_topics import KNOWN_TOPICS
 

@@ -9,8 +9,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.pandas.functions import arrow_udf
 
-from distlog.core.topics.partitioner import STICKY_BYTES
-from distlog.core.topics.routing import StickyState, assign_partitions
+from distlog.core.topics.appending.partitioner import STICKY_BYTES
+from distlog.core.topics.appending.routing import StickyState, assign_partitions
 
 
 def partition_column(rows: DataFrame, partitions: int) -> Column:

@@ -15,15 +15,15 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
-from distlog.core.commits.fields import LONGEST_NAME
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.format.fields import LONGEST_NAME
+from distlog.core.commits.format.segment_info import SegmentInfo
 from distlog.core.errors import CommitConflictError
 from distlog.core.storage.storage import Storage
 from distlog.core.times import now_ms
-from distlog.core.topics.appender import Appender
+from distlog.core.topics.appending.appender import Appender
 from distlog.spark.sink.commits import MicroBatch
 from distlog.spark.sink.topic_facts import TopicFacts
-from distlog.spark.tasks.worker import settle
+from distlog.spark.worker import settle
 
 
 @dataclass(frozen=True)

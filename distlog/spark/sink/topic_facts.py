@@ -6,14 +6,14 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from distlog.core.commits import fields
-from distlog.core.commits.actions import MAX_PARTITIONS
-from distlog.core.commits.fields import LONG, UUID, Integer, optional, stored
-from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.format import fields
+from distlog.core.commits.format.actions import MAX_PARTITIONS
+from distlog.core.commits.format.fields import LONG, UUID, Integer, optional, stored
+from distlog.core.commits.state.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CommitConflictError, InvalidConfigError
 from distlog.core.paths import check_topic_name
-from distlog.core.topics.append_commit import BatchId, replayed
+from distlog.core.topics.appending.append_commit import BatchId, replayed
 
 
 def _config(settings: Any) -> TopicConfig:

@@ -6,12 +6,12 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from distlog.core.commits.commit import Origin
-from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.commits.snapshot import Snapshot
-from distlog.core.maintenance.tail_merge import merge_tails
+from distlog.core.commits.format.commit import Origin
+from distlog.core.commits.format.segment_info import SegmentInfo
+from distlog.core.commits.state.snapshot import Snapshot
+from distlog.core.maintenance.merging.tail_merge import merge_tails
 from distlog.core.topic_handle import TopicHandle
-from distlog.core.topics.append_commit import AppendResult, BatchId, commit_append
+from distlog.core.topics.appending.append_commit import AppendResult, BatchId, commit_append
 from distlog.spark.sink.known_topics import KNOWN_TOPICS
 from distlog.spark.sink.topic_facts import TopicFacts
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from distlog.core.commits.fields import LONGEST_NAME
+from distlog.core.commits.format.fields import LONGEST_NAME
 from distlog.core.errors import InvalidConfigError
 from distlog.core.storage.storage import Storage
-from distlog.core.topics.append_commit import BatchId, check_batch
+from distlog.core.topics.appending.append_commit import BatchId, check_batch
 from distlog.spark.options import Options, storage_of
 from distlog.spark.sink.topic_facts import TopicFacts
 

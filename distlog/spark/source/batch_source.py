@@ -10,18 +10,18 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.state.snapshot import Snapshot
 from distlog.core.indexes.index_cache import IndexCache
 from distlog.core.reading import scan_plan
+from distlog.core.reading.files.segment_reader import SegmentReader
 from distlog.core.reading.pipeline import read
-from distlog.core.reading.segment_reader import SegmentReader
-from distlog.core.reading.time_range import TimeRange
+from distlog.core.reading.slices.time_range import TimeRange
 from distlog.core.storage.storage import Storage
 from distlog.spark.source.bounds import Ranges, read_bounds
 from distlog.spark.source.kafka_rows import RowFormat
 from distlog.spark.source.read_options import ReadOptions
 from distlog.spark.source.splits import Split, SplitSize, split
-from distlog.spark.tasks.worker import settle
+from distlog.spark.worker import settle
 
 
 class SplitReader:

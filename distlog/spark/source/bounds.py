@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.commits.state.snapshot import PartitionState, Snapshot
 from distlog.core.errors import InvalidConfigError, OffsetOutOfRangeError
-from distlog.core.reading.segment_reader import SegmentReader
+from distlog.core.reading.files.segment_reader import SegmentReader
 from distlog.core.reading.time_lookup import EARLIEST, LATEST, offset_for_time
 from distlog.spark.source.read_options import Bound, ReadOptions
 

@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
 )
 
 from distlog.core.config import MAX_LONG, MIN_LONG
-from distlog.core.reading.time_range import ALWAYS, TimeRange
+from distlog.core.reading.slices.time_range import ALWAYS, TimeRange
 from distlog.core.times import to_ms
 from distlog.spark.source.batch_source import DistlogReader
 from distlog.spark.source.bounds import Ranges

@@ -26,7 +26,7 @@ from distlog.core.buffers import new_array
 from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidConfigError, InvalidRecordError
 from distlog.core.kernels.times import to_microseconds
-from distlog.core.topics.appendable import IGNORED, unknown_columns
+from distlog.core.topics.appending.appendable import IGNORED, unknown_columns
 
 HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 TYPES: Mapping[str, DataType] = {

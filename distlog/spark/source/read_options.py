@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Literal, cast
 
 from distlog.core.errors import InvalidConfigError
+from distlog.core.reading.slices.time_range import ALWAYS, TimeRange
 from distlog.core.reading.time_lookup import EARLIEST, LATEST
-from distlog.core.reading.time_range import ALWAYS, TimeRange
 from distlog.core.storage.storage import Storage
 from distlog.core.tiered.bucket import find_topic
 from distlog.core.tiered.tiered_storage import TieredStorage

@@ -9,7 +9,7 @@ from math import ceil
 
 from pyspark.sql.datasource import InputPartition
 
-from distlog.core.reading.slices import SegmentSlice, split_by_bytes
+from distlog.core.reading.slices.slices import SegmentSlice, split_by_bytes
 from distlog.core.transactions.isolation import Isolation
 
 #: Splits usually have from MIN_BYTES to MAX_BYTES. A task costs 20 to 60 ms, so it should have at least MIN_BYTES to

@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.commits.segment_table import SegmentTable
-from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.format.segment_info import SegmentInfo
+from distlog.core.commits.state.segment_table import SegmentTable
+from distlog.core.commits.state.snapshot import Snapshot
 from distlog.core.errors import CorruptIndexError
-from distlog.core.reading.segment_reader import SegmentReader
+from distlog.core.reading.files.segment_reader import SegmentReader
 from distlog.spark.source.bounds import Ranges
 from distlog.spark.streaming.stream_options import Limits
 
@@ -77,9 +77,17 @@ def ends_by_bytes(reader: SegmentReader, snapshot: Snapshot, available: Ranges, 
 
 
 def _shares(sizes: Mapping[int, int], most: int) -> dict[int, int]:
-    """The part of `most` that each size gets, at least one; sizes of nothing get none."""
+    """The part of `most` that each size gets, at least one; sizes of nothing get none.
+
+    Together they are `most`, unless there are more sizes: what rounding down leaves goes to the largest remainders.
+    """
     total = sum(sizes.values())
-    return {number: max(1, most * size // total) for number, size in sizes.items() if size > 0}
+    shares = {number: max(1, most * size // total) for number, size in sizes.items() if size > 0}
+    left = max(most - sum(shares.values()), 0)
+    rounded = [number for number in shares if most * sizes[number] >= total]
+    for number in sorted(rounded, key=lambda number: most * sizes[number] % total, reverse=True)[:left]:
+        shares[number] += 1
+    return shares
 
 
 def _bytes(segments: SegmentTable, start: int, end: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from distlog.core.commits.snapshot import PartitionState
+from distlog.core.commits.state.snapshot import PartitionState
 from distlog.core.errors import DistlogError, OffsetOutOfRangeError, TopicNotFoundError
 
 _ADVICE = "start again with a new checkpoint, or set failOnDataLoss=false to go on with what is there"

@@ -7,10 +7,10 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.commits.state.snapshot import PartitionState, Snapshot
 from distlog.core.errors import InvalidConfigError, TopicNotFoundError
 from distlog.core.reading import scan_plan
-from distlog.core.reading.slices import SegmentSlice
+from distlog.core.reading.slices.slices import SegmentSlice
 from distlog.core.reading.stable_offset import last_stable_offset
 from distlog.core.transactions.isolation import Isolation
 from distlog.spark.source.bounds import Ranges, chosen_partitions, held_offset, start_offset

@@ -9,26 +9,27 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from distlog.core.commits.commit import Origin
-from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.format.commit import Origin
 from distlog.core.errors import CommitConflictError
 from distlog.core.segments.segment_writer import codec_of
 from distlog.core.topic_handle import TopicHandle
-from distlog.core.topics.append_commit import AppendResult
+from distlog.core.topics.appending.append_commit import AppendResult
 from distlog.spark.sink.commits import MicroBatch
-from distlog.spark.sink.known_topics import KNOWN_TOPICS
+from distlog.spark.sink.known_topics import KNOWN_TOPICS, RECENT_MS
 from distlog.spark.sink.task_write import all_written, write_rows
 from distlog.spark.sink.topic_facts import TopicFacts
 from distlog.spark.sink.write_commit import Transaction, commit_segments
 from distlog.spark.sink.write_options import WriteOptions
 from distlog.spark.source.kafka_rows import check_writable
-from distlog.spark.tasks.worker import settle
+from distlog.spark.worker import settle, works_for
+
+#: The module of Spark that makes a sink to commit with, in a process of its own.
+COMMITTER = "pyspark.sql.worker.python_streaming_sink_runner"
 
 _log = logging.getLogger(__name__)
 
@@ -40,29 +41,27 @@ class DistlogStreamWriter(DataSourceStreamArrowWriter):
     that one must know is in the messages of the tasks.
     """
 
-    def __init__(
-        self, options: WriteOptions, topic: TopicFacts, loaded: tuple[TopicHandle, Snapshot] | None = None
-    ) -> None:
-        self._options, self._topic, self._loaded = options, topic, loaded
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # a task needs no snapshot
-        return DistlogStreamWriter, (self._options, self._topic)
+    def __init__(self, options: WriteOptions, topic: TopicFacts | None) -> None:
+        self._options, self._topic = options, topic
 
     @classmethod
     def open(cls, options: WriteOptions, schema: StructType) -> DistlogStreamWriter:
-        """Load the topic, and check the write before any task runs.
+        """Load the topic, and check the write before any task runs; for a commit neither is needed.
 
         Raises TopicNotFoundError, InvalidRecordError, InvalidConfigError.
         """
-        handle, snapshot = KNOWN_TOPICS.load(options.storage)
+        if works_for(COMMITTER):
+            return cls(options, None)
+        _, snapshot = KNOWN_TOPICS.load(options.storage, recent_ms=RECENT_MS)
         options.check_topic(snapshot.name)
         check_writable(schema, snapshot.config)
         codec_of(snapshot.config, options.compression)
-        return cls(options, TopicFacts.of(snapshot, None, None), (handle, snapshot))
+        return cls(options, TopicFacts.of(snapshot, None, None))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of one task. They become visible with the commit."""
+        if self._topic is None:
+            raise RuntimeError("who commits a micro-batch has not planned it")
         return write_rows(self._options.storage, self._topic, self._options.compression, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
@@ -78,7 +77,7 @@ class DistlogStreamWriter(DataSourceStreamArrowWriter):
         if planned is None:
             return
         batch = next((message.micro_batch for message in written if message.micro_batch), None)
-        handle, snapshot = self._loaded or KNOWN_TOPICS.load(self._options.storage)
+        handle, snapshot = KNOWN_TOPICS.load_planned(self._options.storage, planned)
         app_id = self._options.app_id or _query_of(batch)
         result = commit_segments(
             handle,

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from distlog.core.commits.commit_files import CommitFiles
 from distlog.core.commits.current_snapshot import CurrentSnapshot
-from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.state.snapshot import Snapshot
 from distlog.core.errors import CorruptMetadataError, SnapshotTooOldError, TopicNotFoundError
 from distlog.core.log.live_snapshot import LiveSnapshot
-from distlog.core.reading.segment_reader import SegmentReader
+from distlog.core.reading.files.segment_reader import SegmentReader
 from distlog.core.storage.storage import Storage
 from distlog.core.topic_handle import TopicHandle, topic_log
 

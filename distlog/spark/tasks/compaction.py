@@ -19,7 +19,7 @@ from math import ceil
 import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 
-from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.state.snapshot import Snapshot
 from distlog.core.maintenance.compaction.batch_verdicts import Verdicts, judge
 from distlog.core.maintenance.compaction.clean_partition import CleanedRange, clean_partition
 from distlog.core.maintenance.compaction.cleanable import Cleanable

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from distlog.core.maintenance.compaction.key_exchange import Blobs
-from distlog.spark.tasks.worker import settle
+from distlog.spark.worker import settle
 
 _SPARK_SCHEMA = "target int, kind int, data binary"
 _SCHEMA = pa.schema([("target", pa.int32()), ("kind", pa.int32()), ("data", pa.binary())])

@@ -18,7 +18,7 @@ from distlog.core.maintenance.run import Item as SizedItem
 from distlog.core.maintenance.run import Sized
 from distlog.spark.source.splits import SplitSize
 from distlog.spark.spark_session import cores
-from distlog.spark.tasks.worker import settle
+from distlog.spark.worker import settle
 
 #: What a segment costs besides its bytes, in bytes. On an object store it takes one to three requests, one after the
 #: other, of about 30 ms each: the time in which one stream gets about 3 MB. A local file costs less, but then a task

@@ -6,8 +6,9 @@ from consumer_groups import GROUP, Gateway
 from kio.schema.errors import ErrorCode
 
 from distlog.core.errors import StorageError, TopicNotFoundError
+from distlog.gateway.groups.committed_offsets import GroupChanges
 from distlog.gateway.groups.dropped_topics import DroppedTopics
-from distlog.gateway.groups.offsets_format import Position
+from distlog.gateway.groups.offsets.offsets_format import Position
 
 
 class Topics:
@@ -47,6 +48,30 @@ def test_a_topic_that_is_dropped_or_made_anew_loses_its_positions() -> None:
     assert topics.known() == {"clicks", "views"}
     del topics.ids["views"]
     assert topics.known() == {"clicks"}
+
+
+def test_what_could_not_be_forgotten_is_forgotten_at_the_next_look() -> None:
+    topics = Topics()
+    topics.known()
+    topics.ids["clicks"], topics.gateway.store.code = "3", ErrorCode.not_enough_replicas
+    assert topics.known() == {"clicks", "views"}
+    topics.gateway.store.code = ErrorCode.none
+    assert topics.known() == {"views"}
+    topics.commit("clicks")
+    assert topics.known() == topics.known() == {"clicks", "views"}
+
+
+def test_a_position_that_a_transaction_brings_meanwhile_is_forgotten_at_a_later_look() -> None:
+    topics = Topics()
+    topics.known()
+
+    def look_before_it_is_there(changes: GroupChanges) -> None:
+        topics.ids["clicks"] = "3"
+        assert topics.known() == {"clicks", "views"}
+
+    place, offsets = ("clicks", 0), topics.gateway.offsets
+    offsets.commit_in_transaction(GROUP, {place: Position(9)}, 1, look_before_it_is_there)
+    assert topics.known() == {"views"}
 
 
 def test_a_topic_that_was_never_seen_keeps_its_positions() -> None:

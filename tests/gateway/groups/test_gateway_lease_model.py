@@ -14,13 +14,13 @@ from searches import examples
 
 from distlog.core.storage.storage import Storage
 from distlog.gateway.cluster.gateway_lease import GatewayLease
-from distlog.gateway.groups.classic_group import GroupSettings
+from distlog.gateway.group_settings import GroupSettings
 from distlog.gateway.groups.committed_offsets import CommittedOffsets
 from distlog.gateway.groups.coordination import Coordination
 from distlog.gateway.groups.ended_positions import EndedPositions
-from distlog.gateway.groups.exchanges import GroupRefusedError
-from distlog.gateway.groups.offsets_format import Position
-from distlog.gateway.groups.offsets_topic import OffsetsTopic
+from distlog.gateway.groups.members.exchanges import GroupRefusedError
+from distlog.gateway.groups.offsets.offsets_format import Position
+from distlog.gateway.groups.offsets.offsets_topic import OffsetsTopic
 from distlog.gateway.groups.registry import GroupRegistry
 
 LEASE_S, PARTITIONS, PLACE = 9.0, 4, ("clicks", 0)

@@ -12,8 +12,8 @@ from kio.schema.errors import ErrorCode
 
 from distlog.core.storage.storage import Storage
 from distlog.gateway.cluster.gateway_lease import GatewayLease
-from distlog.gateway.groups.classic_group import GroupSettings
-from distlog.gateway.groups.offsets_topic import OffsetsTopic
+from distlog.gateway.group_settings import GroupSettings
+from distlog.gateway.groups.offsets.offsets_topic import OffsetsTopic
 from distlog.gateway.groups.services import GroupServices
 from distlog.gateway.protocol.request_frame import RequestHead
 from distlog.gateway.server.request import ClientSession, Request

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distlog.core.errors import CorruptRecordError
-from distlog.gateway.groups.group_record import GroupRecord, MemberRecord
-from distlog.gateway.groups.offsets_format import (
+from distlog.gateway.groups.members.group_record import GroupRecord, MemberRecord
+from distlog.gateway.groups.offsets.offsets_format import (
     GroupKey,
     OffsetKey,
     Position,

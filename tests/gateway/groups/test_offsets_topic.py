@@ -11,10 +11,11 @@ from gateways import until
 from kio.schema.errors import ErrorCode
 
 import distlog
-from distlog.gateway.groups.group_record import GroupRecord, MemberRecord
-from distlog.gateway.groups.group_store import GroupChange
-from distlog.gateway.groups.offsets_format import GroupKey, OffsetKey, Position, offsets_partition
-from distlog.gateway.groups.offsets_topic import NAME, OffsetsTopic
+from distlog.gateway.groups.members.group_record import GroupRecord, MemberRecord
+from distlog.gateway.groups.offsets.group_store import GroupChange
+from distlog.gateway.groups.offsets.offsets_format import GroupKey, OffsetKey, Position, offsets_partition
+from distlog.gateway.groups.offsets.offsets_topic import OffsetsTopic
+from distlog.gateway.topics.own_topics import OFFSETS_TOPIC
 
 
 def key(partition: int) -> OffsetKey:
@@ -61,7 +62,7 @@ def test_what_was_stored_is_there_for_the_next_gateway(root: str) -> None:
 def test_it_is_a_compacted_topic_with_kafkas_partitions(tmp_path: Path) -> None:
     topic = leading(tmp_path)
     stored(topic, (key(0), Position(7)))
-    found = distlog.open(str(tmp_path / NAME))
+    found = distlog.open(str(tmp_path / OFFSETS_TOPIC))
     assert "compact" in found.config.cleanup_policy
     assert len(found.end_offsets()) == 50
     assert {n for n, end in found.end_offsets().items() if end} == {offsets_partition("billing", 50)}
@@ -72,16 +73,16 @@ def test_a_record_that_is_no_group_is_left_out_and_logged(tmp_path: Path, caplog
     topic = leading(tmp_path)
     stored(topic, (key(0), Position(7)))
     topic.close()
-    distlog.open(str(tmp_path / NAME)).append([{"key": b"\0\1\0\x09", "value": b"", "partition": 3}])
+    distlog.open(str(tmp_path / OFFSETS_TOPIC)).append([{"key": b"\0\1\0\x09", "value": b"", "partition": 3}])
     assert loaded(leading(tmp_path)) == [(key(0), Position(7))]
     assert "partition=3 offset=0" in caplog.text
 
 
 def test_a_topic_with_another_number_of_partitions_is_used_as_it_is(tmp_path: Path) -> None:
-    distlog.create(str(tmp_path / NAME), 3, {"cleanup.policy": "compact"})
+    distlog.create(str(tmp_path / OFFSETS_TOPIC), 3, {"cleanup.policy": "compact"})
     topic = leading(tmp_path)
     assert stored(topic, (key(0), Position(7))) is ErrorCode.none
-    assert distlog.open(str(tmp_path / NAME)).end_offsets()[offsets_partition("billing", 3)] == 1
+    assert distlog.open(str(tmp_path / OFFSETS_TOPIC)).end_offsets()[offsets_partition("billing", 3)] == 1
     topic.close()
 
 
@@ -97,7 +98,7 @@ def test_positions_that_are_too_many_for_a_batch_are_refused_for_good_and_the_ot
 
 def test_a_group_that_is_too_large_for_a_batch_is_refused_for_good_and_the_others_stay(tmp_path: Path) -> None:
     # a topic that somebody made with Kafka's default of 1 MiB
-    distlog.create(str(tmp_path / NAME), 3, {"cleanup.policy": "compact"})
+    distlog.create(str(tmp_path / OFFSETS_TOPIC), 3, {"cleanup.policy": "compact"})
     topic, told = leading(tmp_path), SimpleQueue[ErrorCode]()
     topic.store("billing", [(key(0), Position(7))], told.put)
     assert stored(topic, (GroupKey("billing"), large_group(1 << 21))) is ErrorCode.unknown_server_error
@@ -134,7 +135,7 @@ def test_too_much_on_its_way_is_refused_for_now(tmp_path: Path) -> None:
 def test_after_a_failure_all_that_waited_are_told_and_the_next_change_is_stored(tmp_path: Path) -> None:
     topic = leading(tmp_path)
     assert stored(topic, (key(0), Position(7))) is ErrorCode.none
-    distlog.open(str(tmp_path / NAME)).drop()
+    distlog.open(str(tmp_path / OFFSETS_TOPIC)).drop()
     assert stored(topic, (key(0), Position(8))) is ErrorCode.coordinator_not_available
     # who lost its topic leads nothing of the next one before it has begun
     assert set(topic.lost()) == set(range(50))
@@ -155,7 +156,7 @@ def test_a_failed_store_answers_while_the_groups_lock_is_held_by_who_stores_next
         with lock:
             told.put(code)
 
-    distlog.open(str(tmp_path / NAME)).drop()
+    distlog.open(str(tmp_path / OFFSETS_TOPIC)).drop()
     topic.store("billing", [(key(0), Position(8))], done)
     until(lambda: topic._batching is not None and topic._batching.has_failed)
     with lock:
@@ -176,16 +177,16 @@ def test_maintenance_beside_a_gateway_keeps_the_newest_positions(root: str) -> N
     for offset in range(6):
         assert stored(topic, (key(0), Position(offset)), (key(1), Position(offset))) is ErrorCode.none
         if offset % 2:
-            kept = distlog.open(f"{root}/{NAME}")
+            kept = distlog.open(f"{root}/{OFFSETS_TOPIC}")
             # a commit of others ends the segment that is written to, so that it is cleaned
             kept.append([{"key": b"\0\x63", "value": b"", "partition": offsets_partition("billing", 50)}])
             kept.compact()
     assert stored(topic, (key(1), None)) is ErrorCode.none
-    distlog.open(f"{root}/{NAME}").compact()
+    distlog.open(f"{root}/{OFFSETS_TOPIC}").compact()
     standing = dict(loaded(leading(root)))
     assert (standing[key(0)], standing.get(key(1))) == (Position(5), None)
     # most of the fifteen records are gone
-    assert distlog.open(f"{root}/{NAME}").scan().to_table().num_rows < 9
+    assert distlog.open(f"{root}/{OFFSETS_TOPIC}").scan().to_table().num_rows < 9
     topic.close()
 
 

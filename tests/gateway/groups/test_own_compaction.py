@@ -13,11 +13,13 @@ from test_offsets_topic import key, leading, loaded, stored
 import distlog
 from distlog.core.errors import StorageError
 from distlog.core.storage.storage import Storage
-from distlog.gateway import gateway_server, own_compaction
+from distlog.gateway import gateway_server
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.gateway_server import GatewayServer
-from distlog.gateway.groups.offsets_format import Position, offsets_partition
-from distlog.gateway.groups.offsets_topic import NAME, OffsetsTopic
+from distlog.gateway.groups.offsets.offsets_format import Position, offsets_partition
+from distlog.gateway.groups.offsets.offsets_topic import OffsetsTopic
+from distlog.gateway.topics import own_compaction
+from distlog.gateway.topics.own_topics import OFFSETS_TOPIC
 
 NUMBER, LEAST = offsets_partition("billing", 50), 4
 
@@ -40,7 +42,7 @@ def commit(topic: OffsetsTopic, offsets: range) -> None:
 
 
 def segments(address: Address) -> int:
-    return distlog.open(f"{address.url}/{NAME}").segments().num_rows
+    return distlog.open(f"{address.url}/{OFFSETS_TOPIC}").segments().num_rows
 
 
 def test_a_leader_makes_one_segment_of_many_and_keeps_the_newest_positions(
@@ -73,8 +75,8 @@ def test_a_topic_keeps_its_settings_when_its_leader_compacts_it(topic: OffsetsTo
     # a commit of the compaction is the one behind which there is a checkpoint
     commit(topic, range(98))
     topic.compact()
-    found = distlog.open(f"{memory_url.url}/{NAME}")
-    files = [file.name for file in Storage(*memory_url).child(NAME).list("_commits")]
+    found = distlog.open(f"{memory_url.url}/{OFFSETS_TOPIC}")
+    files = [file.name for file in Storage(*memory_url).child(OFFSETS_TOPIC).list("_commits")]
     assert [name for name in files if "00100." in name and "checkpoint" in name]
     assert found.config.min_cleanable_dirty_ratio == 0.5
 
@@ -118,7 +120,7 @@ def test_a_storage_that_fails_is_logged_and_what_failed_waits_for_more(
 def test_a_topic_that_was_made_again_is_compacted_from_its_first_segments_on(memory_url: Address) -> None:
     compaction = own_compaction.OwnCompaction()
     for _ in range(2):
-        topic = distlog.create(f"{memory_url.url}/{NAME}", 1, {"cleanup.policy": "compact"})
+        topic = distlog.create(f"{memory_url.url}/{OFFSETS_TOPIC}", 1, {"cleanup.policy": "compact"})
         for _ in range(LEAST):
             topic.append([{"key": b"k", "value": b"v"}])
         compaction.step(topic, [0])

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from histories import History, segment
 
-from distlog.core.commits.actions import Action, Add, Cleaned, Remove, SetLogStartOffset
-from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.commits.format.actions import Action, Add, Cleaned, Remove, SetLogStartOffset
+from distlog.core.commits.format.segment_info import SegmentInfo
+from distlog.core.commits.state.snapshot import PartitionState, Snapshot
 from distlog.core.config import MAX_INT, TopicConfig
 from distlog.core.maintenance.compaction.cleanable import cleanable, group_segments, plan_compaction
 

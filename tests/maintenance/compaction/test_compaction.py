@@ -1,55 +1,22 @@
-"""Compaction of records with keys: what stays, what goes, and what its batches and segments look like afterwards."""
+"""Compaction of records with keys: what stays, what goes, and what its batches look like afterwards."""
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 
 import numpy as np
 import pytest
-from compacting import DAY, NOW, SECRET, CompactedTopic
+from compacting import NOW, SECRET, CompactedTopic
+from compacting import log as log
+from keyed_batches import keyed
 from raw_batches import batch, record
 
-from distlog.core.batches.record_batch import APPEND_TIME, DELETE_HORIZON, read_headers
+from distlog.core.batches.record_batch import APPEND_TIME, read_headers
 from distlog.core.maintenance.compaction.batch_verdicts import Verdicts
 from distlog.core.maintenance.compaction.cleaning_plan import GroupToRewrite
 from distlog.core.maintenance.compaction.group_rewrite import rewrite_group
 from distlog.core.maintenance.compaction.record_keys import keyed_records
 from distlog.core.maintenance.compaction.survivors import OffsetSurvivors
-
-#: KAFKA's bytes, from the vectors V10 and V11: a tombstone, and the same after a cleaning at NOW.
-TOMBSTONE = bytes.fromhex(
-    "000000000000000a000000390000000302cfd5eff80000000000000000018bcfe568000000018bcfe56800ffffffffffffffffffffffffffff"
-    "000000010e000000026b0100"
-)
-CLEANED_TOMBSTONE = bytes.fromhex(
-    "000000000000000a0000003c0000000302b06ca6c80040000000000000018bd50bc4000000018bcfe56800ffffffffffffffffffffffffffff"
-    "000000011400ffefb25200026b0100"
-)
-#: KAFKA's bytes of vector V13: what is left of a producer's batch of five records.
-EMPTY = bytes.fromhex(
-    "000000000000006400000031ffffffff02353e8835000000000004ffffffffffffffff0000018bcfe56800000000000000000100000000000a"
-    "00000000"
-)
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> CompactedTopic:
-    return CompactedTopic(f"{tmp_path}/log")
-
-
-def keyed(base: int, *keys: int | None, **options: int) -> bytes:
-    """A batch with a record per key, from offset `base` on; its value says the offset."""
-    rows = [
-        record(delta, 0, None if key is None else b"%d" % key, b"at %d" % (base + delta))
-        for delta, key in enumerate(keys)
-    ]
-    return batch(rows, base_offset=base, base_timestamp=NOW, max_timestamp=NOW, **options)
-
-
-def last_offsets(log: CompactedTopic) -> list[int]:
-    batches = log.batches()
-    return (batches["base_offset"] + batches["last_offset_delta"]).tolist()
 
 
 def test_the_last_record_of_each_key_stays_at_its_offset(log: CompactedTopic) -> None:
@@ -67,19 +34,6 @@ def test_the_last_record_of_each_key_stays_at_its_offset(log: CompactedTopic) ->
     assert (done.end_offset, log.first_dirty_offset, done.rounds) == (5, 5, 1)
 
 
-def test_offsets_and_log_end_do_not_move(log: CompactedTopic) -> None:
-    log.append((b"a", b"1"))
-    log.append((b"a", b"2"))
-    log.clock.now += 5
-    log.compact()
-    (segment,) = log.segments()
-    assert (segment.base_offset, segment.next_offset, segment.record_count) == (0, 2, 1)
-    assert (segment.compacted, segment.dense, segment.stored_base_offset) == (True, False, 0)
-    assert segment.created_ms == NOW
-    assert log.topic().append([{"key": b"b", "value": b"1"}]).offsets == {0: (2, 3)}
-    assert log.offsets() == [1, 2]
-
-
 def test_what_is_clean_is_not_compacted_again(log: CompactedTopic) -> None:
     log.append((b"a", b"1"))
     log.compact()
@@ -94,19 +48,6 @@ def test_new_keys_supersede_what_was_cleaned_before(log: CompactedTopic) -> None
     log.append((b"a", b"2"))
     log.compact()
     assert log.offsets() == [1, 2]
-
-
-def test_a_segment_that_loses_nothing_is_left_where_it_is(tmp_path: Path) -> None:
-    log = CompactedTopic(f"{tmp_path}/log", internal_segment_bytes=100)
-    log.append((b"a", b"1" * 20))
-    log.append((b"b", b"1" * 20))
-    before = log.segments()
-    log.append((b"a", b"2" * 20))
-    done = log.compact()
-    assert done is not None
-    assert log.segments()[0] == before[1]
-    assert log.offsets() == [1, 2]
-    assert log.topic().snapshot.partitions[0].log_start_offset == 0
 
 
 def test_batches_that_lose_nothing_are_copied_byte_for_byte(log: CompactedTopic) -> None:
@@ -189,135 +130,6 @@ def test_records_without_a_key_are_dropped_and_counted(log: CompactedTopic) -> N
     done = log.compact()
     assert done is not None
     assert (done.unkeyed_records, log.offsets()) == (2, [1, 3])
-
-
-def test_a_tombstone_is_kept_until_its_horizon_and_takes_older_values_along(log: CompactedTopic) -> None:
-    log.append((b"a", b"1"), (b"b", b"1"))
-    log.append((b"a", None), (b"c", b"1"))
-    log.compact()
-    assert log.offsets() == [1, 2, 3]
-    (horizon,) = log.batches()["base_timestamp"][log.batches()["attributes"] == DELETE_HORIZON]
-    assert horizon == NOW + DAY
-    log.clock.now += DAY - 1
-    log.append((b"d", b"1"))
-    log.compact()
-    assert log.values() == {b"a": None, b"b": b"1", b"c": b"1", b"d": b"1"}
-    log.clock.now += 1
-    log.append((b"e", b"1"))
-    log.compact()
-    assert log.offsets() == [1, 3, 4, 5]
-
-
-def test_a_horizon_is_counted_from_the_first_cleaning_not_from_the_record(log: CompactedTopic) -> None:
-    log.add(batch([record(0, 0, b"a", None)], base_timestamp=1, max_timestamp=1) + keyed(1, 1))
-    log.clock.now += 10 * DAY
-    log.compact()
-    assert log.offsets() == [0, 1]
-
-
-def test_the_vector_of_a_cleaned_tombstone(log: CompactedTopic) -> None:
-    log.add(keyed(0, *range(10)) + TOMBSTONE + keyed(11, 5))
-    log.compact()
-    assert log.log_bytes()[:-len(keyed(11, 5))].endswith(CLEANED_TOMBSTONE)  # fmt: skip
-    log.compact_range(12, 12)
-    assert CLEANED_TOMBSTONE in log.log_bytes()
-    assert log.segments()[0].first_timestamp == NOW
-
-
-def test_a_batch_that_loses_its_tombstone_keeps_the_horizon(log: CompactedTopic) -> None:
-    log.add(batch([record(0, 0, b"a", None), record(1, 0, b"b")], base_timestamp=NOW, max_timestamp=NOW))
-    log.append((b"z", b"1"))
-    log.compact()
-    log.clock.now += DAY
-    log.compact_range(3, 3)
-    assert log.offsets() == [1, 2]
-    assert log.batches()["attributes"].tolist() == [DELETE_HORIZON, 0]
-    assert log.batches()["base_timestamp"][0] == NOW + DAY
-    assert log.rows()[0]["timestamp"].timestamp() * 1000 == NOW
-
-
-def test_the_last_batch_of_the_range_stays_even_if_it_is_empty(log: CompactedTopic) -> None:
-    log.add(keyed(0, None, None) + keyed(2, None))
-    log.compact()
-    assert (last_offsets(log), log.offsets()) == ([2], [])
-    assert log.batches()["size"].tolist() == [61]
-    log.append((b"a", b"1"))
-    log.compact()
-    assert last_offsets(log) == [3]
-
-
-def test_the_vector_of_an_empty_batch(log: CompactedTopic) -> None:
-    log.add(keyed(0, *range(100)) + keyed(100, *[None] * 5, producer=(1, 0, 10)) + keyed(105, 200))
-    log.compact()
-    assert EMPTY in log.log_bytes()
-
-
-def test_many_tombstones_grow_together(log: CompactedTopic) -> None:
-    keys = [b"%d" % number for number in range(5000)]
-    rows = [record(delta, 0, key, None) for delta, key in enumerate(keys)]
-    log.add(batch(rows, base_timestamp=NOW, max_timestamp=NOW))
-    log.compact()
-    assert log.values() == dict.fromkeys(keys)
-    assert log.segments()[0].log_bytes == 61 + len(b"".join(rows)) + 3 * len(rows)
-
-
-def test_groups_of_which_nothing_stays_leave_a_gap(tmp_path: Path) -> None:
-    log = CompactedTopic(f"{tmp_path}/log", internal_segment_bytes=200)
-    for _ in range(6):
-        log.append((b"a", b"x" * 100))
-    log.compact()
-    assert [(segment.base_offset, segment.next_offset) for segment in log.segments()] == [(5, 6)]
-    assert (log.topic().start_offsets(), log.offsets()) == ({0: 0}, [5])
-    assert log.topic().scan(start=2).count() == 1
-
-
-def test_a_segment_covers_the_batches_that_it_lost(tmp_path: Path) -> None:
-    log = CompactedTopic(f"{tmp_path}/log", internal_segment_bytes=170)
-    log.add(keyed(0, 1, leader_epoch=3) + keyed(1, 2, leader_epoch=3))
-    log.add(keyed(2, 2, 3, 4))
-    log.compact()
-    assert [(segment.base_offset, segment.next_offset) for segment in log.segments()] == [(0, 2), (2, 5)]
-    assert [segment.leader_epoch for segment in log.segments()] == [3, -1]
-    assert last_offsets(log) == [0, 4]
-
-
-def test_outputs_grow_towards_the_segment_size(tmp_path: Path) -> None:
-    log = CompactedTopic(f"{tmp_path}/log", internal_segment_bytes=1000)
-    for number in range(40):
-        log.append((b"%d" % (number % 20), b"x" * 30))
-    log.compact()
-    log.append((b"last", b"x"))
-    log.compact()
-    sizes = [segment.log_bytes for segment in log.segments()]
-    assert max(sizes) <= 1000
-    assert all(a + b > 1000 for a, b in itertools.pairwise(sizes))
-    assert log.offsets() == list(range(20, 41))
-
-
-def test_a_batch_that_grows_rolls_the_segment(tmp_path: Path) -> None:
-    """A delete horizon makes two tombstones larger than they were, and than the segment may be together."""
-    log = CompactedTopic(f"{tmp_path}/log", internal_segment_bytes=140)
-    one, other = (batch([record(0, 0, key, None)], base_offset=at) for at, key in enumerate((b"a", b"b")))
-    log.add(one)
-    log.add(other)
-    assert len(one + other) <= 140
-    log.compact()
-    assert [(segment.base_offset, segment.next_offset) for segment in log.segments()] == [(0, 1), (1, 2)]
-    assert log.offsets() == [0, 1]
-
-
-def test_indexes_of_outputs_lead_to_their_records(tmp_path: Path) -> None:
-    log = CompactedTopic(f"{tmp_path}/log", index_interval_bytes=100, batch_bytes=200)
-    for start in range(0, 400, 100):
-        log.clock.now += 1
-        log.append(*((b"%d" % (number % 150), b"x" * 50) for number in range(start, start + 100)))
-    log.compact()
-    (segment,) = log.segments()
-    assert segment.offset_index_bytes > 0
-    assert segment.time_index_bytes > 0
-    topic = log.topic()
-    assert [next(iter(topic.records(0, start=at, limit=1))).offset for at in (0, 250, 399)] == [250, 250, 399]
-    assert topic.offsets_for_times(NOW + 4) == {0: (300, NOW + 4)}
 
 
 def test_what_is_not_cleanable_is_not_touched(tmp_path: Path) -> None:

@@ -5,19 +5,14 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-import pytest
 from compacting import SECRET, CompactedTopic, Known
+from compacting import log as log
 
 #: Two keys with one MurmurHash3_x64_128 of seed 0; for any key there are as many as one likes, in a moment.
 ALIKE = (
     bytes.fromhex("6163636f756e74206f6620616c69636500000000000000000000000000000000"),
     bytes.fromhex("6163636f756e74206f66206d616c6c6f1ebda471dddd510b08a6ec925ccc995d"),
 )
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> CompactedTopic:
-    return CompactedTopic(f"{tmp_path}/log")
 
 
 def test_keys_made_to_be_taken_for_another_are_not(log: CompactedTopic) -> None:

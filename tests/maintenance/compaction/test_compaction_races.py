@@ -17,9 +17,9 @@ from producers import Producers
 from searches import examples
 
 from distlog.core import paths
-from distlog.core.commits.actions import Add, GcFloor, Remove
-from distlog.core.commits.segment_table import SegmentTable
-from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.format.actions import Add, GcFloor, Remove
+from distlog.core.commits.state.segment_table import SegmentTable
+from distlog.core.commits.state.snapshot import Snapshot
 from distlog.core.errors import CommitConflictError, TransactionTooOldError
 from distlog.core.maintenance.compaction.clean_partition import CleanedRange, clean_partition
 from distlog.core.maintenance.compaction.cleanable import plan_compaction

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from compacting import SECRET, CompactedTopic
-from test_compaction import keyed, last_offsets
-from test_compaction import log as log
+from compacting import log as log
+from keyed_batches import keyed, last_offsets
 
 from distlog.core.errors import InvalidConfigError
 from distlog.core.maintenance.compaction.batch_verdicts import Verdicts

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
 from compacting import NOW, CompactedTopic
+from compacting import log as log
 from raw_batches import batch, record
 
 from distlog.core.reading.time_lookup import MAX_TIMESTAMP
 from distlog.core.times import to_ms
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> CompactedTopic:
-    return CompactedTopic(f"{tmp_path}/log")
 
 
 def times(log: CompactedTopic) -> tuple[list[int], list[int]]:

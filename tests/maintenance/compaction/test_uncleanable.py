@@ -10,22 +10,18 @@ import pytest
 from adopted import describe, put
 from command_line import CommandLine
 from compacting import CompactedTopic
+from compacting import log as log
 from crc32c import crc32c
 from raw_batches import batch, record, with_right_crc
 
 import distlog
-from distlog.core.commits.actions import Add
-from distlog.core.commits.segment_info import UNKNOWN
+from distlog.core.commits.format.actions import Add
+from distlog.core.commits.format.segment_info import UNKNOWN
 from distlog.core.errors import StorageError
 from distlog.core.maintenance.compaction.report import CompactionReport, Uncleanable, unless_uncleanable
 
 #: Of three partitions, the one that cannot be cleaned: neither the first nor the last.
 BAD = 1
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> CompactedTopic:
-    return CompactedTopic(f"{tmp_path}/log")
 
 
 def topic_of_three(url: str) -> distlog.Topic:

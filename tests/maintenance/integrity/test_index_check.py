@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from distlog.core.batches.record_batch import BATCH, CONTROL
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.format.segment_info import SegmentInfo
 from distlog.core.errors import CorruptIndexError
 from distlog.core.indexes.transaction_index import AbortedTransaction, encode_transactions
 from distlog.core.maintenance.integrity.index_check import (

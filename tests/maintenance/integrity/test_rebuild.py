@@ -22,7 +22,7 @@ from rebuilding import (
 
 import distlog
 from distlog import Topic
-from distlog.core.commits.actions import Add, Remove
+from distlog.core.commits.format.actions import Add, Remove
 from distlog.core.maintenance.integrity.rebuild import (
     commit_facts,
     rebuild_segment,

@@ -21,9 +21,10 @@ from rebuilding import (
 )
 
 from distlog import Topic
-from distlog.core.commits.actions import Add, Remove
-from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.reading import pipeline, segment_reader
+from distlog.core.commits.format.actions import Add, Remove
+from distlog.core.commits.format.segment_info import SegmentInfo
+from distlog.core.reading import pipeline
+from distlog.core.reading.files import segment_reader
 from distlog.core.segments.index_facts import INDEX_FIELDS, index_facts
 
 

@@ -20,7 +20,7 @@ from rebuilding import (
 )
 
 from distlog import Topic
-from distlog.core.commits.actions import Add, Remove
+from distlog.core.commits.format.actions import Add, Remove
 
 
 @pytest.fixture(params=[name for name in GOLDEN if not name.startswith("crashed")])

@@ -31,7 +31,7 @@ from verified_topics import (
 
 import distlog
 from distlog import Topic
-from distlog.core.commits import checkpoint
+from distlog.core.commits.checkpoints import checkpoint
 from distlog.core.errors import DistlogError
 from distlog.core.maintenance.integrity import verify_segment as verify_segment_module
 from distlog.core.maintenance.integrity.verify_segment import verify_segment

@@ -19,10 +19,10 @@ from verified_topics import (
 import distlog
 from distlog import Topic
 from distlog.core import paths
-from distlog.core.commits import checkpoint
-from distlog.core.commits.actions import Remove
-from distlog.core.commits.segment_table import SegmentTable
-from distlog.core.commits.snapshot import PartitionState
+from distlog.core.commits.checkpoints import checkpoint
+from distlog.core.commits.format.actions import Remove
+from distlog.core.commits.state.segment_table import SegmentTable
+from distlog.core.commits.state.snapshot import PartitionState
 from distlog.core.maintenance.integrity.rebuild import rebuild_indexes
 from distlog.core.maintenance.integrity.verify import verify
 from distlog.core.maintenance.integrity.verify_commits import verify_table

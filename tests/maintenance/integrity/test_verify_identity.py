@@ -12,8 +12,8 @@ from topics import NOW, values
 
 import distlog
 from distlog import Topic
-from distlog.core.commits.actions import Add, Remove
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.format.actions import Add, Remove
+from distlog.core.commits.format.segment_info import SegmentInfo
 
 
 def topic_at(folder: Path) -> Topic:

@@ -27,7 +27,7 @@ from distlog.core.kernels.record_filter import KEPT, choose_records
 from distlog.core.maintenance.compaction.batch_verdicts import Verdicts
 from distlog.core.maintenance.compaction.scanned_records import ScannedRecords, scan_records
 from distlog.core.maintenance.compaction.survivors import Survivors
-from distlog.core.reading.chunk import Chunk
+from distlog.core.reading.chunks.chunk import Chunk
 
 _COLUMNS = ("key", "value")
 _KEPT_WHEN_EMPTY = APPEND_TIME | TRANSACTIONAL | CONTROL

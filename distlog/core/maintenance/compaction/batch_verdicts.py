@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from distlog.core.batches.record_batch import ABORT, COMMIT, CONTROL, TRANSACTIONAL
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.format.segment_info import SegmentInfo
 from distlog.core.indexes.transaction_index import AbortedTransaction
 from distlog.core.maintenance.compaction.scanned_records import ScannedRecords, checked_chunks, scan_records
-from distlog.core.reading.segment_reader import SegmentReader
+from distlog.core.reading.files.segment_reader import SegmentReader
 from distlog.core.transactions.producer_state import EXPIRATION_MS
 
 _NO_OFFSETS: npt.NDArray[np.int64] = np.zeros(0, np.int64)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from distlog.core.commits.segment_info import SegmentInfo
-from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.format.segment_info import SegmentInfo
+from distlog.core.commits.state.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.maintenance.compaction.batch_verdicts import Verdicts
 from distlog.core.maintenance.compaction.cleanable import Cleanable, first_dirty_offset, group_segments

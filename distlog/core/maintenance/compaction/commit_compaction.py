@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import takewhile
 
-from distlog.core.commits.actions import Action, Add, Cleaned, Remove
-from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.commits.format.actions import Action, Add, Cleaned, Remove
+from distlog.core.commits.state.snapshot import PartitionState, Snapshot
 from distlog.core.config import MAX_LONG
-from distlog.core.log.kept_producers import KeptProducers
+from distlog.core.log.producers.kept_producers import KeptProducers
 from distlog.core.maintenance.compaction.clean_partition import CleanedRange
 from distlog.core.maintenance.compaction.cleanable import first_dirty_offset
 from distlog.core.topic_handle import TopicHandle

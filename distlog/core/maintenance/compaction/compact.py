@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
-from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.commits.state.snapshot import PartitionState, Snapshot
 from distlog.core.maintenance.compaction.clean_partition import DEDUPE_BUFFER_BYTES, CleanedRange, clean_partition
 from distlog.core.maintenance.compaction.cleanable import Cleanable, first_dirty_offset, plan_compaction
 from distlog.core.maintenance.compaction.cleaning_plan import CleaningPlan
@@ -21,7 +21,7 @@ from distlog.core.maintenance.compaction.report import (
     done_or_reason,
     unless_uncleanable,
 )
-from distlog.core.reading.segment_reader import SegmentReader
+from distlog.core.reading.files.segment_reader import SegmentReader
 from distlog.core.reading.stable_offset import last_stable_offset
 from distlog.core.topic_handle import TopicHandle
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from distlog.core import paths
 from distlog.core.batches.record_batch import CONTROL
-from distlog.core.commits.segment_info import NO_OFFSET, NOT_LOOKED, SegmentInfo
+from distlog.core.commits.format.segment_info import NO_OFFSET, NOT_LOOKED, SegmentInfo
 from distlog.core.indexes.transaction_index import encode_transactions
 from distlog.core.maintenance.compaction.batch_filter import BatchFilter, FilteredBatches
 from distlog.core.maintenance.compaction.cleaning_plan import GroupToRewrite

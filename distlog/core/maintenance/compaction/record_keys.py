@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from distlog.core.batches.record_batch import CONTROL
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.format.segment_info import SegmentInfo
 from distlog.core.maintenance.compaction.batch_verdicts import Verdicts
 from distlog.core.maintenance.compaction.offset_map import OffsetMap
 from distlog.core.maintenance.compaction.scanned_records import checked_chunks, scan_records
-from distlog.core.reading.segment_reader import SegmentReader
+from distlog.core.reading.files.segment_reader import SegmentReader
 
 Longs = npt.NDArray[np.int64]
 

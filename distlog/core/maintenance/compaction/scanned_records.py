@@ -14,13 +14,13 @@ from distlog.core.batches.record_fields import RecordFields
 from distlog.core.batches.record_sections import open_sections
 from distlog.core.batches.rewritten_batches import Bytes, Flags, Longs
 from distlog.core.buffers import new_array
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.format.segment_info import SegmentInfo
 from distlog.core.config import MAX_LONG
 from distlog.core.kernels.record_filter import RECORD_GROWTH, rewrite_records
 from distlog.core.maintenance.compaction.key_hash import hash_keys
-from distlog.core.reading.chunk import Chunk
-from distlog.core.reading.segment_reader import SegmentReader
-from distlog.core.reading.slices import SegmentSlice
+from distlog.core.reading.chunks.chunk import Chunk
+from distlog.core.reading.files.segment_reader import SegmentReader
+from distlog.core.reading.slices.slices import SegmentSlice
 from distlog.core.reading.whole_log import whole_log
 
 #: Compressed batches are opened until they have expanded to this many bytes.

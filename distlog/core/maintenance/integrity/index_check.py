@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from distlog.core import paths
 from distlog.core.batches.record_batch import CONTROL
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.format.segment_info import SegmentInfo
 from distlog.core.config import MAX_LONG
 from distlog.core.errors import CorruptIndexError
 from distlog.core.indexes import offset_index, time_index, transaction_index

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy.typing as npt
 from crc32c import crc32c
 
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.format.segment_info import SegmentInfo
 from distlog.core.errors import CorruptIndexError
 from distlog.core.maintenance.integrity.index_check import (
     IndexCheck,
@@ -16,7 +16,7 @@ from distlog.core.maintenance.integrity.index_check import (
     TimeIndexCheck,
     TransactionIndexCheck,
 )
-from distlog.core.reading.segment_reader import SegmentReader
+from distlog.core.reading.files.segment_reader import SegmentReader
 from distlog.core.segments.index_facts import checksum_error, index_size
 from distlog.core.storage.part import Part
 

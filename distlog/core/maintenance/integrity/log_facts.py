@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from distlog.core import paths
 from distlog.core.batches.record_batch import CONTROL
-from distlog.core.commits.segment_info import UNKNOWN, SegmentInfo
+from distlog.core.commits.format.segment_info import UNKNOWN, SegmentInfo
 from distlog.core.segments.log_description import LogDescription
 from distlog.core.segments.record_facts import RecordFacts
 from distlog.core.segments.segment_state import SegmentState

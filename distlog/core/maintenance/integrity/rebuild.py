@@ -17,16 +17,16 @@ from typing import Any
 
 from crc32c import crc32c
 
-from distlog.core.commits.actions import Action, Add, Remove
-from distlog.core.commits.segment_info import OWN_FILE, UNKNOWN, SegmentInfo
-from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.format.actions import Action, Add, Remove
+from distlog.core.commits.format.segment_info import OWN_FILE, UNKNOWN, SegmentInfo
+from distlog.core.commits.state.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import CorruptRecordError, SnapshotTooOldError
 from distlog.core.maintenance.integrity.index_files import IndexFile, State, find_indexes
 from distlog.core.maintenance.integrity.rebuild_report import RebuildReport, SegmentRebuild
 from distlog.core.maintenance.integrity.transaction_rebuild import rebuild_transactions
 from distlog.core.maintenance.run import Run, Tell, each_segment, run_here, tell_nothing
-from distlog.core.reading.segment_reader import SegmentReader
+from distlog.core.reading.files.segment_reader import SegmentReader
 from distlog.core.reading.whole_log import whole_log
 from distlog.core.segments.index_facts import INDEX_FIELDS, index_checksum, index_facts, index_size
 from distlog.core.segments.log_description import LogDescription

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.format.segment_info import SegmentInfo
 from distlog.core.display.shown import Shown
 from distlog.core.display.units import counted
 from distlog.core.maintenance.integrity.index_files import State

@@ -12,14 +12,14 @@ from contextlib import suppress
 import numpy as np
 from crc32c import crc32c
 
-from distlog.core.commits.segment_info import NOT_LOOKED, SegmentInfo
-from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.commits.format.segment_info import NOT_LOOKED, SegmentInfo
+from distlog.core.commits.state.snapshot import PartitionState, Snapshot
 from distlog.core.errors import CorruptionError, SnapshotTooOldError
 from distlog.core.indexes.transaction_index import ENTRY, AbortedTransaction, encode_transactions
 from distlog.core.maintenance.integrity.anomalies import Anomaly
 from distlog.core.maintenance.integrity.rebuild_report import SegmentRebuild
 from distlog.core.maintenance.integrity.verify_segment import SegmentVerdict
-from distlog.core.reading.segment_reader import SegmentReader
+from distlog.core.reading.files.segment_reader import SegmentReader
 from distlog.core.reading.stable_offset import SegmentTransactions, transactional_segments, transactions_of
 from distlog.core.segments.index_facts import index_size
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from distlog.core.commits.snapshot import Snapshot
+from distlog.core.commits.state.snapshot import Snapshot
 from distlog.core.display.shown import Shown
 from distlog.core.display.units import counted
 from distlog.core.log.tails import with_tails, without_tails
@@ -18,7 +18,7 @@ from distlog.core.maintenance.integrity.transaction_rebuild import with_missing_
 from distlog.core.maintenance.integrity.verify_commits import verify_commits, verify_table
 from distlog.core.maintenance.integrity.verify_segment import SegmentVerdict, verify_segment
 from distlog.core.maintenance.run import Run, Tell, each_segment, run_here, tell_nothing
-from distlog.core.reading.segment_reader import SegmentReader
+from distlog.core.reading.files.segment_reader import SegmentReader
 from distlog.core.topic_handle import TopicHandle
 
 _TABLE = pa.schema(

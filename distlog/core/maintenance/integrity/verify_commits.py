@@ -6,11 +6,11 @@ import dataclasses
 from collections.abc import Iterator
 
 from distlog.core import paths
-from distlog.core.commits import checkpoint
-from distlog.core.commits.commit import Commit
+from distlog.core.commits.checkpoints import checkpoint
 from distlog.core.commits.commit_files import CommitFiles
-from distlog.core.commits.fold import apply
-from distlog.core.commits.snapshot import PartitionState, Snapshot
+from distlog.core.commits.format.commit import Commit
+from distlog.core.commits.state.fold import apply
+from distlog.core.commits.state.snapshot import PartitionState, Snapshot
 from distlog.core.errors import CorruptMetadataError
 from distlog.core.maintenance.integrity.anomalies import Anomaly, Word
 from distlog.core.storage.storage import Storage

@@ -22,15 +22,15 @@ from distlog.core.batches.record_decoder import OFFSETS_OUT_OF_ORDER, decode_par
 from distlog.core.batches.record_sections import AskedBatches
 from distlog.core.batches.source import Source
 from distlog.core.buffers import byte_array
-from distlog.core.commits.segment_info import SegmentInfo
+from distlog.core.commits.format.segment_info import SegmentInfo
 from distlog.core.config import MAX_LONG
 from distlog.core.errors import CorruptRecordError, DistlogError
 from distlog.core.maintenance.integrity.anomalies import Anomaly, Word
 from distlog.core.maintenance.integrity.index_files import IndexFile, find_indexes
 from distlog.core.maintenance.integrity.log_facts import LogFacts, is_contiguous
-from distlog.core.reading.chunk import OUTPUT_BYTES
-from distlog.core.reading.read_ahead import LogFile
-from distlog.core.reading.segment_reader import CHUNK_BYTES, SegmentReader
+from distlog.core.reading.chunks.chunk import OUTPUT_BYTES
+from distlog.core.reading.chunks.read_ahead import LogFile
+from distlog.core.reading.files.segment_reader import CHUNK_BYTES, SegmentReader
 
 #: The check of a segment stops when it has this many anomalies.
 MAX_ANOMALIES = 100

@@ -10,8 +10,8 @@ from __future__ import annotations
 import errno
 import os
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from distlog.core import paths
@@ -150,27 +150,51 @@ def removed_on_error(path: str) -> Iterator[None]:
         raise
 
 
-def write_file(path: str, data: Buffer) -> None:
-    """Write the new file `path` and sync its bytes, but not its name; on an error it is removed."""
-    file = create_file(path)
-    with removed_on_error(path):
+def write_temporary(path: str, data: Buffer) -> str:
+    """Write and sync a file beside `path` that is to become it; returns its path. Raises StorageError."""
+    with _temporary(path, data) as (temporary, file), failing_as("put", path):
+        os.fsync(file)
+    return temporary
+
+
+def replace_files(files: Mapping[str, Buffer]) -> None:
+    """Put each file in place of an old one in one step; their names are not synced yet. Raises StorageError.
+
+    All are written, and the disk is told to begin, before the first is synced: then few writes of the file system's
+    journal make them durable. Measured on ext4: 3 files of 1 KB in 0.7 ms, 12 in 1.4 ms, 64 of 20 KB in 9 ms; one
+    after the other it takes 1.0, 3.0 and 23 ms, in parallel threads 1.6, 3.8 and 18 ms.
+    """
+    with ExitStack() as stack:
+        written = [(path, *stack.enter_context(_temporary(path, data))) for path, data in files.items()]
+        if len(written) > 1:
+            for _, _, file in written:
+                _begin_to_store(file)
+        for path, _, file in written:
+            with failing_as("put", path):
+                os.fsync(file)
+        for path, temporary, _ in written:
+            with failing_as("put", path):
+                os.replace(temporary, path)
+
+
+@contextmanager
+def _temporary(path: str, data: Buffer) -> Iterator[tuple[str, int]]:
+    """The path and a descriptor of a new file beside `path` with `data`; when the block raises, it is removed."""
+    temporary = os.path.join(os.path.dirname(path), paths.temporary_file(uuid.uuid4().hex))
+    with failing_as("put", path):
+        file = create_file(temporary)
+    with removed_on_error(temporary):
         try:
-            write_all(file, byte_view(data))
-            os.fsync(file)
+            with failing_as("put", path):
+                write_all(file, byte_view(data))
+            yield temporary, file
         finally:
             os.close(file)
 
 
-def write_temporary(path: str, data: Buffer) -> str:
-    """Write and sync a file beside `path` that is to become it; returns its path. Raises StorageError."""
-    temporary = os.path.join(os.path.dirname(path), paths.temporary_file(uuid.uuid4().hex))
-    with failing_as("put", path):
-        write_file(temporary, data)
-    return temporary
-
-
-def replace_file(path: str, data: Buffer) -> None:
-    """Put the file `path` in place of an old one in one step; its name is not synced yet. Raises StorageError."""
-    temporary = write_temporary(path, data)
-    with failing_as("put", path), removed_on_error(temporary):
-        os.replace(temporary, path)
+def _begin_to_store(file: int) -> None:
+    """Have the system begin to write what the page cache holds of a file, where it can."""
+    # Linux does this on the advice that nobody needs the pages; the call of its own is not among Python's
+    if hasattr(os, "posix_fadvise"):
+        with suppress(OSError):
+            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)

@@ -29,14 +29,13 @@ from distlog.core.storage.backend import (
 from distlog.core.storage.local.durable_files import (
     LOCAL_ERRORS,
     failing_as,
-    replace_file,
+    replace_files,
     sync_folder,
     write_temporary,
 )
 from distlog.core.storage.local.many_files import fill_whole
 from distlog.core.storage.local.mapping import map_sealed
 from distlog.core.storage.local.writer import LocalWriter
-from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.retry import Deadline, settle
 from distlog.core.times import now_ms
 
@@ -105,14 +104,11 @@ class LocalFiles:
             raise LOCAL_ERRORS.failure("look at", path, error) from error
 
     def put_many(self, files: Mapping[str, Buffer]) -> None:
-        """See `Storage.put_many`; each file replaces the old one in one step.
-
-        They are written in parallel: a disk syncs many files in the time of a few.
-        """
-        in_parallel(lambda path: replace_file(path, files[path]), files)
+        """See `Storage.put_many`; each file replaces the old one in one step."""
+        replace_files(files)
         for data in files.values():
             self._count(data)
-        for folder in {os.path.dirname(path) for path in files}:
+        for folder in dict.fromkeys(map(os.path.dirname, files)):
             with failing_as("put", folder):
                 sync_folder(folder)
 

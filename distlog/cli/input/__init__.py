@@ -1,0 +1,1 @@
+"""What `distlog append` takes: lines, CSV and Parquet, from files and streams."""

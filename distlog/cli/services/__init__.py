@@ -1,0 +1,1 @@
+"""What runs until a signal ends it: the LogManager and the gateway."""

@@ -1,0 +1,1 @@
+"""What a topic is at a version: the snapshot, and how commits change it."""

@@ -1,0 +1,1 @@
+"""What a partition's log knows of its idempotent producers."""

@@ -1,0 +1,1 @@
+"""One segment on a local disk that is appended to in place: its files, its reads, its recovery."""

@@ -1,0 +1,1 @@
+"""Merging: small segments become large ones, and small batches larger ones."""

@@ -1,0 +1,1 @@
+"""Vacuum: which files nobody needs any more, each kind by itself, and their deletion."""

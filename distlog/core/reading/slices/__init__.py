@@ -1,0 +1,1 @@
+"""Which bytes of which segments a read needs."""

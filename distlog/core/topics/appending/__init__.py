@@ -1,0 +1,1 @@
+"""Appends of whole tables: their columns, their partitions, and their commit."""

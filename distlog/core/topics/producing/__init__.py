@@ -1,0 +1,1 @@
+"""Producers: writers that double nothing, and whose transactions are all or nothing."""

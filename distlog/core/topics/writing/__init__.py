@@ -1,0 +1,1 @@
+"""Appends record by record: buffers, and where they go."""

@@ -1,0 +1,1 @@
+"""Appends on object stores: gathered from all connections, and committed together."""

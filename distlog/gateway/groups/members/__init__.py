@@ -1,0 +1,1 @@
+"""The members of groups: who joins, who leads, and what each is assigned."""

@@ -1,0 +1,1 @@
+"""How far groups have come: positions, and the topic that keeps them."""

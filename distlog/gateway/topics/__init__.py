@@ -1,0 +1,1 @@
+"""The topics of the root as the gateway serves them, partition by partition."""

@@ -1,0 +1,94 @@
+"""Somebody deletes a topic's folder while a writer goes on: a commit there would have no beginning.
+
+Who goes on gets a clear error. On a local disk each commit looks; on an object store, where a look is a request, one
+looks now and then.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from conftest import Address
+
+import distlog
+from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.still_there import LOOK_S
+from distlog.core.config import TopicConfig
+from distlog.core.errors import TopicNotFoundError
+from distlog.core.storage.storage import Storage
+
+
+def clock_of(now_s: list[float]) -> Callable[[], float]:
+    return lambda: now_s[0]
+
+
+def logged(storage: Storage, now_s: list[float]) -> CommitLog:
+    return CommitLog(storage, clock=lambda: 1000, random=Random(1), writer="test", monotonic=clock_of(now_s))
+
+
+def nothing(_: Any) -> list[Any]:
+    return []
+
+
+def test_a_commit_into_a_folder_that_was_deleted_is_refused_on_a_disk(tmp_path: Path) -> None:
+    log = logged(Storage(tmp_path / "t"), [0.0])
+    _, snapshot = log.commit(log.create(1, TopicConfig()), "config", nothing)
+    shutil.rmtree(tmp_path / "t")
+    with pytest.raises(TopicNotFoundError, match="deleted"):
+        log.commit(snapshot, "config", nothing)
+    assert not list(tmp_path.rglob("*.json"))
+    with pytest.raises(TopicNotFoundError, match="deleted"):
+        log.refresh(snapshot)
+    assert log.create(1, TopicConfig()).version == 0
+
+
+def append_and_delete(folder: Path) -> None:
+    with distlog.create(str(folder)).writer() as writer:
+        writer.append(b"a")
+        writer.flush()
+        shutil.rmtree(folder)
+        writer.append(b"b")
+        writer.flush()
+
+
+def test_an_append_in_place_into_a_folder_that_was_deleted_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TopicNotFoundError, match="deleted"):
+        append_and_delete(tmp_path / "t")
+    assert not list(tmp_path.rglob("*.json"))
+
+
+def test_on_an_object_store_one_looks_now_and_then_and_at_what_was_there_before(memory_url: Address) -> None:
+    now_s, storage = [0.0], Storage(f"{memory_url.url}/t")
+    log = logged(storage, now_s)
+    snapshot = log.create(1, TopicConfig())
+    counters = storage.counters
+    for _ in range(3):
+        puts, gets = counters.puts, counters.gets
+        _, snapshot = log.commit(snapshot, "config", nothing)
+        assert (counters.puts - puts, counters.gets - gets) == (1, 0)
+    storage.delete([each.name for each in storage.list("_commits")])
+    _, snapshot = log.commit(snapshot, "config", nothing)
+    now_s[0] += LOOK_S
+    # its own last commit is there: it is those before that are missing
+    with pytest.raises(TopicNotFoundError, match="deleted"):
+        log.commit(snapshot, "config", nothing)
+    with pytest.raises(TopicNotFoundError, match="deleted"):
+        log.refresh(snapshot)
+
+
+def test_on_an_object_store_a_look_is_one_request_a_minute(memory_url: Address) -> None:
+    now_s, storage = [0.0], Storage(f"{memory_url.url}/t")
+    log = logged(storage, now_s)
+    snapshot = log.create(1, TopicConfig())
+    gets = []
+    for _ in range(6):
+        now_s[0] += LOOK_S / 2
+        before = storage.counters.gets
+        _, snapshot = log.commit(snapshot, "config", nothing)
+        gets.append(storage.counters.gets - before)
+    assert gets == [0, 0, 1, 0, 1, 0]

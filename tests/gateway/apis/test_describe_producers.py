@@ -1,0 +1,109 @@
+"""DescribeProducers: who has written to a partition, and whose transactions are open there (KIP-664)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gateways import Wire, producing, serving
+from kio.schema.describe_producers.v0.request import TopicRequest
+from kio.schema.errors import ErrorCode
+from raw_batches import batch, record
+from transactional_clients import RawProducer
+
+import distlog
+from distlog.core.storage.storage import Storage
+from distlog.core.times import now_ms
+
+NONE = ErrorCode.none
+
+
+@pytest.fixture(params=["local", "memory"])
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    root = str(tmp_path) if request.param == "local" else f"memory://{tmp_path.name}/root"
+    distlog.create(f"{root}/clicks", partitions=2)
+    return root
+
+
+def described(wire: Wire, *numbers: int, topic: str = "clicks") -> dict[int, Any]:
+    """What is told of each partition."""
+    told = wire.ask(61, 0, topics=(TopicRequest(name=topic, partition_indexes=numbers),))
+    ((name, partitions),) = [(each.name, each.partitions) for each in told.topics]
+    assert name == topic
+    return {each.partition_index: each for each in partitions}
+
+
+def rows(told: Any) -> list[tuple[int, ...]]:
+    """(id, epoch, last sequence, coordinator's epoch, begin of the open transaction) of each producer."""
+    assert told.error_code is NONE
+    return [
+        (
+            each.producer_id,
+            each.producer_epoch,
+            each.last_sequence,
+            each.coordinator_epoch,
+            each.current_txn_start_offset,
+        )
+        for each in told.active_producers
+    ]
+
+
+def numbered(sequence: int, time_ms: int = 1000) -> bytes:
+    times = {"base_timestamp": time_ms, "max_timestamp": time_ms}
+    return batch([record(0, 0, b"k", b"v")], producer=(7, 3, sequence), **times)
+
+
+def test_a_numbered_producer_is_named_with_its_last_sequence_and_time(root: str) -> None:
+    with serving(root, linger_ms=1) as gateway, Wire(gateway) as wire:
+        assert rows(described(wire, 0)[0]) == []
+        for sequence in range(3):
+            assert producing(wire, numbered(sequence)).error_code is NONE
+        found = described(wire, 0, 1)
+        assert rows(found[0]) == [(7, 3, 2, -1, -1)]
+        assert rows(found[1]) == []
+    with serving(root, linger_ms=1) as gateway, Wire(gateway) as wire:
+        told = described(wire, 0)[0]
+        assert rows(told) == [(7, 3, 2, -1, -1)]
+        assert [each.last_timestamp for each in told.active_producers] == [1000]
+
+
+def test_an_open_transaction_is_told_with_its_first_offset_and_not_after_its_end(root: str) -> None:
+    with serving(root, linger_ms=1) as gateway, Wire(gateway) as wire:
+        assert producing(wire, numbered(0)).error_code is NONE
+        producer = RawProducer(wire)
+        assert producer.init() is NONE
+        assert producer.add(("clicks", 0)) == [NONE]
+        assert producer.send(b"v") is NONE
+        who = (producer.producer_id, producer.epoch)
+        assert (*who, 0, -1, 1) in rows(described(wire, 0)[0])
+        assert producer.end() is NONE
+        (ended,) = [each for each in rows(described(wire, 0)[0]) if each[0] == who[0]]
+        assert ended[-1] == -1
+
+
+def test_a_sealed_partition_tells_of_its_producers_and_gets_no_active_segment(tmp_path: Path) -> None:
+    distlog.create(f"{tmp_path}/clicks")
+    with serving(tmp_path) as gateway, Wire(gateway) as wire:
+        # of records that are older than a day nobody knows the producer
+        assert producing(wire, numbered(0, now_ms())).error_code is NONE
+        # an append by commit seals what is in place
+        distlog.open(f"{tmp_path}/clicks").append([{"value": b"v"}])
+        version = distlog.open(f"{tmp_path}/clicks").version
+        assert rows(described(wire, 0)[0]) == [(7, 3, 0, -1, -1)]
+        assert distlog.open(f"{tmp_path}/clicks").version == version
+
+
+def test_what_there_is_not_gets_kafkas_code(root: str) -> None:
+    with serving(root) as gateway, Wire(gateway) as wire:
+        unknown = ErrorCode.unknown_topic_or_partition
+        assert described(wire, 5)[5].error_code is unknown
+        assert described(wire, 0, topic="none")[0].error_code is unknown
+
+
+def test_it_writes_nothing(root: str) -> None:
+    with serving(root, linger_ms=1) as gateway, Wire(gateway) as wire:
+        described(wire, 0, 1)
+        before = sorted(each.name for each in Storage(f"{root}/clicks").list("_commits"))
+        described(wire, 0, 1)
+        assert sorted(each.name for each in Storage(f"{root}/clicks").list("_commits")) == before == [before[0]]

@@ -1,0 +1,188 @@
+"""Kafka's clients share partitions as groups through the gateway, and go on where they were."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gateways import serving
+
+import distlog
+from distlog.gateway.gateway_server import GatewayServer
+from distlog.gateway.group_settings import GroupSettings
+
+confluent_kafka = pytest.importorskip("confluent_kafka")
+kafka_admin = pytest.importorskip("confluent_kafka.admin")
+PARTITIONS, COUNT = 4, 100
+AT_ONCE = GroupSettings(initial_rebalance_delay_ms=0)
+
+
+@pytest.fixture
+def gateway(tmp_path: Path) -> Iterator[GatewayServer]:
+    """A gateway over a root with the topic `clicks` of four partitions, each with some records."""
+    topic = distlog.create(str(tmp_path / "clicks"), partitions=PARTITIONS)
+    topic.append([{"value": b"%d" % n, "partition": n % PARTITIONS} for n in range(COUNT)])
+    with serving(tmp_path, groups=AT_ONCE) as served:
+        yield served
+
+
+def consumer(gateway: GatewayServer, **settings: Any) -> Any:
+    """A member of the group `billing`, as confluent-kafka plays it."""
+    made = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": gateway.address,
+            "group.id": "billing",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "heartbeat.interval.ms": 100,
+            "topic.metadata.refresh.interval.ms": 500,
+            **settings,
+        }
+    )
+    made.subscribe(["clicks"])
+    return made
+
+
+def taken(members: list[Any], count: int, timeout_s: float = 60) -> list[list[int]]:
+    """What each of the members reads, until there are `count` records in all."""
+    found: list[list[int]] = [[] for _ in members]
+    end = time.monotonic() + timeout_s
+    while sum(map(len, found)) < count:
+        assert time.monotonic() < end, found
+        for member, values in zip(members, found, strict=True):
+            for record in member.consume(50, 0.05):
+                assert record.error() is None
+                values.append(int(record.value()))
+    return found
+
+
+def shared(members: list[Any], timeout_s: float = 60) -> None:
+    """Wait until the members have all partitions, and each of them some."""
+    end = time.monotonic() + timeout_s
+    while (
+        not all(member.assignment() for member in members)
+        or sum(len(member.assignment()) for member in members) != PARTITIONS
+    ):
+        assert time.monotonic() < end
+        for member in members:
+            member.poll(0.05)
+
+
+@pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
+def test_two_members_share_the_partitions_and_one_takes_over_what_the_other_leaves(
+    gateway: GatewayServer, assignor: str
+) -> None:
+    settings = {"partition.assignment.strategy": assignor}
+    first = consumer(gateway, **settings)
+    (values,) = taken([first], COUNT)
+    assert sorted(values) == list(range(COUNT))
+    first.commit(asynchronous=False)
+    second = consumer(gateway, **settings)
+    shared([first, second])
+    assert not {each.partition for each in first.assignment()} & {each.partition for each in second.assignment()}
+    second.close()
+    shared([first])
+    distlog.open(f"{gateway.root}/clicks").append([{"value": b"%d" % n, "partition": n % 4} for n in range(8)])
+    assert sorted(taken([first], 8)[0]) == list(range(8))
+    first.close()
+
+
+def test_a_group_goes_on_where_it_was_after_the_gateway_began_anew(tmp_path: Path, gateway: GatewayServer) -> None:
+    member = consumer(gateway)
+    taken([member], COUNT)
+    member.commit(asynchronous=False)
+    member.close()
+    gateway.stop()
+    distlog.open(f"{gateway.root}/clicks").append([{"value": b"1000", "partition": 0}])
+    with serving(tmp_path, groups=AT_ONCE) as again:
+        member = consumer(again)
+        assert taken([member], 1) == [[1000]]
+        places = [confluent_kafka.TopicPartition("clicks", n) for n in range(PARTITIONS)]
+        assert [each.offset for each in member.committed(places, 30)] == [COUNT // PARTITIONS] * PARTITIONS
+        member.close()
+
+
+def test_a_static_member_that_begins_anew_keeps_its_partitions(gateway: GatewayServer) -> None:
+    admin = kafka_admin.AdminClient({"bootstrap.servers": gateway.address})
+    first = consumer(gateway, **{"group.instance.id": "one"})
+    taken([first], COUNT)
+    generation = described(admin)
+    del first  # it does not leave: a static member comes back
+    again = consumer(gateway, **{"group.instance.id": "one"})
+    taken([again], COUNT)
+    assert described(admin)[1:] == generation[1:]
+    again.close()
+
+
+def described(admin: Any) -> tuple[Any, ...]:
+    """The members' ids, their instances, and partitions of the group."""
+    group = admin.describe_consumer_groups(["billing"], request_timeout=30)["billing"].result()
+    return (
+        [member.member_id for member in group.members],
+        [member.group_instance_id for member in group.members],
+        [[each.partition for each in member.assignment.topic_partitions] for member in group.members],
+        str(group.state),
+    )
+
+
+def test_groups_are_listed_described_moved_and_deleted(gateway: GatewayServer) -> None:
+    admin = kafka_admin.AdminClient({"bootstrap.servers": gateway.address})
+    member = consumer(gateway)
+    taken([member], COUNT)
+    assert [each.group_id for each in admin.list_consumer_groups(request_timeout=30).result().valid] == ["billing"]
+    assert described(admin)[2] == [[0, 1, 2, 3]]
+    with pytest.raises(confluent_kafka.KafkaException, match="NON_EMPTY_GROUP"):
+        admin.delete_consumer_groups(["billing"], request_timeout=30)["billing"].result()
+    member.close()
+    place = confluent_kafka.TopicPartition("clicks", 1, 20)
+    moved = confluent_kafka.ConsumerGroupTopicPartitions("billing", [place])
+    admin.alter_consumer_group_offsets([moved], request_timeout=30)["billing"].result()
+    asked = confluent_kafka.ConsumerGroupTopicPartitions("billing")
+    found = admin.list_consumer_group_offsets([asked], request_timeout=30)["billing"].result()
+    assert [(each.partition, each.offset) for each in found.topic_partitions] == [(1, 20)]
+    admin.delete_consumer_groups(["billing"], request_timeout=30)["billing"].result()
+    assert admin.list_consumer_groups(request_timeout=30).result().valid == []
+
+
+def test_kafka_python_is_a_member(gateway: GatewayServer) -> None:
+    kafka = pytest.importorskip("kafka")
+    member = kafka.KafkaConsumer(
+        "clicks",
+        bootstrap_servers=gateway.address,
+        group_id="billing",
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        consumer_timeout_ms=60_000,
+    )
+    values = [int(record.value) for _, record in zip(range(COUNT), member, strict=False)]
+    assert sorted(values) == list(range(COUNT))
+    member.commit()
+    assert member.committed(kafka.TopicPartition("clicks", 0)) == COUNT // PARTITIONS
+    member.close()
+
+
+def test_aiokafka_is_a_member(gateway: GatewayServer) -> None:
+    aiokafka = pytest.importorskip("aiokafka")
+
+    async def read() -> list[int]:
+        member = aiokafka.AIOKafkaConsumer(
+            "clicks",
+            bootstrap_servers=gateway.address,
+            group_id="billing",
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+        )
+        await member.start()
+        try:
+            values = [int((await asyncio.wait_for(member.getone(), 60)).value) for _ in range(COUNT)]
+            await member.commit()
+            assert await member.committed(aiokafka.TopicPartition("clicks", 3)) == COUNT // PARTITIONS
+            return values
+        finally:
+            await member.stop()
+
+    assert sorted(asyncio.run(read())) == list(range(COUNT))

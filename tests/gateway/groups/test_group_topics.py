@@ -1,0 +1,67 @@
+"""The topic of groups is the gateway's own, and a topic that is dropped takes the positions in it with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from gateways import Wire, opened, producing, until
+from gateways import gateway as gateway
+from kio.schema.errors import ErrorCode
+from kio.schema.offset_fetch.v1.request import OffsetFetchRequestTopic
+from raw_batches import batch, record
+
+import distlog
+from distlog.gateway.broker_parts import groups_of
+from distlog.gateway.gateway_server import GatewayServer
+from distlog.gateway.topics.own_topics import OFFSETS_TOPIC
+
+confluent_kafka = pytest.importorskip("confluent_kafka")
+kafka_admin = pytest.importorskip("confluent_kafka.admin")
+OFFSET_FETCH = 9
+PLACES = [confluent_kafka.TopicPartition("clicks", 0, 7)]
+
+
+@pytest.fixture
+def member(gateway: GatewayServer) -> Any:
+    """Somebody who keeps positions without being a member."""
+    client = confluent_kafka.Consumer({"bootstrap.servers": gateway.address, "group.id": "billing"})
+    client.commit(offsets=PLACES, asynchronous=False)
+    yield client
+    client.close()
+
+
+def test_a_topic_that_is_dropped_takes_the_positions_in_it_with_it(gateway: GatewayServer, member: Any) -> None:
+    admin = kafka_admin.AdminClient({"bootstrap.servers": gateway.address})
+    assert [each.offset for each in member.committed(PLACES, 30)] == [7]
+    admin.delete_topics(["clicks"])["clicks"].result(30)
+    distlog.create(f"{gateway.root}/clicks", 2)
+    # at position 7 of a topic that was created again, a group would skip records that it never read
+    until(lambda: [each.offset for each in member.committed(PLACES, 30)] == [confluent_kafka.OFFSET_INVALID])
+
+
+def test_clients_neither_write_nor_change_the_topic_of_groups(gateway: GatewayServer, member: Any) -> None:
+    admin = kafka_admin.AdminClient({"bootstrap.servers": gateway.address})
+    with Wire(gateway) as wire:
+        told = producing(wire, batch([record(0, 0, b"k", b"v")]), topic=OFFSETS_TOPIC)
+    assert told.error_code is ErrorCode.invalid_topic_exception
+    asked = [
+        admin.delete_topics([OFFSETS_TOPIC])[OFFSETS_TOPIC],
+        admin.create_partitions([kafka_admin.NewPartitions(OFFSETS_TOPIC, 60)])[OFFSETS_TOPIC],
+        admin.create_topics([kafka_admin.NewTopic(OFFSETS_TOPIC, 3, 1)])[OFFSETS_TOPIC],
+        *admin.delete_records([confluent_kafka.TopicPartition(OFFSETS_TOPIC, 0, -1)]).values(),
+    ]
+    for each in asked:
+        with pytest.raises(confluent_kafka.KafkaException, match=r"the gateway alone|TOPIC_EXCEPTION"):
+            each.result(30)
+    assert opened(gateway, OFFSETS_TOPIC).partitions == 50
+    assert [each.offset for each in member.committed(PLACES, 30)] == [7]
+
+
+def test_an_error_of_the_oldest_offset_fetch_is_told_at_its_partitions(gateway: GatewayServer) -> None:
+    groups_of(gateway.broker).hurry()
+    topics = (OffsetFetchRequestTopic(name="clicks", partition_indexes=(0,)),)
+    with Wire(gateway) as wire:
+        (topic,) = wire.ask(OFFSET_FETCH, 1, group_id="billing", topics=topics).topics
+    assert [each.error_code for each in topic.partitions] == [ErrorCode.not_coordinator]
+    assert [each.committed_offset for each in topic.partitions] == [-1]

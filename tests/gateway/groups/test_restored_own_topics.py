@@ -1,0 +1,74 @@
+"""The gateway's own topics are restored to an older version beneath it: nothing goes back, neither there nor later.
+
+A restore brings back records that compaction took, behind which what came since stays. So the newest record of each
+key stays the newest.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from gateways import Wire, opened, serving
+from kio.schema.errors import ErrorCode
+from transacting import seen
+from transactional_clients import RawProducer, position
+
+import distlog
+from distlog.core.topics.topic import Topic
+from distlog.gateway.gateway_server import GatewayServer
+from distlog.gateway.topics.own_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+
+NONE = ErrorCode.none
+
+
+@pytest.fixture(params=["local", "memory"])
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    root = str(tmp_path) if request.param == "local" else f"memory://{tmp_path.name}/root"
+    distlog.create(f"{root}/clicks", partitions=2)
+    return root
+
+
+def copy(producer: RawProducer, number: int) -> None:
+    """A transaction with a record and a position."""
+    assert producer.add(("clicks", 0)) == [NONE]
+    assert producer.send(b"%d" % number) is NONE
+    assert producer.add_offsets() is NONE
+    assert producer.commit_offset(number) is NONE
+    assert producer.end() is NONE
+
+
+def own_topics(gateway: GatewayServer) -> list[Topic]:
+    return [opened(gateway, name) for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC)]
+
+
+def test_positions_and_transactions_stay_when_their_topics_are_restored(root: str) -> None:
+    with serving(root, linger_ms=1) as gateway, Wire(gateway) as wire:
+        producer = RawProducer(wire)
+        assert producer.init() is NONE
+        for number in range(1, 4):
+            copy(producer, number)
+        own = own_topics(gateway)
+        for topic in own:
+            # on a disk, all but the last records are in sealed segments, which are compacted
+            topic.alter_config({"internal.segment.bytes": 200})
+        copy(producer, 4)
+        before = [topic.refresh().version for topic in own]
+        for number in range(5, 7):
+            copy(producer, number)
+        for topic, version in zip(own, before, strict=True):
+            topic.compact()
+            assert sum(each.records for each in topic.restore(version).partitions) > 0
+        assert [position(wire), position(wire, stable=True)] == [6, 6]
+        copy(producer, 7)
+        assert position(wire) == 7
+        assert producer.add(("clicks", 1)) == [NONE]
+        epoch = producer.epoch
+    with serving(root, linger_ms=1) as gateway, Wire(gateway) as wire:
+        assert position(wire) == 7
+        again = RawProducer(wire)
+        assert again.init() is NONE
+        assert (again.producer_id, again.epoch > epoch) == (producer.producer_id, True)
+        copy(again, 8)
+        assert position(wire) == 8
+        assert seen(opened(gateway))[0] == [b"%d" % number for number in range(1, 9)]

@@ -1,0 +1,54 @@
+"""The logs that a gateway keeps open: not too many, flushed in time, and closed when nobody uses them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from gateways import Wire, opened, producing, serving, until
+from gateways import gateway as gateway
+from raw_batches import batch, record
+
+import distlog
+from distlog.core.log.partition.partition_log import PartitionLog
+from distlog.gateway.topics.open_logs import OpenLogs
+
+DATA = batch([record(0)])
+
+
+def test_no_more_logs_stay_open_than_the_limit(tmp_path: Path) -> None:
+    topic = distlog.create(str(tmp_path / "clicks"), partitions=4)
+    opened_logs, logs = list[int](), OpenLogs(limit=2)
+
+    def open_log(number: int) -> PartitionLog:
+        opened_logs.append(number)
+        return PartitionLog(topic.handle, number, topic.current)
+
+    for number in (0, 1, 2, 2, 1, 0):
+        with logs.use(number, lambda number=number: open_log(number)) as log:  # type: ignore[misc]
+            log.append_batches(DATA)
+    assert opened_logs == [0, 1, 2, 0]
+    for number in range(4):
+        logs.close(number)
+    assert topic.refresh().end_offsets() == {0: 2, 1: 2, 2: 2, 3: 0}
+
+
+def test_a_log_that_is_used_is_closed_by_its_last_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = distlog.create(str(tmp_path / "clicks"))
+    closed, logs = list[PartitionLog](), OpenLogs()
+    monkeypatch.setattr(PartitionLog, "close", lambda log, **_: closed.append(log))
+    with logs.use(0, lambda: PartitionLog(topic.handle, 0, topic.current)) as log:
+        with logs.use(0, lambda: log):
+            logs.close(0)
+        assert closed == []
+    assert closed == [log]
+
+
+def test_flush_ms_is_kept_while_nobody_appends(tmp_path: Path) -> None:
+    distlog.create(str(tmp_path / "clicks"), config={"flush.messages": 1000, "flush.ms": 100})
+    with serving(tmp_path) as gateway, Wire(gateway) as wire:
+        assert producing(wire, DATA).base_offset == 0
+        topic = opened(gateway)
+        log = PartitionLog(topic.handle, 0, topic.current)
+        until(lambda: log.end().flushed_offset == 1)
+        log.close()

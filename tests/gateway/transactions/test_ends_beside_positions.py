@@ -1,0 +1,93 @@
+"""A transaction that ends while its positions are on their way, or while groups are loaded, ends them too."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gateways import until
+from kio.schema.errors import ErrorCode
+from transaction_parts import GROUP, ID, Parts
+
+import distlog
+from distlog.gateway.groups.members.exchanges import GroupRefusedError
+from distlog.gateway.groups.offsets.offsets_format import Position
+from distlog.gateway.groups.offsets.offsets_topic import OffsetsTopic
+from distlog.gateway.topics.hosted_topic import HostedTopic
+from distlog.gateway.topics.own_topics import OFFSETS_TOPIC
+from distlog.gateway.transactions.transaction_state import ProducerId
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> Iterator[Parts]:
+    for name in ("clicks", "__transaction_state", "__consumer_offsets"):
+        distlog.create(str(tmp_path / name))
+    made = Parts(tmp_path)
+    yield made
+    made.close()
+
+
+def fetched(parts: Parts, number: int = 0) -> int | ErrorCode | None:
+    found = parts.groups.offsets.fetch(GROUP, [("clicks", number)], stable=True)["clicks", number]
+    return found.offset if isinstance(found, Position) else found
+
+
+def ending_behind_the_append(
+    parts: Parts, producer: ProducerId, monkeypatch: pytest.MonkeyPatch, *, is_committed: bool
+) -> None:
+    """Have the transaction ended, and a client ask for positions, before who appended one takes note of it."""
+    append_run = HostedTopic.append_run
+
+    def append(hosted: HostedTopic, *given: Any, **named: Any) -> Any:
+        appended = append_run(hosted, *given, **named)
+        if hosted.name == OFFSETS_TOPIC:
+            monkeypatch.setattr(HostedTopic, "append_run", append_run)
+            parts.coordinator.end(ID, producer, is_committed=is_committed)
+            fetched(parts)
+        return appended
+
+    monkeypatch.setattr(HostedTopic, "append_run", append)
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_an_end_that_is_told_before_the_position_is_known_counts_for_it(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch, is_committed: bool
+) -> None:
+    producer = parts.begin()
+    ending_behind_the_append(parts, producer, monkeypatch, is_committed=is_committed)
+    parts.commit_offset(producer, 7)
+    expected = 7 if is_committed else None
+    assert fetched(parts) == expected
+    # another transaction of the same producer says nothing of it
+    parts.commit_offset(producer, 9, 1)
+    assert (fetched(parts), fetched(parts, 1)) == (expected, ErrorCode.unstable_offset_commit)
+    parts.coordinator.end(ID, producer, is_committed=not is_committed)
+    assert (fetched(parts), fetched(parts, 1)) == (expected, None if is_committed else 9)
+
+
+def test_an_end_that_comes_while_groups_are_loaded_is_told_when_they_are(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer, load, refused = parts.begin(), OffsetsTopic.load, list[ErrorCode]()
+    parts.commit_offset(producer, 7)
+
+    def loading(store: OffsetsTopic, partitions: Collection[int]) -> Any:
+        found = list(load(store, partitions))
+        parts.coordinator.end(ID, producer, is_committed=True)
+        try:
+            parts.groups.offsets.commit_in_transaction(GROUP, {("clicks", 1): Position(1)}, producer.id, never)
+        except GroupRefusedError as error:
+            refused.append(error.code)
+        return found
+
+    def never(_: object) -> None:
+        raise AssertionError("nothing is appended while groups are loaded")
+
+    monkeypatch.setattr(OffsetsTopic, "load", loading)
+    coordination = parts.groups.coordination
+    coordination._unload(set(coordination.loaded), parts.groups._registry)
+    until(lambda: not coordination.is_loading)
+    assert refused[:1] == [ErrorCode.coordinator_load_in_progress]
+    assert fetched(parts) == 7

@@ -1,0 +1,227 @@
+"""The coordinator of transactions by a clock that tests move: timeouts, failures of the storage, another gateway."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Address
+from transaction_parts import ID, TIMEOUT_MS, Parts
+
+import distlog
+from distlog.core.errors import StorageError
+from distlog.gateway.topics.hosted_topic import HostedTopic
+from distlog.gateway.topics.partition import Partition
+from distlog.gateway.transactions.transaction_coordinator import EXPIRATION_MS
+from distlog.gateway.transactions.transaction_state import LAST_EPOCH, ProducerId, Status, TransactionRefusedError
+
+NOTHING = ([], [], None)
+
+
+def made(address: Address) -> Parts:
+    for name in ("clicks", "views", "__transaction_state", "__consumer_offsets"):
+        distlog.create(f"{address.url}/{name}")
+    return Parts(address)
+
+
+@pytest.fixture(params=["local", "memory"])
+def parts(request: pytest.FixtureRequest, tmp_path: Path, memory_url: Address) -> Iterator[Parts]:
+    found = made(Address(str(tmp_path), {}) if request.param == "local" else memory_url)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def in_place(tmp_path: Path) -> Iterator[Parts]:
+    found = made(Address(str(tmp_path), {}))
+    yield found
+    found.close()
+
+
+def opened(parts: Parts) -> ProducerId:
+    """A transaction with a record in two topics."""
+    producer = parts.begin()
+    parts.coordinator.add_partitions(ID, producer, [("clicks", 0), ("views", 0)])
+    parts.send(producer, b"a")
+    parts.send(producer, b"b", "views")
+    return producer
+
+
+def status(parts: Parts) -> Status:
+    (state,) = parts.coordinator.states([ID])
+    return state.status
+
+
+def failing(name: str, monkeypatch: pytest.MonkeyPatch, topic: str) -> None:
+    """Have a step in a topic fail."""
+    work = getattr(HostedTopic, name)
+
+    def failed(hosted: HostedTopic, *given: Any, **named: Any) -> Any:
+        if hosted.name == topic:
+            raise StorageError("the storage failed")
+        return work(hosted, *given, **named)
+
+    monkeypatch.setattr(HostedTopic, name, failed)
+
+
+def test_a_transaction_that_is_open_for_too_long_is_aborted_and_its_producer_fenced(parts: Parts) -> None:
+    producer = opened(parts)
+    parts.now_ms += TIMEOUT_MS - 1
+    parts.coordinator.tick()
+    assert status(parts) is Status.ONGOING
+    parts.now_ms += 1
+    parts.coordinator.tick()
+    assert status(parts) is Status.COMPLETE_ABORT
+    with pytest.raises(TransactionRefusedError, match="producer_fenced"):
+        parts.coordinator.end(ID, producer, is_committed=True)
+    assert parts.seen() == NOTHING
+    # nothing hides what others append behind it
+    parts.topic("clicks").append([{"value": b"c"}])
+    assert parts.seen()[0] == [b"c"]
+
+
+def test_the_next_gateway_lets_the_same_time_pass(parts: Parts) -> None:
+    opened(parts)
+    parts.now_ms += TIMEOUT_MS
+    after = parts.killed()
+    after.coordinator.tick()
+    assert status(after) is Status.COMPLETE_ABORT
+    assert after.seen() == NOTHING
+
+
+def test_a_producer_that_lives_goes_on_at_the_next_gateway(parts: Parts) -> None:
+    producer = opened(parts)
+    after = parts.killed()
+    after._sequences = parts._sequences
+    after.send(producer, b"c")
+    after.coordinator.end(ID, producer, is_committed=True)
+    assert after.seen() == ([b"a", b"c"], [b"b"], None)
+
+
+def test_a_marker_that_cannot_be_written_is_written_later_and_the_id_waits(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = opened(parts)
+    with monkeypatch.context() as patches:
+        failing("end_transaction", patches, "views")
+        parts.coordinator.end(ID, producer, is_committed=True)
+        for again in (
+            lambda: parts.coordinator.add_partitions(ID, producer, [("clicks", 0)]),
+            lambda: parts.coordinator.end(ID, producer, is_committed=True),
+            parts.begin,
+        ):
+            with pytest.raises(TransactionRefusedError, match="concurrent_transactions"):
+                again()
+        assert status(parts) is Status.PREPARE_COMMIT
+        parts.coordinator.tick()
+    assert parts.seen()[1] == []
+    parts.coordinator.tick()
+    assert status(parts) is Status.COMPLETE_COMMIT
+    assert parts.seen() == ([b"a"], [b"b"], None)
+
+
+def test_a_decision_that_is_not_kept_may_be_asked_for_again(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    producer = opened(parts)
+    with monkeypatch.context() as patches:
+        failing("append_run", patches, "__transaction_state")
+        with pytest.raises(StorageError):
+            parts.coordinator.end(ID, producer, is_committed=True)
+    assert (status(parts), parts.seen()) == (Status.ONGOING, NOTHING)
+    parts.coordinator.end(ID, producer, is_committed=True)
+    assert parts.seen() == ([b"a"], [b"b"], None)
+
+
+@pytest.mark.parametrize("is_created_again_before", [True, False])
+def test_with_a_topic_that_was_dropped_its_part_is_gone_and_nothing_stays_open(
+    parts: Parts, is_created_again_before: bool
+) -> None:
+    producer, url = opened(parts), f"{parts.address.url}/views"
+    distlog.open(url).drop()
+    if is_created_again_before:
+        distlog.create(url)
+    parts.coordinator.end(ID, producer, is_committed=True)
+    assert status(parts) is Status.COMPLETE_COMMIT
+    topic = distlog.open(url) if is_created_again_before else distlog.create(url)
+    topic.append([{"value": b"new"}])
+    assert parts.seen() == ([b"a"], [b"new"], None)
+
+
+def test_an_id_that_nobody_uses_is_forgotten(parts: Parts) -> None:
+    producer = opened(parts)
+    parts.coordinator.end(ID, producer, is_committed=True)
+    parts.now_ms += EXPIRATION_MS - 1
+    parts.coordinator.tick()
+    assert status(parts) is Status.COMPLETE_COMMIT
+    parts.now_ms += 1
+    parts.coordinator.tick()
+    assert parts.coordinator.states() == []
+    after = parts.killed()
+    assert after.coordinator.states() == []
+    fresh = after.begin()
+    assert (fresh.id != producer.id, fresh.epoch) == (True, 0)
+
+
+def test_when_its_epochs_are_used_up_a_producer_gets_another_id(parts: Parts) -> None:
+    first = parts.begin()
+    (state,) = parts.coordinator.states([ID])
+    held = parts.coordinator._transactions[ID]
+    held.state = state.begun_again(ProducerId(first.id, LAST_EPOCH), TIMEOUT_MS, parts.now_ms, -1)
+    last = ProducerId(first.id, LAST_EPOCH)
+    parts.coordinator.add_partitions(ID, last, [("clicks", 0)])
+    parts.send(last, b"a")
+    # the abort of the next one takes the very last epoch
+    following = parts.begin()
+    assert (following.id != first.id, following.epoch) == (True, 0)
+    assert parts.seen() == NOTHING
+
+
+def test_records_of_transactions_are_on_the_device_when_acknowledged_and_so_before_the_decision(
+    in_place: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[tuple[str, str]] = []
+    for name in ("append", "sync", "append_run", "end_transaction"):
+        note(name, done, monkeypatch)
+    producer, state = opened(in_place), "__transaction_state"
+    sent = [(step, topic) for topic in ("clicks", "views") for step in ("append", "sync")]
+    assert done == [("append_run", state), ("sync", state)] * 2 + sent
+    done.clear()
+    in_place.coordinator.end(ID, producer, is_committed=True)
+    assert done[:2] == [("append_run", state), ("sync", state)]
+    markers = [(step, topic) for topic in ("clicks", "views") for step in ("end_transaction", "sync")]
+    assert sorted(done[2:6]) == sorted(markers)
+    assert done[6:] == [("append_run", state)]
+
+
+def test_what_a_killed_gateway_left_unsynced_is_on_the_device_before_anybody_acts_upon_it(
+    in_place: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = opened(in_place)
+    with monkeypatch.context() as patches:
+        patches.setattr(Partition, "sync", unsynced)
+        with pytest.raises(StorageError):
+            in_place.coordinator.end(ID, producer, is_committed=True)
+    done: list[tuple[str, str]] = []
+    note("sync", done, monkeypatch)
+    note("end_transaction", done, monkeypatch)
+    after = in_place.killed()
+    after.coordinator.tick()
+    assert done[0] == ("sync", "__transaction_state")
+    assert after.seen() == ([b"a"], [b"b"], None)
+    after.close()
+
+
+def unsynced(partition: Partition, appended: object) -> None:
+    raise StorageError("the disk failed")
+
+
+def note(name: str, done: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have each call of a step of partitions noted, with its topic."""
+    work = getattr(Partition, name)
+
+    def noted(partition: Partition, *given: Any) -> Any:
+        done.append((name, partition.fresh.name))
+        return work(partition, *given)
+
+    monkeypatch.setattr(Partition, name, noted)

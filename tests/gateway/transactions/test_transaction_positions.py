@@ -1,0 +1,146 @@
+"""Positions of a group that are part of a transaction: seen when it is committed, and by nobody before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from gateways import Wire, until
+from gateways import gateway as gateway
+from kio.schema.errors import ErrorCode
+from transaction_parts import GROUP, ID, Parts
+from transactional_clients import RawProducer, position
+
+import distlog
+from distlog.gateway.gateway_server import GatewayServer
+from distlog.gateway.groups.members.exchanges import GroupRefusedError
+from distlog.gateway.groups.offsets.offsets_format import Position
+from distlog.gateway.groups.offsets.offsets_topic import OffsetsTopic
+from distlog.gateway.topics.own_topics import OFFSETS_TOPIC
+
+FINE, UNSTABLE = ErrorCode.none, ErrorCode.unstable_offset_commit
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> Iterator[Parts]:
+    for name in ("clicks", "views", "__transaction_state", "__consumer_offsets"):
+        distlog.create(str(tmp_path / name))
+    made = [Parts(tmp_path)]
+    yield made[0]
+    made[0].close()
+
+
+def commit(parts: Parts, offset: int) -> None:
+    """Commit a position outside of transactions."""
+    told = []
+    parts.groups.offsets.commit(GROUP, {("clicks", 0): Position(offset)}, told.append)
+    until(lambda: told == [FINE])
+
+
+def fetched(parts: Parts, *, stable: bool = False) -> int | ErrorCode | None:
+    found = parts.groups.offsets.fetch(GROUP, [("clicks", 0)], stable=stable)["clicks", 0]
+    return found.offset if isinstance(found, Position) else found
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_position_is_seen_when_its_transaction_is_committed(gateway: GatewayServer, committed: bool) -> None:
+    with Wire(gateway) as wire:
+        producer = RawProducer(wire)
+        producer.init()
+        assert producer.commit_offset(7) is ErrorCode.invalid_txn_state
+        assert producer.add_offsets() is FINE
+        assert producer.commit_offset(7) is FINE
+        assert [position(wire), position(wire, stable=True), position(wire, 1, stable=True)] == [-1, UNSTABLE, -1]
+        assert producer.end(committed=committed) is FINE
+        expected = 7 if committed else -1
+        assert [position(wire), position(wire, stable=True)] == [expected, expected]
+
+
+def test_who_is_fenced_or_of_another_generation_moves_no_position(gateway: GatewayServer) -> None:
+    with Wire(gateway) as wire, Wire(gateway) as other:
+        first, second = RawProducer(wire), RawProducer(other)
+        first.init()
+        first.add_offsets()
+        assert first.commit_offset(5, generation=3) is ErrorCode.illegal_generation
+        assert first.commit_offset(7) is FINE
+        assert first.commit_offset(8, 9) is ErrorCode.unknown_topic_or_partition
+        # its positions are in another partition, which is not in the transaction
+        assert first.commit_offset(8, group="another") is ErrorCode.invalid_txn_state
+        second.init()
+        assert first.commit_offset(9) is ErrorCode.invalid_producer_epoch
+        assert [position(wire), position(wire, stable=True)] == [-1, -1]
+
+
+def test_pending_positions_are_pending_after_a_kill_and_counted_positions_count(parts: Parts) -> None:
+    commit(parts, 3)
+    producer = parts.begin()
+    parts.commit_offset(producer, 7)
+    after = parts.killed()
+    assert (fetched(after), fetched(after, stable=True)) == (3, UNSTABLE)
+    after.coordinator.end(ID, producer, is_committed=True)
+    assert fetched(after, stable=True) == 7
+    last = after.killed()
+    assert fetched(last, stable=True) == 7
+    producer = last.begin()
+    last.commit_offset(producer, 9)
+    last.coordinator.end(ID, producer, is_committed=False)
+    assert (fetched(last, stable=True), fetched(last.killed(), stable=True)) == (7, 7)
+
+
+def test_a_position_that_is_committed_behind_that_of_a_transaction_counts_however_that_ends(parts: Parts) -> None:
+    producer = parts.begin()
+    parts.commit_offset(producer, 7)
+    commit(parts, 4)
+    assert fetched(parts, stable=True) == 4
+    after = parts.killed()
+    assert fetched(after, stable=True) == 4
+    after.coordinator.end(ID, producer, is_committed=True)
+    assert fetched(after) == 4
+    assert fetched(after.killed()) == 4
+
+
+def test_a_commit_that_is_on_its_way_makes_a_transaction_wait(parts: Parts) -> None:
+    producer = parts.begin()
+    with parts.groups._registry.opened(GROUP, make=True) as group:
+        group.positions.begin_storing([("clicks", 0)])
+        with pytest.raises(GroupRefusedError, match="coordinator_load_in_progress"):
+            parts.commit_offset(producer, 7)
+        group.positions.end_storing([("clicks", 0)])
+    parts.commit_offset(producer, 7)
+
+
+def test_a_group_that_is_deleted_takes_what_transactions_brought_with_it(parts: Parts) -> None:
+    producer = parts.begin()
+    parts.commit_offset(producer, 7)
+    told: list[ErrorCode] = []
+    parts.groups.admin.delete(GROUP, told.append)
+    until(lambda: told == [FINE])
+    parts.coordinator.end(ID, producer, is_committed=True)
+    assert fetched(parts) is None
+    assert fetched(parts.killed()) is None
+
+
+def test_positions_that_wait_do_not_expire(parts: Parts) -> None:
+    commit(parts, 3)
+    producer = parts.begin()
+    parts.commit_offset(producer, 7)
+    parts.groups.offsets._retention_ms = 0
+    parts.groups.offsets.expire()
+    assert fetched(parts, stable=True) is UNSTABLE
+    parts.coordinator.end(ID, producer, is_committed=True)
+    assert fetched(parts) == 7
+
+
+def test_who_leads_the_positions_no_more_appends_none(gateway: GatewayServer) -> None:
+    with Wire(gateway) as wire:
+        producer = RawProducer(wire)
+        producer.init()
+        producer.add_offsets()
+        # another gateway takes over, and this one has not heard of it
+        other = OffsetsTopic(gateway.root, linger_ms=0)
+        other.begin([other.open() and other.partition_of(GROUP)])
+        ends = distlog.open(f"{gateway.root}/{OFFSETS_TOPIC}").end_offsets()
+        assert producer.commit_offset(7) is ErrorCode.not_coordinator
+        assert distlog.open(f"{gateway.root}/{OFFSETS_TOPIC}").end_offsets() == ends
+        other.close()

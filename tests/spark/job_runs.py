@@ -1,0 +1,57 @@
+"""Jobs that run in the process of their test."""
+
+from __future__ import annotations
+
+import runpy
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
+from submitted import JOBS, Ran
+
+import distlog
+from distlog.spark.jobs.job_inputs import Input
+
+
+@pytest.fixture
+def job(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> Any:
+    """Runs a job by its name and arguments in this process."""
+    assert spark
+
+    def run(name: str, *given: object) -> Ran:
+        module = runpy.run_path(str(JOBS / f"{name}.py"))
+        capfd.readouterr()
+        status = module["main"]([str(each) for each in given])
+        return Ran(status, *capfd.readouterr())
+
+    return run
+
+
+def lines_file(folder: Path, name: str, lines: list[str]) -> Path:
+    path = folder / name
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def records(url: str, **options: Any) -> list[tuple[Any, Any, Any]]:
+    """(key, value, time in ms) of all records, in order of partition and offset."""
+    table = distlog.open(url, **options).scan().to_table()
+    times = table["timestamp"].cast(pa.int64()).to_pylist()
+    return list(zip(table["key"].to_pylist(), table["value"].to_pylist(), times, strict=True))
+
+
+def ms(text: str) -> int:
+    return int(datetime.fromisoformat(text).replace(tzinfo=timezone.utc).timestamp() * 1000)
+
+
+def rows(spark: SparkSession, path: Path, **given: Any) -> list[tuple[Any, Any, Any, str | None]]:
+    """(key, value, time in ms, what is wrong) of what is in a file; a part that the rows do not have is None."""
+    df = Input(paths=[str(path)], **given).rows(spark)
+    if "timestamp" in df.columns:
+        df = df.withColumn("timestamp", F.unix_millis("timestamp"))
+    found = [row.asDict() for row in df.collect()]
+    return [tuple(row.get(name) for name in ("key", "value", "timestamp", "bad")) for row in found]  # type: ignore[misc]

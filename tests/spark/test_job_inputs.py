@@ -1,0 +1,110 @@
+"""What the job that appends makes of files: lines, patterns, JSON, CSV and Parquet."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from job_runs import lines_file, ms, rows
+from pyspark.sql import SparkSession
+
+from distlog.core.errors import InvalidConfigError
+from distlog.spark.jobs.job_inputs import java_pattern
+from distlog.spark.jobs.time_format import spark_pattern
+
+pytestmark = pytest.mark.spark
+
+
+def test_lines_are_kept_byte_by_byte(spark: SparkSession, tmp_path: Path) -> None:
+    log = tmp_path / "app.log"
+    log.write_bytes(b"a=1 caf\xe9\n\nb=2 \xff\xfe\n")
+    assert [row[1] for row in rows(spark, log)] == [b"a=1 caf\xe9", b"", b"b=2 \xff\xfe"]
+
+
+def test_groups_of_a_pattern_are_key_value_and_time(spark: SparkSession, tmp_path: Path) -> None:
+    log = lines_file(tmp_path, "app.log", ["a=1 @5", "=2 @2015-05-17", "a:3 @6", "a=4 @soon"])
+    pattern = r"^(?P<key>\w*)=(?P<value>\d) @(?P<timestamp>.+)"
+    assert rows(spark, log, pattern=pattern) == [
+        (b"a", b"1", 5, None),
+        (None, b"2", ms("2015-05-17"), None),
+        (None, None, None, "the pattern does not match: a:3 @6"),
+        (b"a", b"4", None, "not a time: soon"),
+    ]
+
+
+def test_json_lines_are_values_and_their_fields_keys_and_times(spark: SparkSession, tmp_path: Path) -> None:
+    lines = [
+        '{"user": "ann", "at": 1431857103000, "n": {"x": 1}}',
+        '{"user": 7, "at": "2015-05-17T10:05:04Z", "n": null}',
+        "",
+        '{"at": "2015-05-17 10:05:05"}',
+        '{"at": "soon"}',
+        "[7]",
+        '{"at": ',
+    ]
+    path = lines_file(tmp_path, "events.jsonl", lines)
+    found = rows(spark, path, key="user", timestamp="at")
+    assert found[:3] == [
+        (b"ann", lines[0].encode(), 1431857103000, None),
+        (b"7", lines[1].encode(), 1431857104000, None),
+        (None, lines[3].encode(), 1431857105000, None),
+    ]
+    assert [row[3] for row in found[3:]] == [
+        "not a time: soon",
+        *(f"not a JSON object: {line}" for line in lines[5:]),
+    ]
+    assert [row[1] for row in rows(spark, path, value="n")[:3]] == [b'{"x":1}', None, None]
+
+
+def test_rows_of_csv_are_values_and_their_columns_keys_and_times(spark: SparkSession, tmp_path: Path) -> None:
+    path = lines_file(
+        tmp_path, "events.csv", ["id,name,at", '1,"a, b",17.05.2015', "2,c,18.05.2015", "3,d", "4,e,5,6"]
+    )
+    found = rows(spark, path, key="id", timestamp="at", time_format="%d.%m.%Y")
+    assert found[:2] == [
+        (b"1", b'{"id":"1","name":"a, b","at":"17.05.2015"}', ms("2015-05-17"), None),
+        (b"2", b'{"id":"2","name":"c","at":"18.05.2015"}', ms("2015-05-18"), None),
+    ]
+    bad = [row[3] for row in rows(spark, path, value="name")]
+    assert bad == [None, None, *(f"not a row of the header's columns: {line}" for line in ("3,d", "4,e,5,6"))]
+    with pytest.raises(InvalidConfigError, match="the input has no column ID2; it has id, name, at"):
+        rows(spark, path, key="ID2")
+
+
+def test_rows_of_parquet_have_types(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "events.parquet"
+    times = pa.array([1000, 2000], pa.timestamp("ms", "UTC"))
+    table = pa.table({"id": [1, 2], "body": [b"\xff\x00", None], "at": times, "tags": [["a"], []], "ms": [5, 6]})
+    pq.write_table(table, path)
+    assert rows(spark, path, key="id", value="body", timestamp="at") == [
+        (b"1", b"\xff\x00", 1000, None),
+        (b"2", None, 2000, None),
+    ]
+    (key, value, time, _) = rows(spark, path, key="tags", timestamp="ms")[0]
+    assert (key, time) == (b'["a"]', 5)
+    assert json.loads(value) == {
+        "id": 1,
+        "body": base64.b64encode(b"\xff\x00").decode(),
+        "at": "1970-01-01T00:00:01.000Z",
+        "tags": ["a"],
+        "ms": 5,
+    }
+
+
+def test_time_formats_become_sparks() -> None:
+    assert spark_pattern("%d/%b/%Y:%H:%M:%S %z") == "dd/MMM/yyyy:HH:mm:ss [XXX][XX]"
+    assert spark_pattern("%FT%T.%fZ") == "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'"
+    assert spark_pattern("it's %Y%%") == "'it''s 'yyyy%"
+    for wrong in ("%", "%Y%", "%Q", "%a %d"):
+        with pytest.raises(ValueError, match="%"):
+            spark_pattern(wrong)
+
+
+def test_patterns_become_javas() -> None:
+    assert java_pattern(r"(?P<a_b>x)(y)(?P<key>\S+)(?P=a_b)\(?P<") == (r"(x)(y)(\S+)\1\(?P<", {"key": 3})
+    with pytest.raises(InvalidConfigError, match="needs a group"):
+        java_pattern("(?P<other>x)")

@@ -1,0 +1,166 @@
+"""The page of state in the file of a lock: who is killed in a write to it, at any byte, leaves the value before."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distlog.core.errors import StorageFullError
+from distlog.core.storage.local.file_lock import FileLock
+from distlog.core.storage.local.shared_page import MAX_VALUE_BYTES, PAGE_BYTES, SharedPage, read_newest
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / ".lock")
+
+
+@given(st.lists(st.binary(max_size=MAX_VALUE_BYTES), max_size=6))
+def test_the_last_value_is_read_with_and_without_the_lock(values: list[bytes]) -> None:
+    with page_in_memory() as (page, file):
+        for value in values:
+            page.write(value)
+        expected = values[-1] if values else None
+        assert page.read() == newest_value(os.pread(file, PAGE_BYTES, 0)) == expected
+
+
+@given(st.binary(min_size=1, max_size=60), st.binary(min_size=1, max_size=60), st.data())
+def test_a_write_that_ends_at_any_byte_leaves_the_value_before_it_or_is_whole(
+    first: bytes, second: bytes, data: st.DataObject
+) -> None:
+    with page_in_memory() as (page, file):
+        page.write(first)
+        before = os.pread(file, PAGE_BYTES, 0)
+        page.write(second)
+        after = os.pread(file, PAGE_BYTES, 0)
+    changed = [at for at in range(PAGE_BYTES) if before[at] != after[at]]
+    for count in range(len(changed) + 1):
+        torn = bytearray(before)
+        for at in changed[:count]:
+            torn[at] = after[at]
+        assert newest_value(bytes(torn)) == (second if count == len(changed) else first)
+    kept = data.draw(st.sets(st.sampled_from(changed)))
+    torn = bytearray(before)
+    for at in kept:
+        torn[at] = after[at]
+    assert newest_value(bytes(torn)) in (first, second)
+
+
+def test_a_read_during_which_others_write_twice_gives_no_value_that_was_old_before() -> None:
+    pages = []
+    with page_in_memory() as (page, file):
+        for number in range(4):
+            page.write(b"value %d" % number)
+            pages.append(os.pread(file, PAGE_BYTES, 0))
+    # values 0 and 1 are there: the first slot is read as it is, the other one in the middle of the write of value 3
+    torn = pages[1][:2048] + pages[3][2048:2060] + pages[1][2060:]
+    assert newest_value(torn) == b"value 0"
+    reads = [torn, pages[3]]
+    assert read_newest(lambda: reads.pop(0)) == b"value 3"
+    # whoever died in the middle of a write left it so
+    torn = pages[2][:2048] + pages[3][2048:2060] + pages[2][2060:]
+    assert read_newest(lambda: torn) == b"value 2"
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["one", "other"]), st.binary(max_size=20))
+        | st.tuples(st.integers(1020, 3 * 1024), st.binary(min_size=1, max_size=12)),
+        max_size=8,
+    )
+)
+def test_who_knows_a_value_sees_what_others_did_to_the_page(steps: list[tuple[str | int, bytes]]) -> None:
+    with page_in_memory() as (page, file):
+        pages = {"one": page, "other": SharedPage(file, "page")}
+        for who, value in steps:
+            if isinstance(who, str):
+                pages[who].write(value)
+                assert page.read() == value
+            else:
+                # as a process that is killed while it writes leaves it, or worse
+                os.pwrite(file, value, who)
+            expected = newest_value(os.pread(file, PAGE_BYTES, 0))
+            assert [each.read() for each in pages.values()] == [expected, expected]
+
+
+def test_a_page_without_its_mark_has_no_value_for_who_knew_it_either() -> None:
+    with page_in_memory() as (page, file):
+        page.write(b"old")
+        page.write(b"value")
+        os.pwrite(file, b"?", 0)
+        assert page.read() is None
+
+
+@given(st.binary(max_size=PAGE_BYTES))
+def test_bytes_of_anybody_are_no_value(junk: bytes) -> None:
+    assert newest_value(junk) is None
+    assert newest_value(b"DLGPAGE1" + junk.ljust(PAGE_BYTES, b"\0")[8:]) is None
+
+
+def test_a_value_that_does_not_fit_is_refused() -> None:
+    with page_in_memory() as (page, _), pytest.raises(ValueError, match="does not fit"):
+        page.write(bytes(MAX_VALUE_BYTES + 1))
+
+
+@pytest.mark.parametrize("left", [b"", bytes(PAGE_BYTES), b"\xa5" * PAGE_BYTES])
+def test_whatever_a_power_loss_left_of_the_page_it_holds_the_next_value(path: str, left: bytes) -> None:
+    Path(path).write_bytes(left)
+    with FileLock(path).held() as page:
+        page.write(b"new")
+        assert page.read() == newest_value(Path(path).read_bytes()) == b"new"
+
+
+def test_a_page_has_its_block_so_that_no_write_to_it_needs_space(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who died, or met a full disk, may have left a hole: a write to its map on a full disk is a SIGBUS."""
+    allocate, allocated = os.posix_fallocate, []
+
+    def noted(descriptor: int, start: int, size: int) -> None:
+        allocated.append((start, size))
+        allocate(descriptor, start, size)
+
+    monkeypatch.setattr(os, "posix_fallocate", noted)
+    Path(path).touch()
+    os.truncate(path, PAGE_BYTES)
+    for _ in range(2):
+        with FileLock(path).held():
+            pass
+    assert allocated == [(0, PAGE_BYTES)]
+
+
+def test_a_lock_whose_file_cannot_be_allocated_is_a_full_disk_and_leaks_nothing(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    lock, before = FileLock(path), len(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", full)
+        with pytest.raises(StorageFullError), lock.held():
+            pass
+    assert len(os.listdir("/proc/self/fd")) == before
+    with lock.held() as page:
+        page.write(b"value")
+    assert newest_value(Path(path).read_bytes()) == b"value"
+
+
+def newest_value(page: bytes) -> bytes | None:
+    """The newest value of a page that does not change."""
+    return read_newest(lambda: page)
+
+
+@contextmanager
+def page_in_memory() -> Iterator[tuple[SharedPage, int]]:
+    """An empty page, and the descriptor of its file."""
+    file = os.memfd_create("page")
+    try:
+        yield SharedPage(file, "page"), file
+    finally:
+        os.close(file)

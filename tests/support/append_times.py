@@ -1,0 +1,91 @@
+"""Topics of LogAppendTime, and what their readers see."""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from typing import Any
+
+from topics import NOW, Clock, stored, topic_on
+
+import distlog
+from distlog.core.batches.record_batch import check_crcs, read_headers
+from distlog.core.batches.record_decoder import decode
+from distlog.core.commits.format.segment_info import SegmentInfo
+from distlog.core.storage.storage import Storage
+from distlog.core.topics.topic import Topic
+
+DAY = 86_400_000
+LOG_APPEND = {"message.timestamp.type": "LogAppendTime"}
+
+
+def topic_of(clock: Clock, url: str | None = None, **config: object) -> Topic:
+    settings = {name.replace("_", "."): value for name, value in config.items()}
+    return written_wrong(
+        topic_on(Storage(url or f"memory://{uuid.uuid4().hex}"), 1, {**LOG_APPEND, **settings}, clock)
+    )
+
+
+def written_wrong(topic: Topic) -> Topic:
+    """The topic with a clock that its writers put into batches, which is a day behind the commits' and runs back."""
+    clock = topic.handle.clock
+    topic.handle = dataclasses.replace(topic.handle, clock=lambda: 2 * NOW - DAY - clock())
+    return topic
+
+
+def rows(*values: str) -> list[dict[str, Any]]:
+    return [{"key": value[:1], "value": value} for value in values]
+
+
+def segment(topic: Topic, number: int = 0) -> SegmentInfo:
+    return topic.snapshot.partitions[0].segments[number]
+
+
+def seen(topic: Topic) -> list[tuple[int, int, bytes]]:
+    """(offset, timestamp, value) of all records, by a scan."""
+    return [
+        (row["offset"], row["timestamp"], row["value"])
+        for row in stored(topic.scan(columns=["offset", "timestamp", "value"]).to_table())
+    ]
+
+
+def fetched(topic: Topic) -> list[tuple[int, int, bytes]]:
+    """(offset, timestamp, value) of all records, from the bytes that a broker would send; their checksums hold."""
+    found: list[tuple[int, int, bytes]] = []
+    offset = topic.start_offsets()[0]
+    while offset < topic.end_offsets()[0]:
+        part = topic.read(0, offset, max_bytes=200)
+        data = bytes(part)
+        batches = read_headers(data)
+        check_crcs(data, batches)
+        columns = decode(data, batches, columns=["offset", "timestamp", "value"], start_offset=offset)
+        found += zip(
+            columns["offset"].to_pylist(),
+            columns["timestamp"].cast("int64").to_pylist(),
+            columns["value"].to_pylist(),
+            strict=True,
+        )
+        offset = part.next_offset
+    return found
+
+
+def check_readers(topic: Topic) -> list[tuple[int, int, bytes]]:
+    """What a scan sees, which every other reader sees too, with timestamps that never step back."""
+    found = seen(topic)
+    times = [time for _, time, _ in found]
+    assert times == sorted(times)
+    assert fetched(topic) == found
+    records = list(topic.records(0))
+    assert [(each.offset, each.timestamp, each.value) for each in records] == found
+    for time in {*times, *(time - 1 for time in times), *(time + 1 for time in times)}:
+        first = next(((offset, own) for offset, own, _ in found if own >= time), None)
+        assert topic.offsets_for_times(time)[0] == first
+    largest = max(times, default=None)
+    expected = next(((offset, own) for offset, own, _ in found if own == largest), None)
+    assert topic.offsets_for_times(distlog.MAX_TIMESTAMP)[0] == expected
+    for row in topic.snapshot.partitions[0].segments:
+        own = [time for offset, time, _ in found if row.base_offset <= offset < row.next_offset]
+        if own:
+            assert (row.first_timestamp, row.max_timestamp) == (own[0], max(own))
+            assert row.min_timestamp <= own[0]
+    return found

@@ -1,0 +1,157 @@
+"""Topics to compact: with a clock, and made of appended records, of raw batches, or of the files of a broker."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from adopted import describe, put
+
+from distlog.core.batches.record_batch import BATCH, read_headers
+from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.format.actions import Add
+from distlog.core.commits.format.segment_info import SegmentInfo
+from distlog.core.config import TopicConfig
+from distlog.core.indexes.transaction_index import AbortedTransaction, encode_transactions
+from distlog.core.maintenance.compaction.clean_partition import DEDUPE_BUFFER_BYTES, clean_partition
+from distlog.core.maintenance.compaction.cleanable import Cleanable
+from distlog.core.maintenance.compaction.cleaning_plan import CleaningPlan
+from distlog.core.maintenance.compaction.commit_compaction import commit_compaction
+from distlog.core.maintenance.compaction.compact import clean_dirtiest, compact
+from distlog.core.maintenance.compaction.report import PartitionCompaction
+from distlog.core.storage.storage import Storage
+from distlog.core.topic_handle import TopicHandle
+from distlog.core.topics.topic import Topic
+from distlog.core.transactions.open_transactions import OpenTransactions
+
+NOW = 1_700_000_000_000
+SECRET = bytes(range(16))
+DAY = 86_400_000
+
+
+class Known(random.Random):
+    """A source of secrets that always gives the same."""
+
+    def randbytes(self, n: int) -> bytes:
+        assert n == len(SECRET)
+        return SECRET
+
+
+class Clock:
+    """A time that moves when it is told to."""
+
+    def __init__(self, now: int = NOW) -> None:
+        self.now = now
+
+    def __call__(self) -> int:
+        return self.now
+
+
+class CompactedTopic:
+    """A topic of one partition with a clock, compacted whenever there is anything dirty."""
+
+    def __init__(self, url: str, **config: Any) -> None:
+        self.clock = Clock()
+        self.storage = Storage(url)
+        self.log = CommitLog(
+            self.storage, clock=self.clock, random=random.Random(1), writer="test", sleep=lambda _: None
+        )
+        settings = {name.replace("_", "."): value for name, value in config.items()}
+        always = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0}
+        self._transactions = OpenTransactions()
+        self.log.create(1, TopicConfig.parse({**always, **settings}))
+
+    def topic(self) -> Topic:
+        snapshot = self.log.load()
+        return Topic(TopicHandle.of(self.storage, snapshot.name, self.log, self.clock), snapshot)
+
+    def append(self, *records: tuple[bytes | None, bytes | None]) -> None:
+        """Append (key, value) pairs as one segment."""
+        rows = [{"key": key, "value": value, "timestamp": self.clock.now} for key, value in records]
+        self.topic().append(rows)
+
+    def add(self, data: bytes, *aborted: AbortedTransaction, next_offset: int | None = None) -> None:
+        """Adopt a log file of raw batches, at their own offsets, as the partition's next segment."""
+        base = self.topic().snapshot.partitions[0].log_end_offset
+        self._adopt(data, base, encode_transactions(aborted) if aborted else b"", next_offset)
+
+    def adopt(self, folder: Path) -> None:
+        """Adopt a partition folder of Kafka: its log files and transaction indexes."""
+        for log in sorted(folder.glob("*.log")):
+            index = log.with_suffix(".txnindex")
+            self._adopt(log.read_bytes(), int(log.stem), index.read_bytes() if index.exists() else b"")
+
+    def _adopt(self, data: bytes, base: int, aborted: bytes, next_offset: int | None = None) -> None:
+        batches = read_headers(data)
+        end = int(batches["base_offset"][-1] + batches["last_offset_delta"][-1]) + 1
+        files = {".log": data, ".txnindex": aborted}
+        facts = {"created_ms": self.clock(), "leader_epoch": int(batches["leader_epoch"][-1])}
+        segment = describe(files, base, end if next_offset is None else next_offset, self._transactions, **facts)
+        topic = self.topic()
+        put(topic, segment, files)
+        self.log.commit(topic.snapshot, "import", lambda _: [Add(segment)])
+
+    def compact(
+        self,
+        *,
+        random: random.Random | None = None,
+        dedupe_buffer_bytes: int = DEDUPE_BUFFER_BYTES,
+        dry_run: bool = False,
+    ) -> PartitionCompaction | None:
+        """Compact; what was done, None where nothing was dirty."""
+        topic = self.topic()
+        handle = dataclasses.replace(topic.handle, random=random or topic.handle.random)
+        clean = partial(clean_dirtiest, handle, dedupe_buffer_bytes=dedupe_buffer_bytes)
+        report, _ = compact(handle, topic.snapshot, clean, dry_run=dry_run)
+        return report.partitions[0] if report.partitions else None
+
+    def compact_range(self, start_offset: int, end_offset: int, memory: int = 1 << 20) -> int:
+        """One round that takes [start_offset, end_offset) for dirty; up to where it came."""
+        topic = self.topic()
+        due = Cleanable(0, start_offset, end_offset, 0, 1, False)
+        state = dataclasses.replace(topic.snapshot.partitions[0], first_dirty_offset=start_offset)
+        snapshot = dataclasses.replace(topic.snapshot, partitions=(state,))
+        done = clean_partition(topic.handle, CleaningPlan.of(snapshot, due), memory)
+        commit_compaction(topic.handle, topic.snapshot, [done])
+        return done.end_offset
+
+    def segments(self) -> list[SegmentInfo]:
+        return list(self.topic().snapshot.partitions[0].segments)
+
+    def batches(self) -> np.ndarray:
+        """The headers of all stored batches, at their absolute offsets."""
+        found = [np.zeros(0, BATCH)]
+        for segment in self.segments():
+            batches = read_headers(self.storage.read(f"{self.topic().name}-0/{segment.stem}.log"))
+            batches["base_offset"] += segment.shift
+            found.append(batches)
+        return np.concatenate(found)
+
+    def log_bytes(self) -> bytes:
+        """All stored batches with their absolute base offsets, back to back."""
+        topic = self.topic()
+        return b"".join(bytes(topic.read(0, segment.base_offset, 1 << 30)) for segment in self.segments())
+
+    def rows(self, isolation: Any = "read_uncommitted") -> list[dict[str, Any]]:
+        return self.topic().scan(isolation=isolation).to_table().to_pylist()
+
+    def offsets(self) -> list[int]:
+        return [row["offset"] for row in self.rows()]
+
+    def values(self) -> dict[bytes, bytes]:
+        return {row["key"]: row["value"] for row in self.rows()}
+
+    @property
+    def first_dirty_offset(self) -> int:
+        return self.topic().snapshot.partitions[0].first_dirty_offset
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> CompactedTopic:
+    """An empty one, on disk."""
+    return CompactedTopic(f"{tmp_path}/log")

@@ -1,0 +1,25 @@
+"""What the decoder finds in bytes, as rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from distlog.core.batches.record_batch import read_headers
+from distlog.core.batches.record_decoder import decode
+
+HEADERS = ((b"h1", b"x"), (b"h2", None), ("ключ".encode(), b""))
+
+
+def rows(data: bytes, **asked: Any) -> list[dict[str, Any]]:
+    """The records of `data`, timestamps as integers."""
+    decoded = decode(data, read_headers(data), **asked)
+    at = decoded.schema.get_field_index("timestamp")
+    if at >= 0:
+        decoded = decoded.set_column(at, "timestamp", decoded.column(at).cast(pa.int64()))
+    return decoded.to_pylist()
+
+
+def offsets(data: bytes, **asked: Any) -> list[int]:
+    return [row["offset"] for row in rows(data, columns=["offset"], **asked)]

@@ -1,0 +1,94 @@
+"""Two gateways that share what they coordinate, on a local disk and on an object store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from conftest import Address
+from gateways import Wire, until
+
+import distlog
+from distlog.gateway.broker_parts import groups_of, transactions_of
+from distlog.gateway.config import GatewayConfig
+from distlog.gateway.gateway_server import GatewayServer
+from distlog.gateway.group_settings import GroupSettings
+from distlog.gateway.groups.offsets.offsets_format import offsets_partition
+
+FIND_COORDINATOR = 10
+#: A machine with much to do must not let leases lapse.
+SESSION_MS = 2000
+
+
+@pytest.fixture
+def begin(address: Address) -> Iterator[Any]:
+    """Begins a gateway of the root; all of them end with the test."""
+    with ExitStack() as ends:
+
+        def begun(**settings: Any) -> GatewayServer:
+            config = GatewayConfig(
+                linger_ms=1,
+                broker_session_timeout_ms=SESSION_MS,
+                groups=GroupSettings(initial_rebalance_delay_ms=0),
+                **settings,
+            )
+            gateway = GatewayServer(address.url, port=0, config=config, storage_options=address.options)
+            ends.callback(gateway.stop)
+            return gateway.start()
+
+        yield begun
+
+
+@pytest.fixture(params=["local", "memory"])
+def address(request: pytest.FixtureRequest, tmp_path: Any, memory_url: Address) -> Address:
+    found = Address(str(tmp_path), {}) if request.param == "local" else memory_url
+    distlog.create(f"{found.url}/clicks", 8, storage_options=found.options)
+    return found
+
+
+def pair(begin: Any) -> tuple[GatewayServer, GatewayServer]:
+    """Two gateways that have shared the groups."""
+    one, two = begin(), begin()
+    leases = [gateway.broker.cluster for gateway in (one, two)]
+    until(lambda: [len(lease.held) for lease in leases] == [25, 25] and not is_loading(one) and not is_loading(two))
+    until(lambda: all(len(lease.nodes) == 2 for lease in leases))
+    # each has seen what the other took
+    until(lambda: all(lease.holder(number) is not None for lease in leases for number in range(50)))
+    return one, two
+
+
+def is_loading(gateway: GatewayServer) -> bool:
+    return groups_of(gateway.broker).coordination.is_loading or transactions_of(gateway.broker).is_loading
+
+
+def coordinator(wire: Wire, group: str) -> Any:
+    (found,) = wire.ask(FIND_COORDINATOR, 4, key_type=0, coordinator_keys=(group,)).coordinators
+    return found
+
+
+def group_of(gateway: GatewayServer) -> str:
+    """The name of a group, or a transactional id, that this gateway coordinates."""
+    held = gateway.broker.cluster.held
+    return next(name for name in map("group-{}".format, range(1000)) if offsets_partition(name, 50) in held)
+
+
+def stop_syncing(monkeypatch: pytest.MonkeyPatch, gateway: GatewayServer) -> None:
+    monkeypatch.setattr(groups_of(gateway.broker), "_sync", lambda: None)
+    # what it has in memory stays there
+    monkeypatch.setattr(transactions_of(gateway.broker), "tick", lambda: None)
+
+
+def blind(monkeypatch: pytest.MonkeyPatch, gateway: GatewayServer, held: frozenset[int], term: int) -> None:
+    """Have the gateway believe that it holds what it held."""
+
+    class Lease:
+        pass
+
+    lease: Any = Lease()
+    lease.held, lease.term = held, term
+    for coordination in (groups_of(gateway.broker).coordination, transactions_of(gateway.broker).coordination):
+        monkeypatch.setattr(coordination, "step", lambda registry: None)
+        monkeypatch.setattr(coordination, "_lease", lease)
+        monkeypatch.setattr(coordination, "_loaded", dict.fromkeys(held, term))

@@ -1,0 +1,208 @@
+"""A gateway inside the test's process, and a client that speaks Kafka's protocol word for word."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+from kio.index import load_request_schema, load_response_schema
+from kio.serial import entity_reader, entity_writer
+from waiting import until as until
+
+import distlog
+from distlog.core.topics.topic import Topic
+from distlog.gateway.config import GatewayConfig
+from distlog.gateway.gateway_server import GatewayServer
+
+PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS, INIT_PRODUCER_ID = 0, 1, 2, 3, 18, 22
+NO_WAIT = datetime.timedelta(0)
+
+
+@contextmanager
+def serving(root: object, *, tls: Any = None, authentication: Any = None, **settings: Any) -> Iterator[GatewayServer]:
+    """A gateway over `root` at a free port; `settings` are those of GatewayConfig."""
+    config = GatewayConfig(**settings)
+    with GatewayServer(str(root), port=0, config=config, tls=tls, authentication=authentication) as gateway:
+        yield gateway
+
+
+@pytest.fixture
+def gateway(tmp_path: Path) -> Iterator[GatewayServer]:
+    """A gateway over a root with the topic `clicks` of two partitions."""
+    distlog.create(str(tmp_path / "clicks"), partitions=2)
+    with serving(tmp_path) as served:
+        yield served
+
+
+def opened(gateway: GatewayServer, name: str = "clicks") -> Topic:
+    """The topic, as a program opens it that knows nothing of the gateway."""
+    return distlog.open(f"{gateway.root}/{name}")
+
+
+class Listening(Protocol):
+    """A gateway, or a broker."""
+
+    @property
+    def port(self) -> int:
+        """Where it listens on this machine."""
+        ...
+
+
+class Writer(list[bytes]):
+    """What kio writes to."""
+
+    write = list.append
+
+
+def encode(message: Any) -> bytes:
+    """The bytes of kio's message."""
+    writer = Writer()
+    entity_writer(type(message))(writer, message)  # type: ignore[arg-type]
+    return b"".join(writer)
+
+
+class Wire:
+    """A connection to the gateway that sends any bytes, and requests of any version."""
+
+    def __init__(self, gateway: Listening, *, receive_bytes: int | None = None) -> None:
+        self.socket = socket.socket()
+        if receive_bytes is not None:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+        self.socket.settimeout(30)
+        self.socket.connect(("127.0.0.1", gateway.port))
+        self._ids = itertools.count(1)
+
+    def __enter__(self) -> Wire:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+    def ask(self, api_key: int, version: int, **fields: Any) -> Any:
+        """The response to a request."""
+        return self.answer(api_key, version, self.send(api_key, version, **fields))
+
+    def send(self, api_key: int, version: int, **fields: Any) -> int:
+        """Send a request; returns its correlation id."""
+        correlation_id = next(self._ids)
+        self.socket.sendall(framed(request(api_key, version, correlation_id, **fields)))
+        return correlation_id
+
+    def answer(self, api_key: int, version: int, correlation_id: int) -> Any:
+        """The next response, which must be the one with this correlation id."""
+        frame = self.frame()
+        schema: Any = load_response_schema(api_key, version)
+        header, size = entity_reader(schema.__header_schema__)(frame, 0)
+        assert header.correlation_id == correlation_id
+        body, rest = entity_reader(schema)(frame, size)
+        assert size + rest == len(frame)
+        return body
+
+    def frame(self) -> bytes:
+        """The bytes of the next response, without its length."""
+        return self.take(int.from_bytes(self.take(4), "big"))
+
+    def take(self, size: int) -> bytes:
+        """So many bytes; EOFError if the connection is closed before."""
+        taken = b""
+        while len(taken) < size:
+            part = self.socket.recv(size - len(taken))
+            if not part:
+                raise EOFError
+            taken += part
+        return taken
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the gateway closed the connection, without a byte more; waits for that."""
+        try:
+            return self.socket.recv(1) == b""
+        except ConnectionResetError:
+            return True
+
+
+def request(api_key: int, version: int, correlation_id: int, **fields: Any) -> bytes:
+    """A request's bytes, without its length. Dicts become kio's messages, lists tuples of them."""
+    schema: Any = load_request_schema(api_key, version)
+    header = schema.__header_schema__(
+        request_api_key=api_key, request_api_version=version, correlation_id=correlation_id, client_id="a-test"
+    )
+    return encode(header) + encode(schema(**fields))
+
+
+def framed(data: bytes) -> bytes:
+    """The bytes behind their length."""
+    return len(data).to_bytes(4, "big") + data
+
+
+def produce_fields(version: int, records: Sequence[tuple[str, int, bytes]], acks: int = -1) -> dict[str, Any]:
+    """The fields of a Produce request with (topic, partition, batch)."""
+    from importlib import import_module
+
+    schema = import_module(f"kio.schema.produce.v{version}.request")
+    topics = {name: [] for name, _, _ in records}  # type: dict[str, list[Any]]
+    for name, number, batch in records:
+        topics[name].append(schema.PartitionProduceData(index=number, records=batch))
+    data = [schema.TopicProduceData(name=name, partition_data=tuple(each)) for name, each in topics.items()]
+    return {
+        "transactional_id": None,
+        "acks": acks,
+        "timeout": datetime.timedelta(seconds=1),
+        "topic_data": tuple(data),
+    }
+
+
+def fetch_fields(
+    version: int,
+    offsets: Sequence[tuple[str, int, int]],
+    *,
+    max_wait_ms: int = 0,
+    min_bytes: int = 1,
+    max_bytes: int = 1 << 25,
+    partition_max_bytes: int = 1 << 20,
+    isolation_level: int = 0,
+    **others: Any,
+) -> dict[str, Any]:
+    """The fields of a Fetch request from (topic, partition, offset)."""
+    from importlib import import_module
+
+    schema = import_module(f"kio.schema.fetch.v{version}.request")
+    topics = {name: [] for name, _, _ in offsets}  # type: dict[str, list[Any]]
+    for name, number, offset in offsets:
+        asked = schema.FetchPartition(partition=number, fetch_offset=offset, partition_max_bytes=partition_max_bytes)
+        topics[name].append(asked)
+    fields = {
+        "max_wait": datetime.timedelta(milliseconds=max_wait_ms),
+        "min_bytes": min_bytes,
+        "max_bytes": max_bytes,
+        "isolation_level": isolation_level,
+        "topics": tuple(schema.FetchTopic(topic=name, partitions=tuple(each)) for name, each in topics.items()),
+        **others,
+    }
+    if version >= 7:
+        fields.setdefault("forgotten_topics_data", ())
+    return fields
+
+
+def producing(
+    wire: Wire, batch: bytes, partition: int = 0, *, topic: str = "clicks", version: int = 9, acks: int = -1
+) -> Any:
+    """What a Produce request with one batch is told of its partition."""
+    body = wire.ask(PRODUCE, version, **produce_fields(version, [(topic, partition, batch)], acks))
+    ((told,),) = [each.partition_responses for each in body.responses]
+    return told
+
+
+def fetching(
+    wire: Wire, offset: int, partition: int = 0, *, topic: str = "clicks", version: int = 12, **fields: Any
+) -> Any:
+    """What a Fetch request from one partition is told of it."""
+    body = wire.ask(FETCH, version, **fetch_fields(version, [(topic, partition, offset)], **fields))
+    ((told,),) = [each.partitions for each in body.responses]
+    return told

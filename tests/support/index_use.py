@@ -1,0 +1,19 @@
+"""Lookups in segments by their indexes, which small segments are not worth, and without."""
+
+from __future__ import annotations
+
+import pytest
+
+from distlog.core.reading.files import segment_reader
+
+
+@pytest.fixture(params=[0, 1 << 40], ids=["by-index", "without-index"])
+def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every segment is looked up by its index, then none."""
+    monkeypatch.setattr(segment_reader, "INDEX_WORTH_BYTES", request.param)
+
+
+@pytest.fixture
+def by_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every segment is looked up by its index."""
+    monkeypatch.setattr(segment_reader, "INDEX_WORTH_BYTES", 0)

@@ -1,0 +1,190 @@
+"""A real Kafka broker with its tools, run from the jars in the folder that DISTLOG_KAFKA_JARS names.
+
+`make kafka-jars` gets them from Maven Central; tools/kafka/pom.xml says which.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+JARS = os.environ.get("DISTLOG_KAFKA_JARS")
+needs_kafka = [
+    pytest.mark.kafka,
+    pytest.mark.skipif(
+        not JARS or not shutil.which("java"), reason="needs Java, and Kafka's jars: DISTLOG_KAFKA_JARS"
+    ),
+]
+#: How long a broker or a tool may take: on a machine that does much else a JVM needs minutes to start.
+PATIENCE_SECONDS = 300
+_CLUSTER = "MkU3OEVBNTcwNTJENDM2Qg"
+_SETTINGS = Path(__file__).parents[2] / "tools" / "kafka" / "server.properties"
+# What a broker does from time to time: compaction at once, retention when it starts and not again.
+_CLEANING = """
+log.cleaner.backoff.ms=200
+log.retention.check.interval.ms=3600000
+log.initial.task.delay.ms=100
+"""
+Rows = list[dict[str, Any]]
+
+
+def java(name: str, *arguments: str, memory: str = "256m") -> list[str]:
+    """The command that runs a class of the jars, or a file of Java; compiled quickly rather than well."""
+    options = [f"-Xmx{memory}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    return ["java", *options, "-cp", f"{JARS}/*", name, *arguments]
+
+
+def tool(name: str, *arguments: str, check: bool = True, text: str = "") -> str:
+    """The output of one of Kafka's tools, with its errors; `text` is what it reads."""
+    command = java(name, *arguments)
+    run = subprocess.run(command, input=text.encode(), capture_output=True, check=False, timeout=PATIENCE_SECONDS)
+    output = (run.stdout + run.stderr).decode("utf-8", "replace")
+    assert run.returncode == 0 or not check, output
+    return output
+
+
+def dump(files: Sequence[Path], *options: str) -> str:
+    """What `kafka-dump-log` prints for the files."""
+    return tool("kafka.tools.DumpLogSegments", *options, "--files", ",".join(map(str, files)))
+
+
+class Broker:
+    """A broker whose only log directory is `data`; it runs inside of `with broker.running()`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.data, self._folder = folder / "data", folder
+        self.port, controller = _free_port(), _free_port()
+        self._settings = folder / "server.properties"
+        text = _SETTINGS.read_text().format(port=self.port, controller=controller, data=self.data)
+        self._settings.write_text(text + _CLEANING, encoding="utf-8")
+        tool("kafka.tools.StorageTool", "format", "-t", _CLUSTER, "-c", str(self._settings))
+
+    @property
+    def address(self) -> str:
+        """Where clients find it."""
+        return f"127.0.0.1:{self.port}"
+
+    @contextmanager
+    def running(self) -> Iterator[Broker]:
+        """The broker, while it takes requests; then it is stopped in order."""
+        with (self._folder / "broker.log").open("ab") as output:
+            command = java("kafka.Kafka", str(self._settings), memory="512m")
+            process = subprocess.Popen(command, stdout=output, stderr=output)
+            try:
+                self._wait(process)
+                yield self
+            finally:
+                process.terminate()
+                process.wait(PATIENCE_SECONDS)
+
+    def log(self) -> str:
+        """What the broker has printed."""
+        return (self._folder / "broker.log").read_text(encoding="utf-8", errors="replace")
+
+    def _wait(self, process: subprocess.Popen[bytes]) -> None:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while time.monotonic() < deadline:
+            assert process.poll() is None, f"the broker has ended: {self.log()[-4000:]}"
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
+                    return
+            time.sleep(0.1)
+        raise AssertionError(self.log()[-4000:])
+
+    def create(self, topics: Mapping[str, int], config: Mapping[str, str] | None = None) -> None:
+        """Make topics, given by their names with their numbers of partitions."""
+        from confluent_kafka.admin import AdminClient, NewTopic
+
+        new = [
+            NewTopic(name, count, replication_factor=1, config=dict(config or {})) for name, count in topics.items()
+        ]
+        admin = AdminClient({"bootstrap.servers": self.address})
+        for made in admin.create_topics(new).values():
+            made.result(PATIENCE_SECONDS)
+
+    def consume(self, topic: str, partition: int = 0, start: int = 0, *, committed: bool = False) -> Rows:
+        """Every record from `start` on, in the shape of `GoldenPartition.records`."""
+        from confluent_kafka import KafkaError, TopicPartition
+
+        consumer, found = self._consumer(committed=committed), Rows()
+        consumer.assign([TopicPartition(topic, partition, start)])
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while time.monotonic() < deadline:
+            message = consumer.poll(1.0)
+            if message is not None and message.error():
+                assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
+                consumer.close()
+                return found
+            if message is not None:
+                found.append(_row(message))
+        raise AssertionError(f"only {len(found)} records came")
+
+    def offset_for_time(self, topic: str, partition: int, time_ms: int) -> int:
+        """The first offset at or after a time."""
+        from confluent_kafka import TopicPartition
+
+        asked = TopicPartition(topic, partition, time_ms)
+        (found,) = self._asked(lambda consumer: consumer.offsets_for_times([asked], 30))
+        return int(found.offset)
+
+    def ends(self, topic: str, partition: int = 0) -> tuple[int, int]:
+        """The log start and the high watermark."""
+        from confluent_kafka import TopicPartition
+
+        asked = TopicPartition(topic, partition)
+        low, high = self._asked(lambda consumer: consumer.get_watermark_offsets(asked, 30))
+        return int(low), int(high)
+
+    def _asked(self, ask: Callable[[Any], Any]) -> Any:
+        """The answer to `ask`; a broker that has just started does not lead its partitions yet."""
+        from confluent_kafka import KafkaException
+
+        consumer, deadline = self._consumer(), time.monotonic() + PATIENCE_SECONDS
+        while True:
+            with suppress(KafkaException) if time.monotonic() < deadline else nullcontext():
+                found = ask(consumer)
+                consumer.close()
+                return found
+            time.sleep(0.2)
+
+    def _consumer(self, *, committed: bool = False) -> Any:
+        from confluent_kafka import Consumer
+
+        settings = {
+            "bootstrap.servers": self.address,
+            "group.id": "nobody",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+            "isolation.level": "read_committed" if committed else "read_uncommitted",
+        }
+        return Consumer(settings)
+
+
+def _row(message: Any) -> dict[str, Any]:
+    kind, timestamp = message.timestamp()
+    headers = [{"key": name, "value": value} for name, value in message.headers() or []]
+    return {
+        "offset": message.offset(),
+        "timestamp": timestamp if kind else -1,
+        "timestamp_type": kind - 1,
+        "key": message.key(),
+        "value": message.value(),
+        "headers": headers,
+    }
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,186 @@
+"""Partitions that several processes append to, as objects of one process, which may be killed before any step."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from raw_batches import batch, record
+from topics import NOW, Clock, contents
+
+from distlog.core import paths
+from distlog.core.batches.record_batch import read_headers
+from distlog.core.commits.commit_log import CommitLog
+from distlog.core.commits.current_snapshot import CurrentSnapshot
+from distlog.core.commits.format.actions import Action
+from distlog.core.commits.state.snapshot import Snapshot
+from distlog.core.config import TopicConfig
+from distlog.core.log.partition.active_partition import ActivePartition
+from distlog.core.log.partition.partition_lock import PartitionLock
+from distlog.core.log.partition.partition_log import PartitionLog
+from distlog.core.log.partition.state_record import StateRecord
+from distlog.core.log.sealed_commit import sealed_commit
+from distlog.core.maintenance.integrity.verify import verify
+from distlog.core.storage.local.shared_page import SharedPage
+from distlog.core.storage.storage import Storage
+from distlog.core.topic_handle import TopicHandle
+from distlog.core.topics.topic import Topic
+
+#: What changes a file system: a process may end before each of these.
+STEPS = ("pwrite", "ftruncate", "fsync", "write", "link", "unlink", "mkdir")
+
+
+class Killed(BaseException):
+    """The process is no more."""
+
+
+class Killer:
+    """Ends the process before one of its steps; what runs after that, as an error is handled, does nothing."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.steps: list[str] = []
+        self._left: int | None = None
+        self._is_dead = False
+        for name in STEPS:
+            monkeypatch.setattr(os, name, self._watched(name, getattr(os, name)))
+        monkeypatch.setattr(SharedPage, "write", self._watched("page", SharedPage.write))
+        self._open = os.open
+        monkeypatch.setattr(os, "open", self._opening)
+
+    @contextmanager
+    def killing(self, before: int | None) -> Iterator[None]:
+        """In this block the process ends before its step of that number, if there is one."""
+        self.steps, self._left, self._is_dead = [], before, False
+        try:
+            yield
+        finally:
+            self._left, self._is_dead = None, False
+
+    def _step(self, name: str) -> None:
+        self.steps.append(name)
+        if self._is_dead or self._left == 0:
+            self._is_dead = True
+            raise Killed
+        if self._left is not None:
+            self._left -= 1
+
+    def _watched(self, name: str, real: Any) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
+            self._step(name)
+            return real(*arguments, **options)
+
+        return call
+
+    def _opening(self, path: Any, flags: int, *arguments: Any, **options: Any) -> int:
+        if flags & os.O_CREAT and not os.path.exists(path):
+            self._step("create")
+        return self._open(path, flags, *arguments, **options)
+
+
+#: The logs of all processes of the test, among them those that died without a word: see `let_go_of_the_dead`.
+_logs: list[PartitionLog] = []
+
+
+def let_go_of_the_dead() -> None:
+    """Close the files that processes of the test left open, as the system does when a real process ends."""
+    while _logs:
+        _logs.pop().close()
+
+
+class Process:
+    """What one process has of a topic: a handle, the newest snapshot, and a log per partition."""
+
+    def __init__(self, folder: Path, *, clock: Clock | None = None, calls: Any = os, timeout_s: float = 60.0) -> None:
+        storage, clock = Storage(str(folder)), clock or Clock()
+        log = CommitLog(storage, clock=clock, random=random.Random(0), writer="a test", sleep=lambda _: None)
+        self.handle = TopicHandle.of(storage, folder.name, log, clock)
+        self.snapshots = CurrentSnapshot(log, log.load())
+        self.calls, self._timeout_s = calls, timeout_s
+        self._logs: dict[int, PartitionLog] = {}
+
+    def __getitem__(self, partition: int) -> PartitionLog:
+        if partition not in self._logs:
+            self._logs[partition] = PartitionLog(
+                self.handle, partition, self.snapshots, calls=self.calls, timeout_s=self._timeout_s
+            )
+            _logs.append(self._logs[partition])
+        return self._logs[partition]
+
+    def folder(self, partition: int) -> Path:
+        """The folder of the partition's files."""
+        return Path(self.handle.storage.local_path(paths.partition_dir(self.handle.name, partition)))
+
+    @contextmanager
+    def holding(self, partition: int) -> Iterator[ActivePartition]:
+        """Hold the partition's lock; what the log below `PartitionLog` does under it can be done then."""
+        active = ActivePartition(self.handle, partition, self.snapshots, calls=self.calls, timeout_s=self._timeout_s)
+        try:
+            with active.held():
+                yield active
+        finally:
+            active.close()
+
+    def record(self, partition: int) -> StateRecord | None:
+        """What the page in the lock's file says."""
+        return PartitionLock(str(self.folder(partition)), self.snapshots.snapshot.topic_id, 0).stored_record()
+
+    def seen(self) -> dict[int, list[bytes | None]]:
+        """What a reader sees of each partition, the tails among it."""
+        return contents(self.topic())
+
+    def head(self) -> Snapshot:
+        """The commit log's newest snapshot."""
+        return self.handle.log.load()
+
+    def topic(self) -> Topic:
+        """The topic as a user of this process holds it."""
+        return Topic(self.handle, self.head())
+
+    def anomalies(self) -> tuple[object, ...]:
+        """What `verify` finds wrong."""
+        return verify(self.handle, self.head()).anomalies
+
+    def close(self) -> None:
+        """Let go of everything, as the end of a process does."""
+        for log in self._logs.values():
+            log.close()
+        self._logs = {}
+
+
+def new_topic(folder: Path, partitions: int = 1, **settings: Any) -> Path:
+    """A topic in `folder`, which is made."""
+    log = CommitLog(Storage(str(folder)), clock=Clock(), random=random.Random(0), writer="a test")
+    log.create(partitions, TopicConfig(**{"index_interval_bytes": 0, **settings}))
+    return folder
+
+
+def encoded(*values: bytes, time: int = NOW) -> tuple[Any, Any]:
+    """One batch of these values at offset 0, as bytes that can be written, and its headers."""
+    rows = [record(delta, 0, None, value) for delta, value in enumerate(values)]
+    data = np.frombuffer(batch(rows, base_timestamp=time, max_timestamp=time), np.uint8).copy()
+    return data, read_headers(data.data)
+
+
+def append(log: PartitionLog, *values: bytes, time: int = NOW) -> tuple[int, int]:
+    """Append the values as one batch: its first and end offset."""
+    appended = log.append(*encoded(*values, time=time))
+    return appended.first_offset, appended.end_offset
+
+
+def commit_sealed(process: Process, *actions: Action, partitions: Sequence[int] = (0,), calls: Any = os) -> Snapshot:
+    """Commit the actions with those partitions sealed, as a bulk append does."""
+    _, after = sealed_commit(
+        process.handle, process.head(), "append", lambda _: actions, lambda _: partitions, calls=calls
+    )
+    return after
+
+
+def sealed(snapshot: Snapshot, partition: int = 0) -> Sequence[tuple[int, int]]:
+    """The offsets of the partition's sealed segments."""
+    return [(segment.base_offset, segment.next_offset) for segment in snapshot.partitions[partition].segments]

@@ -1,0 +1,49 @@
+"""Batches as producers make them, and what becomes of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from raw_batches import batch, record
+from topics import NOW
+
+from distlog.core.batches.compression import CODEC_NAMES, compress, decompress
+from distlog.core.batches.record_batch import HEADER_SIZE, check_crcs, read_headers
+from distlog.core.config import TopicConfig
+from distlog.core.log.partition.log_validator import ValidBatch, validate
+
+CODECS = {name: codec for codec, name in enumerate(CODEC_NAMES)}
+
+
+def records(*times: int, key: bytes | None = b"k", value: bytes = b"value") -> list[bytes]:
+    """A record for each time, which is given relative to NOW."""
+    return [record(delta, time, key, value) for delta, time in enumerate(times)]
+
+
+def made(contents: list[bytes], codec: str = "none", **facts: Any) -> bytes:
+    """A producer's batch of these records, from NOW on, compressed."""
+    section = compress(CODECS[codec], b"".join(contents)) if codec != "none" else None
+    facts = {"section": section, "base_timestamp": NOW, "max_timestamp": NOW + 1, **facts}
+    facts["attributes"] = facts.get("attributes", 0) | CODECS[codec]
+    return batch(contents, **facts)
+
+
+def checked(data: bytes, *, now_ms: int = NOW, from_client: bool = True, **settings: Any) -> ValidBatch:
+    """What a topic of these settings makes of the batch; its header and its checksum fit."""
+    valid = validate(data, TopicConfig(**settings), now_ms, from_client=from_client)
+    assert read_headers(valid.data.data).tobytes() == valid.rows.tobytes()
+    check_crcs(valid.data, valid.rows)
+    return valid
+
+
+def section(data: Any, codec: str) -> bytes:
+    """The decompressed records of the batch."""
+    return bytes(decompress(CODECS[codec], bytes(data)[HEADER_SIZE:]))
+
+
+def refused(kind: type[Exception], data: bytes, match: str | None = None, **settings: Any) -> Any:
+    with pytest.raises(kind, match=match) as caught:
+        checked(data, **settings)
+    assert type(caught.value) is kind
+    return caught.value

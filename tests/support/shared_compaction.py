@@ -1,0 +1,134 @@
+"""Compacted topics, and compaction of their partitions by Spark tasks and by one process."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from adopted import describe, put
+from compacting import NOW
+from golden import partitions as golden_partitions
+from pyspark.sql import SparkSession
+
+import distlog
+from distlog.core.batches.record_batch import read_headers
+from distlog.core.commits.format.actions import Add
+from distlog.core.commits.state.snapshot import Snapshot
+from distlog.core.indexes.transaction_index import AbortedTransaction, encode_transactions
+from distlog.core.maintenance.compaction.clean_partition import CleanedRange
+from distlog.core.maintenance.compaction.cleanable import Cleanable
+from distlog.core.maintenance.compaction.cleaning_plan import CleaningPlan
+from distlog.core.maintenance.compaction.compact import compact as compact_here
+from distlog.core.maintenance.compaction.report import CompactionReport, Uncleanable
+from distlog.core.topic_handle import TopicHandle
+from distlog.core.topics.topic import Topic
+from distlog.spark.tasks.compaction import clean_shared
+
+CONFIG = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0, "internal.segment.bytes": 8192}
+#: Room for so few keys that a partition of some hundred records is divided into buckets.
+FEW_KEYS = 4096
+
+
+class Partition:
+    """One partition of a topic, to which raw batches are added."""
+
+    def __init__(self, topic: distlog.Topic, number: int, now: int = NOW) -> None:
+        self.topic, self.number, self.clock = topic, number, lambda: now
+
+    def add(self, data: bytes, *aborted: AbortedTransaction, base: int | None = None) -> None:
+        """Adopt a log file at its own offsets as the next segment."""
+        batches, topic = read_headers(data), self.topic.refresh()
+        end = int(batches["base_offset"][-1] + batches["last_offset_delta"][-1]) + 1
+        files = {".log": data, ".txnindex": encode_transactions(aborted) if aborted else b""}
+        base = topic.end_offsets()[self.number] if base is None else base
+        segment = describe(files, base, end, partition=self.number, created_ms=NOW)
+        put(topic, segment, files)
+        topic.log.commit(topic.snapshot, "import", lambda _: [Add(segment)])
+
+    def adopt(self, name: str) -> None:
+        """Adopt the files of a broker."""
+        for log in golden_partitions()[name].logs:
+            index = log.with_suffix(".txnindex")
+            topic = self.topic.refresh()
+            files = {".log": log.read_bytes(), ".txnindex": index.read_bytes() if index.exists() else b""}
+            batches = read_headers(files[".log"])
+            end = int(batches["base_offset"][-1] + batches["last_offset_delta"][-1]) + 1
+            segment = describe(files, int(log.stem), end, partition=self.number, created_ms=NOW)
+            put(topic, segment, files)
+            topic.log.commit(topic.snapshot, "import", lambda _, added=segment: [Add(added)])
+
+    def append(self, *keys: int, value: bytes | None = b"value") -> None:
+        rows = [{"key": b"%d" % key, "value": value, "timestamp": NOW} for key in keys]
+        self.topic.append(rows, partition=self.number)
+
+
+def at(topic: distlog.Topic, now: int) -> Topic:
+    """The newest version with a clock that stands still, and comes along into tasks."""
+    return Topic(with_clock(topic, lambda: now), topic.log.load())
+
+
+def with_clock(topic: distlog.Topic, clock: Callable[[], int]) -> TopicHandle:
+    return dataclasses.replace(topic.handle, clock=clock)
+
+
+def shared(
+    spark: SparkSession,
+    topic: Topic,
+    memory: int = FEW_KEYS,
+    before_commit: Callable[[], object] = lambda: None,
+) -> CompactionReport:
+    """Compact all that is due by tasks that share each partition."""
+
+    def clean(snapshot: Snapshot, due: Sequence[Cleanable]) -> list[CleanedRange | Uncleanable]:
+        done = clean_shared(spark, topic.handle, [CleaningPlan.of(snapshot, one) for one in due], memory)
+        for one in done:
+            starts = [group.base_offset for group in one.groups] if isinstance(one, CleanedRange) else []
+            assert starts == sorted(starts)
+        before_commit()
+        return done
+
+    return compact_here(topic.handle, topic.snapshot, clean)[0]
+
+
+def alone(topic: Topic) -> CompactionReport:
+    return compact_here(topic.handle, topic.snapshot)[0]
+
+
+def copy(topic: distlog.Topic, folder: Path) -> distlog.Topic:
+    return distlog.open(str(shutil.copytree(topic.url.removeprefix("file://"), folder / topic.name)))
+
+
+def contents(topic: distlog.Topic) -> list[Any]:
+    """Of each partition: up to where it is clean, and of its segments the bytes and all facts but their names."""
+    topic = topic.refresh()
+    return [
+        (state.first_dirty_offset, [facts(topic, segment) for segment in state.segments])
+        for state in topic.snapshot.partitions
+    ]
+
+
+def facts(topic: distlog.Topic, segment: Any) -> tuple[Any, ...]:
+    names = ("base_offset", "next_offset", "record_count", "max_timestamp", "offset_of_max_timestamp", "compression")
+    return (
+        *(getattr(segment, name) for name in names),
+        topic.storage.read(topic.reader.name(segment)),
+        topic.reader.aborted_transactions(segment),
+    )
+
+
+def keyed_topic(url: str, partitions: int = 2) -> distlog.Topic:
+    """Partitions of five segments of 40 records, of 100 keys; two segments make a group."""
+    topic = distlog.create(url, partitions, {**CONFIG, "internal.segment.bytes": 1400})
+    for number in range(partitions):
+        partition = Partition(topic, number)
+        for start in range(0, 100, 20):
+            partition.append(*(key % 100 for key in range(start, start + 40)))
+    return topic.refresh()
+
+
+def offsets(topic: distlog.Topic, partition: int = 0) -> list[int]:
+    """Of the newest version."""
+    return topic.refresh().scan([partition], columns=["offset"]).to_table()["offset"].to_pylist()  # type: ignore[no-any-return]

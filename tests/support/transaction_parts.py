@@ -1,0 +1,155 @@
+"""The transactions of a gateway without its network, and a gateway that is killed before any step of theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Address
+from raw_batches import batch, record
+from transacting import seen
+
+import distlog
+from distlog.core.batches.record_batch import TRANSACTIONAL
+from distlog.core.errors import StorageError
+from distlog.core.storage.storage import Storage
+from distlog.core.topics.topic import Topic
+from distlog.gateway.broker import Broker
+from distlog.gateway.cluster.gateway_lease import GatewayLease
+from distlog.gateway.commits import gathered_appends
+from distlog.gateway.config import GatewayConfig
+from distlog.gateway.fetches.delayed_fetches import DelayedFetches
+from distlog.gateway.fetches.fetch_memory import FetchMemory
+from distlog.gateway.group_settings import GroupSettings
+from distlog.gateway.groups.offsets.offsets_format import Position, encode_key, encode_position
+from distlog.gateway.groups.offsets.offsets_topic import OffsetsTopic
+from distlog.gateway.groups.services import GroupServices
+from distlog.gateway.topics.metadata_cache import MetadataCache
+from distlog.gateway.topics.own_topics import OFFSETS_TOPIC
+from distlog.gateway.topics.partition import Partition
+from distlog.gateway.transactions.own_records import own_batch
+from distlog.gateway.transactions.services import TransactionServices
+from distlog.gateway.transactions.transaction_coordinator import TransactionCoordinator
+from distlog.gateway.transactions.transaction_state import ProducerId
+
+NOW, TIMEOUT_MS, GROUP, ID = 1_700_000_000_000, 60_000, "billing", "payments"
+#: What a gateway does in logs, in the order of a transaction: in place, and in commits.
+IN_PLACE = [(Partition, name) for name in ("append", "append_run", "end_transaction", "sync")]
+IN_COMMITS: list[tuple[Any, str]] = [(gathered_appends, name) for name in ("write_bundle", "commit_append")]
+
+
+class Killed(BaseException):
+    """The gateway is no more."""
+
+
+class Parts:
+    """The parts of a gateway over `root`; time is what `now_ms` says."""
+
+    def __init__(self, root: Path | Address, together: list[Parts] | None = None, *, port: int = 9092) -> None:
+        self.root, self.now_ms, self._port = root, NOW, port
+        self.address = root if isinstance(root, Address) else Address(str(root), {})
+        # those that were killed; in this process, their files would stay open
+        self._all: list[Parts] = together if together is not None else []
+        self._all.append(self)
+        config = GatewayConfig(linger_ms=1, metadata_max_age_ms=0)
+        metadata = MetadataCache(Storage(*self.address), {}, lambda: self.now_ms, config)
+        fetches = DelayedFetches(lambda request: None, 1000)
+        # it is at the place of the one that was killed before it
+        # of a process that was stopped for long, the lease would be over
+        lease = self.lease = GatewayLease(metadata.root, None, 9.0, clock=lambda: 0.0)
+        lease.be_at("127.0.0.1", port, "a")
+        memory = FetchMemory(1 << 20)
+        self.broker = Broker(config, metadata, fetches, lambda: self.now_ms, {}, memory, lease)
+        self._store = OffsetsTopic(self.address.url, linger_ms=0, storage_options=self.address.options)
+        self.groups = GroupServices(self._store, lease, GroupSettings(), retention_ms=1 << 40)
+        self.services = TransactionServices(self.broker, self.groups)
+        self.groups.start()
+        self.load()
+        self._sequences: dict[tuple[ProducerId, str, int], int] = {}
+
+    def load(self) -> None:
+        """Load and unload transactions as the lease says."""
+        self.services.coordination.step(self.services.coordinator)
+
+    @property
+    def coordinator(self) -> TransactionCoordinator:
+        return self.services.coordinator
+
+    def begin(self, id: str = ID) -> ProducerId:
+        return self.coordinator.begin_producer(id, TIMEOUT_MS)
+
+    def send(self, producer: ProducerId, value: bytes, topic: str = "clicks", number: int = 0) -> None:
+        """Append a record of the producer's transaction."""
+        key = producer, topic, number
+        sequence = self._sequences[key] = self._sequences.get(key, -1) + 1
+        numbers = (producer.id, producer.epoch, sequence)
+        data = batch([record(0, 0, b"k", value)], attributes=TRANSACTIONAL, producer=numbers)
+        fence = self.services.fence(ID, producer, (topic, number))
+        self.broker.metadata.fresh_topic(topic).append(number, data, fence).result()
+
+    def commit_offset(self, producer: ProducerId, offset: int, number: int = 0) -> None:
+        """Have a position of GROUP in `clicks` in the producer's transaction."""
+        place = OFFSETS_TOPIC, self.groups.partition_of(GROUP)
+        self.coordinator.add_partitions(ID, producer, [place])
+        hosted, fence = self.broker.metadata.fresh_topic(OFFSETS_TOPIC), self.services.fence(ID, producer, place)
+
+        def append(changes: Any) -> None:
+            records = [(encode_key(key), encode_position(each)) for key, each in changes]
+            hosted.append_run(place[1], own_batch(records, self.now_ms, producer), fence)
+
+        self.groups.offsets.commit_in_transaction(GROUP, {("clicks", number): Position(offset)}, producer.id, append)
+
+    def seen(self) -> tuple[list[bytes], list[bytes], int | None]:
+        """What readers of committed records, and the group, see: values in two topics, and a position."""
+        clicks, views = (seen(self.topic(name))[0] for name in ("clicks", "views"))
+        position = self.groups.offsets.fetch(GROUP, [("clicks", 0)])["clicks", 0]
+        return clicks, views, position.offset if isinstance(position, Position) else None
+
+    def topic(self, name: str) -> Topic:
+        """A topic, as a program opens it."""
+        return distlog.open(f"{self.address.url}/{name}", storage_options=self.address.options)
+
+    def killed(self) -> Parts:
+        """Another gateway, over what the first one left."""
+        self.services.stop()
+        self.lease.sync = _dead  # type: ignore[method-assign]
+        after = Parts(self.root, self._all, port=self._port)
+        after.now_ms = self.now_ms
+        return after
+
+    def close(self) -> None:
+        for parts in self._all:
+            parts.services.stop()
+            parts.groups.stop()
+            parts.broker.metadata.close()
+
+
+def _dead(*_: object) -> bool:
+    raise StorageError("this gateway is no more")
+
+
+@contextmanager
+def killed_before(
+    step: int, monkeypatch: pytest.MonkeyPatch, *, is_local: bool = True
+) -> Iterator[Callable[[], int]]:
+    """Within the block, the gateway is killed before this step, from 0 on. Tells how many steps there were."""
+    done = [0]
+
+    def counted(owner: Any, name: str) -> Callable[..., Any]:
+        work = getattr(owner, name)
+
+        def counting(*given: Any, **named: Any) -> Any:
+            if done[0] >= step:
+                raise Killed
+            done[0] += 1
+            return work(*given, **named)
+
+        return counting
+
+    with monkeypatch.context() as patches:
+        for owner, name in IN_PLACE if is_local else IN_COMMITS:
+            patches.setattr(owner, name, counted(owner, name))
+        yield lambda: done[0]

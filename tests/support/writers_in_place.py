@@ -1,0 +1,68 @@
+"""What tests of writers on a local disk are written with: syncs that are counted and may fail, and full buffers."""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from gated_writer import NEVER_MS
+from topics import Clock, topic_on
+
+from distlog.core.storage.storage import Storage
+from distlog.core.topics.topic import Topic
+from distlog.core.topics.writing.delivery import Delivery
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """The clock of `topic`."""
+    return Clock()
+
+
+@pytest.fixture
+def topic(tmp_path: Path, clock: Clock) -> Topic:
+    """An empty topic of two partitions on a local disk."""
+    return topic_on(Storage(str(tmp_path / "topic")), 2, clock=clock)
+
+
+class Syncs:
+    """Counts the syncs of log files, and lets them fail for one partition."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count, self.failing = 0, -1
+        self._fsync = os.fsync
+        monkeypatch.setattr(os, "fsync", self._sync)
+
+    def _sync(self, file: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{file}")
+        if path.endswith(".log"):
+            self.count += 1
+            if os.path.dirname(path).endswith(f"-{self.failing}"):
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+        self._fsync(file)
+
+
+@pytest.fixture
+def syncs(monkeypatch: pytest.MonkeyPatch) -> Syncs:
+    """The syncs of the test's writers."""
+    return Syncs(monkeypatch)
+
+
+def append_both(topic: Topic, told: list[Delivery], numbers: range) -> None:
+    """Write each number to both partitions, in one buffer."""
+    with topic.writer(linger_ms=NEVER_MS, on_delivery=told.append) as writer:
+        for number in numbers:
+            for partition in (0, 1):
+                writer.append(b"%d" % number, partition=partition)
+
+
+def open_files(folder: Path) -> int:
+    """How many files below the folder this process has open; others may come and go meanwhile."""
+    links = []
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            links.append(os.readlink(f"/proc/self/fd/{number}"))
+    return sum(link.startswith(f"{folder}/") for link in links)
