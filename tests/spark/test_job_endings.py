@@ -55,6 +55,25 @@ def test_what_py4j_logs_of_an_interrupt_is_not_shown_nor_of_a_jvm_that_it_ended_
     assert ended(logged.format("ValueError"), shell="").stderr.splitlines()[-1] == "ValueError"
 
 
+def test_an_interrupt_in_a_finalizer_is_not_lost() -> None:
+    """py4j's objects have finalizers, in which Python drops what is raised, and prints its stack."""
+    dropped = (
+        "import os, signal, time, weakref; kept = {1}; "
+        "watch = weakref.ref(kept, lambda _: os.kill(os.getpid(), signal.SIGINT)); del kept; "
+    )
+    run = ended(dropped + "time.sleep(60)", shell="")
+    assert (run.returncode, run.stdout, run.stderr) == (130, "", "")
+    run = ended(dropped + 'raise OSError("the JVM is gone")', shell="")
+    assert (run.returncode, run.stdout, run.stderr) == (130, "", "")
+
+
+def test_what_else_goes_wrong_in_a_finalizer_is_told() -> None:
+    body = "import weakref; kept = {1}; watch = weakref.ref(kept, lambda _: 1 / 0); del kept; return 0"
+    run = ended(body, shell="")
+    assert (run.returncode, run.stdout) == (0, "")
+    assert run.stderr.splitlines()[-1] == "ZeroDivisionError: division by zero"
+
+
 def test_a_pipe_of_somebody_else_that_broke_is_a_failure() -> None:
     run = ended("raise BrokenPipeError(32, 'Broken pipe')", shell="")
     assert (run.returncode, run.stderr) == (1, "-c: [Errno 32] Broken pipe\n")

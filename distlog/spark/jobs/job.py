@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from distlog.console import arguments
 from distlog.console.report import DONE, FAILED, INTERRUPTED, Summary, fail, print_report
 from distlog.core.errors import InvalidConfigError
+from distlog.spark.jobs.interrupts import NoInterruptLost
 from distlog.spark.jobs.standard_error import errors_apart
 from distlog.spark.spark_session import default_settings, session
 
@@ -96,15 +97,20 @@ def exit_status(
     given = sys.argv[1:] if given is None else given
     # py4j logs stacks by the root logger itself: of an interrupt, and of a JVM that is gone, which it raises as well
     logging.getLogger().addFilter(_is_news)
-    with errors_apart():
-        try:
-            return run(parser.parse_args(given))
-        except KeyboardInterrupt:
-            return INTERRUPTED
-        except Exception as error:
-            if isinstance(error, BrokenPipeError) and _nobody_reads():
-                return FAILED
-            return fail(parser.prog, error, reason(error), as_json="--json" in given)
+    try:
+        with errors_apart(), NoInterruptLost() as interrupts:
+            try:
+                return run(parser.parse_args(given))
+            except Exception as error:
+                return INTERRUPTED if interrupts.was_dropped else _status_after(error, parser.prog, given)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _status_after(error: Exception, program: str, given: Sequence[str]) -> int:
+    if isinstance(error, BrokenPipeError) and _nobody_reads():
+        return FAILED
+    return fail(program, error, reason(error), as_json="--json" in given)
 
 
 def _is_news(record: logging.LogRecord) -> bool:
