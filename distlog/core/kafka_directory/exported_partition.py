@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from distlog.core import paths
 from distlog.core.commits.format.segment_info import SegmentInfo
-from distlog.core.commits.state.snapshot import PartitionState, Snapshot
+from distlog.core.commits.state.snapshot import Snapshot
 from distlog.core.errors import CorruptionError
 from distlog.core.kafka_directory.checkpoint_files import (
     Epochs,
@@ -59,7 +59,7 @@ def export_partition(handle: TopicHandle, snapshot: Snapshot, partition: int, lo
     Raises StorageError for a folder that a broker has written to, and CorruptionError for a damaged segment.
     """
     state, folder = snapshot.partitions[partition], log_dir.child(paths.partition_dir(snapshot.name, partition))
-    export = _PartitionExport(handle, snapshot, state, folder)
+    export = _PartitionExport(handle, snapshot, partition, folder)
     written = export.run()
     if PARTITION_METADATA not in {file.name for file in folder.list()}:
         folder.put(PARTITION_METADATA, write_topic_id(uuid.UUID(snapshot.topic_id)))
@@ -79,10 +79,10 @@ def export_partition(handle: TopicHandle, snapshot: Snapshot, partition: int, lo
 class _PartitionExport:
     """The export of one partition; `present` is what its folder holds at the end."""
 
-    def __init__(self, handle: TopicHandle, snapshot: Snapshot, state: PartitionState, folder: Storage) -> None:
+    def __init__(self, handle: TopicHandle, snapshot: Snapshot, partition: int, folder: Storage) -> None:
         self._handle, self._interval = handle, snapshot.config.index_interval_bytes
-        self._state, self._folder = state, folder
-        self._source = handle.storage.child(folder.url.rpartition("/")[2])
+        self._partition, self._state, self._folder = partition, snapshot.partitions[partition], folder
+        self._source = handle.storage.child(paths.partition_dir(handle.name, partition))
         self._files = ExportedFiles(folder)
         self.present: list[ExportedSegment] = []
 
@@ -130,7 +130,7 @@ class _PartitionExport:
         """
         end = self._state.log_end_offset
         if not kept:
-            return StoredProducers(self._source).newest(segments, end)
+            return StoredProducers(self._handle.storage, self._handle.name, self._partition).newest(segments, end)
         stays_to = max(each.next_offset for each in segments if each.base_offset in kept)
         for offset, name in sorted(snapshots(self._folder).items(), reverse=True):
             if stays_to <= offset <= end:

@@ -20,7 +20,6 @@ from distlog.core.log.segment.readable_segment import ReadableSegment
 from distlog.core.reading.files.missing_files import missing_file
 from distlog.core.segments.segment_state import SegmentState
 from distlog.core.topic_handle import TopicHandle
-from distlog.core.transactions.open_transactions import OpenTransactions
 
 #: How often the page is read before the log is walked. Two writes during one read of the page are rare.
 _LOOKS = 3
@@ -97,9 +96,4 @@ def _walked_state(handle: TopicHandle, snapshot: Snapshot, partition: int, activ
         with closing(ReadableSegment(folder, point, config)) as segment:
             begin = point if segment.has_its_bytes() else begin
     with closing(ReadableSegment(folder, begin, config)) as segment:
-        return segment.look_through(_transactions_before(handle, snapshot, partition))
-
-
-def _transactions_before(handle: TopicHandle, snapshot: Snapshot, partition: int) -> OpenTransactions:
-    child = handle.storage.child(paths.partition_dir(handle.name, partition))
-    return transactions_before(child, snapshot.partitions[partition])
+        return segment.look_through(transactions_before(handle, snapshot.partitions[partition]))

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from distlog.core import paths
 from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.state.snapshot import Snapshot
 from distlog.core.errors import DistlogError, StorageFullError
@@ -56,8 +55,7 @@ class PartitionLog:
         self.partition, self._snapshots, self._clock = partition, snapshots, handle.clock
         self._active = ActivePartition(handle, partition, snapshots, calls=calls, timeout_s=timeout_s)
         self._flush = PartitionFlush(self._active, timeout_s)
-        folder = handle.storage.child(paths.partition_dir(handle.name, partition))
-        producers = PartitionProducers(partition, folder, snapshots, handle.clock)
+        producers = PartitionProducers(handle, partition, snapshots)
         self._appends = PartitionAppend(self._active, producers, handle.clock)
 
     def append(

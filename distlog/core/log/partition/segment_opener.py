@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from distlog.core import paths
 from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.format.actions import Active
 from distlog.core.log.partition.state_record import Status
@@ -142,5 +141,4 @@ class SegmentOpener:
 
     def transactions_before(self) -> OpenTransactions:
         """The transactions that are open where the active segment begins."""
-        folder = self._handle.storage.child(paths.partition_dir(self._handle.name, self._partition))
-        return transactions_before(folder, self._snapshots.refresh().partitions[self._partition])
+        return transactions_before(self._handle, self._snapshots.refresh().partitions[self._partition])

@@ -59,7 +59,7 @@ class KeptProducers:
         return begins - self._kept if self._is_needed else set()
 
     def _states(self, snapshot: Snapshot, partition: int, count: int) -> ProducerStates:
-        stored = StoredProducers(self._handle.storage.child(paths.partition_dir(snapshot.name, partition)))
+        stored = StoredProducers(self._handle.storage, snapshot.name, partition)
         with suppress(DistlogError):
             return _behind(stored, snapshot.partitions[partition], count)
         return ProducerStates()

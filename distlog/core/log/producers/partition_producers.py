@@ -11,7 +11,7 @@ snapshot refuses a batch, it looks for the others in the segments before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +24,7 @@ from distlog.core.errors import OutOfOrderSequenceError
 from distlog.core.indexes.transaction_index import AbortedTransaction
 from distlog.core.log.producers.stored_producers import StoredProducers
 from distlog.core.log.segment.log_segment import LogSegment
-from distlog.core.storage.storage import Storage
+from distlog.core.topic_handle import TopicHandle
 from distlog.core.transactions.open_transactions import OpenTransactions
 from distlog.core.transactions.producer_state import KnownBatch
 from distlog.core.transactions.producer_states import EXPIRATION_CHECK_MS, ProducerStates
@@ -52,15 +52,15 @@ _NOTHING = _Read("", 0, 0)
 
 
 class PartitionProducers:
-    """The producers of a partition whose files are in `folder`; `clock` tells the time in ms.
+    """The producers of a partition of a topic.
 
     All methods need the partition's lock, and get the active `segment` at its end. They raise StorageError, and
     CorruptRecordError for a damaged segment.
     """
 
-    def __init__(self, partition: int, folder: Storage, snapshots: CurrentSnapshot, clock: Callable[[], int]) -> None:
-        self._partition, self._snapshots, self._clock = partition, snapshots, clock
-        self._stored = StoredProducers(folder)
+    def __init__(self, handle: TopicHandle, partition: int, snapshots: CurrentSnapshot) -> None:
+        self._partition, self._snapshots, self._clock = partition, snapshots, handle.clock
+        self._stored = StoredProducers(handle.storage, handle.name, partition)
         self._states, self._read, self._expired_ms = ProducerStates(), _NOTHING, 0
         # a look reads many batches, so that clients cannot have one for each batch that is refused
         self._has_looked_back = False

@@ -16,7 +16,9 @@ from distlog.core.commits.state.snapshot import PartitionState
 from distlog.core.errors import CorruptIndexError, CorruptRecordError, StorageError
 from distlog.core.log.segment.active_file import ActiveFile
 from distlog.core.log.segment.batch_walk import WALK_BYTES, batches_from
+from distlog.core.segments.segment_parts import part_of
 from distlog.core.storage.storage import Storage
+from distlog.core.topic_handle import TopicHandle
 from distlog.core.transactions.open_transactions import OpenTransactions
 from distlog.core.transactions.producer_snapshot import read_producer_snapshot
 from distlog.core.transactions.producer_states import ProducerStates
@@ -26,13 +28,14 @@ LAST_BYTES = 64 << 20
 
 
 class StoredProducers:
-    """The producers that the files of a partition in `folder` tell of.
+    """The producers that the files of a partition of the topic in `storage` tell of.
 
     All methods but `keep` raise StorageError, and `behind` CorruptRecordError for a damaged segment.
     """
 
-    def __init__(self, folder: Storage) -> None:
-        self._folder = folder
+    def __init__(self, storage: Storage, topic: str, partition: int) -> None:
+        self._storage, self._topic = storage, topic
+        self._folder = storage.child(paths.partition_dir(topic, partition))
 
     def before(self, stem: str, offset: int = 0) -> ProducerStates | None:
         """What the snapshot says of the segment's begin, at `offset`; None if there is none, or it is damaged."""
@@ -89,16 +92,17 @@ class StoredProducers:
             file.cut(len(data))
 
     def _see(self, states: ProducerStates, sealed: SegmentInfo) -> None:
-        path = self._folder.local_path(sealed.stem + ".log")
-        with closing(ActiveFile(path, writable=False)) as file:
-            for found in batches_from(file, 0, sealed.log_bytes, WALK_BYTES):
+        log = part_of(self._topic, sealed)
+        with closing(ActiveFile(self._storage.local_path(log.name), writable=False)) as file:
+            for found in batches_from(file, log.begin, log.begin + log.size, WALK_BYTES):
                 states.see(found.data, found.rows, sealed.shift)
 
 
-def transactions_before(folder: Storage, state: PartitionState) -> OpenTransactions:
-    """The transactions that are open where the active segment begins, in the partition of `folder`; see `behind`."""
-    stored, active = StoredProducers(folder), state.active
+def transactions_before(handle: TopicHandle, state: PartitionState) -> OpenTransactions:
+    """The transactions that are open where the partition's active segment begins; see `behind`."""
+    active = state.active
     assert active is not None
+    stored = StoredProducers(handle.storage, handle.name, active.partition)
     known = stored.before(active.stem)
     if known is None:
         known = stored.behind(state.segments.without_active(), active.base_offset)
