@@ -8,13 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from distlog.core import paths
 from distlog.core.commits.format.segment_info import BY_COMMIT, SegmentInfo
 from distlog.core.commits.state.snapshot import Snapshot
-from distlog.core.indexes.transaction_index import AbortedTransaction, encode_transactions
+from distlog.core.indexes.transaction_index import AbortedTransaction
 from distlog.core.log.partition.log_validator import ValidBatch
+from distlog.core.segments.aborted_transactions import with_aborted
 from distlog.core.segments.bundles import Bundles
-from distlog.core.segments.index_facts import index_facts
 from distlog.core.segments.segment_file import SegmentFile
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.transactions.open_transactions import OpenTransactions
@@ -80,9 +79,7 @@ def _with_aborted(
         if not aborted:
             yield written
             continue
-        data = encode_transactions(each.moved(-base) for each in aborted)
-        handle.storage.put(paths.segment_file(handle.name, info.partition, info.stem, ".txnindex"), data)
-        info = dataclasses.replace(info, **index_facts({".txnindex": data}))
+        info = with_aborted(handle.storage, handle.name, info, aborted, base)
         yield WrittenSegment(info, written.batches, aborted)
 
 

@@ -61,7 +61,7 @@ def defined(segments: Sequence[SegmentInfo], log_start_offset: int) -> list[list
     """The same, as it is defined: each group is looked at as a whole whenever it grows."""
     groups: list[list[SegmentInfo]] = [[]]
     for one in (one for one in segments if one.next_offset > log_start_offset):
-        if one.log_bytes >= SEGMENT_BYTES or one.has_transactions:
+        if one.log_bytes >= SEGMENT_BYTES:
             groups.append([])
         elif groups[-1] and not fit([*groups[-1], one]):
             groups.append([one])
@@ -94,14 +94,14 @@ def fit(group: Sequence[SegmentInfo]) -> bool:
 
 @st.composite
 def any_segments(draw: st.DrawFn) -> list[SegmentInfo]:
-    """Segments of any sizes and times, some far apart, some with transactions."""
+    """Segments of any sizes and times, some far apart."""
     made: list[SegmentInfo] = []
     base = 0
     for number in range(draw(st.integers(0, 40))):
         size = draw(st.sampled_from([0, 1, 1, 10, 100, 400, SEGMENT_BYTES - 1, SEGMENT_BYTES, SEGMENT_BYTES + 1]))
         time = draw(st.sampled_from([-1, 0, 1, 49, 50, 51, 100, 200]))
         offsets = draw(st.sampled_from([1, 1, 1, 5, MAX_INT - 1, MAX_INT]))
-        made.append(segment(number, base, size, time, offsets, has_transactions=draw(st.integers(0, 9)) == 9))
+        made.append(segment(number, base, size, time, offsets))
         base += offsets + draw(st.sampled_from([0, 0, 3]))
     return made
 

@@ -7,15 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distlog.core import paths
 from distlog.core.batches.record_batch import CONTROL
 from distlog.core.commits.format.segment_info import NO_OFFSET, NOT_LOOKED, SegmentInfo
-from distlog.core.indexes.transaction_index import encode_transactions
 from distlog.core.maintenance.compaction.batch_filter import BatchFilter, FilteredBatches
 from distlog.core.maintenance.compaction.cleaning_plan import GroupToRewrite
 from distlog.core.maintenance.compaction.scanned_records import checked_chunks
 from distlog.core.maintenance.compaction.survivors import Survivors
-from distlog.core.segments.index_facts import index_facts
+from distlog.core.segments.aborted_transactions import with_aborted
 from distlog.core.segments.segment_file import SegmentFile
 from distlog.core.topic_handle import TopicHandle
 
@@ -87,7 +85,6 @@ class _Output:
     def __init__(self, handle: TopicHandle, group: GroupToRewrite) -> None:
         self._handle, self._group, self._segments = handle, group, group.segments
         self._file: SegmentFile | None = None
-        self._stem = ""
         self._base_offset = group.segments[0].base_offset
         self._has_producers = False
         self._sealed: list[SegmentInfo] = []
@@ -128,8 +125,8 @@ class _Output:
 
     def _open(self) -> SegmentFile:
         handle, group = self._handle, self._group
-        self._stem = handle.new_stem(group.read_version)
-        return SegmentFile(handle.storage, handle.name, group.segments[0].partition, self._stem, group.config)
+        stem = handle.new_stem(group.read_version)
+        return SegmentFile(handle.storage, handle.name, group.segments[0].partition, stem, group.config)
 
     def _seal(self, next_offset: int) -> None:
         """Seal the open segment, which covers everything up to `next_offset`."""
@@ -137,12 +134,13 @@ class _Output:
             return
         sealed = self._file.seal(self._handle.clock())
         self._file = None
-        transactions = self._write_transactions(next_offset)
+        handle, aborted = self._handle, self._group.verdicts.aborted
+        own = [each for each in aborted if self._base_offset <= each.last_offset < next_offset]
+        sealed = with_aborted(handle.storage, handle.name, sealed, own, self._base_offset)
         self._sealed.append(
             dataclasses.replace(
                 sealed.at(self._base_offset),
                 next_offset=next_offset,
-                **index_facts({".txnindex": transactions}),
                 leader_epoch=self._segments[-1].leader_epoch,
                 compacted=True,
                 has_transactions=self._has_producers,
@@ -165,13 +163,3 @@ class _Output:
         if next_offset < self._segments[-1].next_offset or 0 <= known[-1] < clean_end:
             return NOT_LOOKED
         return known[-1]
-
-    def _write_transactions(self, next_offset: int) -> bytes:
-        """Write the index of the aborted transactions that end in the segment; returns its bytes."""
-        aborted = self._group.verdicts.aborted
-        own = [each for each in aborted if self._base_offset <= each.last_offset < next_offset]
-        data = encode_transactions(each.moved(-self._base_offset) for each in own)
-        if data:
-            name = paths.segment_file(self._handle.name, self._segments[0].partition, self._stem, ".txnindex")
-            self._handle.storage.put(name, data)
-        return data

@@ -13,7 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from distlog.core.commits.format.segment_info import SegmentInfo
+from distlog.core.commits.format.segment_info import NO_OFFSET, SegmentInfo
+from distlog.core.commits.state.segment_table import SegmentTable
 from distlog.core.config import TopicConfig
 from distlog.core.maintenance.compaction.report import OF_ITS_FILES, Uncleanable, unless_uncleanable
 from distlog.core.maintenance.merging.batch_join import BatchJoin, JoinedBatches
@@ -21,6 +22,7 @@ from distlog.core.maintenance.merging.merge_plan import MergeGroup
 from distlog.core.reading.chunks.chunk import Chunk
 from distlog.core.reading.files.segment_reader import SegmentReader
 from distlog.core.reading.whole_log import whole_groups, whole_logs
+from distlog.core.segments.aborted_transactions import with_aborted
 from distlog.core.segments.bundles import LARGEST_PART, Bundles
 from distlog.core.segments.segment_file import SegmentFile
 from distlog.core.topic_handle import TopicHandle
@@ -114,25 +116,33 @@ def merge_group(
     `chunks` are the group's, if they are read already. Memory is bounded by a few chunks. Raises CorruptRecordError
     for a batch that is not what was written. After an error there is no partial file and no upload left.
     """
-    first, last = group.segments[0], group.segments[-1]
-    newest = max(group.segments, key=lambda segment: segment.max_timestamp)
-    stem = handle.new_stem(read_version)
+    stem, first = handle.new_stem(read_version), group.segments[0].base_offset
     file = SegmentFile(handle.storage, handle.name, group.partition, stem, config, bundles)
     try:
         join = BatchJoin.of(config)
         for chunk in whole_logs(handle.reader, group.segments) if chunks is None else chunks:
             for part in join.apply(chunk.timed()):
-                _append(part, first.base_offset, file)
-        merged = file.seal(handle.clock())
+                _append(part, first, file)
+        aborted = [each for segment in group.segments for each in handle.reader.aborted_transactions(segment)]
+        sealed = file.seal(handle.clock())
     except BaseException:
         file.abort()
         raise
+    return _in_place_of(group.segments, with_aborted(handle.storage, handle.name, sealed, aborted, first))
+
+
+def _in_place_of(segments: SegmentTable, merged: SegmentInfo) -> SegmentInfo:
+    """The segment with what is known of those that it replaces."""
+    last, newest = segments[-1], max(segments, key=lambda segment: segment.max_timestamp)
+    ongoing = [segment.first_unstable_offset for segment in segments if segment.has_transactions]
     return dataclasses.replace(
         merged,
-        base_offset=first.base_offset,
+        base_offset=segments[0].base_offset,
         next_offset=last.next_offset,
         offset_of_max_timestamp=newest.offset_of_max_timestamp,
-        compacted=any(segment.compacted for segment in group.segments),
+        compacted=any(segment.compacted for segment in segments),
+        has_transactions=bool(ongoing),
+        first_unstable_offset=ongoing[-1] if ongoing else NO_OFFSET,
         # Kafka keeps the file's time too: retention counts from it if records have no time
         created_ms=last.created_ms,
     )

@@ -103,8 +103,8 @@ def ranges(table: SegmentTable, first: int, config: TopicConfig) -> Iterator[tup
     """
     group: _Range | None = None
     for number, row in enumerate(zip(*_columns(table, first), strict=True), first):
-        size, base_offset, next_offset, oldest_ms, newest_ms, records, has_transactions = row
-        fits = size < config.segment_size and not has_transactions
+        size, base_offset, next_offset, oldest_ms, newest_ms, records = row
+        fits = size < config.segment_size
         if group is not None and not (fits and group.takes(size, next_offset, newest_ms, records, config)):
             yield group.start, number
             group = None
@@ -119,8 +119,7 @@ def _columns(table: SegmentTable, first: int) -> Iterator[list[Any]]:
     starts = table.array("first_timestamp")
     newest = np.where(table.max_timestamps >= 0, table.max_timestamps, table.array("created_ms"))
     oldest = np.where(starts >= 0, starts, newest)
-    fitting = table.log_bytes, table.base_offsets, table.next_offsets, oldest, newest, table.record_counts
-    for column in (*fitting, table.array("has_transactions")):
+    for column in (table.log_bytes, table.base_offsets, table.next_offsets, oldest, newest, table.record_counts):
         yield column[first:].tolist()
 
 
