@@ -29,7 +29,8 @@ from soak.records import record
 from soak.tally import Tally, demand
 
 PARTITIONS = 3
-CONFIG = {"internal.segment.bytes": 60_000, "file.delete.delay.ms": 1000}
+#: A batch whose files are older than the delay is refused, once a vacuum was there: on a busy machine it takes long.
+CONFIG = {"internal.segment.bytes": 60_000, "file.delete.delay.ms": 30_000}
 #: In turn: single processes; the machine, with all of them; the driver alone, whose tasks may go on for a while.
 VICTIMS = ("source", "task", "machine", "sink", "task", "driver")
 #: How long the copy may stand still before that is an error, in seconds: a driver takes ten to begin, or on a busy
