@@ -172,6 +172,7 @@ def _run(root: Address, folder: Path, seed: int, kills: int, workers: int, recor
             if number == kills:
                 break
             killed["stuck clients"] += _wait(output, sent - more // 2, working)
+            killed["segments merged"] += _merge(output)
             time.sleep(chance.uniform(0, 0.3))
             if number % 2 == 0:
                 gateway = chance.choice(serving)
@@ -204,6 +205,13 @@ def _committed(topic: distlog.Topic) -> list[tuple[int, int]]:
     table = topic.refresh().scan(columns=["partition", "value"], isolation="read_committed").to_table()
     pairs = zip(table["partition"].to_pylist(), table["value"].to_pylist(), strict=True)
     return [(partition, int(value)) for partition, value in pairs]
+
+
+def _merge(topic: distlog.Topic) -> int:
+    """Merge small segments beside the gateways; returns how many there were."""
+    report = topic.refresh().compact().to_dict()
+    demand(report["ok"], f"a merge failed: {report}")
+    return int(report["segments_before"])
 
 
 def _wait(topic: distlog.Topic, count: int, working: Sequence[_Worker]) -> int:
