@@ -46,9 +46,10 @@ class Gateway:
         *,
         key: bytes = b"k",
         fence: Callable[[Snapshot], None] = allowed,
+        sequence: int | None = None,
     ) -> int:
-        """Append a record of the producer's transaction; returns its offset."""
-        sequence = self._sequences.get((producer, number), 0)
+        """Append a record of the producer's transaction, the next one it sends here; returns its offset."""
+        sequence = self._sequences.get((producer, number), 0) if sequence is None else sequence
         data = batch([record(0, 0, key, value)], attributes=TRANSACTIONAL, producer=(producer, 0, sequence))
         info = self.hosted.append(number, data, fence).result()
         self._sequences[producer, number] = sequence + 1

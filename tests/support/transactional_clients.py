@@ -21,7 +21,7 @@ class RawProducer:
     def __init__(self, wire: Wire, id: str = "payments", *, timeout_ms: int = 60_000) -> None:
         self.wire, self.id, self.timeout_ms = wire, id, timeout_ms
         self.producer_id, self.epoch = -1, -1
-        self._sequences: dict[tuple[str, int], int] = {}
+        self.sequences: dict[tuple[str, int], int] = {}
 
     def init(self, version: int = 4, *, again: bool = False) -> ErrorCode:
         """Begin; `again` says who it was before."""
@@ -34,7 +34,7 @@ class RawProducer:
         told = self.wire.ask(22, version, **fields)
         if told.error_code is ErrorCode.none:
             self.producer_id, self.epoch = told.producer_id, told.producer_epoch
-            self._sequences.clear()
+            self.sequences.clear()
         return told.error_code
 
     def add(self, *places: tuple[str, int], version: int = 3) -> list[ErrorCode]:
@@ -57,14 +57,14 @@ class RawProducer:
 
     def send(self, value: bytes, number: int = 0, *, topic: str = "clicks", id: str | None = "") -> ErrorCode:
         """Produce one record of a transaction."""
-        sequence = self._sequences.get((topic, number), 0)
+        sequence = self.sequences.get((topic, number), 0)
         producer = (self.producer_id, self.epoch, sequence)
         data = batch([record(0, 0, b"k", value)], attributes=TRANSACTIONAL, producer=producer)
         fields = {**produce_fields(9, [(topic, number, data)]), "transactional_id": self.id if id == "" else id}
         body = self.wire.ask(PRODUCE, 9, **fields)
         ((told,),) = [each.partition_responses for each in body.responses]
         if told.error_code is ErrorCode.none:
-            self._sequences[topic, number] = sequence + 1
+            self.sequences[topic, number] = sequence + 1
         return told.error_code
 
     def end(self, *, committed: bool = True, version: int = 3) -> ErrorCode:

@@ -6,7 +6,7 @@ next one, and from one before which others are missing. It keeps the last five b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,17 +28,26 @@ from distlog.core.transactions.producer_state import (
 
 #: Kafka's producer.id.expiration.check.interval.ms: how often all producers are looked at.
 EXPIRATION_CHECK_MS = 600_000
+#: Raises an error for a batch (a BATCH row) that must not be the first one of a producer that the log does not know.
+FirstBatch = Callable[[Any], None]
+
+
+def any_first(row: Any) -> None:
+    """Let a producer that the log does not know begin with any batch, as Kafka does."""
 
 
 class ProducerStates:
     """The states of a partition's producers, by producer id, at one offset of its log.
 
     A log that was cleaned, or cut at its beginning, does not tell of all producers. So a walk may begin with a
-    snapshot before `offset`: batches below that are passed over.
+    snapshot before `offset`: batches below that are passed over. A walk that is not `whole` begins without one behind
+    batches that count.
     """
 
-    def __init__(self, states: Mapping[int, ProducerState] | None = None, offset: int = 0) -> None:
-        self._states, self.offset = dict(states or {}), offset
+    def __init__(
+        self, states: Mapping[int, ProducerState] | None = None, offset: int = 0, *, whole: bool = True
+    ) -> None:
+        self._states, self.offset, self._is_whole = dict(states or {}), offset, whole
         self._opened = {
             producer: state.transaction_first_offset
             for producer, state in self._states.items()
@@ -92,6 +101,9 @@ class ProducerStates:
         of_producers = (rows["producer_id"] >= 0) & (rows["base_offset"] + shift >= self.offset)
         for row in _telling(rows[of_producers]):
             producer = int(row["producer_id"])
+            if not self._is_whole and row["attributes"] & CONTROL and producer not in self._states:
+                # it does not tell how far its producer has counted
+                continue
             state = self._states.setdefault(producer, ProducerState())
             state.heard_ms = max(state.heard_ms, heard_ms)
             if not row["attributes"] & CONTROL:
@@ -110,12 +122,12 @@ class ProducerStates:
             if before is not None:
                 state.recall(before)
 
-    def check(self, rows: npt.NDArray[Any]) -> KnownBatch | None:
+    def check(self, rows: npt.NDArray[Any], first: FirstBatch = any_first) -> KnownBatch | None:
         """Check batches that are to be appended together (BATCH rows, offsets from 0 on); of end markers, the epoch.
 
         Returns the last of them as the log has it, if it has it already; then all of them are there. Raises
         ProducerFencedError for an epoch below the producer's, OutOfOrderSequenceError for a sequence number that is
-        not the next one, InvalidRecordError while the producer's transaction is open.
+        not the next one, InvalidRecordError while the producer's transaction is open, and the errors of `first`.
         """
         last = rows[-1]
         state = self._states.get(int(last["producer_id"]))
@@ -129,7 +141,7 @@ class ProducerStates:
                 scratch[producer] = self._states.get(producer, ProducerState()).copy()
             _check_epoch(scratch[producer], row)
             if not row["attributes"] & CONTROL:
-                _check_next(scratch[producer], row)
+                _check_next(scratch[producer], row, first)
                 scratch[producer].add(row, int(row["base_offset"]) + int(row["last_offset_delta"]))
         return None
 
@@ -144,16 +156,19 @@ def _check_epoch(state: ProducerState, row: Any) -> None:
         )
 
 
-def _check_next(state: ProducerState, row: Any) -> None:
+def _check_next(state: ProducerState, row: Any, first: FirstBatch) -> None:
     epoch, sequence, producer = int(row["producer_epoch"]), int(row["base_sequence"]), int(row["producer_id"])
     if state.transaction_first_offset != NONE and not row["attributes"] & TRANSACTIONAL:
         raise InvalidRecordError("the producer's transaction is open: end it first", producer_id=producer)
     if sequence == NONE and row["attributes"] & TRANSACTIONAL:
         # the coordinator of groups appends it for the producer, and does not number it
         return
-    # of a producer that is not known any more, or not yet, any number may come
+    if state.epoch == NONE:
+        # of a producer that is not known any more, or not yet, any number may come
+        first(row)
+        return
     expected = increment_sequence(state.last_sequence, 1) if epoch == state.epoch else 0
-    if state.epoch != NONE and sequence != expected:
+    if sequence != expected:
         raise OutOfOrderSequenceError(
             "the batch does not follow the producer's last one, so batches are missing, or it is an old one: "
             "begin a new producer",

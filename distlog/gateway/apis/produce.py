@@ -21,6 +21,7 @@ from distlog.gateway.broker_parts import transactions_of
 from distlog.gateway.protocol.error_codes import error_code
 from distlog.gateway.protocol.response_frame import Fields
 from distlog.gateway.server.request import Request
+from distlog.gateway.topics.failed_batches import FailedBatches
 from distlog.gateway.topics.hosted_topic import HostedTopic
 from distlog.gateway.topics.partition import Partition
 from distlog.gateway.transactions.transaction_state import ProducerId, TransactionRefusedError
@@ -37,6 +38,7 @@ class _Outcome(NamedTuple):
 
     topic: str
     number: int
+    records: bytes | None = None
     partition: Partition | None = None
     info: AppendInfo | None = None
     error: BaseException | None = None
@@ -97,9 +99,9 @@ def _append(broker: Broker, topic: str, number: int, records: bytes | None, tran
             told = _in_transaction(broker, hosted, number, records, transactional_id)
         else:
             told = hosted.append(number, records)
-        return _Asked(_Outcome(topic, number), partition, told)
+        return _Asked(_Outcome(topic, number, records), partition, told)
     except Exception as error:
-        return _Asked(_Outcome(topic, number, error=error, code=_code_of(error)))
+        return _Asked(_Outcome(topic, number, records, error=error, code=_code_of(error)))
 
 
 def _in_transaction(
@@ -123,10 +125,19 @@ def _finish(request: Request, broker: Broker, asked: Sequence[_Asked]) -> None:
     for outcome in outcomes:
         if outcome.info is not None and outcome.partition is not None:
             broker.fetches.appended(outcome.partition)
+        _note(outcome, broker.metadata.failed)
     if request.body.acks == 0:
         _end_without_response(request, outcomes)
     else:
         request.respond({"responses": _by_topic(outcomes), "throttle_time": 0})
+
+
+def _note(outcome: _Outcome, failed: FailedBatches) -> None:
+    """Keep in mind what its client will send again, before it handles what came behind it on this connection."""
+    if outcome.code is ErrorCode.none and outcome.records:
+        failed.appended(outcome.topic, outcome.number, outcome.records)
+    elif outcome.code.retriable and outcome.records:
+        failed.failed(outcome.topic, outcome.number, outcome.records)
 
 
 def _outcome(asked: _Asked) -> _Outcome:

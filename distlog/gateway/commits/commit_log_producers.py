@@ -19,18 +19,21 @@ from distlog.core.reading.files.segment_reader import SegmentReader
 from distlog.core.reading.stable_offset import last_stable_offset
 from distlog.core.reading.whole_log import whole_log
 from distlog.core.transactions.producer_state import KnownBatch
-from distlog.core.transactions.producer_states import ProducerStates
+from distlog.core.transactions.producer_states import FirstBatch, ProducerStates, any_first
 
 #: How far back a gateway reads when it begins.
 REMEMBERED_MS = 15 * 60_000
 
 
 class CommitLogProducers:
-    """The producers of one partition; for one thread at a time. `clock` tells the time in ms."""
+    """The producers of one partition; for one thread at a time. `clock` tells the time in ms.
 
-    def __init__(self, reader: SegmentReader, clock: Callable[[], int]) -> None:
-        self._reader, self._clock = reader, clock
-        self._states, self._next_offset = ProducerStates(), -1
+    `first` may refuse the first batch of a producer that is not known.
+    """
+
+    def __init__(self, reader: SegmentReader, clock: Callable[[], int], first: FirstBatch = any_first) -> None:
+        self._reader, self._clock, self._first = reader, clock, first
+        self._states, self._next_offset = ProducerStates(whole=False), -1
 
     def catch_up(self, state: PartitionState) -> None:
         """Read what the partition has behind what was read. Raises StorageError, CorruptRecordError."""
@@ -68,7 +71,7 @@ class CommitLogProducers:
 
     def check(self, rows: npt.NDArray[Any]) -> KnownBatch | None:
         """See `ProducerStates.check`; the batches are at the offsets from 0 on."""
-        return self._states.check(rows)
+        return self._states.check(rows, self._first)
 
     def appended(self, data: Any, rows: npt.NDArray[Any], first_offset: int) -> None:
         """Take batches that were committed at `first_offset`, after their `check`."""
@@ -77,3 +80,15 @@ class CommitLogProducers:
             return
         self._states.see(data, rows, first_offset, heard_ms=self._clock())
         self._next_offset = first_offset + int(np.sum(rows["last_offset_delta"].astype(np.int64) + 1))
+
+
+class ProducersByPartition(dict[int, CommitLogProducers]):
+    """The producers of each partition that was asked for; `begin` makes what reads them."""
+
+    def __init__(self, begin: Callable[[int], CommitLogProducers]) -> None:
+        super().__init__()
+        self._begin = begin
+
+    def __missing__(self, partition: int) -> CommitLogProducers:
+        """Begin with a partition."""
+        return self.setdefault(partition, self._begin(partition))

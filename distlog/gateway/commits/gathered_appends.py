@@ -34,7 +34,7 @@ from distlog.core.times import NO_TIMESTAMP
 from distlog.core.topics.appending.append_commit import commit_append
 from distlog.core.transactions.open_transactions import OpenTransactions
 from distlog.gateway.commits.bundled_batches import WrittenSegment, effect, write_bundle
-from distlog.gateway.commits.commit_log_producers import CommitLogProducers
+from distlog.gateway.commits.commit_log_producers import ProducersByPartition
 from distlog.gateway.commits.gathered_batch import (
     Accepted,
     Fence,
@@ -57,12 +57,12 @@ _AT_ONCE = float("-inf")
 class GatheredAppends:
     """The appends of one topic, for many threads; a thread commits them every `linger_ms`, or when they are large."""
 
-    def __init__(self, fresh: FreshTopic, linger_ms: int, linger_bytes: int) -> None:
+    def __init__(self, fresh: FreshTopic, linger_ms: int, linger_bytes: int, producers: ProducersByPartition) -> None:
         self._fresh, self._linger_s, self._linger_bytes = fresh, linger_ms / 1000, linger_bytes
         self._changed = threading.Condition()
         self._waiting: list[GatheredBatch] = []
         self._first_s, self._size, self._is_closing = 0.0, 0, False
-        self._producers: dict[int, CommitLogProducers] = {}
+        self._producers = producers
         self._thread: threading.Thread | None = None
 
     def append(self, partition: int, records: bytes, fence: Fence | None = None) -> Future[AppendInfo]:
@@ -188,13 +188,10 @@ class GatheredAppends:
         """Whether the batch is to be committed, behind those `before`; if not, its producer is told why."""
         if not batch.has_producer:
             return True
-        producers = self._producers.get(batch.partition)
         try:
             if batch.partition >= len(snapshot.partitions):
                 raise InvalidRecordError("the topic has no such partition any more", partition=batch.partition)
-            if producers is None:
-                producers = CommitLogProducers(self._fresh.topic.reader, self._fresh.topic.clock)
-                self._producers[batch.partition] = producers
+            producers = self._producers[batch.partition]
             if not any(each.has_producer for each in before):
                 producers.catch_up(snapshot.partitions[batch.partition])
             found = producers.check(rows_of([*before, batch]))

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from distlog.core.errors import DistlogError, TopicNotFoundError
@@ -13,9 +14,12 @@ from distlog.core.log.partition.appended import Appended, AppendInfo
 from distlog.core.log.partition.batch_runs import BatchRun
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.topics.topic import Topic
+from distlog.core.transactions.producer_states import FirstBatch
+from distlog.gateway.commits.commit_log_producers import CommitLogProducers, ProducersByPartition
 from distlog.gateway.commits.gathered_appends import GatheredAppends
 from distlog.gateway.commits.gathered_batch import Fence
 from distlog.gateway.fresh_topic import FreshTopic
+from distlog.gateway.topics.failed_batches import FailedBatches
 from distlog.gateway.topics.open_logs import OpenLogs
 from distlog.gateway.topics.partition import Partition
 
@@ -28,9 +32,12 @@ class HostedTopic(FreshTopic):
     On an object store, appends are gathered for `linger_ms`, or until they are `linger_bytes`.
     """
 
-    def __init__(self, name: str, topic: Topic, logs: OpenLogs, linger_ms: int, linger_bytes: int) -> None:
+    def __init__(
+        self, name: str, topic: Topic, logs: OpenLogs, linger_ms: int, linger_bytes: int, failed: FailedBatches
+    ) -> None:
         super().__init__(name, topic)
-        self._gathered = GatheredAppends(self, linger_ms, linger_bytes)
+        self._failed = failed
+        self._gathered = GatheredAppends(self, linger_ms, linger_bytes, ProducersByPartition(self._new_producers))
         self._logs, self._partitions_lock = logs, threading.Lock()
         self._partitions: dict[int, Partition] = {}
 
@@ -41,8 +48,17 @@ class HostedTopic(FreshTopic):
             if not 0 <= number < len(self.snapshot.partitions):
                 raise TopicNotFoundError("the topic has no such partition", topic=self.name, partition=number)
             with self._partitions_lock:
-                found = self._partitions.setdefault(number, Partition(self, number, self._logs))
+                found = self._partitions.setdefault(number, self._made(number))
         return found
+
+    def _made(self, number: int) -> Partition:
+        return Partition(self, number, self._logs, self._first(number))
+
+    def _new_producers(self, number: int) -> CommitLogProducers:
+        return CommitLogProducers(self.topic.reader, self.topic.clock, self._first(number))
+
+    def _first(self, number: int) -> FirstBatch:
+        return partial(self._failed.check, self.name, number)
 
     def append(self, number: int, records: bytes, fence: Fence | None = None) -> Future[AppendInfo]:
         """Append a producer's batch: in place on a local disk, where it is there at once, else with the next commit.

@@ -19,6 +19,7 @@ from distlog.core.storage.storage import Storage
 from distlog.core.topic_handle import TopicHandle, topic_log
 from distlog.core.topics.topic import Topic
 from distlog.gateway.config import GatewayConfig
+from distlog.gateway.topics.failed_batches import FailedBatches
 from distlog.gateway.topics.hosted_topic import HostedTopic
 from distlog.gateway.topics.open_logs import OpenLogs
 from distlog.gateway.topics.own_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
@@ -40,6 +41,8 @@ class MetadataCache:
         self._topics: dict[str, HostedTopic] = {}
         self._loads = SharedLoads[HostedTopic]()
         self._logs = OpenLogs()
+        #: Batches of producers that failed in this gateway, and will come again.
+        self.failed = FailedBatches()
 
     @property
     def loaded(self) -> dict[str, HostedTopic]:
@@ -160,7 +163,8 @@ class MetadataCache:
         topic = Topic(TopicHandle.of(storage, snapshot.name, log, self._clock), snapshot)
         with self._lock:
             # another thread may have been faster
-            return self._topics.setdefault(name, HostedTopic(name, topic, self._logs, *self._linger))
+            hosted = HostedTopic(name, topic, self._logs, *self._linger, self.failed)
+            return self._topics.setdefault(name, hosted)
 
 
 def topic_defaults(settings: Mapping[str, object]) -> Mapping[str, object]:

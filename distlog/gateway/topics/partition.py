@@ -22,6 +22,7 @@ from distlog.core.log.tails import with_tail
 from distlog.core.reading.fetch import FetchedBatches, fetch, fetch_committed
 from distlog.core.reading.stable_offset import last_stable_offset
 from distlog.core.storage.local.shared_page import WatchedPage
+from distlog.core.transactions.producer_states import FirstBatch
 from distlog.gateway.commits.commit_log_producers import CommitLogProducers
 from distlog.gateway.commits.gathered_batch import Fence
 from distlog.gateway.fresh_topic import FreshTopic
@@ -53,10 +54,10 @@ class FetchedData(NamedTuple):
 
 
 class Partition:
-    """Partition `number` of a topic; for many threads."""
+    """Partition `number` of a topic; for many threads. `first` may refuse the first batch of an unknown producer."""
 
-    def __init__(self, fresh: FreshTopic, number: int, logs: OpenLogs) -> None:
-        self.fresh, self.number, self._logs = fresh, number, logs
+    def __init__(self, fresh: FreshTopic, number: int, logs: OpenLogs, first: FirstBatch) -> None:
+        self.fresh, self.number, self._logs, self._first = fresh, number, logs, first
         self._lock = threading.Lock()
         self._page: WatchedPage | None = None
         self._seen: tuple[Snapshot, PartitionState] | None = None
@@ -153,7 +154,7 @@ class Partition:
 
     def _log(self) -> AbstractContextManager[PartitionLog]:
         topic = self.fresh.topic
-        return self._logs.use(self, lambda: PartitionLog(topic.handle, self.number, topic.current))
+        return self._logs.use(self, lambda: PartitionLog(topic.handle, self.number, topic.current, first=self._first))
 
     def _state(self, snapshot: Snapshot) -> PartitionState:
         if snapshot.partitions[self.number].active is None:

@@ -14,6 +14,7 @@ import pyarrow as pa
 from distlog.core.batches.record_batch import CONTROL
 from distlog.core.batches.record_decoder import decode
 from distlog.core.errors import CorruptRecordError
+from distlog.core.maintenance.compaction.cleanable import first_dirty_offset
 from distlog.core.reading.fetch import FetchedBatches
 from distlog.core.reading.whole_log import whole_logs
 from distlog.core.transactions.isolation import READ_UNCOMMITTED
@@ -55,6 +56,11 @@ class NewestStates:
                 self._tail.offset = offset + 1
 
     def _catch_up(self) -> None:
+        state = self._partition.fresh.snapshot.partitions[self._partition.number]
+        if first_dirty_offset(state) > self._tail.offset:
+            # what is not read yet was cleaned, and may have said that an id is forgotten
+            self._states.clear()
+            self._tail.offset = state.log_start_offset
         if not self._partition.fresh.is_local:
             self._read_segments()
         for found in self._tail.batches():

@@ -13,6 +13,7 @@ from kio.schema.errors import ErrorCode
 from raw_batches import batch, record
 
 import distlog
+from distlog.gateway.fetches.delayed_fetches import DelayedFetches
 from distlog.gateway.gateway_server import GatewayServer
 
 
@@ -83,7 +84,9 @@ def test_an_unknown_partition_is_told_at_once(gateway: GatewayServer) -> None:
             assert told.error_code in (ErrorCode.unknown_topic_or_partition, ErrorCode.invalid_topic_exception)
 
 
-def test_a_fetch_waits_until_a_client_appends(gateway: GatewayServer) -> None:
+def test_a_fetch_waits_until_a_client_appends(gateway: GatewayServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    # the append itself wakes it
+    monkeypatch.setattr(DelayedFetches, "_look", lambda self: None)
     with Wire(gateway) as consumer, Wire(gateway) as producer:
         fields = fetch_fields(12, [("clicks", 0, 0), ("clicks", 1, 0)], max_wait_ms=30_000)
         asked = consumer.send(FETCH, 12, **fields)
@@ -190,12 +193,14 @@ def test_list_offsets_finds_all_special_times(gateway: GatewayServer, version: i
             -2: (0, -1),
             -3: (1, 3000),
             -4: (0, -1),
+            -5: (-1, -1),
             1500: (1, 3000),
             1000: (0, 1000),
             4000: (-1, -1),
         }
         for timestamp, expected in times.items():
             assert listed(wire, version, timestamp) == expected
+        assert [listed(wire, version, time, partition=1) for time in (-1, -2, -3)] == [(0, -1), (0, -1), (-1, -1)]
 
 
 def listed(wire: Wire, version: int, timestamp: int, partition: int = 0) -> tuple[int, int]:

@@ -208,6 +208,22 @@ def test_a_job_that_wrote_for_long_hides_nothing_that_was_sent_before_its_commit
     later.close()
 
 
+def test_a_gateway_that_has_read_but_the_end_marker_of_a_transaction_takes_the_producers_next_batch(
+    two: tuple[Gateway, Gateway],
+) -> None:
+    one, _ = two
+    one.send(7, b"a")
+    one.now_ms = NOW + HOUR_MS // 5
+    one.end(7, is_committed=True)
+    # from here on it does not read what is older than 15 minutes
+    later = Gateway(one._address)
+    later.now_ms = NOW + HOUR_MS // 3
+    later.send(7, b"b", sequence=1)
+    later.end(7, is_committed=True)
+    assert seen(later.topic())[0] == [b"a", b"b"]
+    later.close()
+
+
 def test_checkpoints_and_restores_keep_what_is_undecided(two: tuple[Gateway, Gateway]) -> None:
     one, other = two
     topic = one.topic()

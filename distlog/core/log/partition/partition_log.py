@@ -31,6 +31,7 @@ from distlog.core.log.segment.active_file import FileCalls
 from distlog.core.segments.state_fold import BY_HEADERS, Longs
 from distlog.core.storage.local.file_lock import TIMEOUT_S
 from distlog.core.topic_handle import TopicHandle
+from distlog.core.transactions.producer_states import FirstBatch, any_first
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -41,6 +42,7 @@ class PartitionLog:
 
     `snapshots` hold the commit log's newest snapshot; the log moves it on. `calls` are the system calls that change
     files. A wait of more than `timeout_s` for a lock raises a StorageError that names the process that holds it.
+    `first` may refuse the first batch of a producer that the log does not know.
     """
 
     def __init__(
@@ -51,11 +53,12 @@ class PartitionLog:
         *,
         calls: FileCalls = os,
         timeout_s: float = TIMEOUT_S,
+        first: FirstBatch = any_first,
     ) -> None:
         self.partition, self._snapshots, self._clock = partition, snapshots, handle.clock
         self._active = ActivePartition(handle, partition, snapshots, calls=calls, timeout_s=timeout_s)
         self._flush = PartitionFlush(self._active, timeout_s)
-        producers = PartitionProducers(handle, partition, snapshots)
+        producers = PartitionProducers(handle, partition, snapshots, first)
         self._appends = PartitionAppend(self._active, producers, handle.clock)
 
     def append(

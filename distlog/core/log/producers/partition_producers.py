@@ -27,7 +27,7 @@ from distlog.core.log.segment.log_segment import LogSegment
 from distlog.core.topic_handle import TopicHandle
 from distlog.core.transactions.open_transactions import OpenTransactions
 from distlog.core.transactions.producer_state import KnownBatch
-from distlog.core.transactions.producer_states import EXPIRATION_CHECK_MS, ProducerStates
+from distlog.core.transactions.producer_states import EXPIRATION_CHECK_MS, FirstBatch, ProducerStates, any_first
 
 
 class Effect(NamedTuple):
@@ -52,14 +52,16 @@ _NOTHING = _Read("", 0, 0)
 
 
 class PartitionProducers:
-    """The producers of a partition of a topic.
+    """The producers of a partition of a topic; `first` see `ProducerStates.check`.
 
     All methods need the partition's lock, and get the active `segment` at its end. They raise StorageError, and
     CorruptRecordError for a damaged segment.
     """
 
-    def __init__(self, handle: TopicHandle, partition: int, snapshots: CurrentSnapshot) -> None:
-        self._partition, self._snapshots, self._clock = partition, snapshots, handle.clock
+    def __init__(
+        self, handle: TopicHandle, partition: int, snapshots: CurrentSnapshot, first: FirstBatch = any_first
+    ) -> None:
+        self._partition, self._snapshots, self._clock, self._first = partition, snapshots, handle.clock, first
         self._stored = StoredProducers(handle.storage, handle.name, partition)
         self._states, self._read, self._expired_ms = ProducerStates(), _NOTHING, 0
         # a look reads many batches, so that clients cannot have one for each batch that is refused
@@ -73,12 +75,12 @@ class PartitionProducers:
         self._states.expire(now_ms, None if is_time else set(rows["producer_id"].tolist()))
         self._expired_ms = now_ms if is_time else self._expired_ms
         try:
-            return self._states.check(rows)
+            return self._states.check(rows, self._first)
         except OutOfOrderSequenceError:
             if self._has_looked_back:
                 raise
         self._look_back()
-        return self._states.check(rows)
+        return self._states.check(rows, self._first)
 
     def entries(self, segment: LogSegment | None) -> npt.NDArray[np.void]:
         """What is known of each producer now, as a producer snapshot has it (ENTRY rows); without an active segment,

@@ -1,0 +1,148 @@
+"""A client has several batches under way: if the first one fails, none behind it is taken before it came again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Address
+from gateways import Wire, producing, serving, until
+from kio.schema.errors import ErrorCode
+from raw_batches import batch, record
+from transactional_clients import RawProducer
+
+import distlog
+from distlog.core.errors import OutOfOrderSequenceError, StorageError
+from distlog.gateway.gateway_server import GatewayServer
+from distlog.gateway.topics.failed_batches import FailedBatches
+from distlog.gateway.topics.hosted_topic import HostedTopic
+
+PATIENCE_S = 60
+real_append = HostedTopic.append
+Failing = Callable[..., None]
+
+
+@pytest.fixture(params=["local", "objects"])
+def gateway(request: pytest.FixtureRequest, tmp_path: Any, memory_url: Address) -> Iterator[GatewayServer]:
+    """A gateway over a root on a local disk, and over an object store."""
+    root = str(tmp_path) if request.param == "local" else memory_url.url
+    distlog.create(f"{root}/clicks", 1)
+    with serving(root, linger_ms=1) as served:
+        yield served
+
+
+@pytest.fixture
+def fail(monkeypatch: pytest.MonkeyPatch) -> Failing:
+    """Has the storage fail at the next batch: instead of the append, or, if it `is_stored`, after it."""
+
+    def fail_next(*, is_stored: bool = False) -> None:
+        def failing(self: HostedTopic, *given: Any) -> Any:
+            monkeypatch.setattr(HostedTopic, "append", real_append)
+            if is_stored:
+                real_append(self, *given).result()
+            raise StorageError("no answer")
+
+        monkeypatch.setattr(HostedTopic, "append", failing)
+
+    return fail_next
+
+
+def numbered(sequence: int, *, epoch: int = 0, count: int = 1) -> bytes:
+    records = [record(n, 0, b"k", b"%d" % (sequence + n)) for n in range(count)]
+    data: bytes = batch(records, producer=(7, epoch, sequence))
+    return data
+
+
+def told(wire: Wire, sequence: int, **fields: int) -> ErrorCode:
+    code: ErrorCode = producing(wire, numbered(sequence, **fields)).error_code
+    return code
+
+
+def values(gateway: GatewayServer) -> list[bytes]:
+    found: list[bytes] = distlog.open(f"{gateway.root}/clicks").scan().to_table().column("value").to_pylist()
+    return found
+
+
+def test_what_was_sent_behind_a_producers_first_batch_waits_until_that_came_again(
+    gateway: GatewayServer, fail: Failing
+) -> None:
+    with Wire(gateway) as wire:
+        fail()
+        assert told(wire, 0) is ErrorCode.kafka_storage_error
+        assert [told(wire, 1), told(wire, 2)] == [ErrorCode.out_of_order_sequence_number] * 2
+        assert [told(wire, sequence) for sequence in range(3)] == [ErrorCode.none] * 3
+    assert values(gateway) == [b"0", b"1", b"2"]
+
+
+def test_a_batch_that_is_there_though_its_answer_was_an_error_is_followed_by_the_next_one(
+    gateway: GatewayServer, fail: Failing
+) -> None:
+    with Wire(gateway) as wire:
+        fail(is_stored=True)
+        assert told(wire, 0) is ErrorCode.kafka_storage_error
+        assert [told(wire, 1), told(wire, 0)] == [ErrorCode.none] * 2
+    assert values(gateway) == [b"0", b"1"]
+
+
+def test_a_producer_of_a_new_epoch_does_not_wait_for_the_old_one(gateway: GatewayServer, fail: Failing) -> None:
+    with Wire(gateway) as wire:
+        fail()
+        assert told(wire, 0) is ErrorCode.kafka_storage_error
+        assert told(wire, 5, epoch=1) is ErrorCode.none
+
+
+def test_what_the_client_does_not_send_again_holds_up_nothing(gateway: GatewayServer) -> None:
+    with Wire(gateway) as wire:
+        bad = batch([record(0)], count=2, last_delta=1, producer=(7, 0, 0))
+        assert producing(wire, bad).error_code is ErrorCode.invalid_record
+        assert told(wire, 2) is ErrorCode.none
+
+
+def test_librdkafka_loses_nothing_that_it_reports_as_delivered(gateway: GatewayServer, fail: Failing) -> None:
+    kafka = pytest.importorskip("confluent_kafka")
+    delivered = list[bytes]()
+    producer = kafka.Producer(
+        {"bootstrap.servers": gateway.address, "enable.idempotence": True, "batch.num.messages": 1, "linger.ms": 0}
+    )
+
+    def on_delivery(error: Any, sent: Any) -> None:
+        assert error is None
+        delivered.append(sent.value())
+
+    fail()
+    for number in range(10):
+        producer.produce("clicks", b"%d" % number, on_delivery=on_delivery)
+    assert producer.flush(PATIENCE_S) == 0
+    assert delivered == values(gateway) == [b"%d" % number for number in range(10)]
+
+
+def test_a_transaction_is_committed_with_its_first_batch(gateway: GatewayServer, fail: Failing) -> None:
+    with Wire(gateway) as wire:
+        producer = RawProducer(wire)
+        until(lambda: producer.init() is ErrorCode.none)
+        producer.add(("clicks", 0))
+        fail()
+        assert producer.send(b"first") is ErrorCode.kafka_storage_error
+        # what the client had sent behind it
+        producer.sequences["clicks", 0] = 1
+        assert producer.send(b"second") is ErrorCode.out_of_order_sequence_number
+        producer.sequences["clicks", 0] = 0
+        assert [producer.send(b"first"), producer.send(b"second"), producer.end()] == [ErrorCode.none] * 3
+    assert values(gateway) == [b"first", b"second"]
+
+
+def test_of_many_producers_those_that_failed_last_are_remembered() -> None:
+    failed = FailedBatches(limit=2)
+    rows = np.zeros(3, [("producer_id", "i8"), ("producer_epoch", "i2"), ("base_sequence", "i4")])
+    rows["base_sequence"] = 9
+    for producer in range(3):
+        failed.failed("clicks", 0, batch([record(0)], producer=(producer, 0, 5)))
+        rows[producer]["producer_id"] = producer
+    failed.failed("clicks", 0, b"no batch")
+    failed.check("clicks", 0, rows[0])
+    failed.check("clicks", 1, rows[2])
+    for row in rows[1:]:
+        with pytest.raises(OutOfOrderSequenceError, match="failed"):
+            failed.check("clicks", 0, row)

@@ -1,0 +1,66 @@
+"""What a gateway knows of the transactions that others coordinate, after it has not looked for long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from conftest import Address
+from transaction_parts import ID, Parts
+
+import distlog
+from distlog.core.config import DAY_MS
+from distlog.core.storage.storage import Storage
+from distlog.gateway.config import GatewayConfig
+from distlog.gateway.topics.metadata_cache import MetadataCache
+from distlog.gateway.topics.own_topics import TRANSACTIONS_TOPIC
+from distlog.gateway.transactions.newest_states import NewestStates
+from distlog.gateway.transactions.state_format import encode_key
+from distlog.gateway.transactions.transaction_coordinator import EXPIRATION_MS
+from distlog.gateway.transactions.transaction_state import Status
+
+
+@pytest.fixture
+def parts(memory_url: Address) -> Iterator[Parts]:
+    for name in ("clicks", "__consumer_offsets"):
+        distlog.create(f"{memory_url.url}/{name}")
+    compacted = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.0}
+    distlog.create(f"{memory_url.url}/{TRANSACTIONS_TOPIC}", config=compacted)
+    found = Parts(memory_url)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def newest(parts: Parts, memory_url: Address) -> Iterator[NewestStates]:
+    """Those that another gateway knows."""
+    storage, config = Storage(memory_url.url, memory_url.options), GatewayConfig(metadata_max_age_ms=0)
+    metadata = MetadataCache(storage, {}, lambda: 0, config)
+    yield NewestStates(metadata.fresh_topic(TRANSACTIONS_TOPIC), 0)
+    metadata.close()
+
+
+def compact(parts: Parts) -> None:
+    hosted = parts.broker.metadata.fresh_topic(TRANSACTIONS_TOPIC)
+    hosted.topic.refresh().compact()
+
+
+def test_an_id_that_was_forgotten_meanwhile_is_forgotten_though_nothing_says_so_any_more(
+    parts: Parts, newest: NewestStates
+) -> None:
+    producer = parts.begin()
+    parts.coordinator.add_partitions(ID, producer, [("clicks", 0)])
+    state = newest.get(ID)
+    assert state is not None
+    assert state.status is Status.ONGOING
+    parts.coordinator.end(ID, producer, is_committed=True)
+    parts.now_ms += EXPIRATION_MS
+    parts.coordinator.tick()
+    for _ in range(3):
+        # something new, or there is nothing to compact
+        parts.begin("another")
+        compact(parts)
+        parts.now_ms += DAY_MS
+    assert encode_key(ID) not in parts.topic(TRANSACTIONS_TOPIC).scan().to_table().column("key").to_pylist()
+    assert newest.get(ID) is None
+    assert newest.get("another") is not None
