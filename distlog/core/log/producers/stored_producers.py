@@ -16,6 +16,7 @@ from distlog.core.commits.state.snapshot import PartitionState
 from distlog.core.errors import CorruptIndexError, CorruptRecordError, StorageError
 from distlog.core.log.segment.active_file import ActiveFile
 from distlog.core.log.segment.batch_walk import WALK_BYTES, batches_from
+from distlog.core.segments.segment_parts import part_of
 from distlog.core.storage.storage import Storage
 from distlog.core.transactions.open_transactions import OpenTransactions
 from distlog.core.transactions.producer_snapshot import read_producer_snapshot
@@ -89,9 +90,11 @@ class StoredProducers:
             file.cut(len(data))
 
     def _see(self, states: ProducerStates, sealed: SegmentInfo) -> None:
-        path = self._folder.local_path(sealed.stem + ".log")
-        with closing(ActiveFile(path, writable=False)) as file:
-            for found in batches_from(file, 0, sealed.log_bytes, WALK_BYTES):
+        topic, _, folder = self._folder.local_path("").rstrip("/").rpartition("/")
+        # merging puts small segments of many partitions into bundles
+        part = part_of(folder.rpartition("-")[0], sealed)
+        with closing(ActiveFile(f"{topic}/{part.name}", writable=False)) as file:
+            for found in batches_from(file, part.begin, part.begin + part.size, WALK_BYTES):
                 states.see(found.data, found.rows, sealed.shift)
 
 
