@@ -117,3 +117,21 @@ def test_each_column_is_there_once() -> None:
     assert topic.scan(columns="value").json("$.offset")["offset"].to_pylist() == [1]
     with pytest.raises(ValueError, match="on_error must be one of fail, null"):
         topic.scan().json("$.x", on_error="skip")  # type: ignore[arg-type]
+
+
+class Interrupted:
+    """A connection of DuckDB whose query ends by Ctrl-C: it raises an error of its own."""
+
+    def register(self, *given: Any) -> None:
+        """Take a table."""
+
+    def sql(self, *given: Any, **parameters: Any) -> Any:
+        """Be interrupted."""
+        raise RuntimeError("Query interrupted")
+
+
+def test_ctrl_c_in_a_query_is_a_keyboard_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+    scan = topic_of({"a": 1}).scan()
+    monkeypatch.setattr("duckdb.connect", lambda *given, **settings: Interrupted())
+    with pytest.raises(KeyboardInterrupt):
+        scan.json("$.a")

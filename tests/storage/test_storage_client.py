@@ -305,6 +305,19 @@ def test_an_unknown_protocol_is_an_error() -> None:
         Storage("nosuch://x/y").read("a")
 
 
+def test_options_that_a_client_needs_are_named_and_no_stack_is_printed() -> None:
+    program = """
+from distlog.core.errors import StorageError
+from distlog.core.storage.storage import Storage
+try:
+    Storage("ftp://host/logs").read("a")
+except StorageError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("cannot open ftp://: set the storage option host\n", "")
+
+
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9/x", "ftp://127.0.0.1/x", "github://a/b"])
 def test_a_storage_that_cannot_hold_a_log_is_not_written(url: str) -> None:
     storage = Storage(url)

@@ -120,7 +120,13 @@ class _Taker:
 
     def _run(self, query: str, texts: pa.Array, parameters: Mapping[str, Any] | None = None) -> pa.Table:
         self._connection.register("given", pa.table({"value": texts}))
-        return self._connection.sql(query, params=parameters).to_arrow_table()
+        try:
+            return self._connection.sql(query, params=parameters).to_arrow_table()
+        except RuntimeError as error:
+            # DuckDB's words for Ctrl-C
+            if str(error) == "Query interrupted":
+                raise KeyboardInterrupt from None
+            raise
 
 
 def _texts(values: pa.Array) -> pa.Array:

@@ -49,13 +49,18 @@ def index_checksum(segment: SegmentInfo, suffix: str) -> int:
     return checksum
 
 
+def remedy(segment: SegmentInfo) -> str:
+    """What to do about a bad index file; nothing rebuilds those of an active segment, which its writers mend."""
+    return "the next append or roll makes it anew" if segment.is_active else "rebuild the index"
+
+
 def checksum_error(segment: SegmentInfo, suffix: str, part: Part, found: int) -> CorruptIndexError | None:
     """The error if `part`, an index of the segment, has the wrong CRC-32C `found`; None if it is right."""
     expected = index_checksum(segment, suffix)
     if expected in (UNKNOWN, found):
         return None
     return CorruptIndexError(
-        "the checksum of the index file differs from its segment's metadata: rebuild the index",
+        f"the checksum of the index file differs from its segment's metadata: {remedy(segment)}",
         file=part.name,
         partition=segment.partition,
         **({} if part.is_file else {"position": part.begin}),

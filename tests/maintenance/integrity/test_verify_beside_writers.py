@@ -16,6 +16,7 @@ from producers import Producers
 from raw_batches import batch, record
 from topics import NOW
 
+import distlog
 from distlog.core.batches.record_batch import read_headers
 from distlog.core.errors import StorageError
 from distlog.core.maintenance.integrity import verify as verify_module
@@ -207,3 +208,29 @@ def test_the_aborted_transactions_of_an_active_segment_are_checked_up_to_its_end
     log.storage.put(name, data[:34] + bytes(34))
     (wrong,) = verify_segment(topic.reader, active).anomalies
     assert wrong.word == "corrupt_index"
+
+
+def test_who_finds_an_index_of_an_active_segment_gone_is_told_that_the_next_append_makes_it_anew(
+    tmp_path: Path,
+) -> None:
+    """A power loss may take its name; the transactions are found in the log until then."""
+    topic = distlog.create(str(tmp_path / "events"))
+    with topic.producer("payments") as producer:
+        producer.begin()
+        producer.append(b"aborted")
+        producer.flush()
+        producer.abort()
+        producer.append(b"kept")
+    (index,) = (tmp_path / "events" / "events-0").glob("*.txnindex")
+    index.unlink()
+    (wrong,) = distlog.open(str(tmp_path / "events")).verify().anomalies
+    assert (wrong.word, wrong.message) == (
+        "missing_index",
+        "the index file is gone: the next append or roll makes it anew",
+    )
+    committed = topic.refresh().scan(columns=["value"], isolation="read_committed").to_table()
+    assert committed["value"].to_pylist() == [b"kept"]
+    with distlog.open(str(tmp_path / "events")).writer() as writer:
+        writer.append(b"next")
+    assert index.exists()
+    assert distlog.open(str(tmp_path / "events")).verify().ok

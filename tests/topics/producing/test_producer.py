@@ -27,6 +27,7 @@ from distlog.core.errors import (
 )
 from distlog.core.log.partition.appended import LostRecordsError
 from distlog.core.storage.storage import Storage
+from distlog.core.topics.producing.producer import Producer
 
 
 @pytest.fixture
@@ -310,3 +311,7 @@ def test_other_readers_and_maintenance_go_on_as_ever(local: distlog.Topic) -> No
     with local.producer("payments") as producer:
         producer.append(b"last")
     assert contents(again(local))[0] == [*expected, b"last"]
+
+
+def test_a_with_block_gives_type_checkers_a_producer_not_a_writer() -> None:
+    assert Producer.__enter__.__annotations__["return"] == "Producer"

@@ -17,7 +17,7 @@ from distlog.core.maintenance.integrity.index_check import (
     TransactionIndexCheck,
 )
 from distlog.core.reading.files.segment_reader import SegmentReader
-from distlog.core.segments.index_facts import checksum_error, index_size
+from distlog.core.segments.index_facts import checksum_error, index_size, remedy
 from distlog.core.storage.part import Part
 
 #: The state of an index file. "missing": the file is not there. "truncated": shorter than its segment says.
@@ -77,5 +77,5 @@ def _find(reader: SegmentReader, segment: SegmentInfo, suffix: str) -> IndexFile
 
 
 def _error(message: str, suffix: str, part: Part, segment: SegmentInfo, position: int) -> CorruptIndexError:
-    message = f"{message}: rebuild the index"
+    message = f"{message}: {remedy(segment)}"
     return CorruptIndexError(message, file=part.name, position=part.begin + position, partition=segment.partition)

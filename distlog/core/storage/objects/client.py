@@ -7,6 +7,7 @@ both processes share their sockets and the file descriptors of the event loop.
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import os
 from collections.abc import Iterable, Mapping
@@ -132,6 +133,7 @@ def _connect(protocol: str, options: StorageOptions) -> Any:
         settings = {**options.settings(), "skip_instance_cache": True, "use_listings_cache": False}
         if protocol == "s3":
             settings["config_kwargs"] = {**_S3_CONFIG, **settings.get("config_kwargs", {})}
+        _check_complete(protocol, settings)
         made = fsspec.filesystem(protocol, **settings)
     except ImportError:
         hint = _INSTALL.get(protocol, f"install the fsspec package for {protocol}")
@@ -145,6 +147,19 @@ def _connect(protocol: str, options: StorageOptions) -> Any:
     if protocol == "s3":
         made.retries = 1
     return made
+
+
+def _check_complete(protocol: str, settings: Mapping[str, Any]) -> None:
+    """Raise StorageError for options that are missing: a client that is half made prints a stack when it goes."""
+    try:
+        client = fsspec.get_filesystem_class(protocol)
+    except (ImportError, ValueError):
+        return  # who makes it says so
+    known = inspect.signature(client.__init__).parameters.values()
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    needed = {each.name for each in known if each.kind in kinds and each.default is each.empty} - {"self"}
+    if missing := sorted(needed - settings.keys()):
+        raise StorageError(f"cannot open {protocol}://: set the storage option {' and '.join(missing)}")
 
 
 class ClientErrors(ErrorJudge):

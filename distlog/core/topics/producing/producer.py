@@ -149,6 +149,9 @@ class Producer(Writer):
             raise InvalidConfigError("transactions need a transactional_id: give one to topic.producer")
         return cast(TransactionalDestination, self._destination)
 
+    def __enter__(self) -> Producer:
+        return self
+
 
 class ProducerTransaction:
     """A transaction as a `with` block; made by `Producer.begin`. Its producer takes the records."""
