@@ -1,6 +1,6 @@
 # make demo | test | soak | bench | docs | lint | dist: each sets up .venv first (Python 3.11+, Java 17+).
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak bench docs lint dist kafka-jars clean
+.PHONY: help setup demo test soak bench docs lint kernels dist kafka-jars clean
 PYTHON_BIN := .venv/bin/python
 
 # The set-up looks for Python and Java as the user has them, so it gets these two as they were.
@@ -43,9 +43,14 @@ demo: setup
 	@$(PYTHON_BIN) -m demo.demo $${INPUT:+--input "$$INPUT"} $${KEY_COLUMN:+--key "$$KEY_COLUMN"} \
 		$${TIME_COLUMN:+--timestamp "$$TIME_COLUMN"}
 
-# Three workers on two cores, since many tests wait.
-test: lint
+# mypy has one core, so the other compiles distlog's kernels, which else each worker would. Then three workers on two
+# cores, since many tests wait.
+test: setup
+	@$(MAKE) --no-print-directory -j2 lint kernels
 	@$(PYTHON_BIN) -m pytest -n 3
+
+kernels: setup
+	@$(PYTHON_BIN) distlog_command.py warmup >/dev/null
 
 soak: setup
 	@PYTHONPATH=$(CURDIR):$(CURDIR)/tests:$(CURDIR)/tests/support $(PYTHON_BIN) -m soak --minutes $${MINUTES:-10}

@@ -54,7 +54,7 @@ def test_records_are_printed_as_they_come_until_a_signal(number: int, status: in
             writer.append(b"late")
         assert first_line(child) == '{"value": "late"}\n'
         child.send_signal(number)
-        out, err = child.communicate(timeout=30)
+        out, err = child.communicate(timeout=60)
         assert (child.returncode, out, err) == (status, "", "")
 
 
@@ -65,7 +65,7 @@ def test_a_closed_pipe_ends_it_quietly(filled: CommandLine) -> None:
         assert child.stderr
         child.stdout.close()
         topic = distlog.open(filled.url)
-        end = time.monotonic() + 30
+        end = time.monotonic() + 60
         while child.poll() is None and time.monotonic() < end:
             topic.append([{"value": b"x" * 100}])
             time.sleep(0.05)
@@ -85,11 +85,11 @@ def test_a_group_of_a_reader_that_was_interrupted_has_what_was_printed(filled: C
     with following(filled.url, "--group", "jobs") as child:
         for _ in range(5):
             first_line(child)
-        end = time.monotonic() + 30
+        end = time.monotonic() + 60
         while filled.ok("groups", "--json").json["groups"][0]["lag"] and time.monotonic() < end:
             time.sleep(0.05)
         child.send_signal(signal.SIGINT)
-        assert child.wait(30) == 130
+        assert child.wait(60) == 130
     # it left the group, so nobody waits for its lease
     (row,) = filled.ok("groups", "--group", "jobs", "--json").json["groups"]
     assert (row["position"], row["lag"], row["member"]) == (5, 0, None)

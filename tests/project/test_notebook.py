@@ -43,7 +43,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         **dict.fromkeys(_FOLDERS, str(folder)),
     }
     ran = nbclient.NotebookClient(
-        nbformat.read(NOTEBOOK, 4), timeout=180, resources={"metadata": {"path": str(folder)}}
+        nbformat.read(NOTEBOOK, 4), timeout=600, startup_timeout=300, resources={"metadata": {"path": str(folder)}}
     )
     try:
         with ran.setup_kernel():

@@ -15,8 +15,6 @@ from distlog.spark.sink.write_options import WriteOptions
 from distlog.spark.source.offsets import ByPartition, format_assign, format_offsets, parse_assign, parse_offsets
 from distlog.spark.source.read_options import Bound, ReadOptions
 
-pytestmark = pytest.mark.spark
-
 PATH = "/logs/clicks"
 
 

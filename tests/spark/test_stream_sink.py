@@ -31,8 +31,6 @@ from distlog.core.storage.storage import Storage
 from distlog.core.topics.appending.append_commit import AppendResult, replayed
 from distlog.spark.data_source import DistlogDataSource
 
-pytestmark = pytest.mark.spark
-
 
 @pytest.fixture
 def topic(tmp_path: Path) -> distlog.Topic:

@@ -16,8 +16,6 @@ from distlog.spark.sink.batch_sink import DistlogWriter
 from distlog.spark.sink.topic_facts import TopicFacts
 from distlog.spark.sink.write_options import WriteOptions
 
-pytestmark = pytest.mark.spark
-
 VALUE = StructType([StructField("value", BinaryType())])
 BATCH = {"txnAppId": "job", "txnVersion": "7"}
 

@@ -51,7 +51,7 @@ def test_what_the_work_raises_is_raised_to_each_who_waits() -> None:
 @pytest.mark.usefixtures("waits")
 def test_a_wait_ends_by_an_interrupt_and_the_work_goes_on() -> None:
     begun, may_end, main = threading.Event(), threading.Event(), threading.get_ident()
-    task = begin(lambda: (begun.set(), may_end.wait(5)))
+    task = begin(lambda: (begun.set(), may_end.wait(60)))
     begun.wait(60)
     interrupted(
         task.wait, lambda: until(lambda: sys._current_frames()[main].f_code.co_filename == task_module.__file__)

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from conftest import Address
 from managed import create
 from partition_logs import Process, append, new_topic
 from topics import values
+from waiting import until
 
 import distlog
 from distlog.cli.services.service import ending_signals
@@ -185,16 +185,9 @@ def test_it_goes_on_when_nobody_reads_its_output_any_more(tmp_path: Path) -> Non
         service.process.stderr.close()
         for _ in range(3):
             (end,) = topic.append(values(range(3))).offsets.values()
-            wait_for(lambda end=end: topic.refresh().start_offsets() == {0: end[1]})
+            until(lambda end=end: topic.refresh().start_offsets() == {0: end[1]})
         service.process.send_signal(signal.SIGTERM)
         service.process.wait(60)
-
-
-def wait_for(happened: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
-    while not happened():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def test_it_serves_metrics(tmp_path: Path) -> None:

@@ -174,7 +174,7 @@ def test_states_in_many_segments_are_read_at_once(memory_url: Address, monkeypat
             if len(entered) > 1:
                 both.set()
             # one by one, the first waits for the second in vain
-            assert both.wait(10)
+            assert both.wait(60)
         return read(self, path, *bounds)
 
     monkeypatch.setattr(ObjectRequests, "read", met)

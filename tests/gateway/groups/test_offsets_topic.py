@@ -152,7 +152,7 @@ def test_a_failed_store_answers_while_the_groups_lock_is_held_by_who_stores_next
     is_held = threading.Event()
 
     def done(code: ErrorCode) -> None:
-        is_held.wait(30)
+        is_held.wait(60)
         with lock:
             told.put(code)
 
@@ -165,7 +165,7 @@ def test_a_failed_store_answers_while_the_groups_lock_is_held_by_who_stores_next
             target=topic.store, args=("billing", [(key(0), Position(9))], told.put), daemon=True
         )
         next_one.start()
-        next_one.join(10)
+        next_one.join(60)
         assert not next_one.is_alive()
     assert {told.get(timeout=30), told.get(timeout=30)} == {ErrorCode.coordinator_not_available}
     topic.close()

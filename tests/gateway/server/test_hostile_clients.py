@@ -34,6 +34,7 @@ from raw_batches import batch, record
 from tls_certificates import Authority
 
 import distlog
+from distlog.gateway import gateway_server
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.kafka_apis import APIS
 from distlog.gateway.security.tls import TlsFiles
@@ -90,12 +91,12 @@ def test_requests_that_fill_the_memory_and_wait_for_each_other_go_on_one_after_t
 def test_a_request_that_comes_byte_by_byte_has_a_deadline(root: Path) -> None:
     with serving(root, request_timeout_ms=300) as gateway, Wire(gateway) as slow:
         slow.socket.sendall(struct.pack(">i", 10_000))
-        begun_s = time.monotonic()
+        end_s = time.monotonic() + 60
         with suppress(OSError):
-            while time.monotonic() - begun_s < 20:
+            while time.monotonic() < end_s:
                 slow.socket.sendall(b"x")
                 time.sleep(0.02)
-        assert time.monotonic() - begun_s < 10
+        assert time.monotonic() < end_s
 
 
 def test_a_response_that_is_taken_byte_by_byte_has_a_deadline(root: Path) -> None:
@@ -104,11 +105,11 @@ def test_a_response_that_is_taken_byte_by_byte_has_a_deadline(root: Path) -> Non
             producing(producer, LARGE)
         with Wire(gateway, receive_bytes=4096) as slow:
             slow.send(FETCH, 12, **fetch_fields(12, [("clicks", 0, 0)], partition_max_bytes=16 << 20))
-            begun_s = time.monotonic()
+            end_s = time.monotonic() + 60
             while gateway.connections > 1:
                 slow.socket.recv(2000)
                 time.sleep(0.005)
-                assert time.monotonic() - begun_s < 20
+                assert time.monotonic() < end_s
         assert len(fetching(producer, 0).records) > 700_000
     assert gateway.broker.fetch_memory.used == 0
 
@@ -228,8 +229,9 @@ def test_the_end_is_bounded_whatever_clients_do(root: Path, with_tls: bool) -> N
         wires[5].socket.sendall(b"\x16\x03\x01")
         assert secure
     begun_s = time.monotonic()
-    assert gateway.stop()
-    assert time.monotonic() - begun_s < 6
+    # one client would have it wait for 60 s, and it would give up on others after three quarters of what it may take
+    assert gateway.stop(timeout_s=40)
+    assert time.monotonic() - begun_s < 30
     for wire in wires:
         wire.socket.close()
 
@@ -249,9 +251,11 @@ def test_the_end_is_bounded_when_a_handler_is_not(root: Path, monkeypatch: pytes
         closed = []
         close = gateway.broker.metadata.close
         monkeypatch.setattr(gateway.broker.metadata, "close", lambda: (close(), closed.append(True)))
+        # the handler gets 2 s, and all the rest is for closing, which takes long on a busy machine
+        monkeypatch.setattr(gateway_server, "_CLOSING_SHARE", 0.9)
         begun_s = time.monotonic()
-        assert not gateway.stop(timeout_s=2)
-        assert time.monotonic() - begun_s < 4
+        assert not gateway.stop(timeout_s=20)
+        assert time.monotonic() - begun_s < 20
         # what was appended is on the device all the same
         assert closed == [True]
         assert wire.is_closed
@@ -264,5 +268,6 @@ def test_the_end_is_bounded_when_the_storage_is_not(root: Path, monkeypatch: pyt
     monkeypatch.setattr(gateway.broker.metadata, "close", lambda: goes_on.wait(60))
     begun_s = time.monotonic()
     assert not gateway.stop(timeout_s=1)
-    assert time.monotonic() - begun_s < 3
+    # it would wait for 60 s
+    assert time.monotonic() - begun_s < 30
     goes_on.set()
