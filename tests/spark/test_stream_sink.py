@@ -375,3 +375,13 @@ def test_batches_are_told_as_done_quietly_when_they_come_again(
         query.batch(0, "a")
     assert "batch 0 of query is in version 1 of clicks already" in caplog.text
     assert [record.levelname for record in caplog.records if "batch 0" in record.message] == ["INFO"]
+
+
+def test_a_batch_that_comes_again_with_other_rows_is_skipped_and_told_of(
+    topic: distlog.Topic, caplog: pytest.LogCaptureFixture
+) -> None:
+    query = Query(topic.url)
+    query.batch(0, "a")
+    query.batch(0, "a", "b")
+    assert values(topic) == ["a"]
+    assert "batch 0 of query was skipped: it has 2 records now, and had 1 in version 1 of clicks" in caplog.text

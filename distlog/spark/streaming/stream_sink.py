@@ -89,7 +89,7 @@ class DistlogStreamWriter(DataSourceStreamArrowWriter):
             merges=self._options.merges(is_micro_batch=True),
         )
         if result.replayed:
-            _tell_skipped(handle, app_id, batchId, result)
+            _tell_skipped(handle, app_id, batchId, sum(segment.record_count for segment in segments), result)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
         """Do nothing: vacuum deletes the files. The outcome of the commit may be unknown."""
@@ -103,14 +103,26 @@ def _query_of(batch: MicroBatch | None) -> str:
     return batch.query_id
 
 
-def _tell_skipped(handle: TopicHandle, app_id: str, batch_id: int, earlier: AppendResult) -> None:
-    if earlier.version is not None:
+def _tell_skipped(handle: TopicHandle, app_id: str, batch_id: int, records: int, earlier: AppendResult) -> None:
+    """Log quietly that a batch came again; warn if rows are left out that the topic may not have."""
+    if earlier.version is None:
+        _log.warning(
+            "batch %d of %s was skipped, since %s has a later one: if the query has a new checkpoint, give it a "
+            "txnAppId that was never used",
+            batch_id,
+            app_id,
+            handle.name,
+        )
+    elif records != earlier.record_count:
+        _log.warning(
+            "batch %d of %s was skipped: it has %d records now, and had %d in version %d of %s; if the checkpoint is "
+            "an older copy, or lost its newest files, records are left out: begin with a new checkpoint",
+            batch_id,
+            app_id,
+            records,
+            earlier.record_count,
+            earlier.version,
+            handle.name,
+        )
+    else:
         _log.info("batch %d of %s is in version %d of %s already", batch_id, app_id, earlier.version, handle.name)
-        return
-    _log.warning(
-        "batch %d of %s was skipped, since %s has a later one: if the query has a new checkpoint, give it a txnAppId "
-        "that was never used",
-        batch_id,
-        app_id,
-        handle.name,
-    )
