@@ -87,44 +87,6 @@ def test_a_merge_of_the_first_segments_keeps_what_came_before_them(folder: Path)
     assert send(Process(folder)[0], 0) == (0, 1)
 
 
-@pytest.fixture
-def bundled(tmp_path: Path) -> Process:
-    """What producers sent to two partitions, with the sequences 0 and 1, merged into one bundle."""
-    process = Process(new_topic(tmp_path / "events", 2, file_delete_delay_ms=0))
-    for sequence, number in itertools.product(range(2), range(2)):
-        send(process[number], sequence)
-        process[number].roll()
-    topic = process.topic()
-    merge(process.handle, topic.snapshot)
-    topic.vacuum()
-    merged = [state.segments[0] for state in process.head().partitions]
-    assert [(one.is_bundled, one.has_producers) for one in merged] == [(True, True)] * 2
-    return process
-
-
-def test_a_producer_goes_on_behind_segments_that_were_merged_into_a_bundle(bundled: Process) -> None:
-    for number in range(2):
-        log = Process(bundled.folder(0).parent)[number]
-        assert [send(log, 0), send(log, 1), send(log, 2)] == [(0, 1), (1, 2), (2, 3)]
-        with pytest.raises(OutOfOrderSequenceError):
-            send(log, 9)
-
-
-def test_readers_see_the_active_segment_behind_a_bundle_also_without_its_page_and_snapshot(bundled: Process) -> None:
-    """A power loss may take both."""
-    send(bundled[1], 2)
-    for path in (*bundled.folder(1).glob("*.snapshot"), bundled.folder(1) / ".lock"):
-        path.unlink()
-    assert distlog.open(str(bundled.folder(1).parent)).scan().count() == 5
-    assert send(Process(bundled.folder(0).parent)[1], 2) == (2, 3)
-
-
-def test_what_is_sent_again_after_its_bundle_was_deleted_is_not_appended_again(bundled: Process) -> None:
-    delete_all(bundled)
-    assert not bundled.head().partitions[0].segments
-    assert send(Process(bundled.folder(0).parent)[0], 1) == (1, 2)
-
-
 def test_a_topic_made_again_does_not_take_over_what_retention_kept(folder: Path) -> None:
     process = Process(folder)
     send(process[0], 0)

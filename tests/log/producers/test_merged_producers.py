@@ -8,6 +8,7 @@ import pytest
 from partition_logs import Process, new_topic
 from test_partition_producers import send
 
+import distlog
 from distlog.core.errors import OutOfOrderSequenceError
 
 
@@ -35,6 +36,16 @@ def test_a_new_process_knows_their_batches(merged: Path) -> None:
         with pytest.raises(OutOfOrderSequenceError, match=r"sequence=7 expected=6"):
             send(process[partition], 7)
         assert send(process[partition], 6) == (6, 7)
+
+
+def test_readers_need_no_snapshot_and_no_page_of_the_active_segment_behind_them(merged: Path) -> None:
+    """A power loss may take both."""
+    process = Process(merged)
+    send(process[1], 6)
+    for path in (*process.folder(1).glob("*.snapshot"), process.folder(1) / ".lock"):
+        path.unlink()
+    assert distlog.open(str(merged)).scan().count() == 13
+    assert send(Process(merged)[1], 6) == (6, 7)
 
 
 def test_retention_keeps_them(merged: Path) -> None:
