@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable
 
 from distlog.console.report import INTERRUPTED, fail
-from distlog.console.standard_streams import open_closed_streams
+from distlog.console.standard_streams import escape_what_cannot_be_encoded, open_closed_streams
 from distlog.core.errors import DistlogError, RetentionWarning
 
 
@@ -22,6 +22,7 @@ def main() -> None:
 def load() -> Callable[[], None]:
     """Import all commands; returns what runs the command line of this process, and exits with its status."""
     open_closed_streams()
+    escape_what_cannot_be_encoded()
     try:
         from distlog.cli.app import app
     except ModuleNotFoundError as error:

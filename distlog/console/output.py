@@ -99,7 +99,8 @@ def _print_table(rows: Sequence[Row], names: Sequence[str], *, titles: bool) -> 
     table = Table(box=None, pad_edge=False, show_header=titles)
     for name in names:
         numbers = all(isinstance(row[name], int | None) for row in rows)
-        table.add_column(name, overflow="fold", no_wrap=numbers)
+        # a number that is cut without a sign would be another number
+        table.add_column(name, overflow="ellipsis" if numbers else "fold", no_wrap=numbers)
     for row in rows:
         table.add_row(*(Text(text(row[name])) for name in names))
     Console().print(table)

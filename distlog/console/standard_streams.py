@@ -1,7 +1,8 @@
-"""Makes up for standard streams that are closed, as by `>&-`, or that cannot be written, as on a full disk."""
+"""Makes up for standard streams that are closed, as by `>&-`, that lack characters, or that cannot be written."""
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
@@ -14,6 +15,12 @@ def open_closed_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - for the rest of the process
+
+
+def escape_what_cannot_be_encoded() -> None:
+    """Show characters that the encoding of standard output lacks as \\xNN or \\uNNNN, as those of errors are."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in ("strict", "surrogateescape"):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def drop_what_cannot_be_written() -> None:

@@ -162,6 +162,21 @@ def test_a_terminal_gets_tables_without_control_characters(
     assert lines[2] == ["5", r"\x1b[2J[bold]x"]
 
 
+def test_a_number_for_which_a_narrow_terminal_has_no_room_is_not_cut_to_another(
+    filled: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled.ok("append", stdin=b"x\n" * 2000)
+    (whole,) = {row[2] for row in filled.ok("offsets").rows[1:] if row[0] == "0"}
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    shown = list[str]()
+    for columns in ("80", "20"):
+        monkeypatch.setenv("COLUMNS", columns)
+        rows = [line.split() for line in filled.ok("describe").out.splitlines()]
+        shown += [row[2] for row in rows if row[:2] == ["0", "0"]]
+    assert shown == [whole, f"{whole[:2]}…"]
+
+
 def test_help_names_every_command(cli: CommandLine) -> None:
     cli.url = "--help"
     shown = cli.ok("--help").out

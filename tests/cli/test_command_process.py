@@ -70,3 +70,10 @@ def test_no_file_gets_the_number_of_a_closed_stream(tmp_path: Path) -> None:
     program = f"import os, distlog.console.standard_streams as streams; streams.open_closed_streams(); {look}"
     shell(f'{sys.executable} -c "{program}" <&- >&- 2>&-')
     assert (tmp_path / "number").read_text() == "4", "after the three streams and the file itself"
+
+
+@pytest.mark.parametrize("setting", ["PYTHONIOENCODING=ascii", "LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0"])
+def test_a_character_that_standard_output_lacks_is_escaped(filled: CommandLine, setting: str) -> None:
+    filled.ok("append", stdin="é".encode())
+    run = shell(f"{setting} {DISTLOG} read {filled.url} --columns value --offset -1")
+    assert (run.returncode, run.stdout, run.stderr) == (0, "value\n\\xe9\n", "")

@@ -149,6 +149,23 @@ def test_a_directory_that_is_no_brokers_is_refused(tmp_path: Path) -> None:
         distlog.adopt(copy_of("crashed", tmp_path), config={"no.such": 1})
 
 
+def test_the_folder_of_a_topic_is_no_log_directory(tmp_path: Path) -> None:
+    """Its partitions' folders are named as a broker's, and hold logs."""
+    topic = distlog.create(str(tmp_path / "clicks"))
+    with topic.writer() as writer:
+        writer.append(b"kept")
+    before = contents(tmp_path)
+    for call in (
+        lambda: distlog.adopt(tmp_path / "clicks"),
+        lambda: distlog.adopt(tmp_path / "clicks" / "clicks-0"),
+        lambda: distlog.adopt(tmp_path / "clicks" / "clicks-0", str(tmp_path / "copy")),
+        lambda: topic.export(tmp_path / "clicks"),
+    ):
+        with pytest.raises(InvalidTopicError, match="the folder of a topic, not a broker's log directory"):
+            call()
+    assert contents(tmp_path) == before
+
+
 def test_a_log_directory_whose_lock_a_process_holds_is_refused(tmp_path: Path) -> None:
     log_dir = copy_of("crashed", tmp_path)
     (log_dir / ".lock").touch()

@@ -101,8 +101,9 @@ def test_a_dry_run_reads_each_log_and_each_index_once(logs: Storage, monkeypatch
     files = sum(len(segment.files) for segment in partition.segments)
     # three checkpoints, the newest snapshot, the leader epochs and the topic's id; five look for a topic
     assert (len(partition.segments), got, put) == (4, files + 6 + 5, 0)
-    # the folder as it is given, and as one of the log directory; what is beside it; where the topic would be
-    assert listed == 4
+    # the folder as it is given, and as one of the log directory; what is beside it, the folders and the files; where
+    # the topic would be
+    assert listed == 5
 
 
 @pytest.mark.s3

@@ -29,6 +29,7 @@ from distlog.core.kafka_directory.checkpoint_files import (
 )
 from distlog.core.kafka_directory.directory_names import PartitionName
 from distlog.core.kafka_directory.exported_partition import ExportedPartition, export_partition
+from distlog.core.kafka_directory.log_dir import refuse_topic
 from distlog.core.storage.storage import Storage
 from distlog.core.topic_handle import TopicHandle
 
@@ -76,9 +77,12 @@ def export_topic(
 ) -> ExportReport:
     """Write `partitions` of the topic into the local folder `log_dir`, beside what else is there.
 
-    Raises StorageError where a broker is running or has written, CorruptionError for a damaged segment.
+    Raises StorageError where a broker is running or has written, InvalidTopicError for the folder of a topic,
+    CorruptionError for a damaged segment.
     """
     target = Storage(os.path.realpath(Storage(log_dir).local_path("")))
+    if os.path.isdir(target.url):
+        refuse_topic(target, target.list_folders())
     with without_broker(target, alone=True):
         exported = [export_partition(handle, snapshot, number, target) for number in sorted(set(partitions))]
         _write_checkpoints(target, snapshot.name, exported)

@@ -7,6 +7,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from distlog.core import paths
 from distlog.core.errors import InvalidTopicError
 from distlog.core.kafka_directory.checkpoint_files import (
     FIRST_DIRTY_OFFSETS,
@@ -68,12 +69,23 @@ def read_log_dir(
         raise InvalidTopicError("there is no such directory to adopt", directory=storage.url)
     name = parse_partition_folder(folder)
     if name is not None and any(file.name.endswith(".log") for file in storage.list()):
-        return _read(Storage(parent or "/", options), [folder]), name
-    found = _read(storage, sorted(storage.list_folders()))
+        around = Storage(parent or "/", options)
+        refuse_topic(around, around.list_folders())
+        return _read(around, [folder]), name
+    folders = sorted(storage.list_folders())
+    refuse_topic(storage, folders)
+    found = _read(storage, folders)
     if not found.partitions:
         text = "this is neither a broker's log directory nor a partition's folder: it holds no <topic>-<partition>"
         raise InvalidTopicError(text, directory=storage.url)
     return found, None
+
+
+def refuse_topic(directory: Storage, folders: Container[str]) -> None:
+    """Raise InvalidTopicError if a directory with these folders is a topic, which names them as a broker does."""
+    if paths.COMMITS_DIR in folders:
+        text = "this is the folder of a topic, not a broker's log directory: give the log directory"
+        raise InvalidTopicError(text, directory=directory.url)
 
 
 def _read(storage: Storage, folders: Sequence[str]) -> LogDir:
