@@ -65,7 +65,8 @@ def show(records: Iterator[distlog.Record]) -> None:
 def fill(spark: SparkSession, chosen: argparse.Namespace, url: str) -> distlog.Topic:
     """Create the topic and append to it."""
     with step(f"Create the topic {url} with {PARTITIONS} partitions"):
-        distlog.create(url, partitions=PARTITIONS, config={"segment.bytes": 2 << 20})
+        # the events may be years old
+        distlog.create(url, partitions=PARTITIONS, config={"segment.bytes": 2 << 20, "retention.ms": -1})
     what = chosen.input or f"{chosen.rows:,} generated clicks"
     with step(f"Append {what} by Spark: every task routes its rows, one commit for all partitions"):
         result = append(rows_of(spark, chosen), url)
@@ -111,7 +112,7 @@ def maintain(spark: SparkSession, topic: distlog.Topic) -> None:
     print(f"\nThe topic has {shape(topic)}.")
     sizes = [int(state.segments.log_bytes.sum()) for state in topic.snapshot.partitions]
     with step("Retention: keep half of what the largest partition has"):
-        topic.alter_config({"retention.ms": -1, "retention.bytes": max(sizes) // 2})
+        topic.alter_config({"retention.bytes": max(sizes) // 2})
         print(f"   {str(topic.retention()).replace(chr(10), chr(10) + '   ')}\n   now {shape(topic)}")
     with step("Merging: small segments become large ones, no record is decoded"):
         topic.alter_config({"segment.bytes": 64 << 20})
