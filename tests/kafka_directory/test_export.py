@@ -17,6 +17,7 @@ from searches import examples
 import distlog
 from distlog import CorruptMetadataError, StorageError, Topic
 from distlog.core.batches.record_batch import APPEND_TIME, check_crcs, read_headers
+from distlog.core.errors import TopicExistsError
 from distlog.core.kafka_directory.checkpoint_files import read_epochs, read_offsets
 from distlog.core.transactions.producer_snapshot import read_producer_snapshot
 
@@ -202,6 +203,16 @@ def test_a_folder_that_others_have_written_to_is_refused(tmp_path: Path) -> None
     (kafka / "clicks-0" / ".distlog-export.json").unlink()
     with pytest.raises(StorageError, match="holds records that no export wrote"):
         topic.export(kafka)
+
+
+def test_another_topic_of_the_same_name_is_not_replaced(tmp_path: Path) -> None:
+    for root in ("one", "other"):
+        distlog.create(f"{tmp_path}/{root}/clicks", partitions=2).append([{"value": root}], partition=0)
+    distlog.open(f"{tmp_path}/one/clicks").export(tmp_path / "kafka", partitions=[0])
+    before = {path: path.read_bytes() for path in (tmp_path / "kafka").rglob("*") if path.is_file()}
+    with pytest.raises(TopicExistsError, match="another topic of this name was exported to here"):
+        distlog.open(f"{tmp_path}/other/clicks").export(tmp_path / "kafka")
+    assert {path: path.read_bytes() for path in (tmp_path / "kafka").rglob("*") if path.is_file()} == before
 
 
 def test_a_place_that_cannot_be_a_log_directory_is_named(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from distlog.core import paths
 from distlog.core.commits.state.snapshot import Snapshot
 from distlog.core.display.shown import Shown
 from distlog.core.display.units import counted
@@ -28,6 +29,7 @@ from distlog.core.kafka_directory.checkpoint_files import (
     write_offsets,
 )
 from distlog.core.kafka_directory.directory_names import PartitionName
+from distlog.core.kafka_directory.export_folder import refuse_other_topic
 from distlog.core.kafka_directory.exported_partition import ExportedPartition, export_partition
 from distlog.core.kafka_directory.log_dir import refuse_topic
 from distlog.core.storage.storage import Storage
@@ -78,13 +80,16 @@ def export_topic(
     """Write `partitions` of the topic into the local folder `log_dir`, beside what else is there.
 
     Raises StorageError where a broker is running or has written, InvalidTopicError for the folder of a topic,
-    CorruptionError for a damaged segment.
+    TopicExistsError for another topic of this name, CorruptionError for a damaged segment.
     """
     target = Storage(os.path.realpath(Storage(log_dir).local_path("")))
     if os.path.isdir(target.url):
         refuse_topic(target, target.list_folders())
     with without_broker(target, alone=True):
-        exported = [export_partition(handle, snapshot, number, target) for number in sorted(set(partitions))]
+        chosen = sorted(set(partitions))
+        for number in chosen:
+            refuse_other_topic(target.child(paths.partition_dir(snapshot.name, number)), snapshot.topic_id)
+        exported = [export_partition(handle, snapshot, number, target) for number in chosen]
         _write_checkpoints(target, snapshot.name, exported)
     return ExportReport(target.url, tuple(exported))
 

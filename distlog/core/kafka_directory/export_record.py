@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from distlog.core.commits.format import fields
-from distlog.core.commits.format.fields import LONG, TIMESTAMP, Integer, Text, stored
+from distlog.core.commits.format.fields import LONG, TIMESTAMP, UUID, Integer, Text, optional, stored
 from distlog.core.commits.format.segment_info import SegmentInfo
 from distlog.core.config import MAX_INT
 from distlog.core.errors import CorruptMetadataError
@@ -60,20 +60,30 @@ def empty_segment(base_offset: int, *, done: bool) -> ExportedSegment:
     return ExportedSegment(base_offset, "", 0, 0, end_offset=base_offset, done=done)
 
 
-def read_export(folder: Storage) -> list[ExportedSegment] | None:
-    """The segments of the last export into `folder`; None if there was none. Raises CorruptMetadataError."""
+@dataclass(frozen=True, slots=True)
+class LastExport:
+    """What the last export into a folder left there, and of which topic; an older library did not note that."""
+
+    segments: list[ExportedSegment]
+    topic_id: str | None = None
+
+
+def read_export(folder: Storage) -> LastExport | None:
+    """The last export into `folder`; None if there was none. Raises CorruptMetadataError."""
     try:
         data = folder.read(EXPORT_FILE)
     except FileNotFoundError:
         return None
     try:
-        return [fields.read(ExportedSegment, segment) for segment in json.loads(data)["segments"]]
+        body = json.loads(data)
+        segments = [fields.read(ExportedSegment, segment) for segment in body["segments"]]
+        return LastExport(segments, optional(UUID)(body.get("topic_id")))
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         text = f"not the record of an export: {error}; empty the partition's folder, and export again"
         raise CorruptMetadataError(text, file=folder.local_path(EXPORT_FILE)) from None
 
 
-def write_export(folder: Storage, segments: list[ExportedSegment]) -> None:
+def write_export(folder: Storage, segments: list[ExportedSegment], topic_id: str) -> None:
     """Replace the record of the last export."""
-    body = {"version": _VERSION, "segments": [fields.write(segment) for segment in segments]}
+    body = {"version": _VERSION, "topic_id": topic_id, "segments": [fields.write(segment) for segment in segments]}
     folder.put(EXPORT_FILE, json.dumps(body).encode())

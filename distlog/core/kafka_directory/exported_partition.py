@@ -80,7 +80,8 @@ class _PartitionExport:
     """The export of one partition; `present` is what its folder holds at the end."""
 
     def __init__(self, handle: TopicHandle, snapshot: Snapshot, partition: int, folder: Storage) -> None:
-        self._handle, self._interval = handle, snapshot.config.index_interval_bytes
+        self._handle, self._topic_id = handle, snapshot.topic_id
+        self._interval = snapshot.config.index_interval_bytes
         self._partition, self._state, self._folder = partition, snapshot.partitions[partition], folder
         self._source = handle.storage.child(paths.partition_dir(handle.name, partition))
         self._files = ExportedFiles(folder)
@@ -121,7 +122,7 @@ class _PartitionExport:
         planned = {offset: empty_segment(offset, done=False) for offset in offsets}
         planned |= {each.base_offset: dataclasses.replace(each, done=False) for each in before}
         planned |= {each.base_offset: ExportedSegment.of(each) for each in new} | kept
-        write_export(self._folder, [planned[base] for base in sorted(planned)])
+        write_export(self._folder, [planned[base] for base in sorted(planned)], self._topic_id)
 
     def _producers(self, segments: list[SegmentInfo], kept: dict[int, ExportedSegment]) -> ProducerStates | None:
         """The producers before the first batch that will be passed; None if the segments that stay do not let know.
@@ -167,7 +168,7 @@ class _PartitionExport:
         self._folder.delete(stale)
         epochs = joined_epochs([self._adopted_epochs(), *(each.epochs for each in self.present)], start)
         self._folder.put(LEADER_EPOCHS, write_epochs(epochs))
-        write_export(self._folder, self.present)
+        write_export(self._folder, self.present, self._topic_id)
 
     def _adopted_epochs(self) -> Epochs:
         """The leader epochs that came with the topic, if a broker wrote its first part."""

@@ -172,7 +172,8 @@ class ReadableTopic(SnapshotOfTopic):
         """Write the snapshot, or some of its partitions, as files that a Kafka broker opens in its `log_dir`.
 
         Exporting again adds what is new. The broker must be stopped, and must not have written to these partitions.
-        Raises StorageError if it runs or has written, CorruptionError.
+        Raises StorageError if it runs or has written, TopicExistsError where another topic of this name was exported,
+        CorruptionError.
         """
         chosen = list(range(self.partitions) if partitions is None else partitions)
         for partition in chosen:
