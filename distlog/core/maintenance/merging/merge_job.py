@@ -13,6 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
+
 from distlog.core.commits.format.segment_info import NO_OFFSET, SegmentInfo
 from distlog.core.commits.state.segment_table import SegmentTable
 from distlog.core.config import TopicConfig
@@ -123,26 +125,32 @@ def merge_group(
         for chunk in whole_logs(handle.reader, group.segments) if chunks is None else chunks:
             for part in join.apply(chunk.timed()):
                 _append(part, first, file)
-        aborted = [each for segment in group.segments for each in handle.reader.aborted_transactions(segment)]
+        transactional = _transactional(group.segments)
+        aborted = [each for segment in transactional for each in handle.reader.aborted_transactions(segment)]
         sealed = file.seal(handle.clock())
     except BaseException:
         file.abort()
         raise
-    return _in_place_of(group.segments, with_aborted(handle.storage, handle.name, sealed, aborted, first))
+    merged = with_aborted(handle.storage, handle.name, sealed, aborted, first)
+    return _in_place_of(group.segments, transactional, merged)
 
 
-def _in_place_of(segments: SegmentTable, merged: SegmentInfo) -> SegmentInfo:
+def _transactional(segments: SegmentTable) -> list[SegmentInfo]:
+    """Those with transactions; of the others, which may be many, no object is made."""
+    return [segments[int(row)] for row in np.flatnonzero(segments.array("has_transactions"))]
+
+
+def _in_place_of(segments: SegmentTable, transactional: Sequence[SegmentInfo], merged: SegmentInfo) -> SegmentInfo:
     """The segment with what is known of those that it replaces."""
     last, newest = segments[-1], max(segments, key=lambda segment: segment.max_timestamp)
-    ongoing = [segment.first_unstable_offset for segment in segments if segment.has_transactions]
     return dataclasses.replace(
         merged,
         base_offset=segments[0].base_offset,
         next_offset=last.next_offset,
         offset_of_max_timestamp=newest.offset_of_max_timestamp,
         compacted=any(segment.compacted for segment in segments),
-        has_transactions=bool(ongoing),
-        first_unstable_offset=ongoing[-1] if ongoing else NO_OFFSET,
+        has_transactions=bool(transactional),
+        first_unstable_offset=transactional[-1].first_unstable_offset if transactional else NO_OFFSET,
         # Kafka keeps the file's time too: retention counts from it if records have no time
         created_ms=last.created_ms,
     )
