@@ -139,7 +139,8 @@ class Pipeline:
 
     def _wait_for_progress(self, look: Callable[[], list[int]] = list) -> list[int]:
         """Wait until the copy goes on; returns what `look` gave shortly before."""
-        self._target.refresh()
+        # if all was copied meanwhile, nothing is added before it was compared
+        self._check_copied()
         ends, found = self._target.end_offsets(), list[int]()
         looked_at = 0.0
 
