@@ -1,0 +1,101 @@
+"""How large a merged segment may be: in bytes, in time, and in its indexes; and what is not worth a merge."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from small_segments import NOW, merged, topic_of
+from topics import Clock, topic_on
+
+import distlog
+
+
+def test_groups_stay_below_segment_bytes(tmp_path: Path) -> None:
+    topic = topic_of(tmp_path, 9)
+    size = int(topic.segments()["log_bytes"].to_numpy().max())
+    topic.alter_config({"internal.segment.bytes": 4 * size})
+    groups = merged(topic)
+    assert all(group.log_bytes <= 4 * size for group in groups)
+    assert topic.segments().num_rows < 18
+
+
+def test_a_large_segment_is_not_copied_again_for_a_small_one(tmp_path: Path) -> None:
+    topic = topic_of(tmp_path, 8)
+    merged(topic)
+    topic.append([{"value": "small", "key": "1", "timestamp": NOW}])
+    assert merged(topic) == []
+
+
+def test_segments_whose_ages_differ_by_more_than_segment_ms_stay_apart(tmp_path: Path) -> None:
+    topic = distlog.create(f"{tmp_path}/log", config={"segment.ms": 1000, "retention.ms": -1})
+    for timestamp in (0, 500, 1000, 1500, 5000, 5100):
+        topic.append([{"value": "v", "timestamp": NOW + timestamp}])
+    merged(topic)
+    assert topic.segments()["base_offset"].to_pylist() == [0, 3, 4]
+
+
+def test_what_a_bulk_append_rolled_by_time_is_not_merged_again(tmp_path: Path) -> None:
+    topic = distlog.create(f"{tmp_path}/log", config={"segment.ms": 86_400_000, "retention.ms": -1})
+    topic.append([{"value": "v", "timestamp": NOW + hour * 3_600_000} for hour in range(240)])
+    before = topic.segments()
+    assert before.num_rows == 10
+    assert merged(topic) == []
+    topic.append([{"value": "v", "timestamp": NOW + 240 * 3_600_000}])
+    merged(topic)
+    spans = [segment.max_timestamp - segment.first_timestamp for segment in topic.snapshot.partitions[0].segments]
+    assert max(spans) <= 86_400_000
+
+
+def test_small_appends_merge_to_segments_of_segment_ms_of_record_time(tmp_path: Path) -> None:
+    topic = distlog.create(f"{tmp_path}/log", config={"segment.ms": 1000, "retention.ms": -1})
+    for start in range(0, 5000, 100):
+        topic.append([{"value": "v", "timestamp": NOW + start}, {"value": "v", "timestamp": NOW + start + 99}])
+    merged(topic)
+    segments = topic.snapshot.partitions[0].segments
+    spans = [segment.max_timestamp - segment.first_timestamp for segment in segments]
+    assert len(segments) == 5
+    assert max(spans) <= 1000
+
+
+def test_segments_that_each_span_more_than_segment_ms_merge_while_their_newest_records_agree(tmp_path: Path) -> None:
+    topic = distlog.create(f"{tmp_path}/log", config={"segment.ms": 1000, "retention.ms": -1})
+    for number in range(10):
+        times = [NOW + number, NOW + 100_000 + number, NOW + number]
+        topic.append([{"value": "v", "timestamp": time} for time in times])
+    before = topic.scan().to_table()
+    merged(topic)
+    assert topic.segments().num_rows == 2
+    assert topic.scan().to_table() == before
+
+
+def test_times_that_grow_a_little_out_of_order_merge_to_no_more_than_segment_ms_however_often(tmp_path: Path) -> None:
+    topic = distlog.create(f"{tmp_path}/log", config={"segment.ms": 1000, "retention.ms": -1})
+    for start in range(0, 5000, 50):
+        topic.append([{"value": "v", "timestamp": NOW + start + late} for late in (1, 0, 49)])
+        merged(topic)
+    segments = topic.snapshot.partitions[0].segments
+    assert len(segments) <= 25
+    assert max(segment.max_timestamp - segment.first_timestamp for segment in segments) <= 1000
+
+
+def test_records_without_a_time_do_not_grow_younger_by_merging(tmp_path: Path) -> None:
+    topic = distlog.create(f"{tmp_path}/log", config={"segment.ms": 1000, "retention.ms": -1})
+    clock = Clock(NOW)
+    topic = topic_on(topic.storage, clock=clock)
+    for _ in range(8):
+        topic.append([{"value": "v", "timestamp": -1}])
+        clock.now_ms += 300
+    merged(topic)
+    segments = topic.snapshot.partitions[0].segments
+    assert [segment.created_ms - NOW for segment in segments] == [900, 2100]
+
+
+def test_the_indexes_of_a_merged_segment_stay_below_segment_index_bytes(tmp_path: Path) -> None:
+    config = {"segment.index.bytes": 80, "index.interval.bytes": 0, "retention.ms": -1}
+    topic = distlog.create(f"{tmp_path}/log", config=config)
+    for number in range(40):
+        topic.append([{"value": "v", "timestamp": NOW + number}])
+    merged(topic)
+    segments = list(topic.snapshot.partitions[0].segments)
+    assert max(max(each.offset_index_bytes, each.time_index_bytes) for each in segments) <= 80
+    assert len(segments) < 40
