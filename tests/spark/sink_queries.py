@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 import pickle
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 import distlog
+from distlog.core.topics.appending.append_commit import AppendResult, replayed
 from distlog.spark.data_source import DistlogDataSource
 from distlog.spark.sink.commits import MicroBatch
 from distlog.spark.sink.task_write import Written
@@ -19,6 +22,12 @@ from distlog.spark.sink.write_options import WriteOptions
 from distlog.spark.streaming.stream_sink import DistlogStreamWriter
 
 KEY_VALUE = StructType([StructField("key", BinaryType()), StructField("value", BinaryType())])
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> distlog.Topic:
+    """An empty topic of one partition on a local disk."""
+    return distlog.create(str(tmp_path / "clicks"))
 
 
 def sent(value: Any) -> Any:
@@ -66,3 +75,13 @@ def rows(values: Sequence[str]) -> pa.RecordBatch:
 def values(topic: distlog.Topic) -> list[str]:
     """All values, in order of partition and offset."""
     return [value.decode() for value in topic.refresh().scan().to_table().column("value").to_pylist()]
+
+
+def result_of(topic: distlog.Topic, query_id: str, batch_id: int) -> AppendResult | None:
+    """What the topic knows of the query's micro-batch, if that is done."""
+    return replayed(topic.refresh().snapshot, query_id, batch_id)
+
+
+def segments_of(topic: distlog.Topic) -> int:
+    """How many segments the topic has now."""
+    return int(topic.refresh().segments().num_rows)
