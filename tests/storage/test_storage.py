@@ -1,34 +1,20 @@
-"""What every storage does: one list of facts, held against a local folder, memory and S3."""
+"""Whole files on every storage: what is put is read, listed and deleted, on a local folder, in memory and on S3."""
 
 from __future__ import annotations
 
 import os
-import pickle
-import signal
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from conftest import Address
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from every_storage import storage as storage
 
-from distlog.core.errors import StorageError
-from distlog.core.storage import range_merge
 from distlog.core.storage.objects import store
 from distlog.core.storage.storage import FileInfo, Storage
 
-MIB = 1024 * 1024
-
-
-@pytest.fixture
-def storage(storage_url: tuple[str, dict[str, Any]]) -> Storage:
-    return Storage(*storage_url)
-
-
-# --- reading and writing whole files
+# --- reading and writing
 
 
 def test_what_was_put_is_read(storage: Storage) -> None:
@@ -124,122 +110,6 @@ def test_put_many_of_nothing_does_nothing(storage: Storage) -> None:
     assert storage.list() == []
 
 
-# --- put if absent
-
-
-def test_the_first_put_if_absent_wins_and_gets_its_own_bytes(storage: Storage) -> None:
-    assert storage.put_if_absent("_commits/0.json", b"first") == b"first"
-    assert storage.read("_commits/0.json") == b"first"
-
-
-def test_a_later_put_if_absent_gets_the_winners_bytes_and_changes_nothing(storage: Storage) -> None:
-    storage.put_if_absent("_commits/0.json", b"first")
-    assert storage.put_if_absent("_commits/0.json", b"second") == b"first"
-    assert storage.read("_commits/0.json") == b"first"
-
-
-def test_the_same_bytes_again_are_a_success_again(storage: Storage) -> None:
-    assert storage.put_if_absent("a", b"mine") == storage.put_if_absent("a", b"mine") == b"mine"
-
-
-def test_put_if_absent_leaves_one_file_and_nothing_else(storage: Storage) -> None:
-    storage.put_if_absent("_commits/0.json", b"first")
-    storage.put_if_absent("_commits/0.json", b"second")
-    assert storage.list("_commits") == [FileInfo("_commits/0.json", 5)]
-
-
-@pytest.mark.parametrize("size", [0, 64 * MIB + 1])
-def test_put_if_absent_refuses_what_is_empty_or_too_large_for_one_request(storage: Storage, size: int) -> None:
-    with pytest.raises(StorageError, match="1 byte to 64 MiB"):
-        storage.put_if_absent("a", bytes(size))
-
-
-def test_the_probe_passes_and_leaves_nothing(storage: Storage) -> None:
-    storage.probe_put_if_absent("_commits")
-    assert storage.list("_commits") == []
-
-
-def test_the_probe_finds_a_storage_that_ignores_the_condition(
-    memory_url: tuple[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    memory = pytest.importorskip("fsspec.implementations.memory").MemoryFileSystem
-    unconditional = memory.pipe_file
-    monkeypatch.setattr(memory, "pipe_file", lambda self, path, value, mode="": unconditional(self, path, value))
-    storage = Storage(*memory_url)
-    with pytest.raises(StorageError, match="ignores the condition"):
-        storage.probe_put_if_absent("_commits")
-    assert storage.list("_commits") == []
-
-
-# --- several ranges
-
-
-def test_ranges_come_back_in_the_order_asked(storage: Storage) -> None:
-    data = bytes(range(256)) * 4
-    storage.put_many({"a": data, "b": data[::-1]})
-    ranges = [("a", 900, 1000), ("b", 0, 10), ("a", 0, 4), ("a", 2, 8), ("a", 5, 5), ("b", 1000, 1024), ("a", 0, 4)]
-    expected = [{"a": data, "b": data[::-1]}[name][start:end] for name, start, end in ranges]
-    assert [bytes(found) for found in storage.read_ranges(ranges)] == expected
-    assert storage.read_ranges([]) == []
-
-
-def test_joined_ranges_are_one_buffer(storage: Storage) -> None:
-    storage.put_many({"a": b"0123456789", "b": b"abcdef"})
-    ranges = [("a", 5, 8), ("b", 0, 6), ("a", 3, 3), ("a", 0, 2)]
-    assert bytes(storage.read_joined(ranges)) == b"567abcdef01"
-    assert storage.read_joined(ranges).readonly
-    assert bytes(storage.read_joined([("b", 1, 3)])) == b"bc"
-    assert bytes(storage.read_joined([])) == b""
-    with pytest.raises(FileNotFoundError):
-        storage.read_joined([("a", 0, 1), ("missing", 0, 1)])
-
-
-@pytest.mark.parametrize(
-    "ranges",
-    [
-        [("a", 0, 6)],
-        [("a", 7, 9)],
-        [("a", 0, 2), ("a", 4, 6)],
-        [("a", 4, 6), ("a", 0, 5)],
-        [("a", 0, 2**62), ("a", 0, 2**62)],
-    ],
-)
-def test_a_range_past_the_end_is_an_error_and_allocates_nothing(
-    storage: Storage, ranges: list[tuple[str, int, int]]
-) -> None:
-    storage.put("a", b"12345")
-    for read in (storage.read_ranges, storage.read_joined):
-        with pytest.raises(StorageError, match="shorter"):
-            read(ranges)
-
-
-sizes = st.integers(0, 3 * range_merge.MAX_GAP_BYTES)
-FILES = {"a": np.arange(2**17, dtype=np.int32).tobytes(), "b": np.ones(2**17, np.int32).tobytes()}
-
-
-@settings(deadline=None)
-@given(st.lists(st.tuples(st.sampled_from("ab"), sizes, sizes)))
-def test_merged_requests_cover_every_range(pieces: list[tuple[str, int, int]]) -> None:
-    ranges = [(name, start, start + size) for name, start, size in pieces]
-    merged = range_merge.merge_ranges(ranges)
-    replies = [memoryview(FILES[item.path])[item.start : item.end] for item in merged.requests]
-    assert [bytes(found) for found in merged.cut(replies)] == [FILES[name][start:end] for name, start, end in ranges]
-    assert len(merged.requests) <= len(ranges)
-
-
-def test_close_ranges_are_merged_far_ones_are_not() -> None:
-    gap, most = range_merge.MAX_GAP_BYTES, range_merge.MAX_MERGED_BYTES
-
-    def requests(*ranges: tuple[str, int, int]) -> list[tuple[str, int, int]]:
-        return [(item.path, item.start, item.end) for item in range_merge.merge_ranges(ranges).requests]
-
-    assert requests(("a", 10 + gap, 99 + gap), ("a", 0, 10)) == [("a", 0, 99 + gap)]
-    assert requests(("a", 0, 10), ("a", 11 + gap, 99 + gap)) == [("a", 0, 10), ("a", 11 + gap, 99 + gap)]
-    assert requests(("a", 0, 10), ("b", 10, 20)) == [("a", 0, 10), ("b", 10, 20)]
-    assert requests(("a", 0, most), ("a", most, most + 1)) == [("a", 0, most), ("a", most, most + 1)]
-    assert requests(("a", 0, 2 * most), ("a", 5, 2 * most)) == [("a", 0, 2 * most)]
-
-
 # --- listing and deleting
 
 
@@ -283,82 +153,3 @@ def test_more_files_than_a_page_holds_are_listed_and_deleted(
     assert sorted(file.name for file in storage.list("f")) == sorted(names)
     storage.delete(names)
     assert storage.list("f") == []
-
-
-# --- the object itself
-
-
-def test_a_child_is_the_same_storage_further_down(storage: Storage) -> None:
-    child = storage.child("topic").child("topic-0/")
-    child.put("a.log", b"1")
-    assert storage.read("topic/topic-0/a.log") == b"1"
-    assert child.list() == [FileInfo("a.log", 1)]
-    assert child.url == f"{storage.url}/topic/topic-0"
-    assert child.counters is storage.counters
-
-
-def test_counters_count_requests_and_bytes(storage: Storage) -> None:
-    storage.put("f/a", b"12345")
-    storage.read("f/a", 1, 3)
-    storage.list("f")
-    storage.delete(["f/a"])
-    counted = storage.counters
-    assert (counted.puts, counted.gets, counted.lists, counted.deletes) == (1, 1, 1, 1)
-    assert (counted.bytes_written, counted.bytes_read) == (5, 2)
-
-
-def test_a_storage_pickles(storage: Storage) -> None:
-    storage.put("a", b"1")
-    copy = pickle.loads(pickle.dumps(storage))
-    assert copy.read("a") == b"1"
-    assert (copy.url, repr(copy)) == (storage.url, repr(storage))
-    assert copy.counters.puts == 0
-
-
-def test_threads_share_a_storage(storage: Storage) -> None:
-    def work(number: int) -> bool:
-        storage.put(f"f/{number}", bytes([number]))
-        return storage.read(f"f/{number}") == bytes([number])
-
-    with ThreadPoolExecutor(8) as pool:
-        assert all(pool.map(work, range(40)))
-    assert len(storage.list("f")) == 40
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_forked_process_uses_its_own_connection(storage_url: tuple[str, dict[str, Any]]) -> None:
-    if storage_url[0].startswith("memory:"):
-        pytest.skip("memory is not shared between processes")
-    storage = Storage(*storage_url)
-    storage.put("parent", b"1")
-    children = []
-    for number in range(3):
-        child = os.fork()
-        if child == 0:
-            signal.alarm(60)
-            try:
-                storage.put(f"child-{number}", storage.read("parent"))
-            finally:
-                os._exit(0)
-        children.append(child)
-        assert storage.read("parent") == b"1"
-    for child in children:
-        os.waitpid(child, 0)
-    assert [storage.read(f"child-{number}") for number in range(3)] == [b"1"] * 3
-
-
-def test_only_a_local_file_can_be_mapped(storage: Storage) -> None:
-    storage.put("a", b"12345")
-    storage.put("empty", b"")
-    if not storage.is_local:
-        for refused in (storage.map, storage.local_path):
-            with pytest.raises(StorageError, match="local disk"):
-                refused("a")
-        return
-    assert bytes(storage.map("a")) == b"12345"
-    assert storage.map("a").readonly
-    assert bytes(storage.map("empty")) == b""
-    with pytest.raises(FileNotFoundError):
-        storage.map("missing")
-    with open(storage.local_path("a"), "rb") as file:
-        assert file.read() == b"12345"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from test_storage import MIB
-from test_storage import storage as storage
+from every_storage import MIB
+from every_storage import storage as storage
 
 from distlog.core.errors import StorageError
 from distlog.core.storage.storage import Storage
