@@ -1,0 +1,84 @@
+"""Addresses of storages: what is accepted and what is refused, credentials without being shown."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distlog.core.errors import StorageError
+from distlog.core.storage.storage import Storage
+from distlog.core.storage.url import parse_url
+
+
+@pytest.mark.parametrize(
+    ("given", "protocol", "url"),
+    [
+        ("/data/logs", "file", "/data/logs"),
+        ("/data//logs/./x/../y/", "file", "/data/logs/y"),
+        ("file:///data/logs/", "file", "/data/logs"),
+        ("file:/data/logs", "file", "/data/logs"),
+        ("FILE:///data", "file", "/data"),
+        ("file://localhost/data", "file", "/data"),
+        (Path("/data/logs"), "file", "/data/logs"),
+        ("s3://bucket/logs/clicks/", "s3", "s3://bucket/logs/clicks"),
+        ("s3a://bucket/logs", "s3", "s3://bucket/logs"),
+        ("S3://bucket/Logs", "s3", "s3://bucket/Logs"),
+        ("s3://bucket", "s3", "s3://bucket"),
+        ("memory:///x/y", "memory", "memory://x/y"),
+        ("gcs://bucket/x", "gs", "gs://bucket/x"),
+        (
+            "abfs://container@account.dfs.core.windows.net/x",
+            "abfs",
+            "abfs://container@account.dfs.core.windows.net/x",
+        ),
+        ("s3://bucket/a@b/c:d", "s3", "s3://bucket/a@b/c:d"),
+    ],
+)
+def test_an_address_is_normalised(given: Any, protocol: str, url: str) -> None:
+    parsed = parse_url(given)
+    assert (parsed.protocol, parsed.url) == (protocol, url)
+    assert parse_url(parsed.url) == parsed
+
+
+@pytest.mark.parametrize("given", ["file://tmp/x", "file://tmp", "local://data/logs"])
+def test_a_file_url_that_names_a_server_is_refused_with_the_one_that_was_meant(given: str) -> None:
+    path = given.partition("://")[2]
+    with pytest.raises(StorageError, match=f"three slashes, as in file:///{path}"):
+        parse_url(given)
+
+
+def test_a_relative_path_is_made_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert parse_url("logs").url == str(tmp_path / "logs")
+    assert parse_url("~/logs").url == "/home/someone/logs"
+
+
+@pytest.mark.parametrize(
+    "wrong", ["", "s3://", "memory:///", "s3:/bucket/x", "simplecache::s3://bucket/x", "file://", "a\0b"]
+)
+def test_what_is_no_address_is_refused(wrong: str) -> None:
+    with pytest.raises(StorageError, match="address"):
+        parse_url(wrong)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "s3://KEYID:topsecret@bucket/logs",
+        "s3a://topsecret@bucket/logs",
+        "memory://a:topsecret@x",
+        "https://user:topsecret@host/logs",
+        "abfs://container:topsecret@account/logs",
+        "s3://bucket/logs?X-Amz-Signature=topsecret",
+        "https://account.blob.core.windows.net/c?sig=topsecret",
+    ],
+)
+def test_an_address_with_credentials_is_refused_without_showing_them(address: str) -> None:
+    with pytest.raises(StorageError, match="credentials") as raised:
+        Storage(address)
+    shown = "".join(traceback.format_exception(raised.value, limit=-1)) + repr(raised.value)
+    assert "topsecret" not in shown
