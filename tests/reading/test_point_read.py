@@ -1,27 +1,21 @@
-"""A few records from a place on are those that a scan gives, or an error: by offset and by time, of every log."""
+"""A few records from a place on are those that a scan gives: by offset and by time, of every log."""
 
 from __future__ import annotations
 
-import os
-import pickle
-from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import golden
-import pyarrow as pa
 import pytest
-from adopted import Rows, adopt, adopt_golden, forget_facts, put, rows, with_indexes
+from adopted import adopt, adopt_golden, rows, with_indexes
 from index_use import by_index as by_index
 from index_use import either_way as either_way
-from logs import START, Log, appended, batches_of, each_byte_changed, log_of, read, table, whole
+from logs import START, appended, log_of
+from point_reads import active, found, wanted
 from raw_batches import batch, record
 
 import distlog
-from distlog import CorruptRecordError, Record, SnapshotTooOldError, Topic
-from distlog.core.batches.record_batch import HEADER_SIZE, read_headers
 from distlog.core.reading import point_read
-from distlog.core.reading.files import open_logs
 from distlog.core.reading.files import segment_reader as segment_module
 from distlog.core.topics import record as record_module
 
@@ -35,27 +29,6 @@ def no_scan(monkeypatch: pytest.MonkeyPatch) -> None:
         return iter(())
 
     monkeypatch.setattr(record_module, "first", nothing_left)
-
-
-def as_rows(records: Iterable[Record]) -> Rows:
-    """Records as `adopted.rows` gives those of a scan."""
-    headers = ("key", "value")
-    return [
-        {**each._asdict(), "headers": [dict(zip(headers, pair, strict=True)) for pair in each.headers]}
-        for each in records
-    ]
-
-
-def found(topic: Topic, offset: int, limit: int | None = 1) -> Rows:
-    return without_partition(as_rows(topic.records(0, offset, limit)))
-
-
-def wanted(expected: Rows, offset: int, limit: int | None = 1) -> Rows:
-    return [row for row in without_partition(expected) if row["offset"] >= offset][:limit]
-
-
-def without_partition(given: Rows) -> Rows:
-    return [{name: row[name] for name in row if name != "partition"} for row in given]
 
 
 @pytest.mark.usefixtures("either_way")
@@ -81,18 +54,6 @@ def test_every_time_of_what_a_broker_wrote_gives_its_first_record(tmp_path: Path
             assert topic.offsets_for_times(at)[0] == first
 
 
-def active(url: str, count: int, size: int = 10, **settings: Any) -> Topic:
-    """A topic of `count` records in an active segment, most values of `size` bytes, in batches of a few."""
-    bounds = {"batch.bytes": f"{3 * size + 90}", "index.interval.bytes": "100"}
-    topic = distlog.create(url, config={**bounds, **settings})
-    with topic.writer() as writer:
-        for number in range(count):
-            value = None if number % 5 == 4 else b"%d" % number * (size // len(str(number)))
-            writer.append(value, key=b"k" if number % 2 else None, timestamp=START + 10 * number)
-    assert topic.refresh().live_snapshot.partitions[0].active
-    return topic
-
-
 @pytest.mark.usefixtures("either_way", "no_scan")
 @pytest.mark.parametrize("settings", [{}, {"compression.type": "lz4"}, {"message.timestamp.type": "LogAppendTime"}])
 @pytest.mark.parametrize(("count", "size"), [(60, 10), (1, 10), (30, 20_000), (12, 150_000)])
@@ -111,26 +72,6 @@ def test_many_records_of_an_active_segment_are_all_there(tmp_path: Path) -> None
     for offset in (0, 1, 1500, 2999, 3000):
         for limit in (1, 2, 63, 64, 65, 2000, None):
             assert found(topic, offset, limit) == wanted(expected, offset, limit)
-
-
-@pytest.mark.usefixtures("either_way")
-def test_no_changed_byte_of_an_active_segment_gives_a_wrong_record(tmp_path: Path) -> None:
-    log = log_of(active(str(tmp_path / "t"), 12))
-    data, refused = log.file().read_bytes(), 0
-    for position, wrong in each_byte_changed(data):
-        log.file().write_bytes(wrong)
-        refused += not right_or_refused(log, position % 12)
-    assert refused > len(data) // 10
-
-
-def test_an_active_segment_that_was_cut_or_replaced_gives_an_error(tmp_path: Path) -> None:
-    log = log_of(active(str(tmp_path / "t"), 60))
-    other = log_of(active(str(tmp_path / "u"), 61, 11)).file().read_bytes()
-    data = log.file().read_bytes()
-    for wrong in (data[:-1], data[: len(data) // 2], b"", other):
-        log.file().write_bytes(wrong)
-        with pytest.raises(distlog.DistlogError):
-            found(log.topic, 59)
 
 
 @pytest.mark.usefixtures("either_way", "no_scan")
@@ -174,168 +115,6 @@ def test_the_time_of_a_commit_is_that_of_its_records(tmp_path: Path, no_scan: No
     assert time > 5
     assert [(each.timestamp, each.timestamp_type) for each in topic.records(0, 4, 1)] == [(time, 1)]
     assert topic.offsets_for_times(time)[0] == (3, time)
-
-
-def test_what_is_behind_the_records_that_are_wanted_is_not_decoded(tmp_path: Path) -> None:
-    right = with_indexes(batch([record(0), record(1, 0, b"key"), record(2)]), 0)
-    topic = forget_facts(adopt(str(tmp_path / "t"), [(0, right)], 3))
-    (segment,) = topic.snapshot.partitions[0].segments
-    # as a faulty writer would leave it, with a right checksum
-    records = record(0) + record(1, 0, b"key")
-    section = records + bytes(segment.log_bytes - HEADER_SIZE - len(records))
-    put(topic, segment, {".log": batch([], section=section, count=3, last_delta=2)})
-    assert [each.key for each in topic.records(0, 0, 2)] == [None, b"key"]
-    with pytest.raises(CorruptRecordError, match=r"file=.*\.log position=0 offset=0 record=2 partition=0"):
-        list(topic.records(0, 0, 3))
-
-
-@pytest.mark.usefixtures("either_way")
-@pytest.mark.parametrize("codec", ["uncompressed", "lz4"])
-def test_no_changed_byte_of_a_log_gives_a_wrong_record(tmp_path: Path, codec: str) -> None:
-    log = log_of(appended(str(tmp_path / "t"), 20, **{"compression.type": codec}))
-    data, refused = log.file().read_bytes(), 0
-    # outside of the checksums
-    base_offsets = {start + at for start in read_headers(data)["position"].tolist() for at in range(8)}
-    for position, wrong in each_byte_changed(data):
-        log.file().write_bytes(wrong)
-        for offset in range(20) if position in base_offsets else range(position % 4, 20, 4):
-            refused += not right_or_refused(log, offset)
-    assert refused > len(data)
-
-
-def right_or_refused(log: Log, offset: int) -> bool:
-    """Whether a record and its time are found; an AssertionError for a wrong one, or an error that tells no place."""
-    time = START + 10 * offset
-    try:
-        assert found(log.topic, offset) == wanted(log.expected, offset)
-        assert log.topic.offsets_for_times(time)[0] == (offset, time)
-    except CorruptRecordError as error:
-        refused = error.details
-    else:
-        return True
-    assert refused["file"] == log.topic.reader.name(log.segments[0])
-    assert refused["partition"] == 0
-    assert 0 <= refused["position"] <= log.segments[0].log_bytes
-    return False
-
-
-@pytest.mark.usefixtures("by_index")
-def test_no_changed_byte_of_an_index_gives_a_wrong_record(tmp_path: Path) -> None:
-    log = log_of(appended(str(tmp_path / "t"), 60))
-    for suffix in (".index", ".timeindex"):
-        data = log.file(suffix=suffix).read_bytes()
-        for position, wrong in each_byte_changed(data):
-            log.file(suffix=suffix).write_bytes(wrong)
-            for offset in (position % 60, 59):
-                assert right_or_refused(log, offset)
-        log.file(suffix=suffix).write_bytes(data)
-
-
-STORIES: dict[str, Callable[[list[bytes]], list[bytes]]] = {
-    "the first two swapped": lambda batches: [batches[1], batches[0], *batches[2:]],
-    "the last two swapped": lambda batches: [*batches[:-2], batches[-1], batches[-2]],
-    "backwards": lambda batches: batches[::-1],
-    "one twice": lambda batches: [*batches[:3], batches[2], *batches[3:]],
-    "one in place of another": lambda batches: [*batches[:2], batches[3], *batches[3:]],
-    "without the first": lambda batches: batches[1:],
-    "without the third": lambda batches: [*batches[:2], *batches[3:]],
-}
-
-
-@pytest.mark.usefixtures("either_way")
-@pytest.mark.parametrize("story", STORIES)
-def test_batches_out_of_their_places_give_no_wrong_record(tmp_path: Path, story: str) -> None:
-    log = log_of(appended(str(tmp_path / "t"), 60))
-    data = log.file().read_bytes()
-    wrong = b"".join(STORIES[story](batches_of(data)))
-    log.file().write_bytes(wrong + bytes(max(0, len(data) - len(wrong))))
-    answers = [right_or_refused(log, offset) for offset in range(60)]
-    assert not all(answers)
-
-
-def test_a_log_that_goes_while_it_is_mapped_is_told(tmp_path: Path) -> None:
-    log = log_of(appended(str(tmp_path / "t"), 60))
-    assert found(log.topic, 30) == wanted(log.expected, 30)
-    data = log.file().read_bytes()
-    for size in (0, 1, len(data) - 1):
-        os.truncate(log.file(), size)
-        with pytest.raises(CorruptRecordError, match=f"shorter than its segment.*position={size} partition=0"):
-            found(log.topic, 30)
-    log.file().unlink()
-    with pytest.raises(SnapshotTooOldError, match="refresh the topic"):
-        found(log.topic, 30)
-    with pytest.raises(SnapshotTooOldError, match="refresh the topic"):
-        log.topic.offsets_for_times(START)
-
-
-def of_one_shape(url: str) -> bytes:
-    """The log of 60 records that differ from those of `appended` in their values alone."""
-    other, records = appended(url), table(60)
-    values = [value and value.replace(b"v", b"w") for value in records["value"].to_pylist()]
-    other.append(records.set_column(2, "value", pa.array(values)))
-    return Log(other, []).file().read_bytes()
-
-
-@pytest.mark.usefixtures("either_way")
-def test_a_log_that_only_begins_as_its_segments_is_told_at_its_end(tmp_path: Path) -> None:
-    log = log_of(appended(str(tmp_path / "t"), 60))
-    ours, theirs = batches_of(log.file().read_bytes()), batches_of(of_one_shape(str(tmp_path / "other")))
-    log.file().write_bytes(b"".join([*ours[:-1], theirs[-1]]))
-    with pytest.raises(CorruptRecordError, match="the log of another segment"):
-        found(log.topic, 59)
-
-
-@pytest.mark.usefixtures("either_way")
-def test_a_log_that_is_replaced_while_it_is_mapped_is_told(tmp_path: Path) -> None:
-    log = log_of(appended(str(tmp_path / "t"), 60))
-    assert found(log.topic, 30) == wanted(log.expected, 30)
-    theirs = of_one_shape(str(tmp_path / "other"))
-    assert len(theirs) == log.segments[0].log_bytes
-    log.topic.storage.put(log.topic.reader.name(log.segments[0]), theirs)
-    for offset in (30, 31):
-        with pytest.raises(CorruptRecordError, match="the log of another segment"):
-            found(log.topic, offset)
-
-
-@pytest.mark.usefixtures("by_index")
-def test_a_log_that_is_replaced_after_it_was_scanned_is_told_by_the_next_scan(tmp_path: Path) -> None:
-    log = log_of(appended(str(tmp_path / "t"), 60))
-    part = whole(log.segments[0], start_offset=30, end_offset=31)
-    assert len(read(log.topic, part)) == 1
-    theirs = of_one_shape(str(tmp_path / "other"))
-    log.topic.storage.put(log.topic.reader.name(log.segments[0]), theirs)
-    with pytest.raises(CorruptRecordError, match="the log of another segment"):
-        read(log.topic, part)
-
-
-def test_no_more_than_a_few_logs_stay_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(open_logs, "OPEN_LOGS", 2)
-    topic = appended(str(tmp_path / "t"), 5, 5, 5)
-    topic.storage.counters.gets = 0
-    maps = []
-    for segment in (0, 0, 1, 0, 2, 0, 1):
-        assert len(found(topic, 5 * segment)) == 1
-        maps.append(topic.storage.counters.gets)
-    assert maps == [1, 1, 2, 2, 3, 3, 4]
-
-
-@pytest.mark.usefixtures("by_index")
-def test_logs_and_indexes_that_stay_mapped_hold_no_descriptor(tmp_path: Path) -> None:
-    topic = appended(str(tmp_path / "t"), *[20] * 10)
-    before = len(os.listdir("/proc/self/fd"))
-    for segment in range(10):
-        assert len(found(topic, 20 * segment + 7)) == 1
-        topic.offsets_for_times(START + 10 * segment)
-    assert len(os.listdir("/proc/self/fd")) == before
-
-
-def test_a_copy_of_a_reader_has_no_map(tmp_path: Path) -> None:
-    topic = appended(str(tmp_path / "t"), 5)
-    found(topic, 1)
-    copy = pickle.loads(pickle.dumps(topic.reader))
-    before = copy.storage.counters.gets
-    copy.logs.get(topic.snapshot.partitions[0].segments[0])
-    assert copy.storage.counters.gets == before + 1
 
 
 @pytest.mark.parametrize("limit", [1, 63, 64, 65, 200, None])

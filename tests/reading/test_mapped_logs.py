@@ -1,0 +1,102 @@
+"""Logs stay mapped for the next read: few of them, without a descriptor, and one that goes or is replaced is told."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from index_use import by_index as by_index
+from index_use import either_way as either_way
+from logs import START, Log, appended, batches_of, log_of, read, table, whole
+from point_reads import found, wanted
+
+from distlog import CorruptRecordError, SnapshotTooOldError
+from distlog.core.reading.files import open_logs
+
+
+def test_no_more_than_a_few_logs_stay_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(open_logs, "OPEN_LOGS", 2)
+    topic = appended(str(tmp_path / "t"), 5, 5, 5)
+    topic.storage.counters.gets = 0
+    maps = []
+    for segment in (0, 0, 1, 0, 2, 0, 1):
+        assert len(found(topic, 5 * segment)) == 1
+        maps.append(topic.storage.counters.gets)
+    assert maps == [1, 1, 2, 2, 3, 3, 4]
+
+
+@pytest.mark.usefixtures("by_index")
+def test_logs_and_indexes_that_stay_mapped_hold_no_descriptor(tmp_path: Path) -> None:
+    topic = appended(str(tmp_path / "t"), *[20] * 10)
+    before = len(os.listdir("/proc/self/fd"))
+    for segment in range(10):
+        assert len(found(topic, 20 * segment + 7)) == 1
+        topic.offsets_for_times(START + 10 * segment)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_copy_of_a_reader_has_no_map(tmp_path: Path) -> None:
+    topic = appended(str(tmp_path / "t"), 5)
+    found(topic, 1)
+    copy = pickle.loads(pickle.dumps(topic.reader))
+    before = copy.storage.counters.gets
+    copy.logs.get(topic.snapshot.partitions[0].segments[0])
+    assert copy.storage.counters.gets == before + 1
+
+
+def test_a_log_that_goes_while_it_is_mapped_is_told(tmp_path: Path) -> None:
+    log = log_of(appended(str(tmp_path / "t"), 60))
+    assert found(log.topic, 30) == wanted(log.expected, 30)
+    data = log.file().read_bytes()
+    for size in (0, 1, len(data) - 1):
+        os.truncate(log.file(), size)
+        with pytest.raises(CorruptRecordError, match=f"shorter than its segment.*position={size} partition=0"):
+            found(log.topic, 30)
+    log.file().unlink()
+    with pytest.raises(SnapshotTooOldError, match="refresh the topic"):
+        found(log.topic, 30)
+    with pytest.raises(SnapshotTooOldError, match="refresh the topic"):
+        log.topic.offsets_for_times(START)
+
+
+def of_one_shape(url: str) -> bytes:
+    """The log of 60 records that differ from those of `appended` in their values alone."""
+    other, records = appended(url), table(60)
+    values = [value and value.replace(b"v", b"w") for value in records["value"].to_pylist()]
+    other.append(records.set_column(2, "value", pa.array(values)))
+    return Log(other, []).file().read_bytes()
+
+
+@pytest.mark.usefixtures("either_way")
+def test_a_log_that_only_begins_as_its_segments_is_told_at_its_end(tmp_path: Path) -> None:
+    log = log_of(appended(str(tmp_path / "t"), 60))
+    ours, theirs = batches_of(log.file().read_bytes()), batches_of(of_one_shape(str(tmp_path / "other")))
+    log.file().write_bytes(b"".join([*ours[:-1], theirs[-1]]))
+    with pytest.raises(CorruptRecordError, match="the log of another segment"):
+        found(log.topic, 59)
+
+
+@pytest.mark.usefixtures("either_way")
+def test_a_log_that_is_replaced_while_it_is_mapped_is_told(tmp_path: Path) -> None:
+    log = log_of(appended(str(tmp_path / "t"), 60))
+    assert found(log.topic, 30) == wanted(log.expected, 30)
+    theirs = of_one_shape(str(tmp_path / "other"))
+    assert len(theirs) == log.segments[0].log_bytes
+    log.topic.storage.put(log.topic.reader.name(log.segments[0]), theirs)
+    for offset in (30, 31):
+        with pytest.raises(CorruptRecordError, match="the log of another segment"):
+            found(log.topic, offset)
+
+
+@pytest.mark.usefixtures("by_index")
+def test_a_log_that_is_replaced_after_it_was_scanned_is_told_by_the_next_scan(tmp_path: Path) -> None:
+    log = log_of(appended(str(tmp_path / "t"), 60))
+    part = whole(log.segments[0], start_offset=30, end_offset=31)
+    assert len(read(log.topic, part)) == 1
+    theirs = of_one_shape(str(tmp_path / "other"))
+    log.topic.storage.put(log.topic.reader.name(log.segments[0]), theirs)
+    with pytest.raises(CorruptRecordError, match="the log of another segment"):
+        read(log.topic, part)
