@@ -7,7 +7,7 @@ new one, one that was there all the time and knows less, and a reader.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -216,12 +216,19 @@ def of_another_boot(page: bytes) -> bytes:
 DAMAGES = (lost, of_another_boot, garbled)
 
 
-@pytest.mark.parametrize("name", STORIES)
-def test_a_power_loss_before_any_step_keeps_what_was_flushed(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (count, story), step = STORIES[name], 0
-    is_over = False
+def power_losses(
+    story_name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    damages: Sequence[Callable[[bytes], bytes]] = DAMAGES,
+    meanwhile: Callable[[Path], None] = lambda folder: None,
+) -> Iterator[tuple[list[bytes], Path]]:
+    """Lose the power where a process ends before each step of the story, and last where it comes to its end.
+
+    `meanwhile` is what others do in the topic's folder between the process and the power loss. Each time come out the
+    values that were flushed before the story, and the folder that is left.
+    """
+    (count, story), step, is_over = STORIES[story_name], 0, False
     while not is_over:
         root = tmp_path / str(step)
         root.mkdir()
@@ -229,54 +236,24 @@ def test_a_power_loss_before_any_step_keeps_what_was_flushed(
         with monkeypatch.context() as patches:
             disk = Disk(patches, root)
             _, before = prepared(root / "events", count)
-            process = Process(root / "events")
-            disk.new_process(step)
-            try:
-                story(process)
-                is_over = True
-            except DiskKilled:
-                pass
-            disk.new_process()
+            is_over = not end_on(disk, root / "events", story, step)
+            meanwhile(root / "events")
             left = disk.after_power_loss(tmp_path / f"left {step}") / "events"
-        start_anew(root / "events", left, DAMAGES[step % 3], monkeypatch, step)
-        process = Process(left)
-        check(process.seen()[0], before)
-        append(process[0], b"after")
-        process[0].roll()
-        check(process.seen()[0], before, b"after")
-        assert process.anomalies() == ()
+        start_anew(root / "events", left, damages[step % len(damages)], monkeypatch, step)
+        yield before, left
         step += 1
-    assert step > 2
 
 
-@pytest.mark.parametrize("name", ["open", "roll", "seal"])
-def test_what_is_flushed_after_a_process_ended_in_a_commit_outlives_a_power_loss(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The commit of who died may be seen and not durable: who appends behind it makes it so."""
-    (count, story), step = STORIES[name], 0
-    is_over = False
-    while not is_over:
-        root = tmp_path / str(step)
-        root.mkdir()
-        monkeypatch.setattr(durable_files, "DURABLE_FOLDERS", {})
-        with monkeypatch.context() as patches:
-            disk = Disk(patches, root)
-            _, before = prepared(root / "events", count)
-            disk.new_process(step)
-            try:
-                story(Process(root / "events"))
-                is_over = True
-            except DiskKilled:
-                pass
-            disk.new_process()
-            other = Process(root / "events")
-            append(other[0], b"after")
-            other[0].flush()
-            left = disk.after_power_loss(tmp_path / f"left {step}") / "events"
-        start_anew(root / "events", left, lost, monkeypatch, step)
-        check(Process(left).seen()[0], before, b"after")
-        step += 1
+def end_on(disk: Disk, folder: Path, story: Callable[[Process], None], step: int) -> bool:
+    """Whether a process on that disk ended before that step, rather than finish."""
+    disk.new_process(step)
+    try:
+        story(Process(folder))
+    except DiskKilled:
+        return True
+    finally:
+        disk.new_process()
+    return False
 
 
 def start_anew(
@@ -287,6 +264,37 @@ def start_anew(
     if (left / page).exists():
         (left / page).write_bytes(damage((before / page).read_bytes()))
     monkeypatch.setattr("distlog.core.log.partition.state_record.boot_id", lambda: boot.to_bytes(16, "big"))
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_a_power_loss_before_any_step_keeps_what_was_flushed(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses = 0
+    for before, left in power_losses(name, tmp_path, monkeypatch):
+        process = Process(left)
+        check(process.seen()[0], before)
+        append(process[0], b"after")
+        process[0].roll()
+        check(process.seen()[0], before, b"after")
+        assert process.anomalies() == ()
+        losses += 1
+    assert losses > 2
+
+
+@pytest.mark.parametrize("name", ["open", "roll", "seal"])
+def test_what_is_flushed_after_a_process_ended_in_a_commit_outlives_a_power_loss(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit of who died may be seen and not durable: who appends behind it makes it so."""
+
+    def append_behind(folder: Path) -> None:
+        other = Process(folder)
+        append(other[0], b"after")
+        other[0].flush()
+
+    for before, left in power_losses(name, tmp_path, monkeypatch, [lost], append_behind):
+        check(Process(left).seen()[0], before, b"after")
 
 
 def test_what_was_not_flushed_may_be_cut_anywhere_by_a_power_loss(
