@@ -34,6 +34,9 @@ from soak.tally import Tally
 CAMPAIGNS: dict[str, Callable[[Path, int], Tally]] = {
     "kills": partial(kills.run, seconds=15, rounds=4),
     "gateway-kills": gateway_kills.run,
+    "gateway-kills-with-two": partial(gateway_kills.run, gateways=2),
+    "gateway-kills-on-s3": gateway_kills.run_on_s3,
+    "gateway-kills-on-s3-with-two": partial(gateway_kills.run_on_s3, gateways=2),
     "many-gateways": many_gateways.run,
     "many-gateways-on-s3": many_gateways.run_on_s3,
     "exactly-once": exactly_once.run,

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import distlog
 from soak.gateway_kills import CONFIG
-from soak.many_gateways import GatewayProcess
+from soak.gateway_process import GatewayProcess
 from soak.patience import Patience
 from soak.streams_on_s3 import server
 from soak.tally import Tally, demand, skipped

@@ -28,13 +28,14 @@ def run(folder: Path, seed: int, kills: int, address: tuple[str, Mapping[str, An
     root, options = address
     with FaultProxy(str(options["endpoint_url"])) as proxy:
         pipeline = Pipeline(folder, root, {**options, "endpoint_url": proxy.url}, seed, pause_s=1.0)
-        tally = killed(pipeline, kills, partial(_disturb, proxy, random.Random(seed)))
+        tally = killed(pipeline, kills, partial(disturb, proxy, random.Random(seed)))
         tally["requests"] += len(proxy.requests)
         tally["faults"] += sum(request.fault is not None for request in proxy.requests)
         return tally
 
 
-def _disturb(proxy: FaultProxy, chance: random.Random) -> None:
+def disturb(proxy: FaultProxy, chance: random.Random) -> None:
+    """Inject faults of two kinds into the next requests."""
     for method, fault in chance.sample(FAULTS, 2):
         proxy.inject(method, fault, times=chance.randint(1, 3))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from soak.gateway_kills import KilledGateway
+from soak.gateway_process import GatewayProcess
 
 import distlog
 
@@ -46,11 +46,11 @@ class Worker:
 
 
 @pytest.fixture
-def gateway(tmp_path: Path) -> Iterator[KilledGateway]:
+def gateway(tmp_path: Path) -> Iterator[GatewayProcess]:
     """A gateway over a root with the topic `clicks`; it ends by SIGTERM."""
     topic = distlog.create(str(tmp_path / "clicks"), partitions=2)
     topic.append([{"value": b"v", "partition": n % 2} for n in range(2 * COUNT)])
-    served = KilledGateway(tmp_path)
+    served = GatewayProcess(str(tmp_path), {})
     yield served
     served.end()
 
@@ -63,14 +63,14 @@ def until_all(workers: list[Worker], is_done: Any) -> None:
             worker.work()
 
 
-def test_acknowledged_positions_are_there_and_the_members_go_on_without_a_rebalance(gateway: KilledGateway) -> None:
+def test_acknowledged_positions_are_there_and_the_members_go_on_without_a_rebalance(gateway: GatewayProcess) -> None:
     workers = [Worker(gateway.address) for _ in range(2)]
     until_all(workers, lambda worker: worker.acknowledged and len(worker.member.assignment()) == 1)
     shared = [worker.member.assignment() for worker in workers]
     for worker in workers:
         worker.values.clear()
         worker.lost = 0
-    killing = threading.Thread(target=gateway.kill)
+    killing = threading.Thread(target=lambda: (gateway.kill(), gateway.begin()))
     killing.start()
     while killing.is_alive():
         for worker in workers:
