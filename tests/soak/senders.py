@@ -18,7 +18,7 @@ from soak.tally import demand
 
 PARTITIONS = 3
 _PATIENCE_S = 120.0
-_RECORDS_A_SECOND = 3000
+_RECORDS_A_SECOND = 1000
 #: What a producer may send on ahead while no gateway answers; librdkafka takes no more than 100,000.
 _QUEUED_RECORDS = 50_000
 #: A client that was killed, or gave up, may have sent that many at most.
