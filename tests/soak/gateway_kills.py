@@ -67,9 +67,8 @@ def _run(
     kills, senders, gateways = counts
     topic = distlog.create(f"{root[0]}/events", PARTITIONS, CONFIG, storage_options=root[1])
     serving = [GatewayProcess(*root) for _ in range(gateways)]
-    addresses, tally = ",".join(each.address for each in serving), Tally(kills=kills)
-    sending = [Sender(addresses, str(name), folder) for name in range(senders)]
-    killed = list[Sender]()
+    addresses = ",".join(each.address for each in serving)
+    sending, killed = [Sender(addresses, str(name), folder) for name in range(senders)], list[Sender]()
     try:
         for number in range(kills):
             disturb()
@@ -79,25 +78,33 @@ def _run(
                 sending.append(Sender(addresses, str(senders + number), folder))
                 killed.append(sending.pop(chance.randrange(senders)))
                 killed[-1].kill()
-                tally["clients"] += 1
                 continue
             if number % 2:
                 _wait_for_append(written)
-            gateway = chance.choice(serving)
-            gateway.kill()
-            # the others take over meanwhile, or it is back before they do
-            time.sleep(chance.choice((0, 2 * gateway.session_s)) if gateways > 1 else 0)
-            gateway.begin()
-        for each in sending:
-            each.stop()
-        for each in sending:
-            each.end()
-        for gateway in serving:
-            gateway.end()
+            _kill_one(serving, chance)
+        _end(sending, serving)
     finally:
         for each in (*sending, *serving):
             each.kill()
-    return tally + Tally(records=check(topic.refresh(), (*sending, *killed)))
+    records = check(topic.refresh(), (*sending, *killed))
+    return Tally(kills=kills, clients=len(killed), records=records)
+
+
+def _kill_one(serving: Sequence[GatewayProcess], chance: random.Random) -> None:
+    gateway = chance.choice(serving)
+    gateway.kill()
+    # the others take over meanwhile, or it is back before they do
+    time.sleep(chance.choice((0, 2 * gateway.session_s)) if len(serving) > 1 else 0)
+    gateway.begin()
+
+
+def _end(sending: Sequence[Sender], serving: Sequence[GatewayProcess]) -> None:
+    for each in sending:
+        each.stop()
+    for each in sending:
+        each.end()
+    for gateway in serving:
+        gateway.end()
 
 
 def _wait_for_news(sending: Sequence[Sender]) -> None:
