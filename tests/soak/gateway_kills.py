@@ -42,11 +42,11 @@ def run_on_s3(folder: Path, seed: int, *, kills: int = 9, senders: int = 3, gate
     chance = random.Random(seed)
     with server() as (root, options), FaultProxy(str(options["endpoint_url"])) as proxy:
 
-        def stored() -> int:
-            return proxy.count("PUT", "*/events/*")
+        def commits() -> int:
+            return proxy.count("PUT", "*/events/_commits/*")
 
         address = root, {**options, "endpoint_url": proxy.url}
-        tally = _run(folder, address, chance, (kills, senders, gateways), stored, lambda: disturb(proxy, chance))
+        tally = _run(folder, address, chance, (kills, senders, gateways), commits, lambda: disturb(proxy, chance))
         faults = sum(request.fault is not None for request in proxy.requests)
         return tally + Tally(requests=len(proxy.requests), faults=faults)
 
@@ -79,7 +79,7 @@ def _run(
                 killed.append(sending.pop(chance.randrange(senders)))
                 killed[-1].kill()
                 continue
-            if number % 2:
+            if number % 2 == 0:
                 _wait_for_append(written)
             _kill_one(serving, chance)
         _end(sending, serving)
