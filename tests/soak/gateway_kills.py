@@ -34,7 +34,7 @@ def run(folder: Path, seed: int, *, kills: int = 9, senders: int = 4, gateways: 
         # records are written, and before they are acknowledged comes a sync
         return sum(file.stat().st_size for file in folder.glob("root/events/*/*.log"))
 
-    return _run(folder, (str(folder / "root"), {}), random.Random(seed), (kills, senders, gateways), log_bytes)
+    return _run(folder, (str(folder / "root"), {}), random.Random(seed), (kills, senders, gateways), [log_bytes])
 
 
 def run_on_s3(folder: Path, seed: int, *, kills: int = 9, senders: int = 3, gateways: int = 1) -> Tally:
@@ -45,8 +45,12 @@ def run_on_s3(folder: Path, seed: int, *, kills: int = 9, senders: int = 3, gate
         def commits() -> int:
             return proxy.count("PUT", "*/events/_commits/*")
 
+        def bundles() -> int:
+            return proxy.count("PUT", "*/events/*") - commits()
+
         address = root, {**options, "endpoint_url": proxy.url}
-        tally = _run(folder, address, chance, (kills, senders, gateways), commits, lambda: disturb(proxy, chance))
+        moments = commits, bundles
+        tally = _run(folder, address, chance, (kills, senders, gateways), moments, lambda: disturb(proxy, chance))
         faults = sum(request.fault is not None for request in proxy.requests)
         return tally + Tally(requests=len(proxy.requests), faults=faults)
 
@@ -56,7 +60,7 @@ def _run(
     root: tuple[str, Mapping[str, Any]],
     chance: random.Random,
     counts: tuple[int, int, int],
-    written: Callable[[], int],
+    moments: Sequence[Callable[[], int]],
     disturb: Callable[[], None] = lambda: None,
 ) -> Tally:
     try:
@@ -74,13 +78,14 @@ def _run(
             disturb()
             _wait_for_news(sending)
             time.sleep(chance.uniform(0, 0.5))
-            if number % 3 == 2:
+            kind = number % 3
+            if kind == 2:
                 sending.append(Sender(addresses, str(senders + number), folder))
                 killed.append(sending.pop(chance.randrange(senders)))
                 killed[-1].kill()
                 continue
-            if number % 2 == 0:
-                _wait_for_append(written)
+            if kind < len(moments):
+                _wait_for_more(moments[kind])
             _kill_one(serving, chance)
         _end(sending, serving)
     finally:
@@ -115,8 +120,8 @@ def _wait_for_news(sending: Sequence[Sender]) -> None:
         time.sleep(0.01)
 
 
-def _wait_for_append(written: Callable[[], int]) -> None:
-    """Wait until something is written that may not be acknowledged yet."""
+def _wait_for_more(written: Callable[[], int]) -> None:
+    """Wait until something is written of which nobody may have been told yet."""
     before, patience = written(), Patience(_PATIENCE_S)
     while written() <= before:
         demand(not patience.is_over(None), "nothing is appended any more")
