@@ -165,6 +165,10 @@ class StorageFullError(StorageError):
     """There is no space left on the disk, or a quota is used up; nothing was written."""
 
 
+class StorageDeniedError(StorageError, PermissionError):
+    """The storage does not let this process do that."""
+
+
 class CorruptionError(DistlogError):
     """Bytes read from storage are not what was written."""
 

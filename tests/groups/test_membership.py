@@ -46,7 +46,7 @@ def test_who_is_no_member_any_more_cannot_come_back_by_a_commit_of_nothing(topic
     time = Time()
     follower = follow(topic, time, group="g")
     next(follower)
-    admin.reset(GroupLog(topic.storage, topic.snapshot.topic_id, "g"), {}, 2, {})
+    admin.reset(GroupLog(topic.storage, topic.snapshot.topic_id, "g"), {}, 2, {}, dict)
     with pytest.raises(FencedMemberError):
         follower.commit({})
     assert not state_of(topic).members
@@ -88,7 +88,7 @@ def test_a_look_finds_what_happened_in_a_group_that_is_busy(topic: Topic) -> Non
             busy.commit({})
     busy.close()
     other = follow(topic, time, group="g", timeout=0, partitions=[0])
-    admin.reset(GroupLog(topic.storage, topic.snapshot.topic_id, "g"), {0: 2}, 2, {})
+    admin.reset(GroupLog(topic.storage, topic.snapshot.topic_id, "g"), {0: 2}, 2, {}, dict)
     time.now_s += 3.1
     assert drained(idle) == span(0, 2, 6)
     assert drained(other) == []

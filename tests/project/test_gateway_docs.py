@@ -12,6 +12,7 @@ from command_line import CommandLine
 from gateways import API_VERSIONS, Wire, serving, until
 from users_files import users_file
 
+from distlog.core.consumer_offsets.positions_format import OFFSETS_TOPIC
 from distlog.core.log.partition.log_validator import _MOST_EXPANSION, _SMALLEST_LIMIT
 from distlog.gateway.broker_settings import gateway_settings
 from distlog.gateway.cluster.gateway_lease import GROUP as GATEWAYS
@@ -28,7 +29,7 @@ from distlog.gateway.protocol.request_frame import LARGEST_OTHER_BYTES
 from distlog.gateway.security.authentication import Authentication
 from distlog.gateway.security.users_file import UsersFile
 from distlog.gateway.server.patience import BYTES_PER_S
-from distlog.gateway.topics.own_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from distlog.gateway.topics.own_topics import TRANSACTIONS_TOPIC
 from distlog.gateway.transactions.transaction_coordinator import EXPIRATION_MS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "gateway.md").read_text(encoding="utf-8")

@@ -25,6 +25,7 @@ CORE_LAYERS = (
     "dump",
     "topic_handle groups",
     "log",
+    "consumer_offsets",
     "maintenance",
     "kafka_directory",
     "following",

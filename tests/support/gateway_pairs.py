@@ -11,11 +11,11 @@ from conftest import Address
 from gateways import Wire, until
 
 import distlog
+from distlog.core.consumer_offsets.positions_format import offsets_partition
 from distlog.gateway.broker_parts import groups_of, transactions_of
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.group_settings import GroupSettings
-from distlog.gateway.groups.offsets.offsets_format import offsets_partition
 
 FIND_COORDINATOR = 10
 #: A machine with much to do must not let leases lapse.

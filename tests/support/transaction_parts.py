@@ -14,6 +14,7 @@ from transacting import seen
 
 import distlog
 from distlog.core.batches.record_batch import TRANSACTIONAL
+from distlog.core.consumer_offsets.positions_format import OFFSETS_TOPIC, Position, encode_position
 from distlog.core.errors import StorageError
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.topic import Topic
@@ -24,11 +25,10 @@ from distlog.gateway.config import GatewayConfig
 from distlog.gateway.fetches.delayed_fetches import DelayedFetches
 from distlog.gateway.fetches.fetch_memory import FetchMemory
 from distlog.gateway.group_settings import GroupSettings
-from distlog.gateway.groups.offsets.offsets_format import Position, encode_key, encode_position
+from distlog.gateway.groups.offsets.offsets_format import encode_key
 from distlog.gateway.groups.offsets.offsets_topic import OffsetsTopic
 from distlog.gateway.groups.services import GroupServices
 from distlog.gateway.topics.metadata_cache import MetadataCache
-from distlog.gateway.topics.own_topics import OFFSETS_TOPIC
 from distlog.gateway.topics.partition import Partition
 from distlog.gateway.transactions.own_records import own_batch
 from distlog.gateway.transactions.services import TransactionServices

@@ -8,8 +8,10 @@ import platform
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from distlog.core.commits.state.snapshot import Snapshot
+from distlog.core.consumer_offsets.kafka_positions import KafkaPositions
 from distlog.core.errors import InvalidConfigError, TopicNotFoundError
 from distlog.core.following.followed_log import FollowedLog
 from distlog.core.following.follower import FIRST_PAUSE_S, LONGEST_PAUSE_S, PAUSE_GROWTH, Follower
@@ -77,6 +79,7 @@ class Following:
             self.lease,
             self.clock,
             log.handle.new_id,
+            partial(KafkaPositions(log.handle).of_group, self.group),
         )
         return GroupShare(log, member, self.start, self.out_of_range)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import pyarrow as pa
 
@@ -13,8 +13,10 @@ from distlog.core.commits.format.fields import UUID
 from distlog.core.commits.state.snapshot import Snapshot
 from distlog.core.display.listing import Listing
 from distlog.core.errors import InvalidConfigError
+from distlog.core.groups.committed import Committed, KafkaCommits
 from distlog.core.groups.group_log import GroupLog
 from distlog.core.groups.group_state import GroupState
+from distlog.core.groups.take_over import taken_over, unseen, with_positions
 from distlog.core.storage.storage import FileInfo, Storage
 
 _TABLE = pa.schema(
@@ -32,25 +34,38 @@ _TABLE = pa.schema(
 
 def group_states(storage: Storage, topic_id: str) -> list[GroupState]:
     """The groups of the topic with this id, by name, without those that were deleted."""
+    return [state for state in _states(storage, topic_id) if state.exists]
+
+
+def _states(storage: Storage, topic_id: str) -> Iterator[GroupState]:
     folders = storage.list_folders(f"{paths.GROUPS_DIR}/{topic_id}")
     names = sorted(filter(None, (paths.parse_group_folder(folder.rpartition("/")[2]) for folder in folders)))
-    states = (GroupLog(storage, topic_id, name).load() for name in names)
-    return [state for state in states if state.exists]
+    return (GroupLog(storage, topic_id, name).load() for name in names)
 
 
-def group_table(storage: Storage, snapshot: Snapshot) -> Listing:
+def group_table(storage: Storage, snapshot: Snapshot, kafka: Mapping[str, Mapping[int, Committed]]) -> Listing:
     """A row per group and partition: the group's position, the log end, the lag, and the member that owns it.
 
-    A member that died is shown until another member, or the next one that joins, has watched its lease run out.
+    `kafka` has what Kafka's clients have committed, by group and partition; of their members nothing is known. A
+    member that died is shown until another member, or the next one that joins, has watched its lease run out.
     """
-    rows = [row for state in group_states(storage, snapshot.topic_id) for row in _rows(state, snapshot)]
+    states = {state.group: state for state in _states(storage, snapshot.topic_id)}
+    names = sorted({*states, *kafka})
+    rows = [
+        row
+        for name in names
+        for row in _rows(states.get(name, GroupState.empty(snapshot.topic_id, name)), snapshot, kafka.get(name, {}))
+    ]
     return Listing(pa.Table.from_pylist(rows, _TABLE), "groups and partitions")
 
 
-def _rows(state: GroupState, snapshot: Snapshot) -> list[dict[str, object]]:
+def _rows(state: GroupState, snapshot: Snapshot, kafka: Mapping[int, Committed]) -> list[dict[str, object]]:
+    positions = [state.position(number, kafka.get(number)) for number in range(len(snapshot.partitions))]
+    if not state.exists and not any(position is not None for position in positions):
+        return []
     rows = []
-    for number, partition in enumerate(snapshot.partitions):
-        position, owner = state.positions.get(number), state.member(state.owners.get(number, ""))
+    for number, (partition, position) in enumerate(zip(snapshot.partitions, positions, strict=True)):
+        owner = state.member(state.owners.get(number, ""))
         rows.append(
             {
                 "group": state.group,
@@ -65,34 +80,52 @@ def _rows(state: GroupState, snapshot: Snapshot) -> list[dict[str, object]]:
     return rows
 
 
-def reset(log: GroupLog, positions: Mapping[int, int], partitions: int, missing: Mapping[int, int]) -> GroupState:
+def reset(
+    log: GroupLog, positions: Mapping[int, int], partitions: int, missing: Mapping[int, int], kafka: KafkaCommits
+) -> GroupState:
     """Set the positions of some partitions, and end all memberships; a group that does not exist is made.
 
-    A member that lives learns of it at its next commit or look, and joins again, at these positions. A new group gets
-    `missing` positions in the other partitions of the topic's `partitions`.
+    A member that lives learns of it at its next commit or look, and joins again, at these positions. In the other
+    partitions of the topic's `partitions`, a group without a position gets that of Kafka's clients, or `missing`.
     """
+    before, found = log.load(), kafka()
 
     def plan(state: GroupState) -> GroupState:
+        new = unseen(state, before, found)
         count = max(partitions, state.partitions)
-        known = {**{number: missing[number] for number in range(state.partitions, count)}, **state.positions}
-        return dataclasses.replace(
-            state, partitions=count, members=(), owners={}, positions=dict(sorted({**known, **positions}.items()))
-        )
+        begun = {number: missing[number] for number in range(state.partitions, count)}
+        state = dataclasses.replace(with_positions(state, begun), partitions=count, members=(), owners={})
+        return with_positions(taken_over(state, new), positions)
 
-    return log.commit(log.load(), plan)
+    return log.commit(before, plan)
 
 
-def delete(log: GroupLog) -> None:
+def delete(log: GroupLog, kafka: KafkaCommits) -> None:
     """Forget a group's positions and members; raises InvalidConfigError if there is no such group.
 
-    A member that lives joins again, and makes the group anew. A few small files stay: to put the name of a deleted
-    version again would succeed.
+    A member that lives joins again, and makes the group anew. What Kafka's clients have committed so far does not
+    count any more. A few small files stay: to put the name of a deleted version again would succeed.
     """
+    before, found = log.load(), kafka()
 
     def plan(state: GroupState) -> GroupState:
-        if not state.exists:
+        if not state.exists and not unseen(state, before, found):
             raise InvalidConfigError("there is no such group", group=log.group)
-        return dataclasses.replace(state, partitions=0, members=(), owners={}, positions={})
+        return dataclasses.replace(
+            state, partitions=0, members=(), owners={}, positions={}, kafka=found, forgotten=()
+        )
+
+    log.commit(before, plan)
+
+
+def forget(log: GroupLog, partitions: Iterable[int]) -> None:
+    """Forget the positions in some partitions: who joins next begins there as a new group does."""
+
+    def plan(state: GroupState) -> GroupState | None:
+        gone = {number for number in partitions if number < state.partitions} - {*state.forgotten}
+        if not gone:
+            return None
+        return dataclasses.replace(state, forgotten=tuple(sorted({*state.forgotten, *gone})))
 
     log.commit(log.load(), plan)
 

@@ -15,10 +15,12 @@ from distlog.core.commits.format.fields import (
     Integer,
     Text,
     by_partition,
+    numbers_of,
     optional,
     stored,
 )
 from distlog.core.errors import CorruptMetadataError, UnsupportedVersionError
+from distlog.core.groups.committed import Committed, committed
 
 FORMAT = 1
 #: The longest lease, in ms: whoever waits for a dead member's lease must not wait for ever.
@@ -66,6 +68,9 @@ class GroupState:
 
     The group knows `partitions` partitions, and has a position in each: the next offset to hand out. `owners` are the
     ids of the members that may hand out a partition's records, at most one each.
+
+    `kafka` has the positions of Kafka's clients of this group that followers have seen. Positions that people had
+    `forgotten` do not count.
     """
 
     version: int = stored(LONG, default=-1)
@@ -76,6 +81,8 @@ class GroupState:
     members: tuple[Member, ...] = stored(_members, default=())
     owners: Mapping[int, str] = stored(by_partition(_MEMBER_ID))
     positions: Mapping[int, int] = stored(by_partition(LONG))
+    kafka: Mapping[int, Committed] = stored(by_partition(committed), default_factory=dict)
+    forgotten: tuple[int, ...] = stored(numbers_of(PARTITION), default=())
     unknown: str = fields.unknown_fields()
 
     @classmethod
@@ -87,6 +94,15 @@ class GroupState:
     def exists(self) -> bool:
         """Whether somebody has joined the group, or set its positions, since it was made or deleted."""
         return self.partitions > 0
+
+    def position(self, partition: int, kafka: Committed | None) -> int | None:
+        """The group's position in a partition in which Kafka's clients have committed `kafka` last, if anything.
+
+        None if it has none there, or people had it forgotten.
+        """
+        if kafka is not None and self.kafka.get(partition) != kafka:
+            return kafka.offset
+        return None if partition in self.forgotten else self.positions.get(partition)
 
     def member(self, member_id: str) -> Member | None:
         """The member with this id."""

@@ -17,8 +17,10 @@ from dataclasses import dataclass, field
 
 from distlog.core.errors import FencedMemberError
 from distlog.core.groups.assignment import assignment
+from distlog.core.groups.committed import Committed, KafkaCommits
 from distlog.core.groups.group_log import GroupLog
 from distlog.core.groups.group_state import GroupState, Member
+from distlog.core.groups.take_over import taken_over, unseen, with_positions
 
 #: Of the lease: when a member beats again, how often it looks what others do, and how much longer others wait, since
 #: two clocks do not run at exactly the same speed.
@@ -43,6 +45,8 @@ class Membership:
     lease_s: float
     clock: Callable[[], float]
     new_id: Callable[[], str]
+    #: Asked when it joins.
+    kafka: KafkaCommits = dict
     #: Grows when it joins anew: what it handed out before is not its own any more.
     joins: int = field(default=0, init=False)
     _id: str = field(default="", init=False)
@@ -96,10 +100,12 @@ class Membership:
         state = self.log.newer(self._state) if self._state else self.log.load()
         self._learn(state)
         self._look_at = self.clock() + self.lease_s * _LOOK
+        found = {} if state.member(self._id) else self.kafka()
         fresh, started = self.new_id(), self.clock()
 
         def plan(current: GroupState) -> GroupState:
-            return self._planned(current, fresh, partitions, start_of, pending)
+            begun = self._begun(current, partitions, start_of, unseen(current, state, found))
+            return self._planned(begun, fresh, pending)
 
         made = plan(state)
         is_quiet = (made.owners, made.partitions) == (state.owners, state.partitions)
@@ -138,14 +144,19 @@ class Membership:
         if member and self._state:
             self.log.commit(self._state, lambda state: _without(state, {member}) if state.member(member) else None)
 
-    def _planned(
-        self, state: GroupState, fresh: str, partitions: int, start_of: StartOf, pending: Collection[int]
+    def _begun(
+        self, state: GroupState, partitions: int, start_of: StartOf, new: Mapping[int, Committed]
     ) -> GroupState:
+        """The group without dead members, and with a position in each partition."""
+        state = _without(state, self._lapsed(state))
+        missing = {n for n in state.forgotten if n not in state.owners} | {*range(state.partitions, partitions)}
+        is_added = {n: state.exists and n >= state.partitions for n in missing - new.keys()}
+        state = dataclasses.replace(state, partitions=max(partitions, state.partitions))
+        return taken_over(with_positions(state, {n: start_of(n, added) for n, added in is_added.items()}), new)
+
+    def _planned(self, state: GroupState, fresh: str, pending: Collection[int]) -> GroupState:
         member = self._id if state.member(self._id) else fresh
-        state = self._beaten(_without(state, self._lapsed(state)), member)
-        if partitions > state.partitions:
-            added = {n: start_of(n, state.exists) for n in range(state.partitions, partitions)}
-            state = dataclasses.replace(state, partitions=partitions, positions={**state.positions, **added})
+        state = self._beaten(state, member)
         wanted = assignment(state.members, state.owners, state.partitions)
         self._note_leaving({n for n in state.owned_by(member) if wanted.get(n) != member})
         owners = {n: owner for n, owner in state.owners.items() if owner != member or not self._is_free(n, pending)}

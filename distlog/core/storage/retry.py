@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TypeVar
 
-from distlog.core.errors import CommitStateUnknownError, StorageError
+from distlog.core.errors import CommitStateUnknownError, StorageDeniedError, StorageError
 
 RETRY_TIMEOUT_S = 60.0
 #: Until a server has answered once: a typo in its name must not cost a minute.
@@ -82,11 +82,10 @@ class ErrorJudge(ABC):
 
     def failure(self, action: str, path: str, error: Exception) -> StorageError:
         """The error to raise instead of `error`, whose own text may hold a secret."""
-        return (
-            error
-            if isinstance(error, StorageError)
-            else StorageError(f"cannot {action}: {self.describe(error)}", file=path)
-        )
+        if isinstance(error, StorageError):
+            return error
+        kind = StorageDeniedError if isinstance(error, PermissionError) else StorageError
+        return kind(f"cannot {action}: {self.describe(error)}", file=path)
 
 
 def retried(call: Callable[[], T], action: str, path: str, judge: ErrorJudge, deadline: Deadline) -> T:

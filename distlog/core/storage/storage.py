@@ -86,6 +86,15 @@ class Storage:
         child._set_folder(self._prefix + name.strip("/"))
         return child
 
+    def sibling(self, name: str) -> Storage | None:
+        """The folder `name` beside this one, as `child` makes it; None if this one has no folder above it."""
+        parent, _, own = self.url.rpartition("/")
+        if not own or parent.endswith("/"):
+            return None
+        beside = self.child("")
+        beside._set_folder(f"{parent}/{name}")
+        return beside
+
     def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
         """Bytes `start` to `end` (None: all the rest) in one request; fewer if the file is shorter."""
         return self._backend.read(self._prefix + name, start, end)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
+from distlog.core.consumer_offsets.kafka_positions import KafkaPositions
 from distlog.core.display.listing import Listing
 from distlog.core.following.begin import LEASE_S, Following
 from distlog.core.following.follower import Follower
@@ -153,8 +154,11 @@ class ReadableTopic(SnapshotOfTopic):
         return metadata_tables.segments(self.live_snapshot)
 
     def groups(self) -> Listing:
-        """The groups of followers, a row for each partition: position, lag, and the member that has it."""
-        return group_table(self.storage, self.live_snapshot)
+        """The groups that read the topic, a row for each partition: position, lag, and the follower that has it.
+
+        Those of Kafka's clients too, whose positions a gateway keeps.
+        """
+        return group_table(self.storage, self.live_snapshot, KafkaPositions(self.handle).by_group())
 
     def plot(self, *, exact: bool = False, progress: bool | None = None) -> Any:
         """A matplotlib figure: records over time, bytes by partition, and the ages of segments against retention.

@@ -10,9 +10,8 @@ from distlog.core.commits.format.actions import Drop
 from distlog.core.commits.state.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.errors import DistlogError, TopicNotFoundError
-from distlog.core.following.start import Start, start_offset
-from distlog.core.groups import admin
-from distlog.core.groups.group_log import GroupLog
+from distlog.core.following.group_positions import delete_group, reset_group
+from distlog.core.following.start import Start
 from distlog.core.log.sealed_commit import every_partition, sealed_commit
 from distlog.core.log.transaction_coordinator import end_transactions
 from distlog.core.maintenance.compact_or_merge import CompactReport, compact_or_merge
@@ -163,17 +162,15 @@ class Topic(ReadableTopic):
         `to` is what `start` is for `follow`. Its members lose their partitions, and begin anew at these positions.
         """
         self._check_writable()
-        log, snapshot = GroupLog(self.storage, self.snapshot.topic_id, group), self.refresh().live_snapshot
+        snapshot = self.refresh().live_snapshot
         for partition in to if isinstance(to, Mapping) else ():
             self.check_partition(partition)
-        starts = {number: start_offset(self.reader, snapshot, number, to) for number in range(self.partitions)}
-        given = {number: starts[number] for number in starts if not isinstance(to, Mapping) or number in to}
-        return dict(admin.reset(log, given, self.partitions, starts).positions)
+        return reset_group(self.handle, snapshot, group, to)
 
     def delete_group(self, group: str) -> None:
         """Forget a group's positions; a member that lives makes it anew. Raises InvalidConfigError for no group."""
         self._check_writable()
-        admin.delete(GroupLog(self.storage, self.snapshot.topic_id, group))
+        delete_group(self.handle, self.snapshot.topic_id, group)
 
     def retention(self, *, dry_run: bool = False) -> RetentionReport:
         """Delete whole segments at the old end, by the config's `retention.*`; `dry_run` only reports.

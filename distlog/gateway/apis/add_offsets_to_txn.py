@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from distlog.core.consumer_offsets.positions_format import OFFSETS_TOPIC
 from distlog.gateway.apis.transaction_attempts import fenced_code, tried
 from distlog.gateway.broker import Api, Broker
 from distlog.gateway.broker_parts import groups_of, transactions_of
 from distlog.gateway.protocol.response_frame import Fields
 from distlog.gateway.server.request import Request
-from distlog.gateway.topics.own_topics import OFFSETS_TOPIC
 from distlog.gateway.transactions.transaction_state import ProducerId
 
 _FENCED_SINCE = 2

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 
 from kio.schema.errors import ErrorCode
 
+from distlog.core.consumer_offsets.positions_format import Position
 from distlog.core.errors import DistlogError, StorageError
 from distlog.gateway.broker import Broker
-from distlog.gateway.groups.offsets.offsets_format import Position
 from distlog.gateway.groups.offsets.positions import TopicPartition
 from distlog.gateway.protocol.error_codes import error_code
 from distlog.gateway.protocol.response_frame import Fields

@@ -1,15 +1,20 @@
-"""DeleteGroups: delete groups that have no members, with their positions."""
+"""DeleteGroups: delete groups that have no members, with their positions, those of followers too."""
 
 from __future__ import annotations
 
+import logging
 import threading
+from collections.abc import Callable
 from functools import partial
 
 from kio.schema.errors import ErrorCode
 
 from distlog.gateway.broker import Api, Broker
-from distlog.gateway.broker_parts import groups_of
+from distlog.gateway.broker_parts import follow_groups_of, groups_of
+from distlog.gateway.groups.members.classic_group import GroupPhase
 from distlog.gateway.server.request import Request
+
+_log = logging.getLogger("distlog.gateway")
 
 
 def handle(request: Request, broker: Broker) -> None:
@@ -17,7 +22,32 @@ def handle(request: Request, broker: Broker) -> None:
     names = list(dict.fromkeys(request.body.groups_names))
     answer = _Answer(request, len(names))
     for name in names:
-        groups_of(broker).admin.delete(name, partial(answer.tell, name))
+        follow_groups_of(broker).later(partial(_delete, broker, name, partial(answer.tell, name)))
+
+
+def _delete(broker: Broker, group: str, tell: Callable[[ErrorCode], None]) -> None:
+    try:
+        refused, had_followers = _delete_followers(broker, group)
+    except Exception as error:
+        _log.error("the followers of a group cannot be deleted: %s", error)
+        refused, had_followers = ErrorCode.coordinator_not_available, False
+    if refused is not ErrorCode.none:
+        tell(refused)
+        return
+    unknown = ErrorCode.none if had_followers else ErrorCode.group_id_not_found
+    own = groups_of(broker).admin
+    own.delete(group, lambda code: tell(unknown if code is ErrorCode.group_id_not_found else code))
+
+
+def _delete_followers(broker: Broker, group: str) -> tuple[ErrorCode, bool]:
+    """Why the group cannot be deleted, if so; and whether there were followers of it. Raises DistlogError."""
+    own, followers = groups_of(broker).admin.describe(group), follow_groups_of(broker)
+    if own.error is not ErrorCode.none:
+        return own.error, False
+    states = followers.states(group, None).values()
+    if own.phase not in (GroupPhase.EMPTY, GroupPhase.DEAD) or any(state.members for state in states):
+        return ErrorCode.non_empty_group, False
+    return ErrorCode.none, followers.delete(group)
 
 
 class _Answer:

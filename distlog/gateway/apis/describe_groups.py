@@ -30,7 +30,7 @@ def _with_followers(broker: Broker, group: GroupDescription) -> GroupDescription
     if group.phase is not GroupPhase.DEAD or group.error is not ErrorCode.none:
         return group
     try:
-        is_known = bool(follow_groups_of(broker).positions(group.group, None))
+        is_known = any(state.exists for state in follow_groups_of(broker).states(group.group, None).values())
     except DistlogError:
         return replace(group, error=ErrorCode.coordinator_not_available)
     return replace(group, phase=GroupPhase.EMPTY, protocol_type="consumer") if is_known else group

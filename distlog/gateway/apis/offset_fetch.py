@@ -8,84 +8,89 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from distlog.core.consumer_offsets.kafka_positions import committed_of
+from distlog.core.consumer_offsets.positions_format import Position
+from distlog.core.groups.group_state import GroupState
 from distlog.gateway.broker import Api, Broker
 from distlog.gateway.broker_parts import follow_groups_of, groups_of
 from distlog.gateway.groups.members.exchanges import GroupRefusedError
-from distlog.gateway.groups.offsets.offsets_format import Position
 from distlog.gateway.groups.offsets.positions import TopicPartition
 from distlog.gateway.protocol.response_frame import Fields
 from distlog.gateway.server.request import Request
 
 _log = logging.getLogger("distlog.gateway")
 
+#: A position; why there is none to tell; or None.
+Found = Position | ErrorCode | None
+
 #: What a group is told that has no position: its client begins where `auto.offset.reset` says.
 _NONE = Position(-1)
 
 
-def handle(request: Request, broker: Broker) -> Fields | None:
-    """The positions of one group, or of several from version 8 on; those of followers need a look at the storage."""
+def handle(request: Request, broker: Broker) -> None:
+    """The positions of one group, or of several from version 8 on.
+
+    Followers may have come further, which the storage tells: so another thread responds.
+    """
+    follow_groups_of(broker).later(lambda: request.respond(_fields(request, broker)))
+
+
+def _fields(request: Request, broker: Broker) -> Fields:
     groups, stable = request.get("groups"), request.get("require_stable", False)
-    answers = [_Answer(broker, each, stable) for each in (groups if groups is not None else [request.body])]
-    if any(answer.asks_followers for answer in answers):
-        follow_groups_of(broker).later(lambda: request.respond(_fields(groups, answers)))
-        return None
-    return _fields(groups, answers)
-
-
-def _fields(groups: Sequence[Any] | None, answers: Sequence[_Answer]) -> Fields:
     if groups is None:
-        return {"throttle_time": 0, **answers[0].fields()}
-    told = zip(groups, answers, strict=True)
-    return {"throttle_time": 0, "groups": [{"group_id": each.group_id, **one.fields()} for each, one in told]}
+        return {"throttle_time": 0, **_group(broker, request.body, stable)}
+    told = [{"group_id": each.group_id, **_group(broker, each, stable)} for each in groups]
+    return {"throttle_time": 0, "groups": told}
 
 
-class _Answer:
-    """What is told of one group: its own positions, and those of followers where it has none."""
-
-    def __init__(self, broker: Broker, asked: Any, stable: bool) -> None:
-        self._broker, self._group, self._code = broker, asked.group_id, ErrorCode.none
-        # no list of topics asks for all positions of the group
-        self._wanted = None if asked.topics is None else _places(asked.topics)
-        self._found: dict[TopicPartition, Position | ErrorCode | None] = {}
-        try:
-            self._found = groups_of(broker).offsets.fetch(self._group, self._wanted, stable=stable)
-        except GroupRefusedError as refused:
-            self._refuse(refused.code)
-
-    @property
-    def asks_followers(self) -> bool:
-        """Whether it may have places without a position of its own."""
-        has_all = self._wanted is not None and all(position is not None for position in self._found.values())
-        return self._code is ErrorCode.none and not has_all
-
-    def fields(self) -> Fields:
-        """What is told."""
-        if self.asks_followers:
-            try:
-                self._add_followers()
-            except Exception as error:
-                _log.error("the positions of followers are not known: %s", error)
-                # without a position a client would begin anew: it shall ask again
-                self._refuse(ErrorCode.coordinator_load_in_progress)
-        return {"error_code": self._code, "topics": _topics(self._found)}
-
-    def _add_followers(self) -> None:
-        missing = [place for place, position in self._found.items() if position is None]
-        topics = None if self._wanted is None else {topic for topic, _ in missing}
-        for place, offset in follow_groups_of(self._broker).positions(self._group, topics).items():
-            if self._found.get(place) is None and (self._wanted is None or place in self._found):
-                self._found[place] = Position(offset)
-
-    def _refuse(self, code: ErrorCode) -> None:
+def _group(broker: Broker, asked: Any, stable: bool) -> Fields:
+    # no list of topics asks for all positions of the group
+    wanted = None if asked.topics is None else _places(asked.topics)
+    code = ErrorCode.none
+    try:
+        found = _positions(broker, asked.group_id, wanted, stable)
+    except GroupRefusedError as refused:
+        code = refused.code
+    except Exception as error:
+        _log.error("the positions of followers are not known: %s", error)
+        # without a position a client would begin anew: it shall ask again
+        code = ErrorCode.coordinator_load_in_progress
+    if code is not ErrorCode.none:
         # version 1 has a place for it at the partitions alone; without, a client would begin anew
-        self._code, self._found = code, dict.fromkeys(self._wanted or (), code)
+        found = dict.fromkeys(wanted or (), code)
+    return {"error_code": code, "topics": _topics(found)}
+
+
+def _positions(
+    broker: Broker, group: str, wanted: Sequence[TopicPartition] | None, stable: bool
+) -> dict[TopicPartition, Found]:
+    """Where the group is in each place, by itself or by its followers."""
+    # read first: our own positions are then as new as those that the followers have seen, or newer
+    followers = follow_groups_of(broker).states(group, None if wanted is None else {topic for topic, _ in wanted})
+    own = groups_of(broker).offsets.fetch(group, wanted, stable=stable)
+    if wanted is not None:
+        return {place: _newest(own.get(place), followers.get(place[0]), place[1]) for place in wanted}
+    places = {*own, *((topic, number) for topic, state in followers.items() for number in state.positions)}
+    found = {place: _newest(own.get(place), followers.get(place[0]), place[1]) for place in sorted(places)}
+    return {place: each for place, each in found.items() if each is not None}
+
+
+def _newest(own: Found, followers: GroupState | None, partition: int) -> Found:
+    if followers is None or isinstance(own, ErrorCode):
+        return own
+    committed = None if own is None else committed_of(own)
+    offset = followers.position(partition, committed)
+    if offset is None:
+        # where the followers have forgotten it, what they have seen of ours does not count either
+        return own if committed is None else None
+    return own if own is not None and own.offset == offset else Position(offset)
 
 
 def _places(topics: Any) -> list[TopicPartition]:
     return [(topic.name, number) for topic in topics for number in topic.partition_indexes]
 
 
-def _topics(found: Mapping[TopicPartition, Position | ErrorCode | None]) -> list[Fields]:
+def _topics(found: Mapping[TopicPartition, Found]) -> list[Fields]:
     topics: dict[str, list[Fields]] = {}
     for (topic, partition), each in found.items():
         told = each if isinstance(each, Position) else _NONE

@@ -5,15 +5,15 @@ from __future__ import annotations
 from kio.schema.errors import ErrorCode
 
 from distlog.core.commits.state.snapshot import Snapshot
+from distlog.core.consumer_offsets.positions_format import OFFSETS_TOPIC, encode_position
 from distlog.gateway.apis.asked_positions import AskedPositions
 from distlog.gateway.apis.transaction_attempts import tried
 from distlog.gateway.broker import Api, Broker
 from distlog.gateway.broker_parts import groups_of, transactions_of
 from distlog.gateway.groups.committed_offsets import GroupChanges
-from distlog.gateway.groups.offsets.offsets_format import encode_key, encode_position
+from distlog.gateway.groups.offsets.offsets_format import encode_key
 from distlog.gateway.protocol.response_frame import Fields
 from distlog.gateway.server.request import Request
-from distlog.gateway.topics.own_topics import OFFSETS_TOPIC
 from distlog.gateway.transactions.own_records import own_batch
 from distlog.gateway.transactions.transaction_state import ProducerId
 

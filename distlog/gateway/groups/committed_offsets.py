@@ -7,12 +7,12 @@ from contextlib import suppress
 
 from kio.schema.errors import ErrorCode
 
+from distlog.core.consumer_offsets.positions_format import OffsetKey, Position
 from distlog.gateway.groups.ended_positions import EndedPositions
 from distlog.gateway.groups.group import Group
 from distlog.gateway.groups.members.classic_group import GroupPhase, Stored
 from distlog.gateway.groups.members.exchanges import GroupRefusedError
 from distlog.gateway.groups.members.membership import check_commit
-from distlog.gateway.groups.offsets.offsets_format import OffsetKey, Position
 from distlog.gateway.groups.offsets.positions import TopicPartition, read_topics
 from distlog.gateway.groups.registry import GroupRegistry
 

@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from distlog.core.errors import DistlogError
 from distlog.gateway.groups.members.exchanges import GroupRefusedError
-from distlog.gateway.groups.offsets.offsets_log import EndedTransaction
+from distlog.gateway.groups.offsets.ended_transactions import EndedTransaction
 from distlog.gateway.groups.registry import GroupRegistry
 
 

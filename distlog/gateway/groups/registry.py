@@ -12,6 +12,7 @@ from math import inf
 
 from kio.schema.errors import ErrorCode
 
+from distlog.core.consumer_offsets.positions_format import OffsetKey, Position
 from distlog.gateway.group_settings import GroupSettings
 from distlog.gateway.groups.group import Group
 from distlog.gateway.groups.members.classic_group import ClassicGroup, GroupPhase, Stored
@@ -19,7 +20,7 @@ from distlog.gateway.groups.members.exchanges import GroupRefusedError
 from distlog.gateway.groups.members.group_record import GroupRecord
 from distlog.gateway.groups.members.members import Member
 from distlog.gateway.groups.offsets.group_store import GroupChange, GroupStore, PendingPosition
-from distlog.gateway.groups.offsets.offsets_format import GroupKey, OffsetKey, Position
+from distlog.gateway.groups.offsets.offsets_format import GroupKey
 from distlog.gateway.groups.offsets.positions import Positions
 
 #: The longest text that a record of `__consumer_offsets` holds, in bytes.

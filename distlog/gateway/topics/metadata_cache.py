@@ -12,6 +12,7 @@ from distlog.core.commits.commit_log import CommitLog
 from distlog.core.commits.creation import check_partition_count
 from distlog.core.commits.state.snapshot import Snapshot
 from distlog.core.config import TopicConfig
+from distlog.core.consumer_offsets.positions_format import OFFSETS_TOPIC
 from distlog.core.errors import InvalidPartitionsError, InvalidTopicError, TopicExistsError, TopicNotFoundError
 from distlog.core.log_manager.broker_config import BrokerConfig
 from distlog.core.storage.parallel import in_parallel
@@ -22,7 +23,7 @@ from distlog.gateway.config import GatewayConfig
 from distlog.gateway.topics.failed_batches import FailedBatches
 from distlog.gateway.topics.hosted_topic import HostedTopic
 from distlog.gateway.topics.open_logs import OpenLogs
-from distlog.gateway.topics.own_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from distlog.gateway.topics.own_topics import TRANSACTIONS_TOPIC
 from distlog.gateway.topics.shared_loads import SharedLoads
 
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 
+from distlog.core.consumer_offsets.record_fields import FieldReader, text_field
 from distlog.core.errors import CorruptRecordError
 from distlog.gateway.groups.offsets.positions import TopicPartition
-from distlog.gateway.groups.offsets.record_fields import FieldReader, text_field
 from distlog.gateway.transactions.transaction_state import ProducerId, Status, TransactionState
 
 _VERSION = 0

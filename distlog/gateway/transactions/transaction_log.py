@@ -12,13 +12,13 @@ from concurrent.futures import Future, wait
 from functools import partial
 
 from distlog.core.config import TopicConfig
+from distlog.core.consumer_offsets.positions_format import offsets_partition
 from distlog.core.errors import LeaderFencedError, TopicNotFoundError
 from distlog.core.log.partition.appended import AppendInfo
 from distlog.core.log.partition.batch_runs import BatchRun
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.topics.writing.leadership import Leadership
 from distlog.gateway.commits.gathered_batch import Fence
-from distlog.gateway.groups.offsets.offsets_format import offsets_partition
 from distlog.gateway.topics.hosted_topic import HostedTopic
 from distlog.gateway.topics.metadata_cache import MetadataCache
 from distlog.gateway.topics.own_compaction import OwnCompaction

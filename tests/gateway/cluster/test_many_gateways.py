@@ -14,8 +14,8 @@ from gateway_pairs import blind, coordinator, group_of, is_loading, pair, stop_s
 from gateways import METADATA, Wire, until
 from kio.schema.errors import ErrorCode
 
+from distlog.core.consumer_offsets.positions_format import offsets_partition
 from distlog.gateway import gateway_server
-from distlog.gateway.groups.offsets.offsets_format import offsets_partition
 
 OFFSET_COMMIT, OFFSET_FETCH, JOIN_GROUP, HEARTBEAT = 8, 9, 11, 12
 LIST_GROUPS, DESCRIBE_GROUPS, DESCRIBE_CLUSTER, DELETE_TOPICS = 16, 15, 60, 20

@@ -13,14 +13,15 @@ from raw_batches import batch, record
 import distlog
 from distlog.core.batches.record_batch import TRANSACTIONAL
 from distlog.core.commits.commit_log import CommitLog
+from distlog.core.consumer_offsets.positions_format import OFFSETS_TOPIC, OffsetKey, Position, encode_position
 from distlog.core.errors import TopicNotFoundError
 from distlog.core.storage.objects.requests import ObjectRequests
 from distlog.core.storage.storage import Storage
 from distlog.gateway.config import GatewayConfig
-from distlog.gateway.groups.offsets.offsets_format import OffsetKey, Position, encode_key, encode_position
+from distlog.gateway.groups.offsets.offsets_format import encode_key
 from distlog.gateway.groups.offsets.offsets_topic import OffsetsTopic
 from distlog.gateway.topics.metadata_cache import MetadataCache
-from distlog.gateway.topics.own_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from distlog.gateway.topics.own_topics import TRANSACTIONS_TOPIC
 from distlog.gateway.topics.shared_loads import SharedLoads
 from distlog.gateway.transactions.transaction_log import TransactionLog
 from distlog.gateway.transactions.transaction_state import ProducerId, TransactionState

@@ -6,9 +6,9 @@ import pytest
 from consumer_groups import GROUP, RETENTION_MS, Gateway, MemoryStore, stable
 from kio.schema.errors import ErrorCode
 
+from distlog.core.consumer_offsets.positions_format import OffsetKey, Position
 from distlog.gateway.groups.members.classic_group import GroupPhase
 from distlog.gateway.groups.members.exchanges import GroupRefusedError
-from distlog.gateway.groups.offsets.offsets_format import OffsetKey, Position
 from distlog.gateway.groups.offsets.positions import TopicPartition
 
 CLICKS, VIEWS = ("clicks", 0), ("views", 1)

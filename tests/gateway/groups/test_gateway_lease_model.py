@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from kio.schema.errors import ErrorCode
 from searches import examples
 
+from distlog.core.consumer_offsets.positions_format import Position
 from distlog.core.storage.storage import Storage
 from distlog.gateway.cluster.gateway_lease import GatewayLease
 from distlog.gateway.group_settings import GroupSettings
@@ -19,7 +20,6 @@ from distlog.gateway.groups.committed_offsets import CommittedOffsets
 from distlog.gateway.groups.coordination import Coordination
 from distlog.gateway.groups.ended_positions import EndedPositions
 from distlog.gateway.groups.members.exchanges import GroupRefusedError
-from distlog.gateway.groups.offsets.offsets_format import Position
 from distlog.gateway.groups.offsets.offsets_topic import OffsetsTopic
 from distlog.gateway.groups.registry import GroupRegistry
 

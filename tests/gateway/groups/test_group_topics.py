@@ -12,9 +12,9 @@ from kio.schema.offset_fetch.v1.request import OffsetFetchRequestTopic
 from raw_batches import batch, record
 
 import distlog
+from distlog.core.consumer_offsets.positions_format import OFFSETS_TOPIC
 from distlog.gateway.broker_parts import groups_of
 from distlog.gateway.gateway_server import GatewayServer
-from distlog.gateway.topics.own_topics import OFFSETS_TOPIC
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
 kafka_admin = pytest.importorskip("confluent_kafka.admin")

@@ -11,11 +11,11 @@ from gateways import until
 from kio.schema.errors import ErrorCode
 
 import distlog
+from distlog.core.consumer_offsets.positions_format import OFFSETS_TOPIC, OffsetKey, Position, offsets_partition
 from distlog.gateway.groups.members.group_record import GroupRecord, MemberRecord
 from distlog.gateway.groups.offsets.group_store import GroupChange
-from distlog.gateway.groups.offsets.offsets_format import GroupKey, OffsetKey, Position, offsets_partition
+from distlog.gateway.groups.offsets.offsets_format import GroupKey
 from distlog.gateway.groups.offsets.offsets_topic import OffsetsTopic
-from distlog.gateway.topics.own_topics import OFFSETS_TOPIC
 
 
 def key(partition: int) -> OffsetKey:

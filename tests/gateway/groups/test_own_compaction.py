@@ -11,15 +11,14 @@ from kio.schema.errors import ErrorCode
 from test_offsets_topic import key, leading, loaded, stored
 
 import distlog
+from distlog.core.consumer_offsets.positions_format import OFFSETS_TOPIC, Position, offsets_partition
 from distlog.core.errors import StorageError
 from distlog.core.storage.storage import Storage
 from distlog.gateway import gateway_server
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.gateway_server import GatewayServer
-from distlog.gateway.groups.offsets.offsets_format import Position, offsets_partition
 from distlog.gateway.groups.offsets.offsets_topic import OffsetsTopic
 from distlog.gateway.topics import own_compaction
-from distlog.gateway.topics.own_topics import OFFSETS_TOPIC
 
 NUMBER, LEAST = offsets_partition("billing", 50), 4
 

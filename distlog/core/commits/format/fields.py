@@ -110,9 +110,9 @@ NAME = Text(rf"(?s).{{1,{LONGEST_NAME}}}")
 STEM = Text(STEM_PATTERN)
 
 
-def stored(check: Check, default: Any = dataclasses.MISSING) -> Any:
+def stored(check: Check, default: Any = dataclasses.MISSING, default_factory: Any = dataclasses.MISSING) -> Any:
     """A dataclass field that is stored; `read` requires it unless it has a default."""
-    return dataclasses.field(default=default, metadata={"check": check})
+    return dataclasses.field(default=default, default_factory=default_factory, metadata={"check": check})
 
 
 def unknown_fields() -> Any:

@@ -8,8 +8,9 @@ from typing import Protocol
 
 from kio.schema.errors import ErrorCode
 
+from distlog.core.consumer_offsets.positions_format import OffsetKey, Position
 from distlog.gateway.groups.members.group_record import GroupRecord
-from distlog.gateway.groups.offsets.offsets_format import GroupKey, OffsetKey, Position
+from distlog.gateway.groups.offsets.offsets_format import GroupKey
 
 #: A key, and what it has now; None where it is deleted.
 GroupChange = tuple[OffsetKey, Position | None] | tuple[GroupKey, GroupRecord | None]

@@ -1,7 +1,8 @@
 """The records of `__consumer_offsets`, byte for byte Kafka's: a broker that gets this topic goes on with its groups.
 
-Source: Kafka's OffsetCommitKey, OffsetCommitValue, GroupMetadataKey and GroupMetadataValue messages. Values are
-written in version 3, which brokers from 2.3 on read, and read in 0 to 3. Records of other kinds (newer groups) stay.
+Source: Kafka's GroupMetadataKey and GroupMetadataValue messages; `positions_format` has those of positions. Values
+are written in version 3, which brokers from 2.3 on read, and read in 0 to 3. Records of other kinds (newer groups)
+stay.
 """
 
 from __future__ import annotations
@@ -10,21 +11,17 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from distlog.core.consumer_offsets.positions_format import (
+    OFFSETS_TOPIC,
+    OffsetKey,
+    decode_offset_key,
+    encode_offset_key,
+)
+from distlog.core.consumer_offsets.record_fields import FieldReader, text_field
 from distlog.gateway.groups.members.group_record import GroupRecord, MemberRecord
-from distlog.gateway.groups.offsets.record_fields import FieldReader, text_field
 
-_OFFSET_KEYS, _GROUP_KEY = (0, 1), 2
+_GROUP_KEY = 2
 _VALUE_VERSION = 3
-_TOPIC = "__consumer_offsets"
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class OffsetKey:
-    """Whose position: of a group, in a topic's partition."""
-
-    group: str
-    topic: str
-    partition: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,51 +31,21 @@ class GroupKey:
     group: str
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
-    """The next offset that a group reads; committed at `commit_ms` (since 1970), with a text of the client's."""
-
-    offset: int
-    leader_epoch: int = -1
-    metadata: str = ""
-    commit_ms: int = 0
-
-
 def _blob(value: bytes) -> bytes:
     return struct.pack(">i", len(value)) + value
 
 
 def encode_key(key: OffsetKey | GroupKey) -> bytes:
     """The bytes of a record's key."""
-    if isinstance(key, GroupKey):
-        return struct.pack(">h", _GROUP_KEY) + text_field(key.group)
-    return struct.pack(">h", 1) + text_field(key.group) + text_field(key.topic) + struct.pack(">i", key.partition)
+    if isinstance(key, OffsetKey):
+        return encode_offset_key(key)
+    return struct.pack(">h", _GROUP_KEY) + text_field(key.group)
 
 
 def decode_key(data: bytes) -> OffsetKey | GroupKey | None:
     """What a record is about; None if it is of a kind that is not known here. Raises CorruptRecordError."""
-    reader = FieldReader(data, "a key", _TOPIC)
-    version = reader.number(">h")
-    if version in _OFFSET_KEYS:
-        return OffsetKey(reader.text(), reader.text(), reader.number(">i"))
-    return GroupKey(reader.text()) if version == _GROUP_KEY else None
-
-
-def encode_position(position: Position) -> bytes:
-    """The bytes of a position."""
-    head = struct.pack(">hqi", _VALUE_VERSION, position.offset, position.leader_epoch)
-    return head + text_field(position.metadata) + struct.pack(">q", position.commit_ms)
-
-
-def decode_position(data: bytes) -> Position | None:
-    """A position; None in a version that is not known here. Raises CorruptRecordError."""
-    reader = FieldReader(data, "a position", _TOPIC)
-    version = reader.number(">h")
-    if not 0 <= version <= _VALUE_VERSION:
-        return None
-    offset = reader.number(">q")
-    epoch = reader.number(">i") if version == _VALUE_VERSION else -1
-    return Position(offset, epoch, reader.text(), reader.number(">q"))
+    reader = FieldReader(data, "a key", OFFSETS_TOPIC)
+    return GroupKey(reader.text()) if reader.number(">h") == _GROUP_KEY else decode_offset_key(data)
 
 
 def encode_group(record: GroupRecord) -> bytes:
@@ -99,7 +66,7 @@ def _members(members: Sequence[MemberRecord]) -> bytes:
 
 def decode_group(group: str, data: bytes) -> GroupRecord | None:
     """A group; None in a version that is not known here. Raises CorruptRecordError."""
-    reader = FieldReader(data, "a group", _TOPIC)
+    reader = FieldReader(data, "a group", OFFSETS_TOPIC)
     version = reader.number(">h")
     if not 0 <= version <= _VALUE_VERSION:
         return None
@@ -128,14 +95,3 @@ def _member(reader: FieldReader, version: int) -> MemberRecord:
         subscription=reader.blob(),
         assignment=reader.blob(),
     )
-
-
-def offsets_partition(group: str, partitions: int) -> int:
-    """The partition of `__consumer_offsets` that has a group: Java's hash of its name, as Kafka's brokers count."""
-    hashed = 0
-    units = group.encode("utf-16-be")
-    for high, low in zip(units[::2], units[1::2], strict=True):
-        hashed = (31 * hashed + (high << 8 | low)) & 0xFFFFFFFF
-    # the most negative number has no positive one: Kafka takes 0
-    signed = hashed - (1 << 32) if hashed >> 31 else hashed
-    return (0 if signed == -(1 << 31) else abs(signed)) % partitions

@@ -13,6 +13,15 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from distlog.core.commits.state.snapshot import Snapshot
+from distlog.core.consumer_offsets.offsets_records import offsets_records
+from distlog.core.consumer_offsets.positions_format import (
+    OFFSETS_TOPIC,
+    OffsetKey,
+    Position,
+    decode_position,
+    encode_position,
+    offsets_partition,
+)
 from distlog.core.errors import CorruptRecordError, DistlogError, TopicExistsError, TopicNotFoundError
 from distlog.core.reading.fetch import FetchedBatches
 from distlog.core.topics.open_topic import create, open
@@ -20,23 +29,11 @@ from distlog.core.topics.topic import Topic
 from distlog.core.topics.writing.leadership import Leadership, LedTopic
 from distlog.gateway.groups.members.classic_group import Stored
 from distlog.gateway.groups.members.group_record import GroupRecord
+from distlog.gateway.groups.offsets.ended_transactions import EndedTransaction, ended_transactions
 from distlog.gateway.groups.offsets.group_store import GroupChange, PendingPosition
 from distlog.gateway.groups.offsets.offsets_batching import Call, OffsetsBatching
-from distlog.gateway.groups.offsets.offsets_format import (
-    GroupKey,
-    OffsetKey,
-    Position,
-    decode_group,
-    decode_key,
-    decode_position,
-    encode_group,
-    encode_key,
-    encode_position,
-    offsets_partition,
-)
-from distlog.gateway.groups.offsets.offsets_log import EndedTransaction, ended_transactions, offsets_records
+from distlog.gateway.groups.offsets.offsets_format import GroupKey, decode_group, decode_key, encode_group, encode_key
 from distlog.gateway.topics.own_compaction import OwnCompaction
-from distlog.gateway.topics.own_topics import OFFSETS_TOPIC
 from distlog.gateway.topics.partition_tail import READ_BYTES, PartitionTail
 
 _log = logging.getLogger(__name__)
@@ -138,7 +135,7 @@ class OffsetsTopic:
             # behind the load, the end markers of transactions are told by `ended`
             tail = PartitionTail(partial(_fetched, topic, number), snapshot.partitions[number].log_end_offset)
             self._tails[number] = tail
-        for record in offsets_records(topic, snapshot, sorted(partitions)):
+        for record in offsets_records(topic.reader, snapshot, sorted(partitions)):
             try:
                 change = _decoded(record.key, record.value)
             except CorruptRecordError as error:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
+from distlog.core.consumer_offsets.positions_format import OffsetKey, Position
+from distlog.core.consumer_offsets.waiting_changes import WaitingChanges
 from distlog.gateway.groups.members.classic_group import ClassicGroup, GroupPhase
-from distlog.gateway.groups.offsets.offsets_format import OffsetKey, Position
 from distlog.gateway.groups.offsets.subscription import subscribed_topics
-from distlog.gateway.groups.offsets.waiting_changes import WaitingChanges
 
 #: A topic and its partition.
 TopicPartition = tuple[str, int]

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import reduce
+from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from distlog.core.batches.record_batch import COMMIT, CONTROL, TRANSACTIONAL
 from distlog.core.commits.state.snapshot import PartitionState, Snapshot
+from distlog.core.consumer_offsets.waiting_changes import WaitingChanges
+from distlog.core.reading import pipeline, scan_plan
 from distlog.core.reading.chunks.chunk import Chunk
 from distlog.core.reading.files.segment_reader import SegmentReader
 from distlog.core.reading.pipeline import GROUP_BYTES
 from distlog.core.reading.whole_log import whole_groups, whole_logs
-from distlog.core.topics.topic import Topic
+from distlog.core.storage.parallel import cores
 from distlog.core.transactions.isolation import READ_UNCOMMITTED
 from distlog.core.transactions.open_transactions import control_type
-from distlog.gateway.groups.offsets.waiting_changes import WaitingChanges
-from distlog.gateway.topics.partition_tail import PartitionTail
 
 _COLUMNS = ("partition", "offset", "key", "value")
 
@@ -32,23 +35,30 @@ class OffsetsRecord(NamedTuple):
     waits_for: int | None = None
 
 
-def offsets_records(topic: Topic, snapshot: Snapshot, partitions: Iterable[int]) -> Iterator[OffsetsRecord]:
+def offsets_records(
+    reader: SegmentReader, snapshot: Snapshot, partitions: Iterable[int], prefixes: Sequence[bytes] = (b"",)
+) -> Iterator[OffsetsRecord]:
     """The records that count in `snapshot`, in each partition in the order in which they do.
 
-    Those of open transactions come last in their partition. Each object is read once for all partitions that it holds
-    small segments of, and many objects at the same time.
+    Those of open transactions come last in their partition, and those whose keys begin with none of `prefixes` are
+    left out. Each object is read once for all partitions that it holds small segments of, and many objects at the
+    same time.
     """
     states = {number: snapshot.partitions[number] for number in partitions}
     mixed = {number: state for number, state in states.items() if state.segments.array("has_transactions").any()}
-    ends = {number: state.log_end_offset for number, state in states.items() if number not in mixed}
-    for batch in topic.scan(partitions=list(ends), end=ends, columns=_COLUMNS):
-        yield from map(_record, batch.to_pylist())
+    ends = {number: (None, state.log_end_offset) for number, state in states.items() if number not in mixed}
+    slices, visible = scan_plan.plan(reader, snapshot, ends, "read_uncommitted")
+    for batch in pipeline.read(reader, slices, _COLUMNS, visible, cores()):
+        yield from _records(batch, prefixes)
     for group in _read_together(mixed):
-        yield from _with_transactions(topic.reader, group)
+        yield from _with_transactions(reader, group, prefixes)
 
 
-def _record(row: Mapping[str, Any]) -> OffsetsRecord:
-    return OffsetsRecord(row["partition"], row["offset"], row["key"] or b"", row["value"])
+def _records(batch: pa.RecordBatch, prefixes: Sequence[bytes]) -> Iterator[OffsetsRecord]:
+    keys = pc.fill_null(batch.column("key"), b"")
+    wanted = reduce(pc.or_, (pc.starts_with(keys, pattern=prefix) for prefix in prefixes))
+    for row in batch.filter(wanted).to_pylist():
+        yield OffsetsRecord(row["partition"], row["offset"], row["key"] or b"", row["value"])
 
 
 def _read_together(states: Mapping[int, PartitionState]) -> Iterator[dict[int, PartitionState]]:
@@ -64,14 +74,16 @@ def _read_together(states: Mapping[int, PartitionState]) -> Iterator[dict[int, P
         yield group
 
 
-def _with_transactions(reader: SegmentReader, states: Mapping[int, PartitionState]) -> Iterator[OffsetsRecord]:
+def _with_transactions(
+    reader: SegmentReader, states: Mapping[int, PartitionState], prefixes: Sequence[bytes]
+) -> Iterator[OffsetsRecord]:
     logs = [list(state.segments) for state in states.values()]
     chunks = [whole_logs(reader, logs[0])] if len(logs) == 1 else [[one] for one in whole_groups(reader, logs)]
     for found in chunks:
         waiting = WaitingChanges[bytes, OffsetsRecord]()
         for chunk in found:
             for run in _runs(chunk):
-                yield from _counted(run, waiting)
+                yield from _counted(run, waiting, prefixes)
         for producer_id, _, record in waiting:
             yield record._replace(waits_for=producer_id)
 
@@ -92,7 +104,9 @@ def _runs_of_segment(chunk: Chunk) -> Iterator[Chunk]:
             yield chunk.rows(start, end)
 
 
-def _counted(run: Chunk, waiting: WaitingChanges[bytes, OffsetsRecord]) -> Iterator[OffsetsRecord]:
+def _counted(
+    run: Chunk, waiting: WaitingChanges[bytes, OffsetsRecord], prefixes: Sequence[bytes]
+) -> Iterator[OffsetsRecord]:
     first = run.batches[0]
     producer_id, attributes = int(first["producer_id"]), int(first["attributes"])
     if attributes & CONTROL:
@@ -100,24 +114,9 @@ def _counted(run: Chunk, waiting: WaitingChanges[bytes, OffsetsRecord]) -> Itera
         yield from waiting.end(producer_id, is_committed=is_committed).values()
         return
     for batch in run.records(_COLUMNS, READ_UNCOMMITTED):
-        for row in batch.to_pylist():
-            record = _record(row)
+        for record in _records(batch, prefixes):
             if attributes & TRANSACTIONAL:
                 waiting.add(producer_id, record.key, record)
             else:
                 waiting.supersede(record.key)
                 yield record
-
-
-class EndedTransaction(NamedTuple):
-    """A transaction that has its end marker in a partition."""
-
-    producer_id: int
-    is_committed: bool
-
-
-def ended_transactions(tail: PartitionTail) -> Iterator[EndedTransaction]:
-    """The transactions that have ended in a partition since the last look. Raises DistlogError."""
-    for found in tail.batches():
-        for row in found.rows[found.rows["attributes"] & CONTROL != 0]:
-            yield EndedTransaction(int(row["producer_id"]), control_type(found.data, row) == COMMIT)

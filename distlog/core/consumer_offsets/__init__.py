@@ -1,0 +1,1 @@
+"""The topic `__consumer_offsets` of a root, in which gateways keep the groups of Kafka's clients."""
