@@ -110,10 +110,10 @@ def test_07_stored_the_reply_is_lost_and_others_commit_before_we_look(
     proxy.inject("PUT", LOSE_REPLY, path=COMMIT)
     real = proxy.fault_for
 
-    def others_come_first(method: str, path: str) -> Fault | None:
+    def others_come_first(method: str, path: str, query: str) -> Fault | None:
         if method == "GET" and other.version == 1:
             other.append(values([3]))
-        return real(method, path)
+        return real(method, path, query)
 
     monkeypatch.setattr(proxy, "fault_for", others_come_first)
     assert transaction.commit().offsets == {0: (1, 2)}

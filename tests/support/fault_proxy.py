@@ -88,12 +88,14 @@ class Request:
 class _Rule:
     method: str
     path: str
+    query: str
     fault: Fault
     skip: int
     times: int
 
-    def take(self, method: str, path: str) -> bool:
-        if self.method not in ("*", method) or not fnmatch.fnmatch(path, self.path) or self.times == 0:
+    def take(self, method: str, path: str, query: str) -> bool:
+        is_meant = fnmatch.fnmatch(path, self.path) and fnmatch.fnmatch(query, self.query)
+        if self.method not in ("*", method) or not is_meant or self.times == 0:
             return False
         if self.skip:
             self.skip -= 1
@@ -116,10 +118,15 @@ class FaultProxy:
         self._server = _Server(("127.0.0.1", 0), _handler_of(self))
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
 
-    def inject(self, method: str, fault: Fault, *, path: str = "*", skip: int = 0, times: int = 1) -> None:
-        """Apply `fault` to `times` requests of `method` ("*": any) to a `path` pattern, after `skip` of them."""
+    def inject(
+        self, method: str, fault: Fault, *, path: str = "*", query: str = "*", skip: int = 0, times: int = 1
+    ) -> None:
+        """Apply `fault` to `times` requests of `method` ("*": any), after `skip` of them.
+
+        Those are meant that match the patterns; a LIST has its prefix in the `query`.
+        """
         with self._lock:
-            self._rules.append(_Rule(method, path, fault, skip, times))
+            self._rules.append(_Rule(method, path, query, fault, skip, times))
 
     def reset(self) -> None:
         """Forget all rules and requests."""
@@ -136,10 +143,10 @@ class FaultProxy:
         """How many requests of `method` came for `path` (a shell pattern), whatever became of them."""
         return sum(seen.method == method and fnmatch.fnmatch(seen.path, path) for seen in self.requests)
 
-    def fault_for(self, method: str, path: str) -> Fault | None:
+    def fault_for(self, method: str, path: str, query: str) -> Fault | None:
         """The fault to apply to a request now, which uses it up."""
         with self._lock:
-            return next((rule.fault for rule in self._rules if rule.take(method, path)), None)
+            return next((rule.fault for rule in self._rules if rule.take(method, path, query)), None)
 
     def running(self, change: int) -> None:
         """Note that a request came (1) or went (-1); `most_at_once` is the largest number that overlapped."""
@@ -195,7 +202,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = self._read_body()
         log = self.proxy.log()
         target = urlsplit(self.path)
-        fault = self.proxy.fault_for(self.command, target.path)
+        fault = self.proxy.fault_for(self.command, target.path, target.query)
         headers = dict(self.headers.items())
         seen = Request(self.command, target.path, target.query, len(body), fault=fault, headers=headers)
         applied = fault or Fault()

@@ -6,6 +6,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
+from distlog.core import paths
 from distlog.core.commits.current_snapshot import CurrentSnapshot
 from distlog.core.commits.state.snapshot import Snapshot
 from distlog.core.consumer_offsets.offsets_records import offsets_records
@@ -29,7 +30,7 @@ _log = logging.getLogger(__name__)
 class KafkaPositions:
     """The positions in the topic of `handle` that `__consumer_offsets` beside it holds; each call reads them anew.
 
-    A position in a transaction counts when that is committed. A root that had no gateway costs one request.
+    A position in a transaction counts when that is committed. A root that had no gateway costs two LISTs.
     """
 
     def __init__(self, handle: TopicHandle) -> None:
@@ -56,6 +57,9 @@ class KafkaPositions:
             return None
         log = topic_log(storage, self._handle.clock)
         try:
+            if not storage.list(paths.COMMITS_DIR):
+                # most roots have no gateway, and to load what is not there takes more requests
+                return None
             snapshot = log.load()
             handle = TopicHandle.of(storage, snapshot.name, log, self._handle.clock)
             return handle, LiveSnapshot(handle, CurrentSnapshot(log, snapshot)).refresh()

@@ -85,8 +85,7 @@ class _Deletion:
         for (topic, partition), refused in self._told.items():
             topics.setdefault(topic, []).append({"partition_index": partition, "error_code": refused})
         told = [{"name": name, "partitions": partitions} for name, partitions in topics.items()]
-        is_done = code is ErrorCode.none
-        self._request.respond({"throttle_time": 0, "error_code": code, "topics": told if is_done else []})
+        self._request.respond({"throttle_time": 0, "error_code": code, "topics": told})
 
 
 def _is_read(states: Mapping[str, GroupState], place: TopicPartition) -> bool:
