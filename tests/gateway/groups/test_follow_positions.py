@@ -1,4 +1,4 @@
-"""Kafka's clients go on where followers of the same group's name have come to, until they commit themselves."""
+"""Followers and Kafka's clients of one group: each goes on from the position that was committed last."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import Address
+from followers import drained, span
 from gateways import Wire, opened, serving
 from kio.schema.errors import ErrorCode
+from transactional_clients import RawProducer, position
 
 import distlog
 from distlog.core.errors import StorageError
 from distlog.core.groups.group_log import GroupLog
+from distlog.gateway.config import GatewayConfig
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.group_settings import GroupSettings
 
@@ -49,25 +53,134 @@ def committed(client: Any) -> list[int]:
     return [each.offset for each in client.committed(places, 30)]
 
 
-def test_a_consumer_begins_where_the_followers_were_and_from_its_first_commit_on_its_own_positions_count(
-    gateway: GatewayServer,
-) -> None:
+def consumed(gateway: GatewayServer) -> list[tuple[int, int]]:
+    """The (partition, offset) of what one of Kafka's clients gets, from the group's positions to the end."""
     client = consumer(gateway)
-    assert committed(client) == [6, 4]
+    begun = committed(client)
     client.subscribe(["clicks"])
-    found: dict[int, list[int]] = {0: [], 1: []}
-    while sum(map(len, found.values())) < 10:
-        for record in client.consume(20, 1):
-            found[record.partition()].append(record.offset())
-    assert found == {0: list(range(6, 10)), 1: list(range(4, 10))}
-    client.commit(offsets=[confluent_kafka.TopicPartition("clicks", 0, 8)], asynchronous=False)
-    assert committed(client) == [8, 4]
-    # a position that goes on among the followers is not seen where there is a commit
-    opened(gateway).reset_group("billing", {0: 9, 1: 5})
-    assert committed(client) == [8, 5]
+    found: list[tuple[int, int]] = []
+    while len(found) < sum(10 - max(0, offset) for offset in begun):
+        found += [(record.partition(), record.offset()) for record in client.consume(20, 1)]
     client.close()
-    # and followers see nothing of commits
-    assert opened(gateway).groups().column("position").to_pylist() == [9, 5]
+    return sorted(found)
+
+
+def kafka_commits(gateway: GatewayServer, positions: dict[int, int]) -> None:
+    client = consumer(gateway)
+    places = [confluent_kafka.TopicPartition("clicks", number, offset) for number, offset in positions.items()]
+    client.commit(offsets=places, asynchronous=False)
+    client.close()
+
+
+def test_each_side_goes_on_where_the_other_was_in_turn(gateway: GatewayServer) -> None:
+    topic = opened(gateway)
+    assert consumed(gateway) == span(0, 6, 10) + span(1, 4, 10)
+    kafka_commits(gateway, {0: 8})
+    with topic.follow(group="billing", timeout=0) as follower:
+        assert drained(follower) == span(0, 8, 10) + span(1, 4, 10)
+        follower.commit({0: 9, 1: 5})
+    assert topic.groups().column("position").to_pylist() == [9, 5]
+    assert consumed(gateway) == span(0, 9, 10) + span(1, 5, 10)
+    # back, as well as forth
+    kafka_commits(gateway, {0: 7, 1: 6})
+    assert topic.groups().column("position").to_pylist() == [7, 6]
+    with topic.follow(group="billing", timeout=0) as follower:
+        assert drained(follower) == span(0, 7, 10) + span(1, 6, 10)
+    # it has committed all that it handed out
+    topic.reset_group("billing", {1: 2})
+    assert consumed(gateway) == span(1, 2, 10)
+
+
+@pytest.mark.s3
+def test_the_same_on_s3_and_when_another_gateway_answers(s3_url: Address) -> None:
+    url, options = f"{s3_url.url}/clicks", s3_url.options
+    topic = distlog.create(url, partitions=2, storage_options=options)
+    topic.append([{"value": b"%d" % n, "partition": n % 2} for n in range(20)])
+    config = GatewayConfig(linger_ms=5, groups=GroupSettings(initial_rebalance_delay_ms=0))
+    none = confluent_kafka.OFFSET_INVALID
+    for before, after in (((none, none), (3, 4)), ((5, 6), (2, 5))):
+        with GatewayServer(s3_url.url, port=0, config=config, storage_options=options) as gateway:
+            client = consumer(gateway)
+            assert committed(client) == list(before)
+            client.close()
+            kafka_commits(gateway, dict(enumerate(after)))
+        with topic.follow(group="billing", timeout=0) as follower:
+            assert drained(follower) == span(0, after[0], 10) + span(1, after[1], 10)
+            follower.commit({0: 5, 1: 6})
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_a_position_in_a_transaction_counts_for_followers_when_that_is_committed(
+    gateway: GatewayServer, is_committed: bool
+) -> None:
+    topic = opened(gateway)
+    with Wire(gateway) as wire:
+        producer = RawProducer(wire)
+        producer.init()
+        producer.add_offsets()
+        assert producer.commit_offset(7) is ErrorCode.none
+        assert topic.groups().column("position").to_pylist() == [6, 4]
+        assert producer.end(committed=is_committed) is ErrorCode.none
+        expected = 7 if is_committed else 6
+        assert position(wire) == expected
+    assert topic.groups().column("position").to_pylist() == [expected, 4]
+    with topic.follow(group="billing", timeout=0) as follower:
+        assert drained(follower) == span(0, expected, 10) + span(1, 4, 10)
+
+
+def test_a_group_is_deleted_on_both_sides_unless_a_follower_is_in_it(gateway: GatewayServer) -> None:
+    topic, client = opened(gateway), kafka_admin.AdminClient({"bootstrap.servers": gateway.address, "log_level": 0})
+    kafka_commits(gateway, {0: 8})
+    with (
+        topic.follow(group="billing", timeout=0),
+        pytest.raises(confluent_kafka.KafkaException, match="NON_EMPTY_GROUP"),
+    ):
+        client.delete_consumer_groups(["billing"])["billing"].result(30)
+    assert topic.groups().column("position").to_pylist() == [8, 4]
+    client.delete_consumer_groups(["billing"])["billing"].result(30)
+    assert topic.groups().num_rows == 0
+    assert client.list_consumer_groups().result(30).valid == []
+    with pytest.raises(confluent_kafka.KafkaException, match="GROUP_ID_NOT_FOUND"):
+        client.delete_consumer_groups(["billing"])["billing"].result(30)
+
+
+def test_a_group_that_a_person_deletes_beside_the_gateway_has_no_position(gateway: GatewayServer) -> None:
+    kafka_commits(gateway, {0: 8, 1: 9})
+    opened(gateway).delete_group("billing")
+    client = consumer(gateway)
+    assert committed(client) == [confluent_kafka.OFFSET_INVALID] * 2
+    client.close()
+    kafka_commits(gateway, {1: 9})
+    assert opened(gateway).groups().column("position").to_pylist() == [None, 9]
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["both-have-one", "followers-alone"])
+def test_positions_are_forgotten_on_both_sides_unless_a_follower_reads_the_topic(
+    gateway: GatewayServer, is_known: bool
+) -> None:
+    if is_known:
+        kafka_commits(gateway, {0: 8})
+    topic = opened(gateway)
+    with topic.follow(group="billing", timeout=0):
+        assert forgotten(gateway, 0) is ErrorCode.group_subscribed_to_topic
+    assert forgotten(gateway, 0) is ErrorCode.none
+    assert topic.groups().column("position").to_pylist() == [None, 4]
+    client = consumer(gateway)
+    assert committed(client) == [confluent_kafka.OFFSET_INVALID, 4]
+    client.close()
+    with topic.follow(group="billing", timeout=0, start=9) as follower:
+        assert drained(follower) == span(0, 9, 10) + span(1, 4, 10)
+
+
+def forgotten(gateway: GatewayServer, number: int) -> ErrorCode:
+    """What OffsetDelete is told of the group's position in a partition."""
+    schema = import_module("kio.schema.offset_delete.v0.request")
+    partition = schema.OffsetDeleteRequestPartition(partition_index=number)
+    topics = (schema.OffsetDeleteRequestTopic(name="clicks", partitions=(partition,)),)
+    with Wire(gateway) as wire:
+        told = wire.ask(47, 0, group_id="billing", topics=topics)
+    assert told.error_code is ErrorCode.none
+    return told.topics[0].partitions[0].error_code
 
 
 def test_a_group_of_no_followers_has_no_position(gateway: GatewayServer) -> None:
