@@ -40,9 +40,9 @@ def offsets_records(
 ) -> Iterator[OffsetsRecord]:
     """The records that count in `snapshot`, in each partition in the order in which they do.
 
-    Those of open transactions come last in their partition, and those whose keys begin with none of `prefixes` are
-    left out. Each object is read once for all partitions that it holds small segments of, and many objects at the
-    same time.
+    Of those with one key, the last one comes, and some of the others. Those of open transactions come last in their
+    partition, and those whose keys begin with none of `prefixes` are left out. Each object is read once for all
+    partitions that it holds small segments of, and many objects at the same time.
     """
     states = {number: snapshot.partitions[number] for number in partitions}
     mixed = {number: state for number, state in states.items() if state.segments.array("has_transactions").any()}
@@ -55,9 +55,14 @@ def offsets_records(
 
 
 def _records(batch: pa.RecordBatch, prefixes: Sequence[bytes]) -> Iterator[OffsetsRecord]:
+    """The last record of each key."""
     keys = pc.fill_null(batch.column("key"), b"")
     wanted = reduce(pc.or_, (pc.starts_with(keys, pattern=prefix) for prefix in prefixes))
-    for row in batch.filter(wanted).to_pylist():
+    chosen = batch.filter(wanted)
+    # a group commits the same few positions for ever, and each may become a Python object only once
+    codes = chosen.column("key").dictionary_encode(null_encoding="encode").indices.to_numpy()
+    _, from_end = np.unique(codes[::-1], return_index=True)
+    for row in chosen.take(np.sort(len(codes) - 1 - from_end)).to_pylist():
         yield OffsetsRecord(row["partition"], row["offset"], row["key"] or b"", row["value"])
 
 
