@@ -20,7 +20,7 @@ from distlog.gateway.topics.hosted_topic import HostedTopic
 from distlog.gateway.topics.metadata_cache import MetadataCache
 
 #: So that a slow storage of one topic does not hold up all who ask.
-_THREADS = 4
+_THREADS = 16
 
 
 class FollowGroups:
