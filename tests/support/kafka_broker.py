@@ -58,14 +58,17 @@ def dump(files: Sequence[Path], *options: str) -> str:
 
 
 class Broker:
-    """A broker whose only log directory is `data`; it runs inside of `with broker.running()`."""
+    """A broker whose only log directory is `data`; it runs inside of `with broker.running()`.
 
-    def __init__(self, folder: Path) -> None:
+    `settings` are lines of its properties that count more than those of all tests.
+    """
+
+    def __init__(self, folder: Path, settings: str = "") -> None:
         self.data, self._folder = folder / "data", folder
         self.port, controller = _free_port(), _free_port()
         self._settings = folder / "server.properties"
         text = _SETTINGS.read_text().format(port=self.port, controller=controller, data=self.data)
-        self._settings.write_text(text + _CLEANING, encoding="utf-8")
+        self._settings.write_text(f"{text}{_CLEANING}{settings}\n", encoding="utf-8")
         tool("kafka.tools.StorageTool", "format", "-t", _CLUSTER, "-c", str(self._settings))
 
     @property

@@ -96,7 +96,9 @@ def committed_of(position: Position) -> Committed | None:
 
 def _decoded(key: bytes, value: bytes | None) -> tuple[OffsetKey | None, Position | None]:
     try:
-        return decode_offset_key(key), None if value is None else decode_position(value)
+        found = decode_offset_key(key)
+        # a group's own record is of another kind
+        return found, None if found is None or value is None else decode_position(value)
     except CorruptRecordError as error:
         # one must not hide all groups
         _log.warning("%s", error)

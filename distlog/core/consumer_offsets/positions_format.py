@@ -1,7 +1,7 @@
 """The positions in `__consumer_offsets`, byte for byte Kafka's.
 
 Source: Kafka's OffsetCommitKey and OffsetCommitValue messages. Values are written in version 3, which brokers from
-2.3 on read, and read in 0 to 3.
+2.3 on read, and read in 0 to 4, which brokers of 4.1 write.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from distlog.core.consumer_offsets.record_fields import FieldReader, text_field
 OFFSETS_TOPIC = "__consumer_offsets"
 #: The versions of keys of positions.
 _OFFSET_KEYS = (0, 1)
-_VALUE_VERSION = 3
+_VALUE_VERSION, _FLEXIBLE_VERSION = 3, 4
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -65,10 +65,11 @@ def decode_position(data: bytes) -> Position | None:
     """A position; None in a version that is not known here. Raises CorruptRecordError."""
     reader = FieldReader(data, "a position", OFFSETS_TOPIC)
     version = reader.number(">h")
-    if not 0 <= version <= _VALUE_VERSION:
+    if not 0 <= version <= _FLEXIBLE_VERSION:
         return None
+    reader.is_flexible = version == _FLEXIBLE_VERSION
     offset = reader.number(">q")
-    epoch = reader.number(">i") if version == _VALUE_VERSION else -1
+    epoch = reader.number(">i") if version >= _VALUE_VERSION else -1
     return Position(offset, epoch, reader.text(), reader.number(">q"))
 
 

@@ -10,11 +10,13 @@ from distlog.core.errors import CorruptRecordError
 class FieldReader:
     """Fields one after the other; raises CorruptRecordError when the bytes end too early.
 
-    `what` they are, of which `topic`, is told then.
+    `what` they are, of which `topic`, is told then. In newer versions of a message, where `is_flexible` is set, lengths
+    are varints, and fields with tags come last (KIP-482).
     """
 
     def __init__(self, data: bytes, what: str, topic: str) -> None:
         self._data, self._at, self._what, self._topic = data, 0, what, topic
+        self.is_flexible = False
 
     def number(self, form: str) -> int:
         """The next number, of this `struct` form."""
@@ -30,13 +32,33 @@ class FieldReader:
 
     def nullable_text(self) -> str | None:
         """The next text, or None."""
-        size = self.number(">h")
+        size = self._varint() - 1 if self.is_flexible else self.number(">h")
         if size < 0:
             return None
         try:
             return self._taken(size).decode("utf-8")
         except UnicodeDecodeError as error:
             raise self._corrupt("a text is not UTF-8") from error
+
+    def count(self) -> int:
+        """How many elements of an array come next; -1 for None."""
+        return self._varint() - 1 if self.is_flexible else self.number(">i")
+
+    def skip_tags(self) -> None:
+        """Go behind the fields with tags, where the version has them."""
+        for _ in range(self._varint() if self.is_flexible else 0):
+            self._varint()
+            self._taken(self._varint())
+
+    def _varint(self) -> int:
+        """An unsigned number of at most five bytes, the lowest seven bits first."""
+        found = 0
+        for shift in range(0, 35, 7):
+            byte = self._taken(1)[0]
+            found |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return found
+        raise self._corrupt("a varint does not end")
 
     def blob(self) -> bytes:
         """The next bytes."""

@@ -3,20 +3,20 @@
 A key is its version (int16: 0) and the transactional id. A value of version 0 is: version int16, producer id int64,
 producer epoch int16, timeout in ms int32, status int8, an array of topic and array of partitions (int32), or null
 (length -1), and the times in ms of the last change and of the start (int64). Texts have an int16 length in front,
-arrays an int32 one. Version 1 is written by Kafka 4 once its feature transaction.version is raised: it is not read.
+arrays an int32 one. Version 1, which brokers write from Kafka 4 on, is read too: it has the same fields, flexible.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from distlog.core.consumer_offsets.record_fields import FieldReader, text_field
 from distlog.core.errors import CorruptRecordError
 from distlog.gateway.groups.offsets.positions import TopicPartition
 from distlog.gateway.transactions.transaction_state import ProducerId, Status, TransactionState
 
-_VERSION = 0
+_VERSION, _FLEXIBLE_VERSION = 0, 1
 _HEAD, _TIMES, _COUNT = struct.Struct(">hqhib"), struct.Struct(">qq"), struct.Struct(">i")
 _TOPIC = "__transaction_state"
 
@@ -54,13 +54,14 @@ def _partitions(partitions: Iterable[TopicPartition]) -> bytes:
 def decode_state(transactional_id: str, data: bytes) -> TransactionState:
     """A value; raises CorruptRecordError for one that does not decode, or of a version that is not known."""
     reader = FieldReader(data, "a value", _TOPIC)
-    if (version := reader.number(">h")) != _VERSION:
+    if (version := reader.number(">h")) not in (_VERSION, _FLEXIBLE_VERSION):
         raise CorruptRecordError(f"a value of {_TOPIC} is of a version that is not known", version=version)
+    reader.is_flexible = version == _FLEXIBLE_VERSION
     producer = ProducerId(reader.number(">q"), reader.number(">h"))
     timeout_ms, status = reader.number(">i"), reader.number(">b")
     if status not in {each.value for each in Status}:
         raise CorruptRecordError(f"a value of {_TOPIC} has a status that is not known", status=status)
-    partitions = frozenset((topic, reader.number(">i")) for topic, count in _topics(reader) for _ in range(count))
+    partitions = frozenset(_places(reader))
     return TransactionState(
         transactional_id=transactional_id,
         producer=producer,
@@ -72,7 +73,9 @@ def decode_state(transactional_id: str, data: bytes) -> TransactionState:
     )
 
 
-def _topics(reader: FieldReader) -> Iterable[tuple[str, int]]:
-    """Each topic, and how many of its partitions come next."""
-    for _ in range(reader.number(">i")):
-        yield reader.text(), reader.number(">i")
+def _places(reader: FieldReader) -> Iterator[TopicPartition]:
+    for _ in range(reader.count()):
+        topic = reader.text()
+        for _ in range(reader.count()):
+            yield topic, reader.number(">i")
+        reader.skip_tags()

@@ -47,6 +47,13 @@ def test_the_bytes_are_kafkas() -> None:
     )
 
 
+def test_a_position_that_a_broker_of_kafka_4_1_wrote_is_read() -> None:
+    data = bytes.fromhex("0004 0000000000000003 ffffffff 0668656c6c6f 000001a2095b5d3d 00")
+    assert decode_position(data) == Position(3, -1, "hello", 0x1A2095B5D3D)
+    # with the id of its topic, a field with a tag
+    assert decode_position(data[:-1] + b"\1\0\x10" + bytes(16)) == Position(3, -1, "hello", 0x1A2095B5D3D)
+
+
 @pytest.mark.parametrize(
     ("group", "partition"), [("billing", 9), ("", 0), ("polygenelubricants", 0), ("gruppe-ä", 48), ("\U0001f600", 49)]
 )
@@ -67,7 +74,7 @@ def test_older_versions_of_values_are_read() -> None:
 
 def test_records_of_newer_kinds_are_left_alone() -> None:
     assert decode_key(b"\0\3\0\1g") is None
-    assert decode_position(b"\0\4") is None
+    assert decode_position(b"\0\5") is None
     assert decode_group("g", b"\0\4") is None
 
 

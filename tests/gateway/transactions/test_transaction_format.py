@@ -38,6 +38,30 @@ def test_a_key_and_a_value_are_kafkas_bytes() -> None:
     assert decode_state("payments", bytes.fromhex(VALUE)) == STATE
 
 
+#: What a broker of Kafka 4.1 wrote.
+BROKERS_VALUES = {
+    Status.EMPTY: "0001 0000000000000000 0000 0000ea60 00 00 000001a2095b50b9 ffffffffffffffff 00",
+    Status.ONGOING: (
+        "0001 0000000000000000 0000 0000ea60 01 02 07636c69636b73 02 00000000 00 000001a2095b50c7 000001a2095b50c7 00"
+    ),
+    Status.COMPLETE_COMMIT: "0001 0000000000000000 0000 0000ea60 04 01 000001a2095b50e1 000001a2095b50c7 00",
+}
+
+
+@pytest.mark.parametrize("status", BROKERS_VALUES)
+def test_what_brokers_write_from_kafka_4_on_is_read(status: Status) -> None:
+    found = decode_state("p", bytes.fromhex(BROKERS_VALUES[status]))
+    assert (found.status, found.producer, found.timeout_ms) == (status, ProducerId(0, 0), 60_000)
+    assert found.partitions == ({("clicks", 0)} if status is Status.ONGOING else set())
+    assert found.updated_ms in range(0x1A2095B50B9, 0x1A2095B50E2)
+
+
+def test_fields_with_tags_are_left_out() -> None:
+    tagged = bytes.fromhex(BROKERS_VALUES[Status.ONGOING])
+    with_tags = tagged[:30] + bytes.fromhex("01 05 02 abcd") + tagged[31:-1] + bytes.fromhex("02 00 08") + bytes(8)
+    assert decode_state("p", with_tags + bytes.fromhex("02 02 0002")) == decode_state("p", tagged)
+
+
 def test_a_state_without_partitions_has_null_for_them() -> None:
     empty = TransactionState(transactional_id="p", producer=ProducerId(1, 2), timeout_ms=3, updated_ms=4)
     data = encode_state(empty)
@@ -49,7 +73,7 @@ def test_a_key_of_another_version_is_no_id() -> None:
     assert decode_key(b"\0\1rest") is None
 
 
-@pytest.mark.parametrize("data", [b"", b"\0\1" + bytes(40), bytes.fromhex(VALUE)[:-1]])
+@pytest.mark.parametrize("data", [b"", b"\0\2" + bytes(40), bytes.fromhex(VALUE)[:-1]])
 def test_a_value_that_is_cut_off_or_of_another_version_is_told_so(data: bytes) -> None:
     with pytest.raises(CorruptRecordError, match="__transaction_state"):
         decode_state("payments", data)

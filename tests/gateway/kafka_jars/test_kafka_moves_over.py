@@ -1,0 +1,81 @@
+"""What a broker of Kafka leaves behind goes on at a gateway and among followers: groups, and transactional ids."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from followers import drained, span
+from gateways import serving
+from kafka_broker import Broker, needs_kafka
+
+import distlog
+from distlog.gateway.topics.own_topics import TRANSACTIONS_TOPIC
+from distlog.gateway.transactions.state_format import decode_key, decode_state
+from distlog.gateway.transactions.transaction_state import ProducerId
+
+confluent_kafka = pytest.importorskip("confluent_kafka")
+pytestmark = needs_kafka
+QUIET = {"log_level": 0}
+
+
+def places(*offsets: int) -> list[Any]:
+    return [confluent_kafka.TopicPartition("clicks", number, offset) for number, offset in enumerate(offsets)]
+
+
+def committing(address: str) -> Any:
+    return confluent_kafka.Consumer(
+        {"bootstrap.servers": address, "group.id": "billing", "enable.auto.commit": False, **QUIET}
+    )
+
+
+def transactional(address: str) -> Any:
+    producer = confluent_kafka.Producer({"bootstrap.servers": address, "transactional.id": "payments", **QUIET})
+    producer.init_transactions(60)
+    return producer
+
+
+def test_groups_and_transactions_of_an_adopted_broker_go_on(tmp_path: Path) -> None:
+    # Kafka's default; a gateway wants as many as there are for transactions
+    broker, root = Broker(tmp_path, "offsets.topic.num.partitions=50"), str(tmp_path / "root")
+    with broker.running():
+        broker.create({"clicks": 2})
+        producer = transactional(broker.address)
+        for number in range(20):
+            if number % 10 == 0:
+                producer.begin_transaction()
+            producer.produce("clicks", b"%d" % number, partition=number % 2)
+            if number % 10 == 9:
+                producer.commit_transaction(60)
+        consumer = committing(broker.address)
+        consumer.commit(offsets=places(3, 4), asynchronous=False)
+        consumer.close()
+    distlog.adopt(str(broker.data), root)
+    topic = distlog.open(f"{root}/clicks")
+    assert topic.groups().column("position").to_pylist() == [3, 4]
+    with topic.follow(group="billing", timeout=0) as follower:
+        seen = drained(follower)
+        assert seen[0] == (0, 3)
+        assert (1, 4) in seen
+        assert not {*span(0, 0, 3), *span(1, 0, 4)} & {*seen}
+        follower.commit({0: 5})
+    with serving(root) as gateway:
+        consumer = committing(gateway.address)
+        assert [each.offset for each in consumer.committed(places(0, 0), 60)] == [5, 4]
+        consumer.close()
+        again = transactional(gateway.address)
+        again.begin_transaction()
+        again.produce("clicks", b"one more", partition=0)
+        again.commit_transaction(60)
+    values = [record.value for record in topic.refresh().records(0, isolation="read_committed")]
+    assert values == [*(b"%d" % number for number in range(0, 20, 2)), b"one more"]
+    first, *_, last = producers(root)
+    # the gateway knows the broker's producer, and fences it
+    assert (first.id, first.epoch < last.epoch) == (last.id, True)
+
+
+def producers(root: str) -> list[ProducerId]:
+    """Which producers the transactional id was, in turn."""
+    rows = distlog.open(f"{root}/{TRANSACTIONS_TOPIC}").scan(columns=["key", "value"]).to_table().to_pylist()
+    return [decode_state("payments", row["value"]).producer for row in rows if decode_key(row["key"]) == "payments"]
