@@ -1,0 +1,53 @@
+"""Members of a group of followers, each of a process of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from followers import Time, follow
+from topics import TINY, topic_on, values
+
+from distlog.core.following.follower import Follower
+from distlog.core.groups.group_log import GroupLog
+from distlog.core.groups.group_state import GroupState
+from distlog.core.storage.storage import Storage
+from distlog.core.topics.topic import Topic
+
+#: The lease of each member.
+LEASE_S = 60.0
+
+
+@pytest.fixture(params=["local", "memory"])
+def topic(request: pytest.FixtureRequest, tmp_path: Path) -> Topic:
+    """Six records in each of two partitions."""
+    url = str(tmp_path / "topic") if request.param == "local" else f"memory://{tmp_path.name}/topic"
+    topic = topic_on(Storage(url), 2, TINY)
+    for partition in range(2):
+        topic.append(values(range(6)), partition=partition)
+    return topic
+
+
+@pytest.fixture
+def time() -> Time:
+    """The time of all members."""
+    return Time()
+
+
+def joined(topic: Topic, time: Time, **options: Any) -> Follower:
+    """A new member, of a process of its own."""
+    return follow(topic_on(topic.storage), time, group="g", **{"timeout": 0, "lease": LEASE_S, **options})
+
+
+def state(topic: Topic) -> GroupState:
+    """The group as it is stored."""
+    return GroupLog(topic.storage, topic.snapshot.topic_id, "g").load()
+
+
+def settled(time: Time, *members: Follower) -> None:
+    """Let members look at each other until nothing changes hands any more."""
+    for _ in range(4):
+        for member in members:
+            time.now_s += LEASE_S / 20
+            member._share.renew()
