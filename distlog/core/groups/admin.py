@@ -93,7 +93,8 @@ def reset(
     def plan(state: GroupState) -> GroupState:
         new = unseen(state, before, found)
         count = max(partitions, state.partitions)
-        begun = {number: missing[number] for number in range(state.partitions, count)}
+        without = {*state.forgotten, *range(state.partitions, count)}
+        begun = {number: missing[number] for number in without if number < partitions}
         state = dataclasses.replace(with_positions(state, begun), partitions=count, members=(), owners={})
         return with_positions(taken_over(state, new), positions)
 
@@ -119,10 +120,14 @@ def delete(log: GroupLog, kafka: KafkaCommits) -> None:
 
 
 def forget(log: GroupLog, partitions: Iterable[int]) -> None:
-    """Forget the positions in some partitions: who joins next begins there as a new group does."""
+    """Forget the positions in some partitions: who joins next begins there as a new group does.
+
+    Those that a member has by now stay: it goes on from them, and would commit what does not count.
+    """
+    asked = {*partitions}
 
     def plan(state: GroupState) -> GroupState | None:
-        gone = {number for number in partitions if number < state.partitions} - {*state.forgotten}
+        gone = (asked & state.positions.keys()) - state.owners.keys() - {*state.forgotten}
         if not gone:
             return None
         return dataclasses.replace(state, forgotten=tuple(sorted({*state.forgotten, *gone})))

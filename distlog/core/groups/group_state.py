@@ -145,3 +145,5 @@ def _check(state: GroupState) -> None:
         raise ValueError("an owner is no member")
     if any(partition >= state.partitions for partition in state.owners):
         raise ValueError("an owner has a partition that it does not know")
+    if any(partition >= state.partitions for partition in state.forgotten):
+        raise ValueError("a position is forgotten in a partition that it does not know")
