@@ -22,7 +22,7 @@ def handle(request: Request, broker: Broker) -> None:
     names = list(dict.fromkeys(request.body.groups_names))
     answer = _Answer(request, len(names))
     for name in names:
-        follow_groups_of(broker).later(partial(_delete, broker, name, partial(answer.tell, name)))
+        follow_groups_of(broker).later(request, partial(_delete, broker, name, partial(answer.tell, name)))
 
 
 def _delete(broker: Broker, group: str, tell: Callable[[ErrorCode], None]) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+
 from kio.schema.errors import ErrorCode
 
+from distlog.core.errors import DistlogError
 from distlog.gateway.broker import Api, Broker
 from distlog.gateway.broker_parts import follow_groups_of, groups_of
 from distlog.gateway.groups.members.classic_group import GroupPhase
 from distlog.gateway.protocol.response_frame import Fields
 from distlog.gateway.server.request import Request
+
+_log = logging.getLogger("distlog.gateway")
 
 
 def handle(request: Request, broker: Broker) -> Fields:
@@ -17,8 +22,12 @@ def handle(request: Request, broker: Broker) -> Fields:
     code = ErrorCode.coordinator_load_in_progress if services.coordination.is_loading else ErrorCode.none
     states = {state.lower() for state in request.get("states_filter", ())}
     known = list(services.admin.list())
-    names = {each.group for each in known}
-    others = [name for name in follow_groups_of(broker).names() if name not in names and services.coordinates(name)]
+    names, others = {each.group for each in known}, list[str]()
+    try:
+        others = [name for name in follow_groups_of(broker).names() if name not in names and services.coordinates(name)]
+    except DistlogError as error:
+        _log.error("the groups of followers are not known: %s", error)
+        code = ErrorCode.coordinator_not_available
     found = [(each.group, each.protocol_type, each.phase) for each in known]
     found += [(name, "consumer", GroupPhase.EMPTY) for name in others]
     groups = [

@@ -48,7 +48,7 @@ class _Deletion:
                 _log.error("positions of followers cannot be deleted: %s", error)
                 self._respond(ErrorCode.coordinator_not_available)
 
-        self._followers.later(done)
+        self._followers.later(self._request, done)
 
     def begin(self) -> None:
         """Forget our own, where nobody reads the topic."""

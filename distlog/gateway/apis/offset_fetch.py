@@ -32,7 +32,7 @@ def handle(request: Request, broker: Broker) -> None:
 
     Followers may have come further, which the storage tells: so another thread responds.
     """
-    follow_groups_of(broker).later(lambda: request.respond(_fields(request, broker)))
+    follow_groups_of(broker).later(request, lambda: request.respond(_fields(request, broker)))
 
 
 def _fields(request: Request, broker: Broker) -> Fields:

@@ -7,6 +7,7 @@ notes which position of Kafka's clients it has seen, so that both sides know whi
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -16,9 +17,11 @@ from distlog.core.groups import admin
 from distlog.core.groups.group_log import GroupLog
 from distlog.core.groups.group_state import GroupState
 from distlog.core.storage.parallel import in_parallel
+from distlog.gateway.server.request import Request
 from distlog.gateway.topics.hosted_topic import HostedTopic
 from distlog.gateway.topics.metadata_cache import MetadataCache
 
+_log = logging.getLogger("distlog.gateway")
 #: So that a slow storage of one topic does not hold up all who ask.
 _THREADS = 16
 
@@ -30,9 +33,18 @@ class FollowGroups:
         self._metadata = metadata
         self._pool = ThreadPoolExecutor(_THREADS, "follow-groups")
 
-    def later(self, work: Callable[[], None]) -> None:
-        """Do `work`, which calls this object, in a thread that members do not wait for."""
-        self._pool.submit(work)
+    def later(self, request: Request, work: Callable[[], None]) -> None:
+        """Do `work` for `request` in a thread that members do not wait for; if it fails, the connection ends."""
+
+        def done() -> None:
+            try:
+                work()
+            except Exception:
+                # nobody else sees it, and the client would wait for a response that never comes
+                _log.exception("a request failed (api_key=%d)", request.head.api_key)
+                request.hang_up("the request failed")
+
+        self._pool.submit(done)
 
     def states(self, group: str, topics: Iterable[str] | None) -> dict[str, GroupState]:
         """The group in these topics, or in all that there are, by topic: where followers, or people, made it.

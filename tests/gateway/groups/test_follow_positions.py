@@ -20,10 +20,11 @@ from distlog.core.groups.group_log import GroupLog
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.group_settings import GroupSettings
+from distlog.gateway.groups.group_admin import GroupAdmin
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
 kafka_admin = pytest.importorskip("confluent_kafka.admin")
-OFFSET_FETCH = 9
+OFFSET_FETCH, LIST_GROUPS, DELETE_GROUPS = 9, 16, 42
 
 
 @pytest.fixture
@@ -218,3 +219,26 @@ def test_while_the_storage_does_not_answer_clients_ask_again_and_do_not_begin_an
         assert told.topics[0].partitions[0].error_code is ErrorCode.coordinator_load_in_progress
     with Wire(gateway) as wire:
         assert wire.ask(OFFSET_FETCH, 7, **asked).topics[0].partitions[0].committed_offset == 6
+
+
+def test_while_the_storage_does_not_answer_groups_are_listed_without_those_of_followers(
+    gateway: GatewayServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: GroupLog) -> Any:
+        raise StorageError("no answer")
+
+    kafka_commits(gateway, {0: 8})
+    monkeypatch.setattr(GroupLog, "load", fails)
+    with Wire(gateway) as wire:
+        told = wire.ask(LIST_GROUPS, 4, states_filter=())
+    assert told.error_code is ErrorCode.coordinator_not_available
+    assert [each.group_id for each in told.groups] == ["billing"]
+
+
+def test_a_client_does_not_wait_for_work_that_failed(gateway: GatewayServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> Any:
+        raise RuntimeError("no more threads")
+
+    monkeypatch.setattr(GroupAdmin, "delete", fails)
+    with Wire(gateway) as wire, pytest.raises(EOFError):
+        wire.ask(DELETE_GROUPS, 2, groups_names=("billing",))
