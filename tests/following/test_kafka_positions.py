@@ -114,6 +114,20 @@ def test_a_group_that_only_kafkas_clients_know_is_deleted_too(topic: Topic) -> N
     assert follow_to(topic, {}) == span(0, 0, 10) + span(1, 0, 10)
 
 
+def test_positions_in_a_topic_that_was_dropped_are_none_in_the_one_created_in_its_place(topic: Topic) -> None:
+    kafka = KafkaCommits(topic)
+    kafka({0: 4})
+    # no group of followers can have this name, so there is nothing to tell them
+    KafkaCommits(topic, "x" * 300)({0: 4})
+    topic.drop()
+    again = distlog.create(topic.url, partitions=2)
+    again.append([{"value": b"%d" % n, "partition": n % 2} for n in range(20)])
+    assert positions(again) == []
+    assert follow_to(again, {}) == span(0, 0, 10) + span(1, 0, 10)
+    kafka({0: 4})
+    assert follow_to(again, {}) == span(0, 4, 10) + span(1, 0, 10)
+
+
 def test_other_groups_and_topics_and_what_is_no_position_change_nothing(topic: Topic) -> None:
     KafkaCommits(topic, "other")({0: 4})
     KafkaCommits(topic_on(Storage(f"{topic.url}2"), 2))({0: 4})

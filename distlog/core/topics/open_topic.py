@@ -11,6 +11,7 @@ from distlog.core import paths
 from distlog.core.commits.format.actions import MAX_PARTITIONS
 from distlog.core.config import TopicConfig
 from distlog.core.errors import InvalidConfigError, TopicExistsError, TopicNotFoundError
+from distlog.core.following.group_positions import forget_dropped
 from distlog.core.storage.parallel import in_order
 from distlog.core.storage.storage import Storage
 from distlog.core.times import Time, to_ms
@@ -40,7 +41,9 @@ def create(
     storage = Storage(url, storage_options)
     log = topic_log(storage)
     snapshot = log.create(partitions, TopicConfig.parse(config or {}))
-    return Topic(TopicHandle.of(storage, snapshot.name, log), snapshot)
+    handle = TopicHandle.of(storage, snapshot.name, log)
+    forget_dropped(handle, snapshot)
+    return Topic(handle, snapshot)
 
 
 def open(

@@ -24,7 +24,8 @@ def handle(request: Request, broker: Broker) -> Fields:
     known = list(services.admin.list())
     names, others = {each.group for each in known}, list[str]()
     try:
-        others = [name for name in follow_groups_of(broker).names() if name not in names and services.coordinates(name)]
+        followed = follow_groups_of(broker).names()
+        others = [name for name in followed if name not in names and services.coordinates(name)]
     except DistlogError as error:
         _log.error("the groups of followers are not known: %s", error)
         code = ErrorCode.coordinator_not_available

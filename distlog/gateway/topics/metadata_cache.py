@@ -14,6 +14,7 @@ from distlog.core.commits.state.snapshot import Snapshot
 from distlog.core.config import TopicConfig
 from distlog.core.consumer_offsets.positions_format import OFFSETS_TOPIC
 from distlog.core.errors import InvalidPartitionsError, InvalidTopicError, TopicExistsError, TopicNotFoundError
+from distlog.core.following.group_positions import forget_dropped
 from distlog.core.log_manager.broker_config import BrokerConfig
 from distlog.core.storage.parallel import in_parallel
 from distlog.core.storage.storage import Storage
@@ -103,6 +104,7 @@ class MetadataCache:
         storage = self.root.child(paths.check_topic_name(name))
         log = self._log(storage)
         snapshot = log.create(partitions, config)
+        forget_dropped(TopicHandle.of(storage, snapshot.name, log, self._clock), snapshot)
         with self._lock:
             dropped = self._topics.pop(name, None)
         if dropped is not None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from conftest import Address
 from followers import drained, span
-from gateways import Wire, opened, serving
+from gateways import Wire, opened, serving, until
 from kio.schema.errors import ErrorCode
 from transactional_clients import RawProducer, position
 
@@ -20,11 +20,11 @@ from distlog.core.groups.group_log import GroupLog
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.group_settings import GroupSettings
-from distlog.gateway.groups.group_admin import GroupAdmin
+from distlog.gateway.groups.dropped_topics import DroppedTopics
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
 kafka_admin = pytest.importorskip("confluent_kafka.admin")
-OFFSET_FETCH, LIST_GROUPS, DELETE_GROUPS = 9, 16, 42
+OFFSET_FETCH = 9
 
 
 @pytest.fixture
@@ -173,6 +173,28 @@ def test_positions_are_forgotten_on_both_sides_unless_a_follower_reads_the_topic
         assert drained(follower) == span(0, 9, 10) + span(1, 4, 10)
 
 
+@pytest.mark.parametrize("is_ours", [True, False], ids=["through-the-gateway", "beside-it"])
+def test_nobody_goes_on_in_a_new_topic_where_kafkas_clients_were_in_the_dropped_one(
+    gateway: GatewayServer, is_ours: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # it would forget them some seconds later
+    monkeypatch.setattr(DroppedTopics, "look", lambda _: None)
+    kafka_commits(gateway, {0: 8, 1: 9})
+    opened(gateway).drop()
+    if is_ours:
+        client = kafka_admin.AdminClient({"bootstrap.servers": gateway.address, "log_level": 0})
+        client.create_topics([kafka_admin.NewTopic("clicks", 2)])["clicks"].result(30)
+    else:
+        distlog.create(f"{gateway.root}/clicks", partitions=2)
+    topic = opened(gateway)
+    topic.append([{"value": b"%d" % n, "partition": n % 2} for n in range(20)])
+    client = consumer(gateway)
+    until(lambda: committed(client) == [confluent_kafka.OFFSET_INVALID] * 2)
+    client.close()
+    with topic.follow(group="billing", timeout=0) as follower:
+        assert drained(follower) == span(0, 0, 10) + span(1, 0, 10)
+
+
 def forgotten(gateway: GatewayServer, number: int) -> ErrorCode:
     """What OffsetDelete is told of the group's position in a partition."""
     schema = import_module("kio.schema.offset_delete.v0.request")
@@ -219,26 +241,3 @@ def test_while_the_storage_does_not_answer_clients_ask_again_and_do_not_begin_an
         assert told.topics[0].partitions[0].error_code is ErrorCode.coordinator_load_in_progress
     with Wire(gateway) as wire:
         assert wire.ask(OFFSET_FETCH, 7, **asked).topics[0].partitions[0].committed_offset == 6
-
-
-def test_while_the_storage_does_not_answer_groups_are_listed_without_those_of_followers(
-    gateway: GatewayServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(_: GroupLog) -> Any:
-        raise StorageError("no answer")
-
-    kafka_commits(gateway, {0: 8})
-    monkeypatch.setattr(GroupLog, "load", fails)
-    with Wire(gateway) as wire:
-        told = wire.ask(LIST_GROUPS, 4, states_filter=())
-    assert told.error_code is ErrorCode.coordinator_not_available
-    assert [each.group_id for each in told.groups] == ["billing"]
-
-
-def test_a_client_does_not_wait_for_work_that_failed(gateway: GatewayServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_: object) -> Any:
-        raise RuntimeError("no more threads")
-
-    monkeypatch.setattr(GroupAdmin, "delete", fails)
-    with Wire(gateway) as wire, pytest.raises(EOFError):
-        wire.ask(DELETE_GROUPS, 2, groups_names=("billing",))
