@@ -13,6 +13,8 @@ from kafka_commits import KafkaCommits
 from topics import TINY, topic_on, values
 
 import distlog
+from distlog.core.commits.format.actions import MAX_PARTITIONS
+from distlog.core.consumer_offsets.kafka_positions import KafkaPositions
 from distlog.core.consumer_offsets.positions_format import OFFSETS_TOPIC, offsets_partition
 from distlog.core.errors import InvalidConfigError, StorageError
 from distlog.core.following.start import Start
@@ -132,7 +134,8 @@ def test_other_groups_and_topics_and_what_is_no_position_change_nothing(topic: T
     KafkaCommits(topic, "other")({0: 4})
     KafkaCommits(topic_on(Storage(f"{topic.url}2"), 2))({0: 4})
     kafka = KafkaCommits(topic)
-    kafka({0: -1, 7: 3})
+    kafka({0: -1, 7: 3, MAX_PARTITIONS: 3})
+    assert KafkaPositions(topic.handle).of_group("g").keys() == {7}
     offsets = distlog.open(str(Path(topic.url).parent / OFFSETS_TOPIC))
     for key in (b"", b"\0\0", b"\0\x09what", b"\0\1\0\1g\0\5topic\0\0\0\1"):
         offsets.append([{"key": key, "value": b"?"}], partition=offsets_partition("g", 3))

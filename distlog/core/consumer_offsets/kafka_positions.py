@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from distlog.core import paths
 from distlog.core.commits.current_snapshot import CurrentSnapshot
+from distlog.core.commits.format.actions import MAX_PARTITIONS
 from distlog.core.commits.state.snapshot import Snapshot
 from distlog.core.consumer_offsets.offsets_records import offsets_records
 from distlog.core.consumer_offsets.positions_format import (
@@ -84,7 +85,10 @@ class KafkaPositions:
         for key_bytes, value in standing.items():
             key, position = _decoded(key_bytes, value)
             committed = None if position is None else committed_of(position)
-            if key is not None and committed is not None and key.topic == self._topic and key.partition >= 0:
+            if key is None or committed is None or key.topic != self._topic:
+                continue
+            # a group may note all of them in its file: no more than a topic can have
+            if 0 <= key.partition < MAX_PARTITIONS:
                 found[key.group][key.partition] = committed
         return dict(found)
 
