@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import Address, S3Server
-from fault_proxy import FOREVER, FaultProxy, answer
 from followers import Time, drained, follow, span
 from kafka_commits import KafkaCommits
 from topics import TINY, topic_on, values
 
 import distlog
+from distlog.core import paths
 from distlog.core.commits.format.actions import MAX_PARTITIONS
 from distlog.core.consumer_offsets.kafka_positions import KafkaPositions
 from distlog.core.consumer_offsets.positions_format import OFFSETS_TOPIC, offsets_partition
-from distlog.core.errors import InvalidConfigError, StorageError
+from distlog.core.errors import CorruptMetadataError, InvalidConfigError
 from distlog.core.following.start import Start
 from distlog.core.storage.storage import Storage
 from distlog.core.topics.topic import Topic
@@ -143,48 +141,19 @@ def test_other_groups_and_topics_and_what_is_no_position_change_nothing(topic: T
     assert positions(topic, "other") == [4, None]
 
 
+def test_a_damaged_neighbour_is_named_and_nobody_begins_without_it(topic: Topic) -> None:
+    KafkaCommits(topic)({0: 4})
+    beside = Path(topic.url).parent / OFFSETS_TOPIC
+    for commit in (beside / paths.COMMITS_DIR).iterdir():
+        commit.write_bytes(b"{}")
+    for call in (lambda: follow(topic, group="g"), topic.groups):
+        with pytest.raises(CorruptMetadataError, match=f"url={beside}"):
+            call()
+
+
 @pytest.mark.parametrize("url", ["/", "/topic", "memory://topic", "s3://bucket/topic", "s3://bucket"])
 def test_only_what_has_a_folder_above_it_has_a_neighbour(url: str) -> None:
     pytest.importorskip("s3fs")
     beside = Storage(url).sibling("x")
     expected = {"/topic": "/x", "s3://bucket/topic": "s3://bucket/x"}.get(url)
     assert (beside and beside.url) == expected
-
-
-# --- on S3
-
-
-@pytest.fixture
-def proxy(s3_server: S3Server) -> Iterator[FaultProxy]:
-    with FaultProxy(s3_server.endpoint) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def on_s3(proxy: FaultProxy, s3_url: Address) -> Topic:
-    return filled(Storage(f"{s3_url.url}/topic", {**s3_url.options, "endpoint_url": proxy.url}))
-
-
-@pytest.mark.s3
-def test_a_root_without_a_gateway_costs_a_member_two_looks(proxy: FaultProxy, on_s3: Topic) -> None:
-    follow_to(on_s3, {0: 6})
-    proxy.reset()
-    follow_to(on_s3, {0: 7})
-    beside = [request for request in proxy.requests if OFFSETS_TOPIC in request.path + request.query]
-    assert len(beside) == 2, beside
-
-
-@pytest.mark.s3
-def test_who_may_not_read_beside_the_topic_follows_all_the_same_and_is_told(
-    proxy: FaultProxy, on_s3: Topic, caplog: pytest.LogCaptureFixture
-) -> None:
-    proxy.inject("GET", answer(403, "AccessDenied"), query=f"*{OFFSETS_TOPIC}*", times=FOREVER)
-    assert drained(follow(on_s3, group="g", timeout=0)) == span(0, 0, 10) + span(1, 0, 10)
-    assert "positions that Kafka's clients may have committed are not known" in caplog.text
-
-
-@pytest.mark.s3
-def test_who_does_not_learn_of_kafkas_clients_does_not_begin(proxy: FaultProxy, on_s3: Topic) -> None:
-    proxy.inject("GET", answer(400, "Whatever"), query=f"*{OFFSETS_TOPIC}*", times=FOREVER)
-    with pytest.raises(StorageError, match="Whatever"):
-        follow(on_s3, group="g", timeout=0)

@@ -20,7 +20,7 @@ from distlog.core.consumer_offsets.positions_format import (
     offset_key_prefixes,
     offsets_partition,
 )
-from distlog.core.errors import CorruptRecordError, StorageDeniedError, TopicNotFoundError
+from distlog.core.errors import CorruptRecordError, DistlogError, StorageDeniedError, TopicNotFoundError
 from distlog.core.groups.committed import Committed
 from distlog.core.log.live_snapshot import LiveSnapshot
 from distlog.core.topic_handle import TopicHandle, topic_log
@@ -70,6 +70,10 @@ class KafkaPositions:
             # a root whose other topics are not ours to read may have no gateway, as most have none
             _log.warning("positions that Kafka's clients may have committed are not known: %s", error)
             return None
+        except DistlogError as error:
+            # else it looks like damage of the topic itself
+            error.details.setdefault("url", storage.url)
+            raise
 
     def _read(
         self, offsets: TopicHandle, snapshot: Snapshot, partitions: Iterable[int], prefixes: Sequence[bytes]

@@ -10,8 +10,8 @@ from distlog.core.errors import CorruptRecordError
 class FieldReader:
     """Fields one after the other; raises CorruptRecordError when the bytes end too early.
 
-    `what` they are, of which `topic`, is told then. In newer versions of a message, where `is_flexible` is set, lengths
-    are varints, and fields with tags come last (KIP-482).
+    `what` they are, of which `topic`, is told then. Newer versions of a message are flexible (KIP-482): lengths are
+    varints, and fields with tags come last.
     """
 
     def __init__(self, data: bytes, what: str, topic: str) -> None:

@@ -133,7 +133,7 @@ class Membership:
                 raise self._fenced()
             moved = {n: offset if back else max(offset, state.positions[n]) for n, offset in positions.items()}
             state = self._beaten(_without(state, self._lapsed(state)), self._id)
-            return dataclasses.replace(state, positions={**state.positions, **moved})
+            return with_positions(state, moved)
 
         self._renewed(self.log.commit(self._state, plan), started)
 
@@ -149,7 +149,8 @@ class Membership:
     ) -> GroupState:
         """The group without dead members, and with a position in each partition."""
         state = _without(state, self._lapsed(state))
-        missing = {n for n in state.forgotten if n not in state.owners} | {*range(state.partitions, partitions)}
+        free = {n for n in state.forgotten if n not in state.owners and n < partitions}
+        missing = free | {*range(state.partitions, partitions)}
         is_added = {n: state.exists and n >= state.partitions for n in missing - new.keys()}
         state = dataclasses.replace(state, partitions=max(partitions, state.partitions))
         return taken_over(with_positions(state, {n: start_of(n, added) for n, added in is_added.items()}), new)

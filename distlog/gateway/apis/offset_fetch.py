@@ -10,6 +10,7 @@ from kio.schema.errors import ErrorCode
 
 from distlog.core.consumer_offsets.kafka_positions import committed_of
 from distlog.core.consumer_offsets.positions_format import Position
+from distlog.core.errors import CorruptionError, UnsupportedVersionError
 from distlog.core.groups.group_state import GroupState
 from distlog.gateway.broker import Api, Broker
 from distlog.gateway.broker_parts import follow_groups_of, groups_of
@@ -51,6 +52,9 @@ def _group(broker: Broker, asked: Any, stable: bool) -> Fields:
         found = _positions(broker, asked.group_id, wanted, stable)
     except GroupRefusedError as refused:
         code = refused.code
+    except (CorruptionError, UnsupportedVersionError) as error:
+        _log.error("the positions of followers cannot be read: %s", error)
+        code = ErrorCode.unknown_server_error
     except Exception as error:
         _log.error("the positions of followers are not known: %s", error)
         # without a position a client would begin anew: it shall ask again
@@ -65,20 +69,25 @@ def _positions(
     broker: Broker, group: str, wanted: Sequence[TopicPartition] | None, stable: bool
 ) -> dict[TopicPartition, Found]:
     """Where the group is in each place, by itself or by its followers."""
-    # read first: our own positions are then as new as those that the followers have seen, or newer
+    # read first: our own positions are then as new as those that the followers have seen, or on their way
     followers = follow_groups_of(broker).states(group, None if wanted is None else {topic for topic, _ in wanted})
-    own = groups_of(broker).offsets.fetch(group, wanted, stable=stable)
-    if wanted is not None:
-        return {place: _newest(own.get(place), followers.get(place[0]), place[1]) for place in wanted}
-    places = {*own, *((topic, number) for topic, state in followers.items() for number in state.positions)}
-    found = {place: _newest(own.get(place), followers.get(place[0]), place[1]) for place in sorted(places)}
-    return {place: each for place, each in found.items() if each is not None}
+    offsets = groups_of(broker).offsets
+    of_followers = {(topic, number) for topic, state in followers.items() for number in state.positions}
+    storing = offsets.storing(group, of_followers)
+    own = offsets.fetch(group, wanted, stable=stable)
+    places = sorted({*own, *of_followers}) if wanted is None else wanted
+    found = {place: _newest(own.get(place), followers.get(place[0]), place, place in storing) for place in places}
+    return {place: each for place, each in found.items() if wanted is not None or each is not None}
 
 
-def _newest(own: Found, followers: GroupState | None, partition: int) -> Found:
+def _newest(own: Found, followers: GroupState | None, place: TopicPartition, is_storing: bool) -> Found:
     if followers is None or isinstance(own, ErrorCode):
         return own
-    committed = None if own is None else committed_of(own)
+    partition, committed = place[1], None if own is None else committed_of(own)
+    seen = followers.kafka.get(partition)
+    if is_storing and seen is not None and (committed is None or committed.commit_ms < seen.commit_ms):
+        # followers have read it in the log, and we have not been told yet that it is there
+        committed = seen
     offset = followers.position(partition, committed)
     if offset is None:
         # where the followers have forgotten it, what they have seen of ours does not count either

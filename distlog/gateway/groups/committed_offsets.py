@@ -110,6 +110,12 @@ class CommittedOffsets:
                 raise
         return dict.fromkeys(wanted or ())
 
+    def storing(self, group: str, places: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
+        """The places whose positions are on their way: they may be durable already, and `fetch` has the old ones."""
+        with suppress(GroupRefusedError), self._groups.opened(group) as opened:
+            return frozenset(place for place in places if opened.positions.is_storing([place]))
+        return frozenset()
+
     def delete(
         self, group: str, places: Iterable[TopicPartition], told: dict[TopicPartition, ErrorCode], done: Stored
     ) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from gateways import Wire, opened
 from gateways import gateway as gateway
 from kio.schema.errors import ErrorCode
+from transactional_clients import position
 
+from distlog.core import paths
 from distlog.core.errors import StorageError
 from distlog.core.groups.group_log import GroupLog
 from distlog.gateway.gateway_server import GatewayServer
@@ -43,3 +46,11 @@ def test_a_client_does_not_wait_for_work_that_failed(gateway: GatewayServer, mon
     monkeypatch.setattr(GroupAdmin, "delete", fails)
     with Wire(gateway) as wire, pytest.raises(EOFError):
         wire.ask(DELETE_GROUPS, 2, groups_names=("billing",))
+
+
+def test_a_group_whose_file_is_damaged_is_told_so_and_clients_do_not_ask_for_ever(gateway: GatewayServer) -> None:
+    make_group(gateway)
+    (file,) = Path(opened(gateway).url, paths.GROUPS_DIR).rglob("*.json")
+    file.write_bytes(file.read_bytes().replace(b'"billing"', b'"billinG"'))
+    with Wire(gateway) as wire:
+        assert position(wire) is ErrorCode.unknown_server_error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -17,10 +18,12 @@ from transactional_clients import RawProducer, position
 import distlog
 from distlog.core.errors import StorageError
 from distlog.core.groups.group_log import GroupLog
+from distlog.core.topics.writing.delivery import Delivery
 from distlog.gateway.config import GatewayConfig
 from distlog.gateway.gateway_server import GatewayServer
 from distlog.gateway.group_settings import GroupSettings
 from distlog.gateway.groups.dropped_topics import DroppedTopics
+from distlog.gateway.groups.offsets.offsets_batching import OffsetsBatching
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
 kafka_admin = pytest.importorskip("confluent_kafka.admin")
@@ -90,6 +93,33 @@ def test_each_side_goes_on_where_the_other_was_in_turn(gateway: GatewayServer) -
     # it has committed all that it handed out
     topic.reset_group("billing", {1: 2})
     assert consumed(gateway) == span(1, 2, 10)
+
+
+def test_what_followers_have_read_in_the_log_before_the_gateway_was_told_counts_as_seen(
+    gateway: GatewayServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, told, delivered = opened(gateway), threading.Event(), OffsetsBatching._delivered
+
+    def late(batching: OffsetsBatching, delivery: Delivery) -> None:
+        assert told.wait(60)
+        delivered(batching, delivery)
+
+    kafka_commits(gateway, {0: 9})
+    monkeypatch.setattr(OffsetsBatching, "_delivered", late)
+    thread = threading.Thread(target=kafka_commits, args=(gateway, {0: 2}))
+    thread.start()
+    try:
+        until(lambda: topic.groups().column("position").to_pylist() == [2, 4])
+        with topic.follow(group="billing", timeout=0) as follower:
+            assert drained(follower) == span(0, 2, 10) + span(1, 4, 10)
+            follower.commit({0: 5})
+        with Wire(gateway) as wire:
+            assert position(wire) == 5
+    finally:
+        told.set()
+        thread.join()
+    with Wire(gateway) as wire:
+        assert position(wire) == 5
 
 
 @pytest.mark.s3
