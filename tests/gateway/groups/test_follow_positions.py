@@ -104,8 +104,11 @@ def test_what_followers_have_read_in_the_log_before_the_gateway_was_told_counts_
         assert told.wait(60)
         delivered(batching, delivery)
 
-    kafka_commits(gateway, {0: 9})
+    # before the first commit, which makes the writer that calls it
     monkeypatch.setattr(OffsetsBatching, "_delivered", late)
+    told.set()
+    kafka_commits(gateway, {0: 9})
+    told.clear()
     thread = threading.Thread(target=kafka_commits, args=(gateway, {0: 2}))
     thread.start()
     try:
