@@ -83,6 +83,19 @@ def test_a_member_takes_over_no_partition_that_another_member_has(topic: Topic) 
     assert positions(topic)[0] == 3
 
 
+def test_who_takes_over_from_a_dead_member_begins_where_kafkas_clients_were_since(topic: Topic) -> None:
+    time = Time()
+    dead = follow(topic, time, group="g", lease=10.0, timeout=0)
+    drained(dead)
+    dead.commit({0: 5, 1: 6})
+    KafkaCommits(topic)({0: 8})
+    with follow(topic, time, group="g", lease=10.0, timeout=15.0) as follower:
+        assert drained(follower) == span(0, 8, 10) + span(1, 6, 10)
+        follower.commit({0: 9})
+    # and what it commits is newer
+    assert positions(topic) == [9, 6]
+
+
 def test_a_position_that_kafkas_clients_deleted_brings_none_of_the_followers_back_to_it(topic: Topic) -> None:
     kafka = KafkaCommits(topic)
     kafka({0: 4})

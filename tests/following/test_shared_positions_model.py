@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 
-from followers import drained, follow
+from followers import Time, drained, follow
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from kafka_commits import KafkaCommits
@@ -13,13 +13,16 @@ from topics import TINY, topic_on, values
 
 from distlog.core.consumer_offsets.kafka_positions import KafkaPositions
 from distlog.core.errors import InvalidConfigError
+from distlog.core.following.follower import Follower
 from distlog.core.groups import admin
 from distlog.core.groups.group_log import GroupLog
 from distlog.core.storage.storage import Storage
 
-RECORDS, MOST = 6, 4
+RECORDS, MOST, LEASE_S = 6, 4, 10.0
 OFFSET = st.integers(0, RECORDS)
 PARTITION = st.integers(0, MOST - 1)
+#: How many records the followers commit in each partition.
+STEPS = st.lists(st.integers(0, 3), min_size=MOST, max_size=MOST)
 
 
 class SharedPositions(RuleBasedStateMachine):
@@ -30,26 +33,41 @@ class SharedPositions(RuleBasedStateMachine):
         self.topic = topic_on(Storage(f"memory://{uuid.uuid4().hex}/topic"), 2, TINY)
         for partition in range(2):
             self.topic.append(values(range(RECORDS)), partition=partition)
-        self.kafka = KafkaCommits(self.topic)
+        self.kafka, self.time = KafkaCommits(self.topic), Time()
+        self.dead: list[Follower] = []
         self.model: dict[int, int] = {}
         # Kafka's clients have positions of their own, which an expiry takes away
         self.of_kafka: dict[int, int] = {}
 
-    @rule(partition=PARTITION, offset=OFFSET)
-    def kafkas_clients_commit(self, partition: int, offset: int) -> None:
-        if partition < self.topic.partitions:
-            self.kafka({partition: offset})
-            self.model[partition] = self.of_kafka[partition] = offset
+    @rule(positions=st.dictionaries(st.integers(0, 1), OFFSET, min_size=1))
+    def kafkas_clients_commit(self, positions: dict[int, int]) -> None:
+        self.kafka(positions)
+        self.model |= positions
+        self.of_kafka |= positions
 
-    @rule(steps=st.lists(st.integers(0, 3), min_size=MOST, max_size=MOST), start=st.sampled_from([0, RECORDS]))
-    def followers_read_on(self, steps: list[int], start: int) -> None:
+    @rule(positions=st.dictionaries(st.integers(0, 1), OFFSET, min_size=1), steps=STEPS)
+    def kafkas_clients_go_on_where_a_follower_died(self, positions: dict[int, int], steps: list[int]) -> None:
+        self.followers_read_on(steps, 0, True)
+        self.kafkas_clients_commit(positions)
+
+    @rule(
+        steps=STEPS,
+        start=st.sampled_from([0, RECORDS]),
+        dies=st.booleans(),
+    )
+    def followers_read_on(self, steps: list[int], start: int, dies: bool) -> None:
         count = self.topic.refresh().partitions
         begun = {n: self.model.get(n, self.begin(n, start)) for n in range(count)}
-        with follow(self.topic, group="g", timeout=0, start=start) as follower:
-            expected = [(n, offset) for n, first in begun.items() for offset in range(first, RECORDS)]
-            assert sorted(drained(follower)) == expected
-            self.model = {n: min(RECORDS, first + steps[n]) for n, first in begun.items()}
-            follower.commit(self.model)
+        # long enough to take over from one that died
+        follower = follow(self.topic, self.time, group="g", lease=LEASE_S, timeout=1.5 * LEASE_S, start=start)
+        expected = [(n, offset) for n, first in begun.items() for offset in range(first, RECORDS)]
+        assert sorted(drained(follower)) == expected
+        self.model = {n: min(RECORDS, first + steps[n]) for n, first in begun.items()}
+        follower.commit(self.model)
+        if dies:
+            self.dead.append(follower)
+        else:
+            follower.close()
 
     def begin(self, partition: int, start: int) -> int:
         """A partition that came after the group is read from its start."""
@@ -75,11 +93,13 @@ class SharedPositions(RuleBasedStateMachine):
 
     @rule(partition=PARTITION)
     def somebody_forgets_a_position(self, partition: int) -> None:
-        """As a gateway does it: on both sides."""
-        self.kafka({partition: None})
-        self.of_kafka.pop(partition, None)
-        admin.forget(GroupLog(self.topic.storage, self.topic.snapshot.topic_id, "g"), [partition])
-        self.model.pop(partition, None)
+        """As a gateway does it: on both sides, and not while a follower is in the group."""
+        log = GroupLog(self.topic.storage, self.topic.snapshot.topic_id, "g")
+        if not log.load().members:
+            self.kafka({partition: None})
+            self.of_kafka.pop(partition, None)
+            admin.forget(log, [partition])
+            self.model.pop(partition, None)
 
     @rule()
     def a_partition_is_added(self) -> None:

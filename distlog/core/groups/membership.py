@@ -45,7 +45,7 @@ class Membership:
     lease_s: float
     clock: Callable[[], float]
     new_id: Callable[[], str]
-    #: Asked when it joins.
+    #: Asked when it joins, or takes a partition.
     kafka: KafkaCommits = dict
     #: Grows when it joins anew: what it handed out before is not its own any more.
     joins: int = field(default=0, init=False)
@@ -100,12 +100,22 @@ class Membership:
         state = self.log.newer(self._state) if self._state else self.log.load()
         self._learn(state)
         self._look_at = self.clock() + self.lease_s * _LOOK
-        found = {} if state.member(self._id) else self.kafka()
         fresh, started = self.new_id(), self.clock()
+        found: Mapping[int, Committed] | None = None
+
+        def planned(current: GroupState, new: Mapping[int, Committed]) -> GroupState:
+            return self._planned(self._begun(current, partitions, start_of, new), fresh, pending)
 
         def plan(current: GroupState) -> GroupState:
-            begun = self._begun(current, partitions, start_of, unseen(current, state, found))
-            return self._planned(begun, fresh, pending)
+            nonlocal found
+            if found is None and current.member(self._id):
+                made = planned(current, {})
+                if {*made.owned_by(self._id)} <= {*current.owned_by(self._id)}:
+                    return made
+            if found is None:
+                # who begins in a partition, also in one that another member had, begins where Kafka's clients were
+                found = self.kafka()
+            return planned(current, unseen(current, state, found))
 
         made = plan(state)
         is_quiet = (made.owners, made.partitions) == (state.owners, state.partitions)
